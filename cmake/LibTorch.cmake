@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Gives the target moesaic::torch. The wheel's own TorchConfig.cmake insists on a CUDA toolkit, so a CPU-only
+# build describes the two libraries that it needs by itself; installed consumers include this same file.
+#
+# LibTorch is found through Torch_DIR or CMAKE_PREFIX_PATH (variables or environment).
+if(NOT TARGET moesaic::torch)
+  string(REPLACE ":" ";" moesaic_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+  find_path(MOESAIC_TORCH_CMAKE_DIR TorchConfig.cmake
+    HINTS ${Torch_DIR} $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ${moesaic_prefixes}
+    PATH_SUFFIXES share/cmake/Torch Torch
+    DOC "Folder of LibTorch's TorchConfig.cmake")
+  if(NOT MOESAIC_TORCH_CMAKE_DIR)
+    message(FATAL_ERROR "LibTorch not found: run tools/setup.sh, or give Torch_DIR or CMAKE_PREFIX_PATH")
+  endif()
+  get_filename_component(MOESAIC_TORCH_PREFIX "${MOESAIC_TORCH_CMAKE_DIR}/../../.." ABSOLUTE)
+
+  add_library(moesaic::torch INTERFACE IMPORTED GLOBAL)
+  if(MOESAIC_CUDA)
+    set(Torch_DIR ${MOESAIC_TORCH_CMAKE_DIR})
+    find_package(Torch REQUIRED)
+    target_link_libraries(moesaic::torch INTERFACE torch c10)
+    target_compile_definitions(moesaic::torch INTERFACE MOESAIC_WITH_CUDA)
+  else()
+    foreach(name torch_cpu c10)
+      find_library(MOESAIC_LIB_${name} ${name} PATHS ${MOESAIC_TORCH_PREFIX}/lib
+        NO_DEFAULT_PATH REQUIRED)
+    endforeach()
+    target_link_libraries(moesaic::torch INTERFACE ${MOESAIC_LIB_torch_cpu} ${MOESAIC_LIB_c10})
+    # libtorch_cpu's own CUDA runtime stubs live beside it in the wheel and are found by its RPATH.
+    target_link_options(moesaic::torch INTERFACE -Wl,--allow-shlib-undefined)
+  endif()
+  target_include_directories(moesaic::torch SYSTEM INTERFACE
+    ${MOESAIC_TORCH_PREFIX}/include ${MOESAIC_TORCH_PREFIX}/include/torch/csrc/api/include)
+  # LibTorch brings newer fmt headers than the distribution's library: header-only avoids the clash.
+  target_compile_definitions(moesaic::torch INTERFACE FMT_HEADER_ONLY)
+
+  file(STRINGS ${MOESAIC_TORCH_CMAKE_DIR}/TorchConfigVersion.cmake moesaic_version_line
+    REGEX "PACKAGE_VERSION \"")
+  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" MOESAIC_TORCH_VERSION "${moesaic_version_line}")
+  message(STATUS "LibTorch ${MOESAIC_TORCH_VERSION} in ${MOESAIC_TORCH_PREFIX} (CUDA: ${MOESAIC_CUDA})")
+endif()

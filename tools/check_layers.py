@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the architecture: a layer includes only itself and the layers before it, base to config know no tensors,
+and every source file starts with its licence and stays short."""
+import pathlib
+import re
+import sys
+
+LAYERS = ["base", "formats", "config", "ops", "nn", "models", "data", "checkpoint", "prune", "train", "export", "report"]
+WITHOUT_TENSORS = LAYERS[:3]
+# Reading pictures needs neither networks nor layers.
+FORBIDDEN = {"data": {"nn", "models"}}
+MAX_LINES = 500
+INCLUDE = re.compile(r'^\s*#include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def layer_of(path: pathlib.Path) -> str | None:
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    if parts[0] == "include" and len(parts) > 3:
+        return parts[2]
+    return None
+
+
+def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
+    problems = []
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1]) - FORBIDDEN.get(layer, set())
+    for name in INCLUDE.findall(text):
+        match = re.match(r"moesaic/(\w+)/", name)
+        if match and match.group(1) not in allowed:
+            problems.append(f"{path}: layer '{layer}' may not include {name}")
+        if layer in WITHOUT_TENSORS and re.match(r"(torch|ATen|c10)/", name):
+            problems.append(f"{path}: layer '{layer}' must do without tensors, found {name}")
+    return problems
+
+
+def file_problems(path: pathlib.Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    problems = []
+    if "SPDX-License-Identifier: Apache-2.0" not in text[:200]:
+        problems.append(f"{path}: does not begin with its SPDX licence line")
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        problems.append(f"{path}: {lines} lines, more than {MAX_LINES}")
+    layer = layer_of(path)
+    if layer is not None:
+        if layer not in LAYERS:
+            problems.append(f"{path}: '{layer}' is no layer; layers are {', '.join(LAYERS)}")
+        else:
+            problems += include_problems(path, layer, text)
+    return problems
+
+
+def main() -> int:
+    endings = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh"}
+    files = [p for top in ("include", "src", "tools", "tests") for p in (ROOT / top).rglob("*") if p.suffix in endings]
+    problems = [problem for path in sorted(files) for problem in file_problems(path)]
+    print("\n".join(problems) if problems else f"layers: {len(files)} files in order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the other scripts: says where LibTorch is. An existing one given by Torch_DIR or CMAKE_PREFIX_PATH wins
+# over the wheel that tools/setup.sh installs.
+MOESAIC_VENV=${MOESAIC_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/moesaic/venv}
+export MOESAIC_VENV
+
+moesaic_has_torch() { # PREFIX...: does one of these hold TorchConfig.cmake?
+  local prefix
+  for prefix in "$@"; do
+    if [ -f "$prefix/TorchConfig.cmake" ] || [ -f "$prefix/share/cmake/Torch/TorchConfig.cmake" ] ||
+       [ -f "$prefix/Torch/TorchConfig.cmake" ]; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+moesaic_given_torch() {
+  local IFS=':;'
+  # shellcheck disable=SC2086  # the list is split on purpose
+  moesaic_has_torch ${Torch_DIR:-} ${CMAKE_PREFIX_PATH:-}
+}
+
+if ! moesaic_given_torch; then
+  for moesaic_cmake in "$MOESAIC_VENV"/lib/python3*/site-packages/torch/share/cmake; do
+    [ -d "$moesaic_cmake" ] && export CMAKE_PREFIX_PATH="$moesaic_cmake${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+  done
+fi

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what the build needs and the machine lacks. Repeatable, quick when nothing is missing, asks nothing.
+#   MOESAIC_VENV          where the Python environment with the LibTorch wheel goes (default: the user's cache folder)
+#   Torch_DIR, CMAKE_PREFIX_PATH   an existing LibTorch, used instead of the wheel
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/env.sh
+
+TORCH_VERSION=2.11
+PACKAGES=(build-essential cmake ninja-build ccache git python3 python3-venv
+  libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev
+  zlib1g-dev libssl-dev libcurl4-openssl-dev gnuplot-nox dataset-fashion-mnist)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+missing_packages() {
+  local package
+  for package in "${PACKAGES[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || echo "$package"
+  done
+}
+
+install_packages() {
+  local missing as_root=()
+  command -v dpkg-query >/dev/null || { say "no dpkg here: install by hand what README.md lists"; return; }
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" -ne 0 ]; then
+    if sudo -n true 2>/dev/null; then
+      as_root=(sudo -n)
+    else
+      say "these packages are missing, and this user may not install them:"
+      say "  apt-get install ${missing[*]}"
+      exit 1
+    fi
+  fi
+  say "installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+venv_python() { echo "$MOESAIC_VENV/bin/python"; }
+
+install_torch() {
+  if moesaic_given_torch && ! [[ "${CMAKE_PREFIX_PATH:-}${Torch_DIR:-}" == *"$MOESAIC_VENV"* ]]; then
+    say "using the LibTorch given by Torch_DIR or CMAKE_PREFIX_PATH"
+    return
+  fi
+  if [ -f "$MOESAIC_VENV/.complete-$TORCH_VERSION" ]; then return; fi
+  say "installing LibTorch $TORCH_VERSION into $MOESAIC_VENV (about 5 GB, a minute or two)"
+  mkdir -p "$(dirname "$MOESAIC_VENV")"
+  python3 -m venv "$MOESAIC_VENV"
+  "$(venv_python)" -m pip install --quiet --disable-pip-version-check numpy "torch==$TORCH_VERSION.*"
+  touch "$MOESAIC_VENV/.complete-$TORCH_VERSION"
+}
+
+# A machine with a GPU and without nvcc gets the compiler of the CUDA version that LibTorch was built with.
+install_cuda_compiler() {
+  command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || return 0
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && return 0
+  [ -x "$(venv_python)" ] || return 0
+  local cuda
+  cuda=$("$(venv_python)" -c 'import torch; print(torch.version.cuda or "")')
+  [ -n "$cuda" ] || return 0
+  say "installing the CUDA $cuda compiler into $MOESAIC_VENV"
+  "$(venv_python)" -m pip install --quiet --disable-pip-version-check "cuda-toolkit[nvcc,cccl,crt,nvvm]==$cuda.*"
+}
+
+install_packages
+install_torch
+install_cuda_compiler

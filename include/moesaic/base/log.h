@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages for people, one line each, on standard error. MOESAIC_LOG=debug|info|warning|error sets
+// the least level that is shown (info by default).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace moesaic {
+
+enum class LogLevel { debug, info, warning, error };
+
+/// The least level that is shown; read from the environment on first use.
+LogLevel log_threshold();
+
+/// Writes one whole line with a single call, so that threads do not mix their lines.
+void log_line(LogLevel level, std::string_view message);
+
+template <class... A>
+void log_at(LogLevel level, fmt::format_string<A...> format, A&&... arguments) {
+  if (level >= log_threshold()) log_line(level, fmt::format(format, std::forward<A>(arguments)...));
+}
+
+template <class... A>
+void log_debug(fmt::format_string<A...> format, A&&... arguments) {
+  log_at<A...>(LogLevel::debug, format, std::forward<A>(arguments)...);
+}
+
+template <class... A>
+void log_info(fmt::format_string<A...> format, A&&... arguments) {
+  log_at<A...>(LogLevel::info, format, std::forward<A>(arguments)...);
+}
+
+template <class... A>
+void log_warning(fmt::format_string<A...> format, A&&... arguments) {
+  log_at<A...>(LogLevel::warning, format, std::forward<A>(arguments)...);
+}
+
+template <class... A>
+void log_error(fmt::format_string<A...> format, A&&... arguments) {
+  log_at<A...>(LogLevel::error, format, std::forward<A>(arguments)...);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace moesaic {
+
+struct ProgressOptions {
+  std::string label;
+  int64_t total = 0;  ///< items in all; 0: unknown, then neither share nor remaining time is shown
+  std::string unit = "images";
+  std::FILE* out = stderr;
+  int64_t start = 0;                   ///< items that were done before, as after a resume
+  std::function<double()> clock = {};  ///< seconds from any origin; a steady clock by default
+};
+
+/// Shows how far a loop is. On a terminal: one line with bar, share, rate, remaining time and note,
+/// redrawn at most 10 times a second and cut to the terminal's width. Elsewhere (a log file): a
+/// plain line about every 10 seconds. Both end with one line that sums up. For use by one thread.
+class Progress {
+ public:
+  explicit Progress(ProgressOptions options);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  /// Ends the line if finish() was not called, as when an exception passes.
+  ~Progress();
+
+  /// `items` more are done. `note`, e.g. "loss 0.41", replaces the last one unless it is empty.
+  void advance(int64_t items, std::string_view note = {});
+  void finish();
+
+ private:
+  struct Sample {
+    double time;
+    int64_t done;
+  };
+
+  void record(double now);
+  double rate() const;
+  std::string remaining() const;
+  std::string plain_line() const;
+  std::string status() const;
+  void draw();
+  void print(const std::string& text);
+
+  ProgressOptions options_;
+  bool terminal_;
+  bool color_;
+  double started_;
+  double last_shown_;
+  int64_t done_;
+  bool finished_ = false;
+  bool drawn_ = false;
+  std::string note_;
+  std::deque<Sample> samples_;  ///< the last seconds, for the moving average of the rate
+};
+
+}  // namespace moesaic

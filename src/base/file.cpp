@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kStagingSuffix = ".part";
+
+struct stat status_of(const UniqueFd& fd, const fs::path& path) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno(path, "cannot examine");
+  return status;
+}
+
+// What write_atomic replaces: the file behind a link, and never a device such as /dev/null.
+fs::path replaceable(const fs::path& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail("{}: cannot write: it is there already and is not a regular file", path.string());
+  }
+  if (!fs::is_symlink(fs::symlink_status(path, ignored))) return path;
+  const fs::path target = fs::weakly_canonical(path, ignored);
+  return target.empty() ? path : target;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  const struct stat status = status_of(fd, path);
+  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) return;  // mmap refuses an empty range
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (address == MAP_FAILED) fail_errno(path, "cannot map");
+  bytes_ = {static_cast<const std::byte*>(address), size};
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  unmap();
+}
+
+void MappedFile::unmap() noexcept {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  bytes_ = {};
+}
+
+std::string read_text(const fs::path& path) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  std::string text;
+  std::array<char, 65536> piece;
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path, "cannot read");
+    if (n == 0) return text;
+    text.append(piece.data(), static_cast<std::size_t>(n));
+  }
+}
+
+fs::path unique_sibling(const fs::path& path) {
+  static std::atomic<unsigned> counter{0};
+  fs::path name = path.filename();
+  fs::path folder = path.parent_path();
+  if (name.empty()) {  // "runs/a/" means the folder a itself
+    name = folder.filename();
+    folder = folder.parent_path();
+  }
+  for (;;) {
+    const fs::path sibling = folder / fmt::format(".{}.{}-{}{}", name.string(), ::getpid(),
+                                                  counter.fetch_add(1), kStagingSuffix);
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
+  }
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') || !name.ends_with(kStagingSuffix)) continue;
+    std::error_code failed;
+    fs::remove_all(entry.path(), failed);
+    if (failed) fail("{}: cannot remove: {}", entry.path().string(), failed.message());
+  }
+  if (error) fail("{}: cannot list: {}", folder.string(), error.message());
+}
+
+AtomicFile::AtomicFile(const fs::path& final_place)
+    : final_place_(replaceable(final_place)),
+      staging_(unique_sibling(final_place_)),
+      fd_(try_open(staging_, O_WRONLY | O_CREAT | O_EXCL)) {
+  if (!fd_) fail_errno(final_place, "cannot create");
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_) ::unlink(staging_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  if (!fd_) fail_usage("{}: written to after commit", final_place_.string());
+  write_all(fd_.get(), bytes, final_place_);
+}
+
+void AtomicFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text)));
+}
+
+void AtomicFile::commit() {
+  if (!fd_) fail_usage("{}: committed twice", final_place_.string());
+  sync_fd(fd_.get(), final_place_);
+  if (::rename(staging_.c_str(), final_place_.c_str()) != 0) {
+    fail_errno(final_place_, "cannot rename into place");
+  }
+  fd_.reset();
+  const fs::path folder = final_place_.parent_path();
+  sync_path(folder.empty() ? "." : folder);
+}
+
+void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+void write_atomic(const fs::path& path, std::string_view text) {
+  write_atomic(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace moesaic

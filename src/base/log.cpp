@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/log.h"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/terminal.h"
+
+namespace moesaic {
+namespace {
+
+const std::array<std::string, 4> kNames = {"debug", "info", "warning", "error"};
+
+LogLevel threshold_from_environment() {
+  const char* wanted = std::getenv("MOESAIC_LOG");
+  if (wanted == nullptr || *wanted == '\0') return LogLevel::info;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == wanted) return static_cast<LogLevel>(i);
+  }
+  log_line(LogLevel::warning,
+           fmt::format("MOESAIC_LOG={} is no level; {}", wanted, did_you_mean(wanted, kNames)));
+  return LogLevel::info;
+}
+
+std::string prefix(LogLevel level, bool color) {
+  if (level == LogLevel::info) return "";
+  const std::string& name = kNames[static_cast<std::size_t>(level)];
+  if (!color) return name + ": ";
+  const char* code = level == LogLevel::error ? "31" : level == LogLevel::warning ? "33" : "2";
+  return fmt::format("\x1b[{}m{}:\x1b[0m ", code, name);
+}
+
+}  // namespace
+
+LogLevel log_threshold() {
+  static const LogLevel threshold = threshold_from_environment();
+  return threshold;
+}
+
+void log_line(LogLevel level, std::string_view message) {
+  // On a terminal a progress line may be standing there: clear it, it is redrawn below the message.
+  std::string line = is_terminal(stderr) ? "\r\x1b[K" : "";
+  line += prefix(level, wants_color(stderr));
+  line += message;
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/nearest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace moesaic {
+namespace {
+
+constexpr std::size_t kListed = 24;  // names beyond that are only counted
+
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool equal_letters(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
+bool begins_with(std::string_view text, std::string_view start) {
+  constexpr std::size_t kShortest = 3;  // below that nearly everything begins with something
+  return start.size() >= kShortest && text.size() > start.size() &&
+         equal_letters(text.substr(0, start.size()), start);
+}
+
+std::string initials(std::string_view name) {
+  std::string letters;
+  bool at_start = true;
+  for (const char c : name) {
+    const bool separator = c == '_' || c == '-' || c == '.' || c == ' ';
+    if (at_start && !separator) letters += c;
+    at_start = separator;
+  }
+  return letters;
+}
+
+bool abbreviates(std::string_view full, std::string_view brief) {
+  return brief.size() >= 2 && brief.size() < full.size() && equal_letters(initials(full), brief);
+}
+
+bool akin(std::string_view a, std::string_view b) {
+  return begins_with(a, b) || begins_with(b, a) || abbreviates(a, b) || abbreviates(b, a);
+}
+
+}  // namespace
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const bool same = lower(a[i - 1]) == lower(b[j - 1]);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                           lower(a[i - 2]) == lower(b[j - 1]);
+      if (swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+    before_last.swap(last);
+    last.swap(row);
+  }
+  return last[b.size()];
+}
+
+std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
+  const std::string* best = nullptr;
+  std::size_t best_distance = 0;
+  for (const std::string& candidate : candidates) {
+    const std::size_t longest = std::max(name.size(), candidate.size());
+    const std::size_t limit = std::max<std::size_t>(1, longest / 3);
+    const std::size_t distance = edit_distance(name, candidate);
+    // A distance of the whole length means that nothing is left of the name.
+    if (distance > limit || distance >= longest) continue;
+    if (best == nullptr || distance < best_distance) {
+      best = &candidate;
+      best_distance = distance;
+    }
+  }
+  if (best != nullptr) return *best;
+  const auto found = std::find_if(candidates.begin(), candidates.end(),
+                                  [&](const std::string& c) { return akin(name, c); });
+  if (found != candidates.end()) return *found;
+  return std::nullopt;
+}
+
+std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {
+  if (candidates.empty()) return "";
+  if (const auto meant = nearest(name, candidates))
+    return fmt::format("did you mean '{}'?", *meant);
+  const auto listed = candidates.first(std::min(kListed, candidates.size()));
+  std::string line = fmt::format("choose one of {}", fmt::join(listed, ", "));
+  if (listed.size() < candidates.size())
+    line += fmt::format(", ... ({} in all)", candidates.size());
+  return line;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/posix.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int UniqueFd::release() noexcept {
+  const int fd = fd_;
+  fd_ = -1;
+  return fd;
+}
+
+void UniqueFd::reset() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+void fail_errno(const std::filesystem::path& path, std::string_view action, int error) {
+  fail("{}: {}: {}", path.string(), action, std::generic_category().message(error));
+}
+
+void fail_errno(const std::filesystem::path& path, std::string_view action) {
+  fail_errno(path, action, errno);
+}
+
+UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return UniqueFd(fd);
+}
+
+UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode) {
+  UniqueFd fd = try_open(path, flags, mode);
+  if (!fd) fail_errno(path, (flags & O_CREAT) != 0 ? "cannot create" : "cannot open");
+  return fd;
+}
+
+void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
+  constexpr std::size_t kPiece = std::size_t{1} << 30;  // a single write(2) is limited to 2 GiB
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kPiece));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path, "cannot write");
+    if (n == 0) fail_errno(path, "cannot write", ENOSPC);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void sync_fd(int fd, const std::filesystem::path& path) {
+  if (::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) return;
+  fail_errno(path, "cannot sync to disk");
+}
+
+void sync_path(const std::filesystem::path& path) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  sync_fd(fd.get(), path);
+}
+
+}  // namespace moesaic

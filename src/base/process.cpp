@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <system_error>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/posix.h"
+
+namespace moesaic {
+namespace {
+
+// Keeps SIGPIPE away from this thread, since writing to a program that has quit raises it. One that
+// became pending meanwhile is taken off, unless it was pending before.
+class BlockedSigpipe {
+ public:
+  BlockedSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &former_);
+  }
+  BlockedSigpipe(const BlockedSigpipe&) = delete;
+  BlockedSigpipe& operator=(const BlockedSigpipe&) = delete;
+  ~BlockedSigpipe() {
+    const timespec at_once{};
+    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &former_, nullptr);
+  }
+
+  const sigset_t& former() const { return former_; }
+
+ private:
+  sigset_t pipe_{};
+  sigset_t former_{};
+  bool was_pending_ = false;
+};
+
+struct SpawnActions {
+  posix_spawn_file_actions_t value;
+  SpawnActions() { posix_spawn_file_actions_init(&value); }
+  SpawnActions(const SpawnActions&) = delete;
+  SpawnActions& operator=(const SpawnActions&) = delete;
+  ~SpawnActions() { posix_spawn_file_actions_destroy(&value); }
+};
+
+struct SpawnAttributes {
+  posix_spawnattr_t value;
+  SpawnAttributes() { posix_spawnattr_init(&value); }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+  ~SpawnAttributes() { posix_spawnattr_destroy(&value); }
+};
+
+pid_t spawn(const std::vector<std::string>& argv, int standard_input, const sigset_t& mask) {
+  std::vector<char*> arguments;
+  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  SpawnActions actions;
+  posix_spawn_file_actions_adddup2(&actions.value, standard_input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions.value, STDERR_FILENO, STDOUT_FILENO);
+  SpawnAttributes attributes;
+  posix_spawnattr_setsigmask(&attributes.value, &mask);
+  posix_spawnattr_setflags(&attributes.value, POSIX_SPAWN_SETSIGMASK);
+  pid_t child = 0;
+  const int error = posix_spawnp(&child, argv[0].c_str(), &actions.value, &attributes.value,
+                                 arguments.data(), environ);
+  if (error == ENOENT) fail("{}: no such program; is it installed and on PATH?", argv[0]);
+  if (error != 0) fail_errno(argv[0], "cannot run", error);
+  return child;
+}
+
+// Stops early when the reader goes away, which is its good right.
+void feed(int fd, std::string_view input) {
+  while (!input.empty()) {
+    const ssize_t n = ::write(fd, input.data(), input.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return;
+    input.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+int wait_for(pid_t child, const std::string& program) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) fail_errno(program, "cannot wait for it");
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace
+
+int run_with_input(const std::vector<std::string>& argv, std::string_view input) {
+  if (argv.empty()) fail_usage("run_with_input: no program given");
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(argv[0], "cannot make a pipe");
+  UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  pid_t child = 0;
+  {
+    const BlockedSigpipe blocked;
+    child = spawn(argv, reading.get(), blocked.former());
+    reading.reset();
+    feed(writing.get(), input);
+  }
+  writing.reset();  // end of input
+  return wait_for(child, argv[0]);
+}
+
+}  // namespace moesaic

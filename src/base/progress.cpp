@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "moesaic/base/terminal.h"
+
+namespace moesaic {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+constexpr double kPlainSeconds = 10.0;
+constexpr double kSampleSeconds = 0.5;
+constexpr double kWindowSeconds = 30.0;
+constexpr int kWidestBar = 30;
+constexpr int kNarrowestBar = 8;
+
+double steady_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<int64_t>(std::llround(std::min(seconds, 1e9)));
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string number(double value) {
+  const int digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return fmt::format("{:.{}f}", value, digits);
+}
+
+bool starts_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+}
+
+int columns_of(std::string_view text) {
+  return static_cast<int>(std::count_if(text.begin(), text.end(), starts_character));
+}
+
+// The first `columns` characters; never half a UTF-8 sequence.
+std::string_view cut(std::string_view text, int columns) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (starts_character(text[i]) && columns-- <= 0) return text.substr(0, i);
+  }
+  return text;
+}
+
+std::string bar(double share, int width, bool color) {
+  const int filled = static_cast<int>(share * width);
+  const std::string body = std::string(filled, '=') + std::string(width - filled, ' ');
+  if (!color) return "[" + body + "]";
+  return "[\x1b[32m" + body + "\x1b[0m]";
+}
+
+}  // namespace
+
+Progress::Progress(ProgressOptions options)
+    : options_(std::move(options)),
+      terminal_(is_terminal(options_.out)),
+      color_(wants_color(options_.out)),
+      done_(options_.start) {
+  if (!options_.clock) options_.clock = steady_seconds;
+  started_ = options_.clock();
+  last_shown_ = terminal_ ? started_ - kRedrawSeconds : started_;
+  samples_.push_back({started_, done_});
+}
+
+Progress::~Progress() {
+  if (!drawn_ || finished_) return;
+  print("\n");
+}
+
+// A terminal that went away must not stop the work, so errors are ignored.
+void Progress::print(const std::string& text) {
+  std::fputs(text.c_str(), options_.out);
+  std::fflush(options_.out);
+}
+
+void Progress::advance(int64_t items, std::string_view note) {
+  done_ += items;
+  if (!note.empty()) {
+    note_ = note;
+    for (char& c : note_) {
+      if (static_cast<unsigned char>(c) < 0x20) c = ' ';  // a line break would tear the line
+    }
+  }
+  const double now = options_.clock();
+  record(now);
+  if (now - last_shown_ < (terminal_ ? kRedrawSeconds : kPlainSeconds)) return;
+  last_shown_ = now;
+  if (terminal_) {
+    draw();
+  } else {
+    print(plain_line() + "\n");
+  }
+}
+
+void Progress::finish() {
+  if (finished_) return;
+  finished_ = true;
+  const double seconds = options_.clock() - started_;
+  const int64_t items = done_ - options_.start;
+  std::string line =
+      fmt::format("{}: {} {} in {}", options_.label, items, options_.unit, duration(seconds));
+  if (seconds > 0) line += fmt::format(", {} {}/s", number(items / seconds), options_.unit);
+  if (!note_.empty()) line += ", " + note_;
+  print((terminal_ ? "\r\x1b[K" : "") + line + "\n");
+}
+
+// Samples are thinned, so that a loop of millions of tiny steps keeps only a window of a few dozen.
+void Progress::record(double now) {
+  const bool thinned =
+      samples_.size() > 1 && now - samples_[samples_.size() - 2].time < kSampleSeconds;
+  if (thinned) samples_.pop_back();
+  samples_.push_back({now, done_});
+  while (samples_.size() > 2 && now - samples_[1].time >= kWindowSeconds) samples_.pop_front();
+}
+
+double Progress::rate() const {
+  const double seconds = samples_.back().time - samples_.front().time;
+  const auto items = static_cast<double>(samples_.back().done - samples_.front().done);
+  return seconds > 0 ? items / seconds : 0.0;
+}
+
+std::string Progress::remaining() const {
+  const double speed = rate();
+  if (options_.total <= 0 || speed <= 0) return "";
+  const auto left = static_cast<double>(std::max<int64_t>(0, options_.total - done_));
+  return duration(left / speed);
+}
+
+std::string Progress::status() const {
+  std::string text = options_.total > 0
+                         ? fmt::format("{}/{} {}", done_, options_.total, options_.unit)
+                         : fmt::format("{} {}", done_, options_.unit);
+  if (rate() > 0) text += fmt::format(", {} {}/s", number(rate()), options_.unit);
+  if (const std::string left = remaining(); !left.empty()) text += fmt::format(", {} left", left);
+  if (!note_.empty()) text += ", " + note_;
+  return text;
+}
+
+std::string Progress::plain_line() const {
+  if (options_.total <= 0) return fmt::format("{}: {}", options_.label, status());
+  const double share = static_cast<double>(done_) / static_cast<double>(options_.total);
+  return fmt::format("{}: {:.0f}%, {}", options_.label, std::min(100.0, 100 * share), status());
+}
+
+void Progress::draw() {
+  const int columns = terminal_columns(options_.out) - 1;  // the last column would wrap
+  std::string head = options_.label;
+  std::string middle;
+  const std::string tail = status();
+  if (options_.total > 0) {
+    const double share =
+        std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
+    head += fmt::format(" {:3.0f}%", 100 * share);
+    const int room = columns - columns_of(head) - columns_of(tail) - 4;  // brackets and spaces
+    if (room >= kNarrowestBar) middle = bar(share, std::min(room, kWidestBar), color_) + " ";
+  }
+  std::string line = head + " " + middle + tail;
+  // With a bar everything fits, and colour codes must not be counted or cut.
+  if (middle.empty()) line = cut(line, columns);
+  print("\r" + line + "\x1b[K");
+  drawn_ = true;
+}
+
+}  // namespace moesaic

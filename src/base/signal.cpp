@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/signal.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+
+// A handler gets no argument of ours, so these must live at file scope; only StopSignal touches
+// them.
+std::atomic<bool> active{false};
+std::atomic<int> received{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a handler may only use lock-free atomics");
+std::array<struct sigaction, kSignals.size()> former;
+
+extern "C" void remember(int number) {
+  int none = 0;
+  if (!received.compare_exchange_strong(none, number)) ::_exit(128 + number);
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  if (active.exchange(true)) fail_usage("StopSignal: another one is alive");
+  received = 0;
+  struct sigaction action {};
+  action.sa_handler = remember;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  // Also where a shell started us with SIGINT ignored (`program &` in a script): a signal that was
+  // sent on purpose then still saves the work.
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &former[i]);
+}
+
+StopSignal::~StopSignal() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &former[i], nullptr);
+  active = false;
+}
+
+int StopSignal::number() const noexcept {
+  return received;
+}
+
+}  // namespace moesaic

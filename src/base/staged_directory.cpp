@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path without_trailing_slash(fs::path path) {
+  if (path.empty()) fail_usage("a staged folder needs a name");
+  return path.has_filename() ? path : path.parent_path();
+}
+
+// Files first, then the folders that name them.
+void sync_tree(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_symlink()) continue;
+    if (entry.is_directory()) {
+      sync_tree(entry.path());
+    } else if (entry.is_regular_file()) {
+      sync_path(entry.path());
+    }
+  }
+  sync_path(folder);
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "cannot rename into place");
+}
+
+// Swaps the two names in one step; false when the file system or kernel cannot.
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  fail_errno(b, "cannot exchange");
+}
+
+// Puts `fresh` in the place of `old` and returns where the old one went.
+fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
+  if (exchange(fresh, old)) return fresh;
+  const fs::path aside = unique_sibling(old);
+  rename_or_fail(old, aside);
+  if (::rename(fresh.c_str(), old.c_str()) != 0) {
+    const int error = errno;
+    ::rename(aside.c_str(), old.c_str());
+    fail_errno(old, "cannot rename into place", error);
+  }
+  return aside;
+}
+
+}  // namespace
+
+StagedDirectory::StagedDirectory(fs::path final_place)
+    : final_place_(without_trailing_slash(std::move(final_place))) {
+  std::error_code error;
+  if (final_place_.has_parent_path()) fs::create_directories(final_place_.parent_path(), error);
+  if (error) fail("{}: cannot create its folder: {}", final_place_.string(), error.message());
+  staging_ = unique_sibling(final_place_);
+  fs::create_directory(staging_, error);
+  if (error) fail("{}: cannot create: {}", final_place_.string(), error.message());
+}
+
+StagedDirectory::~StagedDirectory() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(staging_, ignored);
+}
+
+void StagedDirectory::commit() {
+  if (committed_) fail_usage("{}: committed twice", final_place_.string());
+  try {
+    sync_tree(staging_);
+  } catch (const fs::filesystem_error& error) {
+    fail("{}: cannot sync to disk: {}", final_place_.string(), error.code().message());
+  }
+  const fs::path parent = final_place_.has_parent_path() ? final_place_.parent_path() : ".";
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(final_place_, error))) {
+    rename_or_fail(staging_, final_place_);
+    committed_ = true;
+    sync_path(parent);
+    return;
+  }
+  if (!fs::is_directory(final_place_, error)) {
+    fail("{}: cannot replace: it is there already and is not a folder", final_place_.string());
+  }
+  const fs::path old = replace_folder(staging_, final_place_);
+  committed_ = true;
+  sync_path(parent);
+  // What was asked for is in place; a remainder of the old folder is not worth failing for.
+  fs::remove_all(old, error);
+  if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
+}
+
+}  // namespace moesaic

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/formats/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "moesaic/base/checked.h"
+#include "moesaic/base/error.h"
+#include "safetensors_header.h"
+
+namespace moesaic::safetensors {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are mapped as they lie there");
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kAlignment = 8;
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct Dtype {
+  std::string_view name;
+  std::size_t size;
+};
+constexpr Dtype kDtypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
+                             {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U64", 8},  {"U32", 4},
+                             {"U16", 2}, {"U8", 1},  {"BOOL", 1}};
+
+std::optional<std::size_t> find_dtype(std::string_view dtype) {
+  for (const auto& [name, size] : kDtypes) {
+    if (name == dtype) return size;
+  }
+  return std::nullopt;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+// Bytes of a tensor; nothing when that overflows. Dimensions are not negative here.
+std::optional<uint64_t> byte_count(const std::vector<int64_t>& shape, std::size_t element) {
+  std::optional<uint64_t> bytes = element;
+  for (const int64_t n : shape) {
+    bytes = bytes ? checked_mul(*bytes, static_cast<uint64_t>(n)) : bytes;
+  }
+  return bytes;
+}
+
+std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
+  if (bytes.size() < kLengthBytes) {
+    fail("{}: not a safetensors file: expected at least {} bytes, found {}", file, kLengthBytes,
+         bytes.size());
+  }
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), kLengthBytes);
+  if (length > kMaxHeaderBytes) {
+    fail("{}: not a safetensors file: its header would be {} bytes long, at most {} are allowed",
+         file, length, kMaxHeaderBytes);
+  }
+  if (length > bytes.size() - kLengthBytes) {
+    fail("{}: truncated: the header needs {} bytes, found {}", file, length,
+         bytes.size() - kLengthBytes);
+  }
+  const auto* begin = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
+  const std::string_view text(begin, length);
+  if (!text.starts_with('{')) fail("{}: not a safetensors file: no '{{' at byte 8", file);
+  return text;
+}
+
+void check_entry(const Entry& entry, const std::string& file) {
+  const std::string name = printable(entry.name);
+  const auto element = find_dtype(entry.dtype);
+  if (!element) fail("{}: tensor {}: unknown dtype {}", file, name, printable(entry.dtype));
+  if (entry.end < entry.begin) {
+    fail("{}: tensor {}: data_offsets run backwards, from {} to {}", file, name, entry.begin,
+         entry.end);
+  }
+  const auto bytes = byte_count(entry.shape, *element);
+  if (!bytes || *bytes != entry.end - entry.begin) {
+    fail("{}: tensor {}: {} of shape {} needs {} bytes, its data_offsets give {}", file, name,
+         entry.dtype, shape_text(entry.shape), bytes ? std::to_string(*bytes) : "more than 2^64",
+         entry.end - entry.begin);
+  }
+}
+
+// Every byte of the data belongs to exactly one tensor. `entries` are in the order of their bytes.
+void check_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const std::string& file) {
+  uint64_t covered = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != covered) {
+      fail("{}: tensor {}: its data starts at byte {}, expected {} ({})", file,
+           printable(entry.name), entry.begin, covered,
+           entry.begin < covered ? "an overlap" : "a hole");
+    }
+    covered = entry.end;
+  }
+  if (covered > data_bytes) {
+    fail("{}: truncated: the tensors need {} bytes, found {}", file, covered, data_bytes);
+  }
+  if (covered < data_bytes) {
+    fail("{}: {} bytes behind the last tensor: expected {}, found {}", file, data_bytes - covered,
+         covered, data_bytes);
+  }
+}
+
+void check_item(const Item& item, const std::string& file) {
+  const std::string name = printable(item.name);
+  if (item.name == kMetadata) fail("{}: {} is no name for a tensor", file, name);
+  for (const int64_t n : item.shape) {
+    if (n < 0) fail("{}: tensor {}: negative size in shape {}", file, name, shape_text(item.shape));
+  }
+  const auto bytes = byte_count(item.shape, dtype_size(item.dtype));
+  if (!bytes || *bytes != item.bytes.size()) {
+    fail("{}: tensor {}: {} of shape {} does not have {} bytes", file, name, item.dtype,
+         shape_text(item.shape), item.bytes.size());
+  }
+}
+
+std::string json_string(const std::string& text, const std::string& file) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    fail("{}: {} is not valid UTF-8", file, printable(text));
+  }
+}
+
+std::string header_of(const std::vector<Item>& items,
+                      const std::map<std::string, std::string>& metadata, const std::string& file) {
+  std::vector<std::string> parts;
+  if (!metadata.empty()) {
+    std::vector<std::string> pairs;
+    for (const auto& [key, value] : metadata) {
+      pairs.push_back(json_string(key, file) + ":" + json_string(value, file));
+    }
+    parts.push_back(fmt::format("\"{}\":{{{}}}", kMetadata, fmt::join(pairs, ",")));
+  }
+  uint64_t offset = 0;
+  for (const Item& item : items) {
+    const uint64_t end = offset + item.bytes.size();
+    parts.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                                json_string(item.name, file), item.dtype,
+                                fmt::join(item.shape, ","), offset, end));
+    offset = end;
+  }
+  std::string text = fmt::format("{{{}}}", fmt::join(parts, ","));
+  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  return text;
+}
+
+}  // namespace
+
+File::File(const std::filesystem::path& path) : file_(path) {
+  const std::string name = path.string();
+  const std::string_view text = header_text(file_.bytes(), name);
+  Header header = parse_header(text, name);
+  entries_ = std::move(header.entries);
+  metadata_ = std::move(header.metadata);
+  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  for (const Entry& entry : entries_) check_entry(entry, name);
+  data_ = file_.bytes().subspan(kLengthBytes + text.size());
+  check_cover(entries_, data_.size(), name);
+  for (std::size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
+}
+
+const Entry* File::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+std::span<const std::byte> File::bytes(const Entry& entry) const {
+  if (entry.begin > entry.end || entry.end > data_.size()) {
+    fail_usage("safetensors: tensor {} belongs to another file", printable(entry.name));
+  }
+  return data_.subspan(entry.begin, entry.end - entry.begin);
+}
+
+void write(const std::filesystem::path& path, std::vector<Item> items,
+           const std::map<std::string, std::string>& metadata) {
+  const std::string file = path.string();
+  for (const Item& item : items) check_item(item, file);
+  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::pair(dtype_size(b.dtype), std::string_view(a.name)) <
+           std::pair(dtype_size(a.dtype), std::string_view(b.name));
+  });
+  std::vector<std::string_view> names;
+  for (const Item& item : items) names.push_back(item.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) fail("{}: two tensors are named {}", file, printable(*twice));
+
+  const std::string header = header_of(items, metadata, file);
+  if (header.size() > kMaxHeaderBytes) {
+    fail("{}: the header would be {} bytes long, at most {} are allowed", file, header.size(),
+         kMaxHeaderBytes);
+  }
+  const uint64_t length = header.size();
+  AtomicFile out(path);
+  out.write(std::as_bytes(std::span(&length, 1)));
+  out.write(header);
+  for (const Item& item : items) out.write(item.bytes);
+  out.commit();
+}
+
+std::size_t dtype_size(std::string_view dtype) {
+  if (const auto size = find_dtype(dtype)) return *size;
+  std::vector<std::string_view> known;
+  for (const auto& [name, size] : kDtypes) known.push_back(name);
+  fail("unknown dtype {}; choose one of {}", printable(dtype), fmt::join(known, ", "));
+}
+
+}  // namespace moesaic::safetensors

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/formats/tensorboard.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <exception>
+#include <system_error>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kFlushBytes = std::size_t{1} << 16;
+
+// Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.
+constexpr int kEventWallTime = 1;
+constexpr int kEventStep = 2;
+constexpr int kEventFileVersion = 3;
+constexpr int kEventSummary = 5;
+constexpr int kSummaryValue = 1;
+constexpr int kValueTag = 1;
+constexpr int kValueSimpleValue = 2;
+
+enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  constexpr uint32_t kCastagnoli = 0x82f63b78;  // bits reversed
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kCastagnoli : 0);
+    table[i] = crc;
+  }
+  return table;
+}
+
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+
+// TFRecord stores checksums rotated and shifted, lest a checksum of data with checksums be weak.
+uint32_t masked_crc(std::string_view bytes) {
+  return std::rotr(crc32c(std::as_bytes(std::span(bytes))), 15) + 0xa282ead8U;
+}
+
+template <class T>
+void put_little_endian(std::string& out, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+void put_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);
+  out += static_cast<char>(value);
+}
+
+void put_key(std::string& out, int field, Wire wire) {
+  put_varint(out, static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire));
+}
+
+void put_bytes(std::string& out, int field, std::string_view bytes) {
+  put_key(out, field, Wire::bytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+std::string event_at(double wall_time) {
+  std::string event;
+  put_key(event, kEventWallTime, Wire::fixed64);
+  put_little_endian(event, std::bit_cast<uint64_t>(wall_time));
+  return event;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  std::string text = name.data();
+  std::replace(text.begin(), text.end(), '/', '-');
+  return text;
+}
+
+double seconds_since_1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+}  // namespace
+
+uint32_t crc32c(std::span<const std::byte> bytes) {
+  uint32_t crc = 0xffffffff;
+  for (const std::byte b : bytes) {
+    crc = (crc >> 8) ^ kCrcTable[(crc ^ std::to_integer<uint32_t>(b)) & 0xff];
+  }
+  return crc ^ 0xffffffff;
+}
+
+EventWriter::EventWriter(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail("{}: cannot create: {}", folder.string(), error.message());
+  const double now = seconds_since_1970();
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}",
+                                       static_cast<int64_t>(now), host_name(), ::getpid());
+  // A second writer of this process within the same second gets a number behind its name.
+  for (int again = 0; !fd_; ++again) {
+    path_ = folder / (again == 0 ? name : fmt::format("{}.{}", name, again));
+    fd_ = try_open(path_, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
+    if (!fd_ && errno != EEXIST) fail_errno(path_, "cannot create");
+  }
+  std::string event = event_at(now);
+  put_bytes(event, kEventFileVersion, "brain.Event:2");
+  append_record(event);
+  flush();
+}
+
+EventWriter::~EventWriter() {
+  try {
+    flush();
+  } catch (const std::exception& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+void EventWriter::scalar(std::string_view tag, double value, int64_t step, double wall_time) {
+  std::string item;
+  put_bytes(item, kValueTag, tag);
+  put_key(item, kValueSimpleValue, Wire::fixed32);
+  put_little_endian(item, std::bit_cast<uint32_t>(static_cast<float>(value)));
+  std::string summary;
+  put_bytes(summary, kSummaryValue, item);
+  std::string event = event_at(wall_time);
+  put_key(event, kEventStep, Wire::varint);
+  put_varint(event, static_cast<uint64_t>(step));
+  put_bytes(event, kEventSummary, summary);
+  append_record(event);
+  if (buffer_.size() >= kFlushBytes) flush();
+}
+
+void EventWriter::flush() {
+  if (buffer_.empty()) return;
+  try {
+    write_all(fd_.get(), std::as_bytes(std::span(buffer_)), path_);
+  } catch (const Error&) {
+    // Half a record would hide all that follow it; the buffer is kept for another try.
+    if (::ftruncate(fd_.get(), static_cast<off_t>(written_)) != 0) {
+      log_warning("{}: cannot take back half a record", path_.string());
+    }
+    throw;
+  }
+  written_ += buffer_.size();
+  buffer_.clear();
+}
+
+void EventWriter::append_record(std::string_view event) {
+  std::string length;
+  put_little_endian(length, static_cast<uint64_t>(event.size()));
+  buffer_ += length;
+  put_little_endian(buffer_, masked_crc(length));
+  buffer_ += event;
+  put_little_endian(buffer_, masked_crc(event));
+}
+
+}  // namespace moesaic

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/file.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+TEST(MappedFile, ShowsTheBytes) {
+  const test::TempDir folder;
+  const std::string content("a\0b\xff", 4);
+  test::put(folder / "x", content);
+  EXPECT_EQ(text_of(MappedFile(folder / "x")), content);
+}
+
+TEST(MappedFile, AcceptsAnEmptyFile) {
+  const test::TempDir folder;
+  test::put(folder / "x", "");
+  EXPECT_TRUE(MappedFile(folder / "x").bytes().empty());
+}
+
+TEST(MappedFile, MovesItsMapping) {
+  const test::TempDir folder;
+  test::put(folder / "x", "first");
+  test::put(folder / "y", "second");
+  MappedFile a(folder / "x");
+  MappedFile b(std::move(a));
+  EXPECT_EQ(text_of(b), "first");
+  b = MappedFile(folder / "y");
+  EXPECT_EQ(text_of(b), "second");
+}
+
+TEST(MappedFile, NamesWhatItCannotRead) {
+  const test::TempDir folder;
+  EXPECT_THAT(test::failure_of([&] { MappedFile file(folder / "none"); }),
+              AllOf(HasSubstr((folder / "none").string()), HasSubstr("No such file")));
+  EXPECT_THAT(test::failure_of([&] { MappedFile file(folder.path()); }),
+              AllOf(HasSubstr(folder.path().string()), HasSubstr("not a regular file")));
+}
+
+TEST(ReadText, ReadsFilesOfAnySize) {
+  const test::TempDir folder;
+  const std::string large(200'000, 'q');
+  test::put(folder / "x", large);
+  EXPECT_EQ(read_text(folder / "x"), large);
+  EXPECT_EQ(read_text("/dev/null"), "");
+}
+
+TEST(ReadText, NamesWhatItCannotRead) {
+  const test::TempDir folder;
+  EXPECT_THAT(test::failure_of([&] { read_text(folder / "none"); }),
+              AllOf(HasSubstr((folder / "none").string()), HasSubstr("No such file")));
+  EXPECT_THAT(test::failure_of([&] { read_text(folder.path()); }), HasSubstr("Is a directory"));
+}
+
+TEST(UniqueSibling, IsFreeHiddenAndBeside) {
+  const fs::path a = unique_sibling("runs/step_1");
+  const fs::path b = unique_sibling("runs/step_1");
+  EXPECT_NE(a, b);
+  EXPECT_EQ(a.parent_path(), "runs");
+  EXPECT_TRUE(a.filename().string().starts_with(".step_1."));
+  EXPECT_EQ(a.extension(), ".part");
+  EXPECT_EQ(unique_sibling("runs/step_1/").parent_path(), "runs");
+}
+
+TEST(RemoveLeftovers, TakesOnlyStagingNames) {
+  const test::TempDir folder;
+  fs::create_directory(unique_sibling(folder / "step_1"));
+  test::put(unique_sibling(folder / "a.json"), "half");
+  test::put(folder / "data.part", "mine");
+  test::put(folder / ".lock", "1");
+  remove_leftovers(folder.path());
+  EXPECT_THAT(folder.names(), ElementsAre(".lock", "data.part"));
+  EXPECT_THAT(test::failure_of([&] { remove_leftovers(folder / "none"); }), HasSubstr("none"));
+}
+
+TEST(WriteAtomic, CreatesAndReplaces) {
+  const test::TempDir folder;
+  write_atomic(folder / "x", "one");
+  EXPECT_EQ(test::get(folder / "x"), "one");
+  const std::array<std::byte, 2> bytes = {std::byte{0}, std::byte{255}};
+  write_atomic(folder / "x", bytes);
+  EXPECT_EQ(test::get(folder / "x"), std::string("\0\xff", 2));
+  EXPECT_THAT(folder.names(), ElementsAre("x"));
+}
+
+TEST(WriteAtomic, WorksInTheCurrentFolder) {
+  const test::TempDir folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  write_atomic("x", "here");
+  fs::current_path(before);
+  EXPECT_EQ(test::get(folder / "x"), "here");
+}
+
+TEST(WriteAtomic, FollowsALink) {
+  const test::TempDir folder;
+  test::put(folder / "target", "old");
+  fs::create_symlink("target", folder / "link");
+  write_atomic(folder / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(test::get(folder / "target"), "new");
+}
+
+TEST(WriteAtomic, LeavesDevicesAndFoldersAlone) {
+  const test::TempDir folder;
+  EXPECT_THAT(test::failure_of([&] { write_atomic(folder.path(), "x"); }),
+              AllOf(HasSubstr(folder.path().string()), HasSubstr("not a regular file")));
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  test::failure_of([&] { write_atomic(folder / "fifo", "x"); });
+  EXPECT_TRUE(fs::is_fifo(folder / "fifo"));
+}
+
+TEST(WriteAtomic, NamesThePlaceAndNotItsStagingName) {
+  const test::TempDir folder;
+  const fs::path place = folder / "none/x";
+  EXPECT_THAT(test::failure_of([&] { write_atomic(place, "x"); }),
+              AllOf(HasSubstr(place.string() + ": cannot create"), HasSubstr("No such file")));
+}
+
+TEST(WriteAtomic, KeepsTheOldFileWhenTheDiskIsFull) {
+  const test::TempDir folder;
+  test::put(folder / "x", "old");
+  const std::string large(100'000, 'n');
+  {
+    const test::FileSizeLimit limit(65536);  // the first part fits: a short write
+    EXPECT_THAT(test::failure_of([&] { write_atomic(folder / "x", large); }),
+                AllOf(HasSubstr((folder / "x").string()), HasSubstr("File too large")));
+  }
+  EXPECT_EQ(test::get(folder / "x"), "old");
+  EXPECT_THAT(folder.names(), ElementsAre("x"));
+}
+
+TEST(AtomicFile, LeavesNothingWithoutCommit) {
+  const test::TempDir folder;
+  {
+    AtomicFile file(folder / "x");
+    file.write("half");
+    EXPECT_FALSE(fs::exists(folder / "x"));
+  }
+  EXPECT_THAT(folder.names(), IsEmpty());
+}
+
+TEST(AtomicFile, JoinsItsPieces) {
+  const test::TempDir folder;
+  AtomicFile file(folder / "x");
+  file.write("one ");
+  file.write("two");
+  file.commit();
+  EXPECT_EQ(test::get(folder / "x"), "one two");
+  test::usage_of([&] { file.write("three"); });
+  test::usage_of([&] { file.commit(); });
+}
+
+}  // namespace
+}  // namespace moesaic

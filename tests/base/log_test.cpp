@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/log.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+// The level is read once in a process, so each case runs in one of its own.
+void log_everything_and_exit() {
+  log_debug("a {}", 1);
+  log_info("b {}", 2);
+  log_warning("c {}", 3);
+  log_error("d {}", 4);
+  std::exit(0);
+}
+
+class LogDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(LogDeathTest, ShowsInfoAndAboveByDefault) {
+  const test::ScopedEnv env("MOESAIC_LOG", nullptr);
+  EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),
+              "^b 2\nwarning: c 3\nerror: d 4\n$");
+}
+
+TEST_F(LogDeathTest, TakesTheLevelFromTheEnvironment) {
+  const test::ScopedEnv error("MOESAIC_LOG", "error");
+  EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0), "^error: d 4\n$");
+  const test::ScopedEnv debug("MOESAIC_LOG", "debug");
+  EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0), "^debug: a 1\nb 2\n");
+}
+
+TEST_F(LogDeathTest, SaysSoWhenTheLevelIsUnknown) {
+  const test::ScopedEnv env("MOESAIC_LOG", "warnin");
+  EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),
+              "MOESAIC_LOG=warnin is no level; did you mean 'warning'.*\nb 2\n");
+}
+
+}  // namespace
+}  // namespace moesaic

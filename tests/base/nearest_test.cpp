@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/nearest.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace moesaic {
+namespace {
+
+const std::vector<std::string> kKeys = {"name", "lr", "momentum", "weight_decay",
+                                        "router-magnitude"};
+
+TEST(EditDistance, CountsEachKindOfSlip) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("abc", "abxc"), 1u);  // insertion
+  EXPECT_EQ(edit_distance("abc", "ac"), 1u);    // deletion
+  EXPECT_EQ(edit_distance("abc", "axc"), 1u);   // substitution
+  EXPECT_EQ(edit_distance("abc", "bac"), 1u);   // neighbours swapped
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("ABC", "abc"), 0u);
+}
+
+TEST(Nearest, FindsMisspeltNames) {
+  EXPECT_EQ(nearest("momemtum", kKeys), "momentum");
+  EXPECT_EQ(nearest("weightdecay", kKeys), "weight_decay");
+  EXPECT_EQ(nearest("nmae", kKeys), "name");
+  EXPECT_EQ(nearest("Router_Magnitude", kKeys), "router-magnitude");
+  EXPECT_EQ(nearest("rl", kKeys), "lr");
+}
+
+TEST(Nearest, FindsAbbreviationsAndBeginnings) {
+  EXPECT_EQ(nearest("learning_rate", kKeys), "lr");
+  EXPECT_EQ(nearest("weight", kKeys), "weight_decay");
+  EXPECT_EQ(nearest("wd", kKeys), "weight_decay");
+}
+
+TEST(Nearest, PrefersTheCloserOneAndTheFirstOfEquals) {
+  const std::vector<std::string> names = {"train_image", "train_images", "train_imagesx"};
+  EXPECT_EQ(nearest("train_images", names), "train_images");
+  const std::vector<std::string> equal = {"block1", "block2"};
+  EXPECT_EQ(nearest("block3", equal), "block1");
+}
+
+TEST(Nearest, GivesNothingWhenNothingIsClose) {
+  EXPECT_EQ(nearest("zebra", kKeys), std::nullopt);
+  EXPECT_EQ(nearest("", kKeys), std::nullopt);
+  EXPECT_EQ(nearest("x", std::vector<std::string>{"y"}), std::nullopt);
+  EXPECT_EQ(nearest("name", {}), std::nullopt);
+}
+
+TEST(DidYouMean, SuggestsOrLists) {
+  EXPECT_EQ(did_you_mean("momentun", kKeys), "did you mean 'momentum'?");
+  EXPECT_EQ(did_you_mean("zebra", std::vector<std::string>{"sgd", "adamw"}),
+            "choose one of sgd, adamw");
+  EXPECT_EQ(did_you_mean("zebra", {}), "");
+}
+
+TEST(DidYouMean, KeepsALongListShort) {
+  std::vector<std::string> many;
+  for (int i = 0; i < 1000; ++i) many.push_back("candidate" + std::to_string(i));
+  const std::string line = did_you_mean("q", many);
+  EXPECT_LT(line.size(), 500u);
+  EXPECT_NE(line.find("(1000 in all)"), std::string::npos) << line;
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/process.h"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+TEST(RunWithInput, FeedsTheProgram) {
+  const test::TempDir folder;
+  const std::string large(1'000'000, 'x');  // more than a pipe holds
+  EXPECT_EQ(run_with_input({"tee", (folder / "copy").string()}, ""), 0);
+  EXPECT_EQ(test::get(folder / "copy"), "");
+  EXPECT_EQ(run_with_input({"sh", "-c", "cat > \"$0\"", (folder / "copy").string()}, large), 0);
+  EXPECT_EQ(test::get(folder / "copy"), large);
+}
+
+TEST(RunWithInput, ReturnsTheExitStatus) {
+  EXPECT_EQ(run_with_input({"sh", "-c", "exit 7"}, ""), 7);
+  EXPECT_EQ(run_with_input({"sh", "-c", "kill -TERM $$"}, ""), 128 + SIGTERM);
+}
+
+TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
+  struct sigaction before {};
+  ::sigaction(SIGPIPE, nullptr, &before);
+  ASSERT_EQ(before.sa_handler, SIG_DFL) << "or this test shows nothing";
+  EXPECT_EQ(run_with_input({"true"}, std::string(1'000'000, 'x')), 0);
+  sigset_t pending;
+  ASSERT_EQ(::sigpending(&pending), 0);
+  EXPECT_EQ(sigismember(&pending, SIGPIPE), 0);
+  sigset_t blocked;
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, nullptr, &blocked), 0);
+  EXPECT_EQ(sigismember(&blocked, SIGPIPE), 0);
+}
+
+TEST(RunWithInput, LeavesTheProgramItsOwnSigpipe) {
+  // Bit 13 of the blocked mask: the child must not inherit our protection.
+  EXPECT_EQ(run_with_input({"sh", "-c",
+                            "m=$(sed -n 's/^SigBlk:[[:space:]]*//p' /proc/self/status); "
+                            "[ $((0x$m & 0x1000)) -eq 0 ]"},
+                           ""),
+            0);
+}
+
+TEST(RunWithInput, KeepsStandardOutputForUs) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  run_with_input({"sh", "-c", "echo chatter"}, "");
+  const std::string out = ::testing::internal::GetCapturedStdout();
+  const std::string err = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(out, "");
+  EXPECT_EQ(err, "chatter\n");
+}
+
+TEST(RunWithInput, NamesAMissingProgram) {
+  EXPECT_THAT(test::failure_of([] { run_with_input({"no-such-program-here"}, "x"); }),
+              ::testing::HasSubstr("no-such-program-here: no such program"));
+  const test::TempDir folder;
+  EXPECT_THAT(test::failure_of([&] { run_with_input({folder.path().string()}, "x"); }),
+              ::testing::HasSubstr("cannot run"));
+  test::usage_of([] { run_with_input({}, ""); });
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/resources.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+TEST(Resources, PrefersTheEnvironment) {
+  const test::TempDir folder;
+  const test::ScopedEnv home("MOESAIC_HOME", folder.path().c_str());
+  EXPECT_EQ(resource_root(), folder.path());
+  EXPECT_EQ(resource("datasets/x.json"), folder / "datasets/x.json");
+}
+
+TEST(Resources, RefusesAnEnvironmentThatLeadsNowhere) {
+  const test::TempDir folder;
+  const std::string none = (folder / "none").string();
+  const test::ScopedEnv home("MOESAIC_HOME", none.c_str());
+  EXPECT_EQ(test::usage_of([] { resource_root(); }), "MOESAIC_HOME=" + none + ": no such folder");
+}
+
+TEST(Resources, FallsBackToTheSourceTree) {
+  for (const char* value : {static_cast<const char*>(nullptr), ""}) {
+    const test::ScopedEnv home("MOESAIC_HOME", value);
+    EXPECT_EQ(resource_root(), MOESAIC_TEST_SOURCE_DIR);
+    EXPECT_TRUE(std::filesystem::exists(resource("datasets")));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

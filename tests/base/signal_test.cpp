@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/signal.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+TEST(StopSignal, RemembersTheFirstSignal) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const StopSignal stop;
+    EXPECT_FALSE(stop.requested());
+    EXPECT_EQ(stop.number(), 0);
+    std::raise(number);
+    EXPECT_TRUE(stop.requested());
+    EXPECT_EQ(stop.number(), number);
+  }
+}
+
+TEST(StopSignal, LivesOnlyOnce) {
+  const StopSignal stop;
+  test::usage_of([] { StopSignal second; });
+  std::raise(SIGTERM);  // the first one is still in force
+  EXPECT_EQ(stop.number(), SIGTERM);
+}
+
+TEST(StopSignalDeathTest, SecondSignalExitsAtOnce) {
+  const auto twice = [](int first, int second) {
+    const StopSignal stop;
+    std::raise(first);
+    std::raise(second);
+    std::exit(0);
+  };
+  EXPECT_EXIT(twice(SIGINT, SIGINT), ::testing::ExitedWithCode(128 + SIGINT), "");
+  EXPECT_EXIT(twice(SIGINT, SIGTERM), ::testing::ExitedWithCode(128 + SIGTERM), "");
+}
+
+TEST(StopSignalDeathTest, GivesBackTheFormerHandlers) {
+  const auto after = [] {
+    { const StopSignal stop; }
+    std::raise(SIGTERM);
+    std::exit(0);
+  };
+  EXPECT_EXIT(after(), ::testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopSignalDeathTest, WorksWhereAShellHadIgnoredIt) {
+  const auto ignored = [] {
+    std::signal(SIGINT, SIG_IGN);
+    const StopSignal stop;
+    std::raise(SIGINT);
+    std::exit(stop.number() == SIGINT ? 0 : 1);
+  };
+  EXPECT_EXIT(ignored(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace moesaic

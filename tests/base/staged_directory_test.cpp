@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <thread>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+void stage(const fs::path& place, std::string_view content) {
+  StagedDirectory staged(place);
+  fs::create_directories(staged.path() / "inner");
+  test::put(staged.path() / "inner/x", content);
+  staged.commit();
+}
+
+TEST(StagedDirectory, AppearsWholeOnCommit) {
+  const test::TempDir folder;
+  StagedDirectory staged(folder / "a/b/place");
+  EXPECT_EQ(staged.path().parent_path(), folder / "a/b");
+  test::put(staged.path() / "x", "content");
+  EXPECT_FALSE(fs::exists(folder / "a/b/place"));
+  staged.commit();
+  EXPECT_EQ(test::get(folder / "a/b/place/x"), "content");
+  EXPECT_FALSE(fs::exists(staged.path()));
+  test::usage_of([&] { staged.commit(); });
+}
+
+TEST(StagedDirectory, LeavesNothingWithoutCommit) {
+  const test::TempDir folder;
+  {
+    const StagedDirectory staged(folder / "place");
+    test::put(staged.path() / "x", "content");
+  }
+  EXPECT_THAT(folder.names(), IsEmpty());
+}
+
+TEST(StagedDirectory, ReplacesAnOlderOneWhole) {
+  const test::TempDir folder;
+  fs::create_directory(folder / "place");
+  test::put(folder / "place/old", "old");
+  stage(folder / "place/", "new");
+  EXPECT_EQ(test::get(folder / "place/inner/x"), "new");
+  EXPECT_FALSE(fs::exists(folder / "place/old"));
+  EXPECT_THAT(folder.names(), ElementsAre("place"));
+}
+
+TEST(StagedDirectory, IsNeverMissingWhileItIsReplaced) {
+  const test::TempDir folder;
+  const fs::path place = folder / "place";
+  stage(place, "0");
+  std::atomic<bool> done{false};
+  std::atomic<int> looks{0};
+  std::atomic<int> missing{0};
+  std::thread reader([&] {
+    while (!done) {
+      // open() resolves the whole path in one system call, so it sees one moment.
+      const int fd = ::open((place / "inner/x").c_str(), O_RDONLY);
+      missing += fd < 0;
+      ++looks;
+      if (fd >= 0) ::close(fd);
+    }
+  });
+  for (int i = 1; i <= 50 || looks < 1000; ++i) stage(place, std::to_string(i));
+  done = true;
+  reader.join();
+  EXPECT_EQ(missing, 0) << "of " << looks;
+}
+
+// Makes renameat2 answer EINVAL, as on a file system without RENAME_EXCHANGE.
+bool forbid_exchange() {
+  std::array<sock_filter, 4> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_renameat2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog filter = {program.size(), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST(StagedDirectoryDeathTest, FallsBackWhereExchangeIsMissing) {
+  const test::TempDir folder;
+  fs::create_directory(folder / "place");
+  test::put(folder / "place/old", "old");
+  const auto replace_without_exchange = [&] {
+    if (!forbid_exchange()) ::_exit(77);
+    if (::renameat2(AT_FDCWD, "/", AT_FDCWD, "/", RENAME_EXCHANGE) == 0 || errno != EINVAL) {
+      ::_exit(78);  // the filter is not in force
+    }
+    stage(folder / "place", "new");
+    const bool good = test::get(folder / "place/inner/x") == "new" && folder.names().size() == 1;
+    ::_exit(good ? 0 : 1);
+  };
+  EXPECT_EXIT(replace_without_exchange(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(StagedDirectory, RefusesToReplaceAFile) {
+  const test::TempDir folder;
+  test::put(folder / "place", "mine");
+  EXPECT_THAT(test::failure_of([&] { stage(folder / "place", "new"); }),
+              AllOf(HasSubstr((folder / "place").string()), HasSubstr("not a folder")));
+  EXPECT_EQ(test::get(folder / "place"), "mine");
+  EXPECT_THAT(folder.names(), ElementsAre("place"));
+}
+
+TEST(StagedDirectory, FailsWhereItCannotBeMade) {
+  const test::TempDir folder;
+  test::put(folder / "file", "");
+  EXPECT_THAT(test::failure_of([&] { StagedDirectory staged(folder / "file/place"); }),
+              HasSubstr((folder / "file/place").string()));
+  test::usage_of([] { StagedDirectory staged(""); });
+}
+
+TEST(StagedDirectory, CleansUpWhenTheDiskIsFull) {
+  const test::TempDir folder;
+  stage(folder / "place", "old");
+  const std::string large(100'000, 'n');
+  {
+    const test::FileSizeLimit limit(65536);
+    test::failure_of([&] {
+      StagedDirectory staged(folder / "place");
+      write_atomic(staged.path() / "small", "fits");
+      write_atomic(staged.path() / "large", large);
+      staged.commit();
+    });
+  }
+  EXPECT_EQ(test::get(folder / "place/inner/x"), "old");
+  EXPECT_THAT(folder.names(), ElementsAre("place"));
+}
+
+}  // namespace
+}  // namespace moesaic

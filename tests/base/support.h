@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the layers without tensors share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic::test {
+
+/// A fresh folder that goes away with the object.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = ::testing::TempDir() + "moesaic-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+
+  /// Names of what lies in it, hidden files too, sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      all.push_back(entry.path().filename().string());
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void put(const std::filesystem::path& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+inline std::string get(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// The message of the Error of that kind which `action` throws; it must be a single line.
+template <class F>
+std::string error_of(ErrorKind kind, F&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(error.kind(), kind) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_FALSE(message.empty());
+    return message;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+template <class F>
+std::string failure_of(F&& action) {
+  return error_of(ErrorKind::failure, std::forward<F>(action));
+}
+
+template <class F>
+std::string usage_of(F&& action) {
+  return error_of(ErrorKind::usage, std::forward<F>(action));
+}
+
+/// Sets an environment variable (nullptr: unsets it) and puts the old state back.
+class ScopedEnv {
+ public:
+  ScopedEnv(const char* name, const char* value) : name_(name) {
+    const char* old = std::getenv(name);
+    had_ = old != nullptr;
+    if (had_) old_ = old;
+    set(value);
+  }
+  ScopedEnv(const ScopedEnv&) = delete;
+  ScopedEnv& operator=(const ScopedEnv&) = delete;
+  ~ScopedEnv() { set(had_ ? old_.c_str() : nullptr); }
+
+ private:
+  void set(const char* value) {
+    if (value != nullptr) {
+      ::setenv(name_.c_str(), value, 1);
+    } else {
+      ::unsetenv(name_.c_str());
+    }
+  }
+
+  std::string name_;
+  std::string old_;
+  bool had_ = false;
+};
+
+/// No file may grow beyond `bytes` while it lives: the nearest thing to a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &former_);
+    rlimit limited = former_;
+    limited.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &former_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit former_{};
+  void (*handler_)(int);
+};
+
+}  // namespace moesaic::test

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/formats/gzip.h"
+
+#include <gmock/gmock.h>
+
+#include <utility>
+
+#include "base/support.h"
+#include "formats/pack.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+// Compresses badly, so that a cut or flipped byte hits real data.
+std::string noise(std::size_t n) {
+  std::string bytes;
+  uint32_t x = 1;
+  while (bytes.size() < n) bytes += static_cast<char>((x = x * 1664525 + 1013904223) >> 24);
+  return bytes;
+}
+
+TEST(ReadMaybeGzip, GoesByContentAndNotByName) {
+  const test::TempDir folder;
+  test::put(folder / "plain.gz", "hello");
+  test::put(folder / "packed.txt", test::gzip("hello"));
+  EXPECT_EQ(text(read_maybe_gzip(folder / "plain.gz", 5)), "hello");
+  EXPECT_EQ(text(read_maybe_gzip(folder / "packed.txt", 5)), "hello");
+}
+
+TEST(ReadMaybeGzip, AcceptsEmptyContent) {
+  const test::TempDir folder;
+  test::put(folder / "plain", "");
+  test::put(folder / "packed", test::gzip(""));
+  EXPECT_TRUE(read_maybe_gzip(folder / "plain", 0).empty());
+  EXPECT_TRUE(read_maybe_gzip(folder / "packed", 0).empty());
+}
+
+TEST(ReadMaybeGzip, UnpacksLargeAndSeveralMembers) {
+  const test::TempDir folder;
+  const std::string large = noise(3'500'000);
+  test::put(folder / "x", test::gzip(large) + test::gzip("") + test::gzip("tail"));
+  EXPECT_EQ(text(read_maybe_gzip(folder / "x", 10'000'000)), large + "tail");
+}
+
+TEST(ReadMaybeGzip, RefusesMoreThanTheLimit) {
+  const test::TempDir folder;
+  test::put(folder / "plain", "hello");
+  test::put(folder / "bomb", test::gzip(std::string(50'000'000, '\0')));
+  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "plain", 4); }),
+              AllOf(HasSubstr((folder / "plain").string()), HasSubstr("more than the 4 bytes")));
+  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "bomb", 1000); }),
+              HasSubstr("more than the 1000 bytes"));
+}
+
+TEST(ReadMaybeGzip, SeesEveryTruncation) {
+  const test::TempDir folder;
+  const std::string packed = test::gzip(noise(300));
+  for (std::size_t n = 2; n < packed.size(); ++n) {
+    test::put(folder / "x", packed.substr(0, n));
+    EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "x", 1000); }),
+                HasSubstr((folder / "x").string()))
+        << n;
+  }
+}
+
+TEST(ReadMaybeGzip, SeesEveryFlippedByteOfTheData) {
+  const test::TempDir folder;
+  const std::string packed = test::gzip(noise(300));
+  constexpr std::size_t kHeader = 10;  // its time stamp and system carry no checksum
+  for (std::size_t i = kHeader; i < packed.size(); ++i) {
+    std::string altered = packed;
+    altered[i] = static_cast<char>(altered[i] ^ 0xff);
+    test::put(folder / "x", altered);
+    EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "x", 1000); }),
+                HasSubstr((folder / "x").string()))
+        << i;
+  }
+}
+
+TEST(ReadMaybeGzip, SeesWrongChecksumAndTrailingBytes) {
+  const test::TempDir folder;
+  std::string packed = test::gzip("hello");
+  test::put(folder / "tail", packed + "junk");
+  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "tail", 1000); }),
+              HasSubstr("4 bytes behind the end"));
+  packed[packed.size() - 8] ^= 1;
+  test::put(folder / "crc", packed);
+  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "crc", 1000); }),
+              AllOf(HasSubstr((folder / "crc").string()), HasSubstr("incorrect data check")));
+}
+
+TEST(UnpackedReader, ReadsInPieces) {
+  const test::TempDir folder;
+  const std::string content = noise(10'000);
+  test::put(folder / "plain", content);
+  test::put(folder / "packed", test::gzip(content));
+  for (const char* name : {"plain", "packed"}) {
+    UnpackedReader first(folder / name);
+    UnpackedReader reader(std::move(first));
+    std::string joined;
+    std::array<uint8_t, 777> piece;
+    std::size_t n = 0;
+    do {
+      n = reader.read(piece);
+      joined.append(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(n));
+    } while (n == piece.size());
+    EXPECT_EQ(joined, content) << name;
+    EXPECT_EQ(reader.read(piece), 0u);
+    EXPECT_GE(reader.max_unpacked(), content.size());
+    EXPECT_EQ(reader.compressed(), std::string(name) == "packed");
+  }
+}
+
+TEST(UnpackedReader, NamesAMissingFile) {
+  EXPECT_THAT(test::failure_of([] { UnpackedReader reader("/nonexistent/x"); }),
+              HasSubstr("/nonexistent/x"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "moesaic/config/detail/traits.h"
+#include "moesaic/config/rules.h"
+#include "moesaic/config/value.h"
+
+namespace moesaic::config_detail {
+
+std::string join_path(std::string_view path, std::string_view name);
+void check_keys(const Value& object, const std::string& path,
+                const std::vector<std::string>& known);
+[[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
+[[noreturn]] void fail_problem(const Value& object, const std::string& path,
+                               const std::string& problem);
+
+class KeyCollector {
+ public:
+  template <class T, class... R>
+  void operator()(std::string_view name, T&, std::string_view, const R&...) {
+    keys_.emplace_back(name);
+  }
+  const std::vector<std::string>& keys() const { return keys_; }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+template <class T>
+void read(const Value& value, const std::string& path, const Rules& rules, T& out);
+
+template <class T>
+void read_struct(const Value& value, const std::string& path, T& out);
+
+/// A group of settings that is left out is read as an empty one, since it may have keys that must
+/// be given.
+class FieldReader {
+ public:
+  FieldReader(const Value& object, const std::string& path) : object_(object), path_(path) {}
+
+  template <class T, class... R>
+  void operator()(std::string_view name, T& field, std::string_view, const R&... rules) {
+    const Rules all = Rules::all(rules...);
+    if (const Value* value = object_.find(name)) {
+      read(*value, join_path(path_, name), all, field);
+    } else if (all.is_required) {
+      fail_missing(object_, path_, name);
+    } else if constexpr (Described<T>) {
+      read_struct(Value(object_.origin(), Value::Object{}), join_path(path_, name), field);
+    }
+  }
+
+ private:
+  const Value& object_;
+  const std::string& path_;
+};
+
+/// A misspelt key is reported before the missing one that it was meant to be.
+template <class T>
+void read_struct(const Value& value, const std::string& path, T& out) {
+  KeyCollector keys;
+  describe(keys, out);
+  check_keys(value, path, keys.keys());
+  FieldReader fields(value, path);
+  describe(fields, out);
+  if constexpr (Checked<T>) {
+    const std::string problem = config_problem(std::as_const(out));
+    if (!problem.empty()) fail_problem(value, path, problem);
+  }
+}
+
+template <List T>
+void read_list(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  const Value::Array& items = value.items(path);
+  rules.check_filled(!items.empty(), value, path);
+  out.clear();
+  for (size_t i = 0; i < items.size(); ++i) {
+    typename T::value_type item{};
+    read(items[i], path + "[" + std::to_string(i) + "]", rules, item);
+    out.push_back(std::move(item));
+  }
+}
+
+template <Map T>
+void read_map(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  const Value::Object& members = value.members(path);
+  rules.check_filled(!members.empty(), value, path);
+  out.clear();
+  for (const Value::Member& member : members) {
+    read(member.value, join_path(path, member.key), rules, out[member.key]);
+  }
+}
+
+template <Optional T>
+void read_optional(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  out.reset();
+  if (!value.is_null()) read(value, path, rules, out.emplace());
+}
+
+template <class T>
+void read(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  if constexpr (std::is_same_v<T, Value>) {
+    out = value;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    out = value.as_bool(path);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    out = value.as_int(path);
+    rules.check(static_cast<double>(out), value, path);
+  } else if constexpr (std::is_same_v<T, double>) {
+    out = value.as_double(path);
+    rules.check(out, value, path);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    out = value.as_string(path);
+    rules.check(out, value, path);
+  } else if constexpr (List<T>) {
+    read_list(value, path, rules, out);
+  } else if constexpr (Map<T>) {
+    read_map(value, path, rules, out);
+  } else if constexpr (Optional<T>) {
+    read_optional(value, path, rules, out);
+  } else if constexpr (Described<T>) {
+    read_struct(value, path, out);
+  } else {
+    static_assert(kUnsupported<T>,
+                  "this type of setting has no describe() and is none of the basic ones");
+  }
+}
+
+}  // namespace moesaic::config_detail

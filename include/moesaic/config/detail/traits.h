@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace moesaic::config_detail {
+
+struct AnyFields {
+  template <class T, class... R>
+  void operator()(std::string_view, T&, std::string_view, const R&...) {}
+};
+
+/// A struct with a describe() that argument-dependent lookup finds.
+template <class T>
+concept Described = requires(AnyFields& fields, T& config) {
+  describe(fields, config);
+};
+
+/// A struct whose settings are checked against one another.
+template <class T>
+concept Checked = requires(const T& config) {
+  std::string(config_problem(config));
+};
+
+template <class T>
+struct ListTraits : std::false_type {};
+template <class T>
+struct ListTraits<std::vector<T>> : std::true_type {};
+
+template <class T>
+struct OptionalTraits : std::false_type {};
+template <class T>
+struct OptionalTraits<std::optional<T>> : std::true_type {};
+
+template <class T>
+struct MapTraits : std::false_type {};
+template <class T>
+struct MapTraits<std::map<std::string, T>> : std::true_type {};
+
+template <class T>
+concept List = ListTraits<T>::value;
+template <class T>
+concept Optional = OptionalTraits<T>::value;
+template <class T>
+concept Map = MapTraits<T>::value;
+
+template <class T>
+inline constexpr bool kUnsupported = false;
+
+}  // namespace moesaic::config_detail

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "moesaic/config/value.h"
+
+namespace moesaic {
+
+/// A configuration file and the overrides given on the command line.
+//
+/// The text is JSON with `//` and `/* */` comments. Duplicate keys, invalid UTF-8, numbers beyond
+/// double's range and nesting beyond Value::kMaxDepth are refused. All errors are Error(usage) with
+/// `file:line:column`, except that a file that cannot be read is Error(failure).
+class Document {
+ public:
+  explicit Document(Value root);
+  static Document from_file(const std::filesystem::path& path);
+  static Document from_text(std::string_view text, const std::string& name);
+
+  /// Applies `a.b.c=value`. The value is JSON, or else a string without quotes; it replaces what
+  /// was there, and objects on the way are made where missing. In a list a part of the path is an
+  /// index, or the "name" of an item: `phases.0.epochs=2`, `phases.finetune.epochs=2`. What is set
+  /// says `argument 'a.b.c=value'` in later errors.
+  void set(std::string_view assignment);
+
+  const Value& root() const { return root_; }
+
+ private:
+  Value root_;
+};
+
+}  // namespace moesaic

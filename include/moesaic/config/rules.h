@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/config/value.h"
+
+namespace moesaic {
+
+/// What a setting may hold. For a list, an optional or a map the limits and choices hold for every
+/// item.
+struct Rules {
+  bool is_required = false;
+  bool is_filled = false;
+  std::vector<std::string> choices;
+  std::optional<double> above, at_least, below, at_most;
+
+  template <class... R>
+  static Rules all(const R&... rules) {
+    Rules sum;
+    (sum.add(rules), ...);
+    return sum;
+  }
+  void add(const Rules& other);
+  std::string text() const;  // for help: "above 0", "0 to 1", "sgd | adamw"
+
+  /// Throw Error(usage) that says where, what was found and what is allowed.
+  void check(double number, const Value& value, std::string_view name) const;
+  void check(const std::string& string, const Value& value, std::string_view name) const;
+  void check_filled(bool filled, const Value& value, std::string_view name) const;
+};
+
+struct RequiredRule {
+  operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
+};
+struct FilledRule {
+  operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
+};
+
+inline constexpr RequiredRule required;  // the key must be given
+inline constexpr FilledRule not_empty;   // a string, list or map must hold something
+Rules one_of(std::vector<std::string> choices);
+Rules above(double limit);               // x > limit
+Rules at_least(double limit);            // x >= limit
+Rules below(double limit);               // x < limit
+Rules at_most(double limit);             // x <= limit
+Rules between(double low, double high);  // low <= x <= high
+
+}  // namespace moesaic

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/config/document.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "json_reader.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/nearest.h"
+#include "text.h"
+
+namespace moesaic {
+namespace {
+
+using Path = std::span<const std::string>;
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// JSON, or else a string without quotes. What begins like a JSON list, object or string has to be
+/// one, so that a slip in it does not turn into a string.
+Value read_argument(std::string_view text, const std::string& where) {
+  const config_detail::ReadOptions options{.lines = false, .comments = false};
+  const bool is_json = !text.empty() && std::string_view("{[\"").find(text.front()) != text.npos;
+  if (is_json) return config_detail::read_json(text, where, options);
+  if (config_detail::find_invalid_utf8(text)) fail_usage("{}: invalid UTF-8", where);
+  if (!nlohmann::json::accept(text)) {
+    return Value(Origin{std::make_shared<const std::string>(where)}, std::string(text));
+  }
+  return config_detail::read_json(text, where, options);
+}
+
+/// Walks down a path and gives copies with the new value back on the way up.
+class Override {
+ public:
+  Override(const std::string& where, Value value) : where_(where), value_(std::move(value)) {}
+
+  Value apply(const Value* target, const std::string& walked, Path path) const {
+    if (path.empty()) return value_;
+    if (target == nullptr || target->is_null()) {
+      const Value empty(value_.origin(), Value::Object{});
+      return empty.with(path.front(), apply(nullptr, "", path.subspan(1)));
+    }
+    const std::string here = walked.empty() ? path.front() : walked + "." + path.front();
+    if (target->kind() == Value::Kind::object) {
+      return target->with(path.front(), apply(target->find(path.front()), here, path.subspan(1)));
+    }
+    if (target->kind() == Value::Kind::array) {
+      const size_t index = find_item(*target, walked, path.front());
+      return target->with(index, apply(&target->items()[index], here, path.subspan(1)));
+    }
+    fail_usage("{}: '{}' is {} and holds no '{}'", where_, walked, target->described(),
+               path.front());
+  }
+
+ private:
+  /// An index, or the "name" of an item.
+  size_t find_item(const Value& list, const std::string& walked, const std::string& part) const {
+    const Value::Array& items = list.items();
+    size_t index = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+    const bool is_index = error == std::errc() && end == part.data() + part.size();
+    if (is_index && index < items.size()) return index;
+    std::vector<std::string> names;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const Value* name = items[i].find("name");
+      if (name == nullptr || name->kind() != Value::Kind::string) continue;
+      if (name->as_string() == part) return i;
+      names.push_back(name->as_string());
+    }
+    const std::string hint = names.empty() ? std::string() : "; " + did_you_mean(part, names);
+    fail_usage("{}: '{}' holds {} items and none is '{}'{}", where_, walked, items.size(), part,
+               hint);
+  }
+
+  const std::string& where_;
+  Value value_;
+};
+
+}  // namespace
+
+Document::Document(Value root) : root_(std::move(root)) {}
+
+Document Document::from_file(const std::filesystem::path& path) {
+  return from_text(read_text(path), path.string());
+}
+
+Document Document::from_text(std::string_view text, const std::string& name) {
+  return Document(config_detail::read_json(text, name));
+}
+
+void Document::set(std::string_view assignment) {
+  const std::string where = fmt::format("argument '{}'", config_detail::one_line(assignment));
+  const size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos) fail_usage("{}: expected key.path=value", where);
+  const std::vector<std::string> path = split(assignment.substr(0, equals), '.');
+  if (std::find(path.begin(), path.end(), "") != path.end()) {
+    fail_usage("{}: expected key.path=value, found an empty name in the path", where);
+  }
+  if (static_cast<int64_t>(path.size()) > Value::kMaxDepth) {
+    fail_usage("{}: the path is deeper than {}", where, Value::kMaxDepth);
+  }
+  root_.members();
+  const Value value = read_argument(assignment.substr(equals + 1), where);
+  root_ = Override(where, value).apply(&root_, "", path);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/config/schema.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "text.h"
+
+namespace moesaic::config_detail {
+namespace {
+
+std::string in_path(const std::string& path) {
+  return path.empty() ? path : " in " + path;
+}
+
+/// Characters, not bytes, so that columns align.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
+  }));
+}
+
+std::string padded(const std::string& text, size_t columns) {
+  return text + std::string(columns - std::min(columns, width(text)), ' ');
+}
+
+}  // namespace
+
+std::string join_path(std::string_view path, std::string_view name) {
+  if (path.empty()) return std::string(name);
+  return fmt::format("{}.{}", path, name);
+}
+
+void check_keys(const Value& object, const std::string& path,
+                const std::vector<std::string>& known) {
+  for (const Value::Member& member : object.members(path)) {
+    if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
+    fail_usage("{}: unknown key '{}'{}; {}", member.origin.text(), one_line(member.key),
+               in_path(path), did_you_mean(member.key, known));
+  }
+}
+
+void fail_missing(const Value& object, const std::string& path, std::string_view name) {
+  fail_usage("{}: missing key '{}'{}", object.where(), name, in_path(path));
+}
+
+void fail_problem(const Value& object, const std::string& path, const std::string& problem) {
+  fail_usage("{}: {}{}", object.where(), problem, in_path(path));
+}
+
+nlohmann::ordered_json write_number(double number) {
+  if (!std::isfinite(number)) fail_usage("a setting holds {}, which is no JSON number", number);
+  return number;
+}
+
+std::string format_help(const std::vector<HelpRow>& rows) {
+  const HelpRow title{"key", "type", "default", "allowed", "meaning"};
+  std::vector<HelpRow> table{title};
+  table.insert(table.end(), rows.begin(), rows.end());
+  size_t key = 0, type = 0, preset = 0, allowed = 0;
+  for (const HelpRow& row : table) {
+    key = std::max(key, width(row.key));
+    type = std::max(type, width(row.type));
+    preset = std::max(preset, width(row.preset));
+    allowed = std::max(allowed, width(row.allowed));
+  }
+  std::string text;
+  for (const HelpRow& row : table) {
+    text += fmt::format("{}  {}  {}  {}  {}\n", padded(row.key, key), padded(row.type, type),
+                        padded(row.preset, preset), padded(row.allowed, allowed), row.meaning);
+  }
+  return text;
+}
+
+}  // namespace moesaic::config_detail

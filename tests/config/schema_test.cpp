@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/config/schema.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/support.h"
+#include "moesaic/config/document.h"
+
+namespace moesaic {
+namespace {
+
+using test::usage_of;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct OptimizerConfig {
+  std::string name = "sgd";
+  double lr = 0.1;
+  double momentum = 0.9;
+  std::vector<double> betas = {0.9, 0.999};
+  int64_t warmup_steps = 0;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+template <class Fields>
+void describe(Fields& f, OptimizerConfig& c) {
+  f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
+  f("lr", c.lr, "peak learning rate", above(0.0));
+  f("momentum", c.momentum, "share of the last step", at_least(0), below(1));
+  f("betas", c.betas, "decay rates of adamw", between(0, 1));
+  f("warmup_steps", c.warmup_steps, "linear warm-up from 0", at_least(0));
+}
+
+struct PhaseConfig {
+  std::string data;
+  std::optional<int64_t> epochs;
+  std::optional<int64_t> steps;
+  OptimizerConfig optimizer;
+  std::map<std::string, double> aux_losses;
+  std::optional<OptimizerConfig> router_optimizer;
+  bool operator==(const PhaseConfig&) const = default;
+};
+template <class Fields>
+void describe(Fields& f, PhaseConfig& c) {
+  f("data", c.data, "data set to train on", required);
+  f("epochs", c.epochs, "how often the data is seen", at_least(1));
+  f("steps", c.steps, "or how many updates are made", at_least(1));
+  f("optimizer", c.optimizer, "how to update");
+  f("aux_losses", c.aux_losses, "weights of the auxiliary losses", at_least(0));
+  f("router_optimizer", c.router_optimizer, "for the routers, when other");
+}
+std::string config_problem(const PhaseConfig& c) {
+  return c.epochs && c.steps ? "'epochs' and 'steps' exclude one another" : "";
+}
+
+struct RunConfig {
+  std::string name = "run";
+  int64_t seed = 1;
+  bool verbose = false;
+  Value model;
+  std::vector<PhaseConfig> phases;
+  std::vector<std::string> tags;
+  std::map<std::string, OptimizerConfig> presets;
+  std::vector<bool> mask;
+  bool operator==(const RunConfig&) const = default;
+};
+template <class Fields>
+void describe(Fields& f, RunConfig& c) {
+  f("name", c.name, "of the run", not_empty);
+  f("seed", c.seed, "of everything random");
+  f("verbose", c.verbose, "say more");
+  f("model", c.model, "architecture, read by its family");
+  f("phases", c.phases, "what is trained in turn", not_empty);
+  f("tags", c.tags, "free labels", one_of({"a", "b", "long-tag"}));
+  f("presets", c.presets, "optimizers by name");
+  f("mask", c.mask, "any bits");
+}
+
+struct Group {
+  PhaseConfig phase;
+};
+template <class Fields>
+void describe(Fields& f, Group& c) {
+  f("phase", c.phase, "one phase");
+}
+
+Value document(std::string_view text) {
+  return Document::from_text(text, "recipe.json").root();
+}
+
+template <class T>
+std::string parse_error(std::string_view text) {
+  return usage_of([&] { parse<T>(document(text)); });
+}
+
+constexpr const char* kFull = R"({
+  "name": "x", "seed": 7, "verbose": true,
+  "model": {"name": "vmoe", "layers": [1, 3]},
+  "phases": [
+    {"data": "fashion", "epochs": 3, "aux_losses": {"importance": 0.1, "gshard": 0},
+     "optimizer": {"name": "adamw", "lr": 1e-3, "betas": [0.5]}},
+    {"data": "footwear", "router_optimizer": {"lr": 2}, "steps": 1e3}
+  ],
+  "tags": ["b"], "presets": {"slow": {"lr": 0.5}}, "mask": [true, false]
+})";
+
+TEST(Schema, ReadsWhatIsThereAndKeepsDefaults) {
+  const auto config = parse<RunConfig>(document(kFull));
+  EXPECT_EQ(config.name, "x");
+  EXPECT_EQ(config.seed, 7);
+  EXPECT_TRUE(config.verbose);
+  EXPECT_EQ(config.model.at("layers").items()[1].as_int(), 3);
+  ASSERT_EQ(config.phases.size(), 2u);
+  EXPECT_EQ(config.phases[0].epochs, 3);
+  EXPECT_EQ(config.phases[0].aux_losses.at("importance"), 0.1);
+  EXPECT_EQ(config.phases[0].optimizer.name, "adamw");
+  EXPECT_EQ(config.phases[0].optimizer.momentum, 0.9);
+  EXPECT_EQ(config.phases[0].optimizer.betas, std::vector<double>{0.5});
+  EXPECT_FALSE(config.phases[0].router_optimizer);
+  EXPECT_EQ(config.phases[1].steps, 1000);
+  EXPECT_EQ(config.phases[1].router_optimizer->lr, 2.0);
+  EXPECT_EQ(config.phases[1].optimizer, OptimizerConfig{});
+  EXPECT_EQ(config.tags, std::vector<std::string>{"b"});
+  EXPECT_EQ(config.presets.at("slow").lr, 0.5);
+  EXPECT_EQ(config.mask, (std::vector<bool>{true, false}));
+  EXPECT_EQ(parse<OptimizerConfig>(document("{}")), OptimizerConfig{});
+}
+
+TEST(Schema, RoundTripsThroughJson) {
+  const auto config = parse<RunConfig>(document(kFull));
+  const nlohmann::ordered_json json = to_json(config);
+  EXPECT_EQ(parse<RunConfig>(Value::from_json(json, "x")), config);
+  EXPECT_EQ(parse<RunConfig>(document(json.dump(2))), config);
+  EXPECT_EQ(to_json(parse<RunConfig>(Value::from_json(json, "x"))).dump(), json.dump());
+  EXPECT_EQ(to_json(OptimizerConfig{}).dump(),
+            R"({"name":"sgd","lr":0.1,"momentum":0.9,"betas":[0.9,0.999],"warmup_steps":0})");
+  EXPECT_TRUE(to_json(PhaseConfig{})["epochs"].is_null());
+  OptimizerConfig bad;
+  bad.lr = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(usage_of([&] { to_json(bad); }), HasSubstr("no JSON number"));
+}
+
+TEST(Schema, UnknownKeysGetTheNearestName) {
+  EXPECT_EQ(parse_error<RunConfig>("{\"phases\": [{\"data\": \"d\",\n  \"optimizer\": {\n"
+                                   "      \"learning_rate\": 1}}]}"),
+            "recipe.json:3:7: unknown key 'learning_rate' in phases[0].optimizer; did you mean "
+            "'lr'?");
+  EXPECT_EQ(parse_error<PhaseConfig>(R"({"dta": "x"})"),
+            "recipe.json:1:2: unknown key 'dta'; did you mean 'data'?")
+      << "before the key that is missing for it";
+  EXPECT_EQ(parse_error<OptimizerConfig>(R"({"zzzzzzzz": "x"})"),
+            "recipe.json:1:2: unknown key 'zzzzzzzz'; choose one of name, lr, momentum, betas, "
+            "warmup_steps");
+  EXPECT_THAT(parse_error<RunConfig>(R"({"presets": {"p": {"momentun": 0}}})"),
+              HasSubstr("unknown key 'momentun' in presets.p; did you mean 'momentum'?"));
+}
+
+TEST(Schema, MissingKeys) {
+  EXPECT_EQ(parse_error<PhaseConfig>("{}"), "recipe.json:1:1: missing key 'data'");
+  EXPECT_EQ(parse_error<RunConfig>("{\n\"phases\": [ {}]}"),
+            "recipe.json:2:13: missing key 'data' in phases[0]");
+  EXPECT_EQ(parse_error<Group>(" {}"), "recipe.json:1:2: missing key 'data' in phase")
+      << "a group that is left out";
+}
+
+TEST(Schema, WrongTypes) {
+  EXPECT_EQ(parse_error<OptimizerConfig>("{\n\n\n    \"lr\":  \"fast\"}"),
+            "recipe.json:4:12: 'lr' must be a number, found the string \"fast\"");
+  EXPECT_EQ(parse_error<OptimizerConfig>(R"({"warmup_steps": 1.5})"),
+            "recipe.json:1:18: 'warmup_steps' must be an integer, found the number 1.5");
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"lr": null})"), HasSubstr("found null"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"name": 3})"), HasSubstr("must be a string"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"betas": 3})"), HasSubstr("must be a list"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"betas": [0.1, []]})"),
+              StartsWith("recipe.json:1:17: 'betas[1]' must be a number, found a list"));
+  EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "aux_losses": {"x": "y"}})"),
+              HasSubstr("'aux_losses.x' must be a number"));
+  EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "aux_losses": []})"),
+              HasSubstr("'aux_losses' must be an object, found a list"));
+  EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "optimizer": 1})"),
+              HasSubstr("'optimizer' must be an object, found the integer 1"));
+  EXPECT_THAT(parse_error<RunConfig>(R"({"verbose": "yes"})"), HasSubstr("true or false"));
+  EXPECT_EQ(parse_error<RunConfig>("[]"), "recipe.json:1:1: must be an object, found a list");
+}
+
+TEST(Schema, RangesAndChoices) {
+  EXPECT_EQ(parse_error<OptimizerConfig>(R"({"lr": -1})"),
+            "recipe.json:1:8: 'lr' must be above 0, found -1");
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"lr": 0})"), HasSubstr("above 0, found 0"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"momentum": 1})"), HasSubstr("below 1, found 1"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"momentum": -0.1})"), HasSubstr("at least 0"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"warmup_steps": -1})"), HasSubstr("at least 0"));
+  EXPECT_THAT(parse_error<OptimizerConfig>(R"({"betas": [0.5, 1.5]})"),
+              HasSubstr("'betas[1]' must be between 0 and 1, found 1.5"));
+  EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "epochs": 0})"),
+              HasSubstr("'epochs' must be at least 1, found 0"));
+  EXPECT_EQ(parse_error<OptimizerConfig>(R"({"name": "adam"})"),
+            "recipe.json:1:10: 'name' cannot be the string \"adam\"; did you mean 'adamw'?");
+  EXPECT_THAT(parse_error<RunConfig>(R"({"tags": ["a", "longtag"]})"),
+              HasSubstr("'tags[1]' cannot be the string \"longtag\"; did you mean 'long-tag'?"));
+  EXPECT_THAT(parse_error<RunConfig>(R"({"name": ""})"), HasSubstr("'name' must not be empty"));
+  EXPECT_THAT(parse_error<RunConfig>(R"({"phases": []})"), HasSubstr("'phases' must not be empty"));
+  EXPECT_EQ(parse<OptimizerConfig>(document(R"({"momentum": 0, "betas": [0, 1]})")).momentum, 0);
+}
+
+TEST(Schema, SettingsThatExcludeOneAnother) {
+  EXPECT_EQ(parse_error<RunConfig>(R"({"phases": [{"data": "d", "epochs": 1, "steps": 1}]})"),
+            "recipe.json:1:13: 'epochs' and 'steps' exclude one another in phases[0]");
+}
+
+TEST(Schema, OverridesAreCheckedLikeTheFile) {
+  Document run = Document::from_text(kFull, "recipe.json");
+  run.set("phases.0.optimizer.lr=0.25");
+  run.set("phases.1.optimizer.name=adamw");
+  run.set("phases.0.epochs=null");
+  const auto config = parse<RunConfig>(run.root());
+  EXPECT_EQ(config.phases[0].optimizer.lr, 0.25);
+  EXPECT_EQ(config.phases[1].optimizer.name, "adamw");
+  EXPECT_FALSE(config.phases[0].epochs);
+
+  run.set("phases.0.optimizer.momentun=0");
+  EXPECT_EQ(usage_of([&] { parse<RunConfig>(run.root()); }),
+            "argument 'phases.0.optimizer.momentun=0': unknown key 'momentun' in "
+            "phases[0].optimizer; did you mean 'momentum'?");
+  Document other = Document::from_text(kFull, "recipe.json");
+  other.set("phases.1.optimiser.lr=1");
+  EXPECT_EQ(usage_of([&] { parse<RunConfig>(other.root()); }),
+            "argument 'phases.1.optimiser.lr=1': unknown key 'optimiser' in phases[1]; did you "
+            "mean 'optimizer'?");
+  Document wrong = Document::from_text(kFull, "recipe.json");
+  wrong.set("seed=soon");
+  EXPECT_EQ(usage_of([&] { parse<RunConfig>(wrong.root()); }),
+            "argument 'seed=soon': 'seed' must be an integer, found the string \"soon\"");
+}
+
+TEST(Schema, NamesStartWithTheGivenPath) {
+  EXPECT_THAT(usage_of([] { parse<OptimizerConfig>(document(R"({"lr": 0})"), "model.head"); }),
+              HasSubstr("'model.head.lr' must be above 0"));
+}
+
+TEST(Schema, HelpHasALineForEverySetting) {
+  const std::string help = help_text<RunConfig>();
+  EXPECT_THAT(help, HasSubstr("\nname "));
+  EXPECT_THAT(help, ::testing::ContainsRegex("seed +integer +1 +of everything random\n"));
+  EXPECT_THAT(help, ::testing::ContainsRegex(
+                        "phases\\[\\]\\.data +string +required +data set to train on\n"));
+  EXPECT_THAT(help, ::testing::ContainsRegex(
+                        "phases\\[\\]\\.optimizer\\.lr +number +0\\.1 +above 0 +peak learning"));
+  EXPECT_THAT(help, ::testing::ContainsRegex("presets\\.<name>\\.name +string +\"sgd\" +sgd . ad"));
+  EXPECT_THAT(help, ::testing::ContainsRegex("phases\\[\\]\\.epochs +integer or null +null +at l"));
+  EXPECT_THAT(help, ::testing::ContainsRegex("tags +list of string +\\[\\] "));
+  EXPECT_THAT(help, ::testing::ContainsRegex("aux_losses +map to number +\\{\\} +at least 0"));
+  // name lr momentum betas warmup_steps, four times (twice in a phase, once in the presets), and
+  // more
+  EXPECT_EQ(std::count(help.begin(), help.end(), '\n'), 1 + 8 + 5 + 3 * 5);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+namespace moesaic {
+
+enum class Activation { relu, gelu_tanh };
+
+/// Throws Error (usage) naming the nearest activation for an unknown name.
+Activation activation_from_name(std::string_view name);
+
+/// The experts' weights, stacked; every tensor has the dtype of the rows.
+struct ExpertWeights {
+  at::Tensor w1;  ///< [K, d, m]
+  at::Tensor b1;  ///< [K, m]
+  at::Tensor w2;  ///< [K, m, d]
+  at::Tensor b2;  ///< [K, d]
+};
+
+/// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (the f_s of pruning paper, eq. 2, without its gate).
+///
+/// rows_Ad: [A, d] float32 or float64, offsets_K: [K + 1] int32. Returns [A, d]; rows past offsets[K] are zero.
+/// Differentiable in rows and weights; an expert without rows gets exactly zero gradients.
+at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
+                       const ExpertWeights& weights, Activation activation);
+
+}  // namespace moesaic

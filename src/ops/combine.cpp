@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Combine: schema, checks, shape function and gradient. The kernels are cpu/combine.cpp and its siblings.
+#include "moesaic/ops/combine.h"
+
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include "check.h"
+
+namespace moesaic {
+namespace ops {
+namespace {
+
+using CombineSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                    const at::Tensor&);
+using CombineBackwardSignature = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
+                                                                    const at::Tensor&,
+                                                                    const at::Tensor&,
+                                                                    const at::Tensor&,
+                                                                    const at::Tensor&);
+
+TORCH_LIBRARY_FRAGMENT(moesaic, m) {
+  m.def("combine(Tensor rows, Tensor gate, Tensor token_offsets, Tensor token_row) -> Tensor");
+  m.def(
+      "combine_backward(Tensor grad, Tensor rows, Tensor gate, Tensor token_offsets, "
+      "Tensor token_row) -> (Tensor, Tensor)");
+}
+
+at::Tensor call_combine(const at::Tensor& rows, const at::Tensor& gate,
+                        const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::combine", "")
+                             .typed<CombineSignature>();
+  return op.call(rows, gate, token_offsets, token_row);
+}
+
+std::tuple<at::Tensor, at::Tensor> call_combine_backward(const at::Tensor& grad,
+                                                         const at::Tensor& rows,
+                                                         const at::Tensor& gate,
+                                                         const at::Tensor& token_offsets,
+                                                         const at::Tensor& token_row) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::combine_backward", "")
+                             .typed<CombineBackwardSignature>();
+  return op.call(grad, rows, gate, token_offsets, token_row);
+}
+
+void check_arguments(const at::Tensor& rows, const at::Tensor& gate,
+                     const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  check_shape("combine", "rows", rows, {gate.numel(), -1});
+  check_floating("combine", "rows", rows);
+  check_shape("combine", "gate", gate, {-1});
+  check_same_dtype("combine", "gate", gate, rows);
+  check_shape("combine", "token_row", token_row, {gate.numel()});
+  check_index("combine", "token_offsets", token_offsets);
+  check_index("combine", "token_row", token_row);
+}
+
+at::Tensor combine_meta(const at::Tensor& rows, const at::Tensor& gate,
+                        const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  check_arguments(rows, gate, token_offsets, token_row);
+  return at::empty({token_offsets.size(0) - 1, rows.size(1)}, rows.options());
+}
+
+std::tuple<at::Tensor, at::Tensor> combine_backward_meta(const at::Tensor&, const at::Tensor& rows,
+                                                         const at::Tensor& gate, const at::Tensor&,
+                                                         const at::Tensor&) {
+  return {at::empty_like(rows), at::empty_like(gate)};
+}
+
+class Combine : public torch::autograd::Function<Combine> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& rows,
+                            const at::Tensor& gate, const at::Tensor& token_offsets,
+                            const at::Tensor& token_row) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({rows, gate, token_offsets, token_row});
+    return call_combine(rows, gate, token_offsets, token_row);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    auto [grad_rows, grad_gate] =
+        call_combine_backward(grads[0], saved[0], saved[1], saved[2], saved[3]);
+    return {grad_rows, grad_gate, {}, {}};
+  }
+};
+
+at::Tensor combine_autograd(const at::Tensor& rows, const at::Tensor& gate,
+                            const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  return Combine::apply(rows, gate, token_offsets, token_row);
+}
+
+TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
+  m.impl("combine", combine_meta);
+  m.impl("combine_backward", combine_backward_meta);
+}
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) { m.impl("combine", combine_autograd); }
+
+}  // namespace
+}  // namespace ops
+
+at::Tensor combine(const at::Tensor& rows_Ad, const Routing& routing) {
+  ops::check_arguments(rows_Ad, routing.gate, routing.token_offsets, routing.token_row);
+  return ops::call_combine(rows_Ad, routing.gate, routing.token_offsets, routing.token_row);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped MLP: schema, checks, shape function and gradient. The kernels are cpu/grouped_mlp.cpp and its siblings.
+#include "moesaic/ops/grouped_mlp.h"
+
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace moesaic {
+namespace ops {
+namespace {
+
+using at::Tensor;
+using ForwardTensors = std::tuple<Tensor, Tensor>;
+using BackwardTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using ForwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                        const Tensor&, const Tensor&, int64_t, bool);
+using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Tensor&,
+                                          const Tensor&, const Tensor&, const Tensor&, int64_t);
+
+TORCH_LIBRARY_FRAGMENT(moesaic, m) {
+  // `hidden` is what the activation sees, kept for the backward pass only: without `keep_hidden` it is empty.
+  m.def(
+      "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
+      "int activation, bool keep_hidden) -> (Tensor y, Tensor hidden)");
+  m.def(
+      "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
+      "Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+}
+
+ForwardTensors call_forward(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
+                            const Tensor& b1, const Tensor& w2, const Tensor& b2,
+                            int64_t activation, bool keep_hidden) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::grouped_mlp", "")
+                             .typed<ForwardSignature>();
+  return op.call(rows, offsets, w1, b1, w2, b2, activation, keep_hidden);
+}
+
+BackwardTensors call_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
+                              const Tensor& hidden, const Tensor& w1, const Tensor& w2,
+                              int64_t activation) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::grouped_mlp_backward", "")
+                             .typed<BackwardSignature>();
+  return op.call(grad, rows, offsets, hidden, w1, w2, activation);
+}
+
+void check_arguments(const Tensor& rows, const Tensor& offsets, const Tensor& w1, const Tensor& b1,
+                     const Tensor& w2, const Tensor& b2, int64_t activation) {
+  constexpr const char* kOp = "grouped_mlp";
+  check_shape(kOp, "rows", rows, {-1, -1});
+  check_floating(kOp, "rows", rows);
+  check_shape(kOp, "offsets", offsets, {-1});
+  check_index(kOp, "offsets", offsets);
+  const int64_t experts = offsets.size(0) - 1;
+  const int64_t width = rows.size(1);
+  check_shape(kOp, "w1", w1, {experts, width, -1});
+  const int64_t hidden = w1.size(2);
+  check_shape(kOp, "b1", b1, {experts, hidden});
+  check_shape(kOp, "w2", w2, {experts, hidden, width});
+  check_shape(kOp, "b2", b2, {experts, width});
+  for (const Tensor* weight : {&w1, &b1, &w2, &b2}) check_same_dtype(kOp, "weights", *weight, rows);
+  if (activation < 0 || activation > static_cast<int64_t>(Activation::gelu_tanh)) {
+    fail("grouped_mlp: activation {} is unknown; choose 0 (relu) or 1 (gelu_tanh)", activation);
+  }
+}
+
+ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
+                            const Tensor& b1, const Tensor& w2, const Tensor& b2,
+                            int64_t activation, bool keep_hidden) {
+  check_arguments(rows, offsets, w1, b1, w2, b2, activation);
+  return {at::empty_like(rows),
+          at::empty({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options())};
+}
+
+BackwardTensors backward_meta(const Tensor&, const Tensor& rows, const Tensor&, const Tensor&,
+                              const Tensor& w1, const Tensor& w2, int64_t) {
+  return {at::empty_like(rows), at::empty_like(w1),
+          at::empty({w1.size(0), w1.size(2)}, w1.options()), at::empty_like(w2),
+          at::empty({w2.size(0), w2.size(2)}, w2.options())};
+}
+
+class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
+ public:
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const Tensor& rows, const Tensor& offsets,
+                                                const Tensor& w1, const Tensor& b1,
+                                                const Tensor& w2, const Tensor& b2,
+                                                int64_t activation) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    auto [y, hidden] = call_forward(rows, offsets, w1, b1, w2, b2, activation, true);
+    context->save_for_backward({rows, offsets, hidden, w1, w2});
+    context->saved_data["activation"] = activation;
+    context->mark_non_differentiable({hidden});
+    return {y, hidden};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    auto [rows, w1, b1, w2, b2] =
+        call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+                      context->saved_data["activation"].toInt());
+    return {rows, {}, w1, b1, w2, b2, {}};
+  }
+};
+
+ForwardTensors forward_autograd(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
+                                const Tensor& b1, const Tensor& w2, const Tensor& b2,
+                                int64_t activation, bool keep_hidden) {
+  const auto out = GroupedMlp::apply(rows, offsets, w1, b1, w2, b2, activation);
+  return {out[0], out[1]};
+}
+
+TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
+  m.impl("grouped_mlp", forward_meta);
+  m.impl("grouped_mlp_backward", backward_meta);
+}
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) { m.impl("grouped_mlp", forward_autograd); }
+
+bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
+  return at::GradMode::is_enabled() &&
+         (rows.requires_grad() || weights.w1.requires_grad() || weights.b1.requires_grad() ||
+          weights.w2.requires_grad() || weights.b2.requires_grad());
+}
+
+}  // namespace
+}  // namespace ops
+
+Activation activation_from_name(std::string_view name) {
+  if (name == "relu") return Activation::relu;
+  if (name == "gelu_tanh") return Activation::gelu_tanh;
+  const std::vector<std::string> names = {"relu", "gelu_tanh"};
+  fail_usage("unknown activation '{}'; {}", name, did_you_mean(name, names));
+}
+
+at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
+                       const ExpertWeights& weights, Activation activation) {
+  const auto code = static_cast<int64_t>(activation);
+  ops::check_arguments(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2, weights.b2, code);
+  if (ops::needs_gradient(rows_Ad, weights)) {
+    return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
+                                         weights.b2, code, true));
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
+                                       weights.b2, code, false));
+}
+
+}  // namespace moesaic

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every trainable network of the library offers to training, pruning and export.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "moesaic/nn/moe_layer.h"
+
+namespace moesaic {
+
+/// What one MoE layer decided for a batch.
+struct RoutingRecord {
+  int64_t block = 0;     ///< index of the block that holds the layer
+  at::Tensor logits_TE;  ///< [T, E], differentiable
+  Routing routing;
+  std::vector<int64_t> kept;  ///< ids of the experts that the routing's rows 0..K-1 stand for
+  int64_t group_size = 0;     ///< tokens that were routed together; 0: all
+};
+
+struct ModelOutput {
+  at::Tensor logits;      ///< [B, classes]
+  at::Tensor pre_logits;  ///< [B, d], the head's input
+  std::vector<RoutingRecord> routings;  ///< one for each MoE layer, in order
+};
+
+/// A MoE layer and the block that it stands in.
+struct MoEBlock {
+  int64_t block = 0;
+  nn::MoELayer layer{nullptr};
+};
+
+/// Rows that experts compute for a token, by block; without an entry a block computes all its choices.
+using RowsPerToken = std::map<int64_t, double>;
+
+class Model : public torch::nn::Module {
+ public:
+  /// images_BCHW: [B, C, H, W] float32, normalised. Throws Error for another shape.
+  virtual ModelOutput forward(const at::Tensor& images_BCHW) = 0;
+
+  /// The resolved configuration, which rebuilds exactly this network; a pruned one names its remaining experts under
+  /// encoder.moe.kept_experts.
+  virtual nlohmann::ordered_json config() const = 0;
+
+  /// Gives the network a fresh head of zeros for another number of classes.
+  virtual void reset_head(int64_t classes) = 0;
+
+  virtual std::vector<MoEBlock> moe_blocks() const = 0;
+
+  /// [C, H, W]
+  virtual std::vector<int64_t> input_shape() const = 0;
+  virtual int64_t classes() const = 0;
+
+  /// Multiplications and additions of matrix products in one forward pass of one image.
+  virtual double flops_per_image(const RowsPerToken& rows_per_token = {}) const = 0;
+
+  int64_t parameter_count() const;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "moesaic/models/model.h"
+#include "moesaic/models/vmoe_config.h"
+#include "moesaic/nn/encoder_block.h"
+
+namespace moesaic {
+
+/// V-MoE: a vision transformer some of whose blocks have experts in place of the perceptron.
+/// Patches -> class token -> + position embedding -> blocks -> norm -> class token or mean -> head.
+class VMoE : public Model {
+ public:
+  VMoE(VMoEConfig config, uint64_t seed);
+
+  ModelOutput forward(const at::Tensor& images_BCHW) override;
+  nlohmann::ordered_json config() const override;
+  void reset_head(int64_t classes) override;
+  std::vector<MoEBlock> moe_blocks() const override;
+  std::vector<int64_t> input_shape() const override;
+  int64_t classes() const override { return config_.classes; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+
+  const VMoEConfig& settings() const { return config_; }
+
+  torch::nn::Conv2d embedding{nullptr};
+  at::Tensor cls;                 ///< [1, 1, d]; undefined where the head sees the mean
+  at::Tensor position_embedding;  ///< [1, T, d]
+  torch::nn::ModuleList blocks{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear head{nullptr};
+
+ private:
+  at::Tensor embed(const at::Tensor& images_BCHW);
+  void check_images(const at::Tensor& images_BCHW) const;
+
+  VMoEConfig config_;
+};
+
+}  // namespace moesaic

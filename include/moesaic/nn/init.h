@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Initial values. The generator is always the caller's, so that a seed gives the same network whatever ran before.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace moesaic::nn {
+
+at::Generator make_generator(uint64_t seed);
+
+/// Uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier), in place. Counts fans over the last two dimensions.
+void xavier_uniform(at::Tensor& weight, at::Generator generator);
+
+/// Normal with standard deviation 1 / sqrt(fan_in) (LeCun), in place.
+void lecun_normal(at::Tensor& weight, int64_t fan_in, at::Generator generator);
+
+}  // namespace moesaic::nn

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/registry.h"
+
+#include <functional>
+#include <map>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/models/vmoe.h"
+
+namespace moesaic {
+namespace {
+
+struct Family {
+  std::function<std::shared_ptr<Model>(const Value&, uint64_t)> build;
+  std::function<std::string()> help;
+};
+
+/// The list is explicit, so that no linker can drop a family.
+const std::map<std::string, Family>& families() {
+  static const std::map<std::string, Family> list = {
+      {"vmoe",
+       {[](const Value& config, uint64_t seed) {
+          return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
+        },
+        [] { return help_text<VMoEConfig>(); }}},
+  };
+  return list;
+}
+
+const Family& family(const std::string& name, const std::string& where) {
+  const auto found = families().find(name);
+  if (found == families().end()) {
+    fail_usage("{}: unknown model '{}'; {}", where, name, did_you_mean(name, model_names()));
+  }
+  return found->second;
+}
+
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : families()) names.push_back(name);
+  return names;
+}
+
+std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
+  const Value& name = config.at("name");
+  return family(name.as_string("model.name"), name.where()).build(config, seed);
+}
+
+std::string model_help(const std::string& name) { return family(name, "model").help(); }
+
+}  // namespace moesaic

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/init.h"
+
+namespace moesaic {
+namespace {
+
+nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
+  const VMoEMoeConfig& moe = config.encoder.moe;
+  nn::MoELayerOptions options;
+  options.width = config.hidden_size;
+  options.hidden = config.encoder.mlp_dim;
+  options.experts = moe.num_experts;
+  options.choice.k = moe.router.num_selected_experts;
+  options.choice.softmax =
+      moe.router.gate == "softmax_all" ? GateSoftmax::all : GateSoftmax::selected;
+  options.choice.capacity_factor = moe.router.dispatcher.capacity_factor;
+  options.choice.group_size = moe.group_size;
+  const auto kept = moe.kept_experts.find(std::to_string(block));
+  const bool pruned = kept != moe.kept_experts.end() &&
+                      static_cast<int64_t>(kept->second.size()) < moe.num_experts;
+  if (pruned) options.choice.kept = kept->second;
+  return options;
+}
+
+nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
+  const auto& layers = config.encoder.moe.layers;
+  nn::EncoderBlockOptions options{config.hidden_size, config.encoder.num_heads,
+                                  config.encoder.mlp_dim, std::nullopt};
+  if (std::find(layers.begin(), layers.end(), block) != layers.end()) {
+    options.moe = moe_options(config, block);
+  }
+  return options;
+}
+
+torch::nn::Linear zero_linear(int64_t in, int64_t out) {
+  torch::nn::Linear linear(in, out);
+  const torch::NoGradGuard no_grad;
+  linear->weight.zero_();
+  linear->bias.zero_();
+  return linear;
+}
+
+}  // namespace
+
+VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+  const std::string problem = config_problem(config_);
+  if (!problem.empty()) fail_usage("vmoe: {}", problem);
+  at::Generator generator = nn::make_generator(seed);
+  const int64_t width = config_.hidden_size, patch = config_.patch_size;
+
+  embedding = register_module(
+      "embedding", torch::nn::Conv2d(
+                       torch::nn::Conv2dOptions(config_.channels, width, patch).stride(patch)));
+  nn::lecun_normal(embedding->weight, config_.channels * patch * patch, generator);
+  {
+    const torch::NoGradGuard no_grad;
+    embedding->bias.zero_();
+  }
+  if (config_.classifier == "token") {
+    cls = register_parameter("cls", torch::zeros({1, 1, width}));
+  }
+  position_embedding = register_parameter(
+      "position_embedding",
+      torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
+  blocks = register_module("blocks", torch::nn::ModuleList());
+  for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
+    blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
+  }
+  norm = register_module("norm", nn::make_layer_norm(width));
+  head = register_module("head", zero_linear(width, config_.classes));
+}
+
+void VMoE::check_images(const at::Tensor& images_BCHW) const {
+  const auto shape = input_shape();
+  if (images_BCHW.dim() != 4 || images_BCHW.size(1) != shape[0] ||
+      images_BCHW.size(2) != shape[1] || images_BCHW.size(3) != shape[2]) {
+    fail("vmoe: images must have the shape [batch, {}, {}, {}], found {}", shape[0], shape[1],
+         shape[2], c10::str(images_BCHW.sizes()));
+  }
+}
+
+at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
+  at::Tensor x_BTd = embedding->forward(images_BCHW).flatten(2).transpose(1, 2);
+  if (cls.defined()) {
+    x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
+  }
+  return x_BTd + position_embedding;
+}
+
+ModelOutput VMoE::forward(const at::Tensor& images_BCHW) {
+  check_images(images_BCHW);
+  ModelOutput out;
+  at::Tensor x_BTd = embed(images_BCHW);
+  for (size_t block = 0; block < blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    auto result = encoder->forward(x_BTd);
+    x_BTd = result.x_BTd;
+    if (!result.moe) continue;
+    out.routings.push_back({static_cast<int64_t>(block), result.moe->logits_TE,
+                            result.moe->routing, encoder->moe->kept(),
+                            config_.encoder.moe.group_size});
+  }
+  x_BTd = norm->forward(x_BTd);
+  out.pre_logits = cls.defined() ? x_BTd.select(1, 0) : x_BTd.mean(1);
+  out.logits = head->forward(out.pre_logits);
+  return out;
+}
+
+nlohmann::ordered_json VMoE::config() const {
+  VMoEConfig config = config_;
+  config.encoder.moe.kept_experts.clear();
+  for (const auto& [block, layer] : moe_blocks()) {
+    if (layer->is_pruned()) config.encoder.moe.kept_experts[std::to_string(block)] = layer->kept();
+  }
+  return to_json(config);
+}
+
+void VMoE::reset_head(int64_t classes) {
+  config_.classes = classes;
+  head = replace_module("head", zero_linear(config_.hidden_size, classes));
+}
+
+std::vector<MoEBlock> VMoE::moe_blocks() const {
+  std::vector<MoEBlock> list;
+  for (size_t block = 0; block < blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    if (!encoder->moe.is_empty()) list.push_back({static_cast<int64_t>(block), encoder->moe});
+  }
+  return list;
+}
+
+std::vector<int64_t> VMoE::input_shape() const {
+  return {config_.channels, config_.image_size, config_.image_size};
+}
+
+double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  const auto T = static_cast<double>(config_.tokens());
+  const auto d = static_cast<double>(config_.hidden_size);
+  const auto m = static_cast<double>(config_.encoder.mlp_dim);
+  const auto& moe = config_.encoder.moe;
+  const double pixels = static_cast<double>(config_.channels * config_.patch_size *
+                                            config_.patch_size);
+  double products = static_cast<double>(config_.patches()) * pixels * d +
+                    d * static_cast<double>(config_.classes);
+  const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
+  for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
+    products += attention;
+    const bool dense = std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end();
+    const auto found = rows_per_token.find(block);
+    const double rows = found == rows_per_token.end()
+                            ? static_cast<double>(moe.router.num_selected_experts)
+                            : found->second;
+    products += dense ? 2 * T * d * m
+                      : T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m;
+  }
+  return 2 * products;
+}
+
+}  // namespace moesaic

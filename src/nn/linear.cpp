@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/linear.h"
+
+#include <torch/torch.h>
+
+#include "moesaic/nn/init.h"
+
+namespace moesaic::nn {
+
+torch::nn::Linear make_linear(int64_t in, int64_t out, at::Generator generator) {
+  torch::nn::Linear linear(in, out);
+  const torch::NoGradGuard no_grad;
+  xavier_uniform(linear->weight, std::move(generator));
+  linear->bias.zero_();
+  return linear;
+}
+
+}  // namespace moesaic::nn

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/moe_layer.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic::nn {
+
+MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
+    : MoELayerImpl(std::move(options), make_generator(seed)) {}
+
+MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
+    : options_(std::move(options)) {
+  const auto& kept = options_.choice.kept;
+  const int64_t computed = kept.empty() ? options_.experts : static_cast<int64_t>(kept.size());
+  router = register_module(
+      "router",
+      Router(RouterOptions{options_.width, options_.experts, options_.choice}, generator));
+  experts = register_module(
+      "experts",
+      Experts(ExpertsOptions{computed, options_.width, options_.hidden, options_.activation},
+              generator));
+}
+
+MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td) const {
+  const at::Tensor logits_TE = router->logits(x_Td);
+  const Routing routing = router->route(logits_TE);
+  const at::Tensor rows_Ad = dispatch(x_Td, routing);
+  const at::Tensor y_Td = combine(experts->forward(rows_Ad, routing.offsets), routing);
+  return {y_Td, logits_TE, routing};
+}
+
+std::vector<int64_t> MoELayerImpl::kept() const {
+  if (is_pruned()) return router->options().choice.kept;
+  std::vector<int64_t> all(options_.experts);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids) {
+  const std::vector<int64_t> present = kept();
+  if (ids.empty()) fail("MoELayer: at least one of the {} experts must be kept", present.size());
+  std::vector<int64_t> slots;
+  for (const int64_t id : ids) {
+    const auto place = std::lower_bound(present.begin(), present.end(), id);
+    if (place == present.end() || *place != id) {
+      fail("MoELayer: expert {} cannot be kept: it is not among the {} present ones", id,
+           present.size());
+    }
+    slots.push_back(place - present.begin());
+  }
+  if (!std::is_sorted(slots.begin(), slots.end(), std::less_equal<>())) {
+    fail("MoELayer: the experts to keep must be ascending, each once");
+  }
+  experts->keep(slots);
+  const bool all = static_cast<int64_t>(ids.size()) == options_.experts;
+  options_.choice.kept = all ? std::vector<int64_t>{} : ids;
+  router->keep(options_.choice.kept);
+}
+
+}  // namespace moesaic::nn

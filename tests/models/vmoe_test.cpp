@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::expect_close;
+using testing::randn;
+
+VMoEConfig small_config() {
+  VMoEConfig config;
+  config.image_size = 8;
+  config.patch_size = 4;
+  config.hidden_size = 12;
+  config.classes = 3;
+  config.encoder.num_layers = 3;
+  config.encoder.num_heads = 3;
+  config.encoder.mlp_dim = 20;
+  config.encoder.moe.layers = {0, 2};
+  config.encoder.moe.num_experts = 4;
+  return config;
+}
+
+Value model_value(const nlohmann::ordered_json& json) { return Value::from_json(json, "test"); }
+
+TEST(VMoE, GivesLogitsAndARoutingForEachLayer) {
+  VMoE model(small_config(), 1);
+  const ModelOutput out = model.forward(torch::zeros({2, 1, 8, 8}));
+  EXPECT_EQ(out.logits.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(out.pre_logits.sizes(), (std::vector<int64_t>{2, 12}));
+  ASSERT_EQ(out.routings.size(), 2U);
+  EXPECT_EQ(out.routings[1].block, 2);
+  EXPECT_EQ(out.routings[1].logits_TE.sizes(), (std::vector<int64_t>{2 * 5, 4}));
+}
+
+TEST(VMoE, ItsConfigurationRebuildsItPrunedOrNot) {
+  VMoE model(small_config(), 1);
+  model.moe_blocks()[1].layer->keep_experts({1, 3});
+  model.reset_head(7);
+  const auto copy = build_model(model_value(model.config()), 9);
+  const auto wanted = model.named_parameters();
+  const auto found = copy->named_parameters();
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& item : wanted) {
+    ASSERT_NE(found.find(item.key()), nullptr) << item.key();
+    EXPECT_EQ(found[item.key()].sizes(), item.value().sizes()) << item.key();
+  }
+  EXPECT_EQ(copy->config(), model.config());
+  EXPECT_EQ(copy->parameter_count(), model.parameter_count());
+}
+
+TEST(VMoE, AnImageDoesNotDependOnItsBatchWhenNothingIsDropped) {
+  VMoE model(small_config(), 1);
+  model.head->weight.mutable_data_ptr<float>()[0] = 1.0F;
+  const torch::NoGradGuard no_grad;
+  const at::Tensor images = randn({5, 1, 8, 8}, 2, torch::kFloat);
+  const at::Tensor all = model.forward(images).pre_logits;
+  expect_close(model.forward(images.slice(0, 3, 4)).pre_logits[0], all[3], 1e-6);
+}
+
+TEST(VMoE, EveryParameterGetsAGradient) {
+  VMoE model(small_config(), 1);
+  torch::NoGradGuard no_grad;
+  model.head->weight.copy_(randn({3, 12}, 3, torch::kFloat));
+  torch::AutoGradMode grad(true);
+  model.forward(randn({6, 1, 8, 8}, 4, torch::kFloat)).logits.square().sum().backward();
+  for (const auto& item : model.named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_GT(item.value().grad().abs().sum().item<double>(), 0.0) << item.key();
+  }
+}
+
+TEST(VMoE, CountsTheMatrixProducts) {
+  VMoEConfig config = small_config();
+  config.encoder.num_layers = 1;
+  config.encoder.moe.layers = {0};
+  const VMoE model(config, 1);
+  const double T = 5, d = 12, m = 20;
+  const double fixed = 4 * 16 * d + d * 3 + T * d * 3 * d + 2 * T * T * d + T * d * d + T * d * 4;
+  EXPECT_DOUBLE_EQ(model.flops_per_image(), 2 * (fixed + 2 * T * 2 * d * m));
+  EXPECT_DOUBLE_EQ(model.flops_per_image({{0, 0.5}}), 2 * (fixed + 0.5 * T * 2 * d * m));
+}
+
+TEST(VMoE, MeansOfTokensCanTakeTheClassTokensPlace) {
+  VMoEConfig config = small_config();
+  config.classifier = "gap";
+  VMoE model(config, 1);
+  EXPECT_EQ(model.named_parameters().find("cls"), nullptr);
+  EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).routings[0].logits_TE.size(0), 8);
+}
+
+TEST(VMoE, RefusesImagesOfAnotherShape) {
+  VMoE model(small_config(), 1);
+  EXPECT_THROW(model.forward(torch::zeros({2, 1, 8, 9})), Error);
+  EXPECT_THROW(model.forward(torch::zeros({1, 8, 8})), Error);
+}
+
+struct BadConfig {
+  const char* change;
+  const char* message;
+};
+
+class VMoEBadConfig : public ::testing::TestWithParam<BadConfig> {};
+
+TEST_P(VMoEBadConfig, IsRefusedWithTheReason) {
+  Document document = Document::from_text(R"({"name": "vmoe"})", "model.json");
+  document.set(GetParam().change);
+  try {
+    build_model(document.root(), 0);
+    FAIL() << "accepted " << GetParam().change;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find(GetParam().message), std::string::npos)
+        << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, VMoEBadConfig,
+    ::testing::Values(BadConfig{"patch_size=5", "does not divide image_size"},
+                      BadConfig{"encoder.num_heads=7", "does not divide hidden_size"},
+                      BadConfig{"encoder.moe.layers=[4]", "names block 4"},
+                      BadConfig{"encoder.moe.router.num_selected_experts=9", "there are 8 experts"},
+                      BadConfig{"encoder.mlp_dims=9", "did you mean 'mlp_dim'"},
+                      BadConfig{"name=vmo", "vmoe"}));
+
+}  // namespace
+}  // namespace moesaic

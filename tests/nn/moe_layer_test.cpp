@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/moe_layer.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "ops/route_reference.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::expect_close;
+using testing::randn;
+using testing::route_reference;
+
+nn::MoELayerOptions small_layer() {
+  nn::MoELayerOptions options;
+  options.width = 6;
+  options.hidden = 10;
+  options.experts = 5;
+  options.choice.k = 2;
+  return options;
+}
+
+/// The layer as plain matrix products: every expert on every token, weighted with the reference routing.
+at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
+                           const std::vector<int64_t>& ids, const TokenChoiceOptions& choice) {
+  const auto routing = route_reference(layer->router->logits(x).detach(), choice);
+  at::Tensor y = torch::zeros_like(x);
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    const auto& e = layer->experts;
+    const auto s = static_cast<int64_t>(slot);
+    const at::Tensor out =
+        torch::matmul(at::gelu(torch::matmul(x, e->w1[s]) + e->b1[s], "tanh"), e->w2[s]) + e->b2[s];
+    for (int64_t t = 0; t < x.size(0); ++t) y[t] += routing.weight[t][ids[slot]] * out[t];
+  }
+  return y;
+}
+
+TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
+  const torch::NoGradGuard no_grad;
+  for (const auto softmax : {GateSoftmax::all, GateSoftmax::selected}) {
+    nn::MoELayerOptions options = small_layer();
+    options.choice.softmax = softmax;
+    options.choice.capacity_factor = 1.0;
+    nn::MoELayer layer(options, 3);
+    const at::Tensor x = randn({23, 6}, 1, torch::kFloat);
+    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {0, 1, 2, 3, 4}, options.choice),
+                 1e-6);
+  }
+}
+
+TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
+  const torch::NoGradGuard no_grad;
+  nn::MoELayerOptions options = small_layer();
+  nn::MoELayer layer(options, 3);
+  const at::Tensor x = randn({40, 6}, 2, torch::kFloat);
+  options.choice.kept = {1, 3};
+  layer->keep_experts({1, 3});
+  EXPECT_EQ(layer->experts->w1.size(0), 2);
+  EXPECT_EQ(layer->router->weight.size(0), 5);
+  expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {1, 3}, options.choice), 1e-6);
+  layer->keep_experts({3});
+  EXPECT_EQ(layer->kept(), (std::vector<int64_t>{3}));
+  options.choice.kept = {3};
+  expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {3}, options.choice), 1e-6);
+}
+
+TEST(MoELayer, RefusesToKeepWhatIsNotThere) {
+  nn::MoELayer layer(small_layer(), 3);
+  EXPECT_THROW(layer->keep_experts({}), Error);
+  EXPECT_THROW(layer->keep_experts({5}), Error);
+  EXPECT_THROW(layer->keep_experts({2, 1}), Error);
+  layer->keep_experts({1, 2});
+  EXPECT_THROW(layer->keep_experts({0}), Error);
+}
+
+TEST(MoELayer, TheSeedDecidesTheWeights) {
+  torch::manual_seed(1);
+  nn::MoELayer a(small_layer(), 3);
+  torch::manual_seed(2);
+  nn::MoELayer b(small_layer(), 3), c(small_layer(), 4);
+  EXPECT_TRUE(torch::equal(a->experts->w1, b->experts->w1));
+  EXPECT_TRUE(torch::equal(a->router->weight, b->router->weight));
+  EXPECT_FALSE(torch::equal(a->experts->w1, c->experts->w1));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moesaic {
+
+/// What a dataset says of itself. Pictures are unsigned bytes, channels first.
+struct DatasetInfo {
+  std::string name, split, description;
+  std::vector<std::string> classes;  ///< the name of each label
+  int64_t channels = 0, height = 0, width = 0;
+  std::vector<double> mean, std;  ///< of each channel, for pixels scaled to [0, 1]
+};
+
+/// Labelled pictures that can be read by index, by many threads at once.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;
+  /// In [0, info().classes.size()).
+  virtual int64_t label(int64_t index) const = 0;
+  /// Writes the picture's channels * height * width bytes to `out`.
+  virtual void image(int64_t index, uint8_t* out) const = 0;
+  const DatasetInfo& info() const { return info_; }
+  /// Bytes of one picture: channels * height * width.
+  int64_t image_size() const { return info_.channels * info_.height * info_.width; }
+
+ protected:
+  explicit Dataset(DatasetInfo info) : info_(std::move(info)) {}
+  /// Throws Error (failure) unless 0 <= index < size().
+  void check_index(int64_t index) const;
+
+ private:
+  DatasetInfo info_;
+};
+
+/// Pictures held in memory: `pixels` [N, C, H, W], `labels` [N]. Throws Error (failure) where the
+/// sizes disagree with each other or with `info`, or a label has no class.
+std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
+                                                   std::vector<uint8_t> labels);
+
+/// The pictures of `base` whose class is among `keep_classes`, in their old order; labels become
+/// places in `keep_classes`. Shares the memory of `base`. Throws Error (usage) on a class that
+/// `base` lacks or that is given twice.
+std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
+                                                 const std::vector<std::string>& keep_classes,
+                                                 std::string name, std::string description = "");
+
+/// Opens a dataset described in datasets/<name>.json; `split` is "train" or "test". Every picture
+/// is in memory afterwards. Throws Error: usage for an unknown name or split; failure for files
+/// that are missing (the message tells how to get them), damaged, or at odds with each other.
+std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
+
+/// A described dataset and where its files are.
+struct DatasetStatus {
+  std::string name, description;
+  std::string base;  ///< of a subset: the dataset that it is cut from
+  int64_t classes = 0;
+  std::filesystem::path folder;                 ///< empty where no folder holds all files
+  std::vector<std::filesystem::path> searched;  ///< in order
+  bool found() const { return !folder.empty(); }
+};
+
+/// Every described dataset, by name.
+std::vector<DatasetStatus> dataset_statuses();
+
+/// One file of a dataset after a comparison with its description.
+struct FileVerification {
+  std::string name;            ///< as described, without .gz
+  std::filesystem::path path;  ///< empty where the file is missing
+  std::string problem;         ///< one line; empty where the file is right
+  bool ok() const { return problem.empty(); }
+};
+
+/// Compares size and SHA-256 of every file's unpacked bytes with the description (a subset: its
+/// base's). Throws Error: usage for an unknown name, failure where no file of the dataset is found.
+std::vector<FileVerification> verify_dataset(std::string_view name);
+
+}  // namespace moesaic

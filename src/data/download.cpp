@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "download.h"
+
+#include <curl/curl.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/posix.h"
+#include "moesaic/base/progress.h"
+
+namespace moesaic {
+namespace {
+
+constexpr long kConnectSeconds = 20;
+constexpr long kStalledSeconds = 30;
+constexpr long kStalledBytesPerSecond = 100;
+constexpr long kMaxRedirects = 10;
+constexpr long kHttpRangeNotSatisfiable = 416;
+
+/// What libcurl calls back into. It is C: no exception may pass through it, so each is kept here
+/// instead.
+struct Sink {
+  const DownloadRequest& request;
+  int fd;
+  uint64_t start;  ///< bytes from an earlier try
+  uint64_t written;
+  std::string problem;
+  std::optional<Progress> progress;
+  curl_off_t shown = 0;
+};
+
+size_t on_data(char* data, size_t size, size_t count, void* user) noexcept {
+  Sink& sink = *static_cast<Sink*>(user);
+  const size_t bytes = size * count;
+  try {
+    if (bytes > sink.request.max_bytes - sink.written) {
+      fail("the file is longer than the {} bytes that it may have", sink.request.max_bytes);
+    }
+    write_all(sink.fd, std::as_bytes(std::span(data, bytes)), sink.request.part);
+    sink.written += bytes;
+    return bytes;
+  } catch (const std::exception& error) {
+    sink.problem = error.what();
+    return CURL_WRITEFUNC_ERROR;
+  }
+}
+
+int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_off_t) noexcept {
+  Sink& sink = *static_cast<Sink*>(user);
+  if (total <= 0 || now <= sink.shown) return 0;
+  try {
+    if (!sink.progress) {
+      ProgressOptions options;
+      options.label = sink.request.label;
+      options.total = static_cast<int64_t>(sink.start) + total;
+      options.unit = "bytes";
+      options.start = static_cast<int64_t>(sink.start);
+      sink.progress.emplace(std::move(options));
+    }
+    sink.progress->advance(now - sink.shown);
+    sink.shown = now;
+    return 0;
+  } catch (const std::exception& error) {
+    sink.problem = error.what();
+    return 1;
+  }
+}
+
+using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
+
+Handle make_handle() {
+  static const CURLcode initialised = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (initialised != CURLE_OK) fail("libcurl: {}", curl_easy_strerror(initialised));
+  Handle handle(curl_easy_init(), &curl_easy_cleanup);
+  if (handle == nullptr) fail("libcurl: cannot make a handle");
+  return handle;
+}
+
+template <class T>
+void set(const Handle& handle, CURLoption option, T value) {
+  const CURLcode code = curl_easy_setopt(handle.get(), option, value);
+  if (code != CURLE_OK) fail("libcurl: {}", curl_easy_strerror(code));
+}
+
+void set_up(const Handle& handle, const DownloadRequest& request, Sink& sink, char* message) {
+  set(handle, CURLOPT_URL, request.url.c_str());
+  set(handle, CURLOPT_PROTOCOLS_STR, "http,https,file");
+  set(handle, CURLOPT_REDIR_PROTOCOLS_STR,
+      request.url.starts_with("https:") ? "https" : "http,https");
+  set(handle, CURLOPT_FOLLOWLOCATION, 1L);
+  set(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
+  set(handle, CURLOPT_FAILONERROR, 1L);
+  set(handle, CURLOPT_NOSIGNAL, 1L);
+  set(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  set(handle, CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+  set(handle, CURLOPT_LOW_SPEED_LIMIT, kStalledBytesPerSecond);
+  set(handle, CURLOPT_USERAGENT, "moesaic");
+  set(handle, CURLOPT_ERRORBUFFER, message);
+  set(handle, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(sink.start));
+  set(handle, CURLOPT_WRITEFUNCTION, &on_data);
+  set(handle, CURLOPT_WRITEDATA, static_cast<void*>(&sink));
+  if (request.label.empty()) return;
+  set(handle, CURLOPT_NOPROGRESS, 0L);
+  set(handle, CURLOPT_XFERINFOFUNCTION, &on_progress);
+  set(handle, CURLOPT_XFERINFODATA, static_cast<void*>(&sink));
+}
+
+}  // namespace
+
+DownloadResult download(const DownloadRequest& request) {
+  const UniqueFd fd = open_file(request.part, O_WRONLY | O_CREAT | O_APPEND);
+  const uint64_t start = std::filesystem::file_size(request.part);
+  if (start > request.max_bytes) return {"what an earlier try left is too long", true};
+  Sink sink{request, fd.get(), start, start, "", std::nullopt};
+  std::array<char, CURL_ERROR_SIZE> message{};
+  const Handle handle = make_handle();
+  set_up(handle, request, sink, message.data());
+  const CURLcode code = curl_easy_perform(handle.get());
+  if (sink.progress) sink.progress->finish();
+  sync_fd(fd.get(), request.part);
+  if (code == CURLE_OK) return {};
+  DownloadResult result;
+  long status = 0;
+  curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
+  result.cannot_resume = status == kHttpRangeNotSatisfiable || code == CURLE_RANGE_ERROR ||
+                         code == CURLE_BAD_DOWNLOAD_RESUME;
+  result.problem = !sink.problem.empty() ? sink.problem
+                   : message[0] != '\0'  ? message.data()
+                                         : curl_easy_strerror(code);
+  return result;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/fetch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "download.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/posix.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+/// gzip grows data that it cannot pack by 5 bytes in 16 KiB and a header; whatever is longer is
+/// another file.
+uint64_t max_packed_bytes(const DatasetFile& file) {
+  return static_cast<uint64_t>(file.size) + static_cast<uint64_t>(file.size) / 1000 + 65536;
+}
+
+std::string join_url(const std::string& folder, const std::string& name) {
+  return folder.ends_with('/') ? folder + name : folder + "/" + name;
+}
+
+bool holds_all_verified(const DatasetSpec& spec, const fs::path& folder) {
+  return std::all_of(spec.files.begin(), spec.files.end(), [&](const auto& item) {
+    return compare_file(find_in(folder, item.second), item.second).empty();
+  });
+}
+
+void install(const fs::path& part, const fs::path& place) {
+  std::error_code error;
+  fs::rename(part, place, error);
+  if (error)
+    fail("{}: cannot be renamed to {}: {}", part.string(), place.string(), error.message());
+  sync_path(place.parent_path());
+}
+
+/// Bytes that an earlier try left; a file without any is removed.
+uint64_t bytes_left(const fs::path& part) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(part, error);
+  if (error) return 0;
+  if (bytes == 0) fs::remove(part);
+  return bytes;
+}
+
+/// Fetches one file from one URL into place; what went wrong, or "".
+std::string fetch_from(const std::string& url, const DatasetFile& file, const fs::path& folder,
+                       const FetchOptions& options) {
+  const fs::path place = folder / (file.name + ".gz");
+  const fs::path part = folder / (file.name + ".gz.part");
+  while (true) {
+    const bool resumes = bytes_left(part) > 0;
+    const DownloadResult result =
+        download({url, part, max_packed_bytes(file), options.progress ? file.name : ""});
+    if (!result.problem.empty() && !result.cannot_resume) {
+      bytes_left(part);
+      return result.problem;  // whatever has arrived is carried on with next time
+    }
+    const std::string problem = result.problem.empty() ? compare_file(part, file) : result.problem;
+    if (problem.empty()) {
+      install(part, place);
+      return "";
+    }
+    fs::remove(part);
+    // The beginning may have been another server's, or damaged: once more without it.
+    if (!resumes) return problem;
+  }
+}
+
+void fetch_file(const DatasetSpec& spec, const DatasetFile& file, const fs::path& folder,
+                const FetchOptions& options) {
+  std::vector<std::string> problems;
+  for (const std::string& base : spec.urls) {
+    const std::string url = join_url(base, file.name + ".gz");
+    const std::string problem = fetch_from(url, file, folder, options);
+    if (problem.empty()) return;
+    problems.push_back(fmt::format("{}: {}", url, problem));
+  }
+  fail("dataset '{}': cannot fetch {}: {}", spec.name, file.name, fmt::join(problems, "; "));
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
+         folder.string(), error.message());
+  }
+}
+
+}  // namespace
+
+FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
+  return fetch_dataset(load_base_spec(name), options);
+}
+
+FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) {
+  if (const fs::path found = find_folder(spec); !found.empty() && holds_all_verified(spec, found)) {
+    log_info("dataset '{}': complete and verified in {}, nothing to fetch", spec.name,
+             found.string());
+    return {found, {}};
+  }
+  if (spec.urls.empty()) fail("dataset '{}': its description has no URL to fetch from", spec.name);
+  FetchResult result{fetch_folder(spec), {}};
+  make_folder(result.folder);
+  const LockFile lock(result.folder);
+  for (const auto& [role, file] : spec.files) {
+    const fs::path present = find_in(result.folder, file);
+    if (!present.empty() && compare_file(present, file).empty()) continue;
+    fetch_file(spec, file, result.folder, options);
+    result.fetched.push_back(file.name);
+  }
+  log_info("dataset '{}': fetched {} of {} files to {}, verified", spec.name, result.fetched.size(),
+           spec.files.size(), result.folder.string());
+  return result;
+}
+
+}  // namespace moesaic

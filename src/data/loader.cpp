@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/loader.h"
+
+#include <ATen/ops/empty.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int64_t kMaxThreads = 1024;
+constexpr size_t kCachedOrders = 4;
+
+using Order = std::shared_ptr<const std::vector<int64_t>>;
+
+void check_options(const Dataset& dataset, const LoaderOptions& options) {
+  if (options.batch_size < 1) {
+    fail_usage("loader: batch_size must be at least 1, not {}", options.batch_size);
+  }
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    fail_usage("loader: threads must be 0 to {}, not {}", kMaxThreads, options.threads);
+  }
+  if (options.prefetch < 1) {
+    fail_usage("loader: prefetch must be at least 1, not {}", options.prefetch);
+  }
+  if (dataset.size() == 0) {
+    fail_usage("loader: dataset '{}' has no pictures", dataset.info().name);
+  }
+  if (options.drop_last && dataset.size() < options.batch_size) {
+    fail_usage("loader: drop_last leaves no batch: '{}' has {} pictures, batch_size is {}",
+               dataset.info().name, dataset.size(), options.batch_size);
+  }
+}
+
+/// The orders of the last few epochs, each drawn once although several threads ask for it.
+class EpochOrders {
+ public:
+  EpochOrders(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
+
+  Order at(int64_t epoch) {
+    const std::lock_guard lock(mutex_);
+    Order& order = orders_[epoch];
+    if (order == nullptr) {
+      const uint64_t stream = mix64(stream_id("loader.shuffle") + static_cast<uint64_t>(epoch));
+      order = std::make_shared<const std::vector<int64_t>>(permutation(size_, seed_, stream));
+    }
+    const Order found = order;
+    while (orders_.size() > kCachedOrders) {
+      orders_.erase(orders_.begin()->first == epoch ? std::prev(orders_.end()) : orders_.begin());
+    }
+    return found;
+  }
+
+ private:
+  int64_t size_;
+  uint64_t seed_;
+  std::mutex mutex_;
+  std::map<int64_t, Order> orders_;
+};
+
+}  // namespace
+
+/// Batches are numbered through all epochs: number = epoch * batches_per_epoch + position.
+class Loader::State {
+ public:
+  State(std::shared_ptr<const Dataset> data, LoaderOptions loader_options)
+      : dataset(std::move(data)),
+        options(loader_options),
+        transform_(dataset->info(), options.augment),
+        orders_(dataset->size(), options.seed) {
+    const int64_t rest = dataset->size() % options.batch_size;
+    batches = dataset->size() / options.batch_size + (rest > 0 && !options.drop_last ? 1 : 0);
+    images = options.drop_last ? dataset->size() - rest : dataset->size();
+    seek(0, 0);
+  }
+
+  ~State() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      ++generation_;
+    }
+    work_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void seek(int64_t epoch, int64_t batch) {
+    if (epoch < 0 || epoch >= std::numeric_limits<int64_t>::max() / batches - 1) {
+      fail_usage("loader: there is no epoch {}", epoch);
+    }
+    if (batch < 0 || batch > batches) {
+      fail_usage("loader: there is no batch {} in an epoch of {}", batch, batches);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      next_ = claim_ = epoch * batches + batch;
+      end_ = options.shuffle ? std::numeric_limits<int64_t>::max() : (epoch + 1) * batches;
+      ready_.clear();
+      ++generation_;
+    }
+    work_.notify_all();
+  }
+
+  bool done() const { return next_ == end_; }
+
+  Batch next() {
+    if (done()) {
+      fail_usage("loader: '{}' has no batch after the last one of an unshuffled epoch",
+                 dataset->info().name);
+    }
+    if (options.threads > 0) return take();
+    Batch batch = *make(next_, generation_);
+    ++next_;
+    return batch;
+  }
+
+  const std::shared_ptr<const Dataset> dataset;
+  const LoaderOptions options;
+  int64_t batches = 0, images = 0;
+
+ private:
+  struct Result {
+    std::optional<Batch> batch;
+    std::exception_ptr error;
+  };
+
+  /// Waits for the batch whose turn it is. A failed one keeps its turn.
+  Batch take() {
+    while (static_cast<int64_t>(threads_.size()) < options.threads) {
+      threads_.emplace_back([this] { work(); });
+    }
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [this] { return ready_.contains(next_); });
+    const auto found = ready_.find(next_);
+    if (found->second.error) std::rethrow_exception(found->second.error);
+    Batch batch = std::move(*found->second.batch);
+    ready_.erase(found);
+    ++next_;
+    lock.unlock();
+    work_.notify_one();
+    return batch;
+  }
+
+  /// A worker: claims numbers in order, but never more than `prefetch` ahead of next_.
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      work_.wait(lock, [this] {
+        return stopping_ || (claim_ < end_ && claim_ - next_ < options.prefetch);
+      });
+      if (stopping_) return;
+      const int64_t number = claim_++;
+      const uint64_t generation = generation_;
+      lock.unlock();
+      Result result = try_make(number, generation);
+      lock.lock();
+      if (generation != generation_) continue;  // a seek has made it worthless
+      ready_[number] = std::move(result);
+      arrived_.notify_one();
+    }
+  }
+
+  Result try_make(int64_t number, uint64_t generation) {
+    Result result;
+    try {
+      result.batch = make(number, generation);
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    return result;
+  }
+
+  /// Nothing if a seek or the destructor interferes.
+  std::optional<Batch> make(int64_t number, uint64_t generation) {
+    Batch batch;
+    batch.epoch = number / batches;
+    batch.position = number % batches;
+    const int64_t begin = batch.position * options.batch_size;
+    const int64_t count = std::min(options.batch_size, images - begin);
+    const DatasetInfo& info = dataset->info();
+    batch.images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
+    batch.labels = at::empty({count}, at::kLong);
+    auto* pixels = batch.images.mutable_data_ptr<float>();
+    auto* labels = batch.labels.mutable_data_ptr<int64_t>();
+    const Order order = options.shuffle ? orders_.at(batch.epoch) : nullptr;
+    std::vector<uint8_t> bytes(static_cast<size_t>(dataset->image_size()));
+    for (int64_t i = 0; i < count; ++i) {
+      if (generation_.load(std::memory_order_relaxed) != generation) return std::nullopt;
+      const int64_t position = begin + i;
+      const int64_t index = order ? (*order)[static_cast<size_t>(position)] : position;
+      dataset->image(index, bytes.data());
+      CounterRng rng = augment_rng(options.seed, batch.epoch, position);
+      transform_(bytes.data(), rng, pixels + i * dataset->image_size());
+      labels[i] = dataset->label(index);
+    }
+    return batch;
+  }
+
+  ImageTransform transform_;
+  EpochOrders orders_;
+
+  std::mutex mutex_;  // guards what follows; only the user's thread writes next_ and end_
+  std::condition_variable work_, arrived_;
+  std::atomic<uint64_t> generation_ = 0;  // changes whenever claimed work becomes worthless
+  int64_t next_ = 0, claim_ = 0, end_ = 0;
+  bool stopping_ = false;
+  std::map<int64_t, Result> ready_;
+  std::vector<std::thread> threads_;
+};
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options) {
+  check_options(*dataset, options);
+  state_ = std::make_unique<State>(std::move(dataset), options);
+}
+
+Loader::~Loader() = default;
+Loader::Loader(Loader&&) noexcept = default;
+Loader& Loader::operator=(Loader&&) noexcept = default;
+
+int64_t Loader::batches_per_epoch() const {
+  return state_->batches;
+}
+int64_t Loader::images_per_epoch() const {
+  return state_->images;
+}
+const Dataset& Loader::dataset() const {
+  return *state_->dataset;
+}
+const LoaderOptions& Loader::options() const {
+  return state_->options;
+}
+void Loader::seek(int64_t epoch, int64_t batch) {
+  state_->seek(epoch, batch);
+}
+bool Loader::done() const {
+  return state_->done();
+}
+Batch Loader::next() {
+  return state_->next();
+}
+
+}  // namespace moesaic

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/transforms.h"
+
+#include <algorithm>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+
+CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position) {
+  constexpr uint64_t kPurpose = stream_id("loader.augment");
+  return CounterRng(seed, mix64(kPurpose + static_cast<uint64_t>(epoch)),
+                    static_cast<uint64_t>(position));
+}
+
+ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
+    : channels_(info.channels), height_(info.height), width_(info.width), augment_(augment) {
+  const auto channels = static_cast<size_t>(channels_);
+  if (info.mean.size() != channels || info.std.size() != channels) {
+    fail_usage("dataset '{}': {} channels need as many means and stds, found {} and {}", info.name,
+               channels, info.mean.size(), info.std.size());
+  }
+  if (augment_.shift < 0 || augment_.shift >= std::min(height_, width_)) {
+    fail_usage("augment.shift is {}, but pictures of '{}' are {} x {}: choose 0 to {}",
+               augment_.shift, info.name, height_, width_, std::min(height_, width_) - 1);
+  }
+  value_.resize(channels);
+  for (size_t c = 0; c < channels; ++c) {
+    if (!(info.std[c] > 0)) {
+      fail_usage("dataset '{}': std of channel {} must be above 0, not {}", info.name, c,
+                 info.std[c]);
+    }
+    // In float32 and in this order, as the usual Python pipelines do it.
+    const auto mean = static_cast<float>(info.mean[c]);
+    const auto std = static_cast<float>(info.std[c]);
+    for (size_t byte = 0; byte < 256; ++byte) {
+      value_[c][byte] = (static_cast<float>(byte) / 255.0f - mean) / std;
+    }
+  }
+}
+
+void ImageTransform::operator()(const uint8_t* in, CounterRng& rng, float* out) const {
+  Placement placement{false, 0, 0};
+  if (augment_.flip) placement.flip = rng.below(2) == 1;
+  if (augment_.shift > 0) {
+    const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
+    placement.dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+    placement.dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+  }
+  if (!placement.flip && placement.dy == 0 && placement.dx == 0) {
+    normalise(in, out);
+  } else {
+    place(in, placement, out);
+  }
+}
+
+void ImageTransform::normalise(const uint8_t* in, float* out) const {
+  const int64_t plane = height_ * width_;
+  for (const std::array<float, 256>& value : value_) {
+    for (int64_t i = 0; i < plane; ++i) out[i] = value[in[i]];
+    in += plane;
+    out += plane;
+  }
+}
+
+void ImageTransform::place(const uint8_t* in, Placement placement, float* out) const {
+  // Columns [first, last) of the output show the picture, the others what lies beside it.
+  const int64_t first = std::max<int64_t>(0, placement.dx);
+  const int64_t last = std::min(width_, width_ + placement.dx);
+  const int64_t step = placement.flip ? -1 : 1;
+  const int64_t start = placement.flip ? width_ - 1 - (first - placement.dx) : first - placement.dx;
+  for (const std::array<float, 256>& value : value_) {
+    for (int64_t y = 0; y < height_; ++y, out += width_) {
+      const int64_t from = y - placement.dy;
+      if (from < 0 || from >= height_) {
+        std::fill_n(out, width_, value[0]);
+        continue;
+      }
+      std::fill(out, out + first, value[0]);
+      const uint8_t* row = in + from * width_;
+      for (int64_t x = first; x < last; ++x) out[x] = value[row[start + step * (x - first)]];
+      std::fill(out + last, out + width_, value[0]);
+    }
+    in += height_ * width_;
+  }
+}
+
+}  // namespace moesaic

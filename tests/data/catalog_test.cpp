@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/catalog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/data_fixture.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+namespace {
+
+using test::error_of;
+using test::gzip_bytes;
+using test::write_file;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Catalog : public testing::Test {
+ protected:
+  /// Writes a description of the dataset "bad" and returns what is said about it.
+  std::string complaint(const std::string& text) {
+    home_.write_description("bad", text);
+    const std::string message = error_of(ErrorKind::usage, [] { open_dataset("bad", "train"); });
+    EXPECT_THAT(message, HasSubstr("bad.json"));
+    return message;
+  }
+
+  test::TinyHome home_;
+};
+
+TEST_F(Catalog, FoldersAreSearchedInOrder) {
+  const test::TempFolder data;
+  const std::filesystem::path elsewhere = std::filesystem::path(home_.root()) / "elsewhere";
+  home_.write_files(elsewhere);
+  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), elsewhere);
+  home_.write_files(home_.cache());
+  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), home_.cache());
+  const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
+  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), home_.cache());
+  EXPECT_EQ(fetch_folder(load_dataset_spec("tiny")), data.path() / "tiny");
+  home_.write_files(data.path() / "tiny");
+  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), data.path() / "tiny");
+}
+
+TEST_F(Catalog, DescriptionsAreParsedStrictly) {
+  EXPECT_THAT(
+      complaint("{\"name\": \"bad\",\n  \"keep_clases\": []}"),
+      AllOf(HasSubstr("bad.json:2:3"), HasSubstr("keep_clases"), HasSubstr("keep_classes")));
+  EXPECT_THAT(complaint("{\"name\": \"bad\", "), HasSubstr("bad.json:1:"));
+  EXPECT_THAT(complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
+              HasSubstr("name is 'good'"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"), HasSubstr("needs keep_classes"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "keep_classes": ["dog"],
+                            "classes": ["dog"]})"),
+              HasSubstr("takes classes"));
+  EXPECT_THAT(complaint(R"({"name": "bad"})"), HasSubstr("files.train_images is missing"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "format": "idy"})"), HasSubstr("idx"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "std": [0]})"), HasSubstr("std"));
+}
+
+TEST_F(Catalog, DescribedFilesAreChecked) {
+  const auto file_complaint = [&](const std::string& role, const std::string& name,
+                                  const std::string& hash) {
+    return complaint(R"({"name": "bad", "files": {")" + role + R"(": {"name": ")" + name +
+                     R"(", "size": 1, "sha256": ")" + hash + "\"}}}");
+  };
+  const std::string hash(64, 'a');
+  EXPECT_THAT(file_complaint("train_image", "x", hash),
+              AllOf(HasSubstr("'train_image'"), HasSubstr("did you mean 'train_images'?")));
+  EXPECT_THAT(file_complaint("train_images", "../x", hash), HasSubstr("'../x'"));
+  EXPECT_THAT(file_complaint("train_images", "", hash), HasSubstr("file name"));
+  EXPECT_THAT(file_complaint("train_images", "x", hash.substr(1)), HasSubstr("64"));
+  EXPECT_THAT(file_complaint("train_images", "x", std::string(64, 'A')), HasSubstr("64"));
+}
+
+TEST_F(Catalog, StatusesTellWhereFilesAre) {
+  home_.write_description("few", R"({"name": "few", "base": "tiny", "description": "d",
+                                     "keep_classes": ["hen", "dog"]})");
+  std::vector<DatasetStatus> statuses = dataset_statuses();
+  ASSERT_EQ(statuses.size(), 2u);
+  EXPECT_EQ(statuses[0].name, "few");
+  EXPECT_EQ(statuses[0].base, "tiny");
+  EXPECT_EQ(statuses[0].classes, 2);
+  EXPECT_EQ(statuses[1].name, "tiny");
+  EXPECT_EQ(statuses[1].classes, 4);
+  EXPECT_EQ(statuses[1].description, "a test");
+  EXPECT_FALSE(statuses[0].found());
+  EXPECT_FALSE(statuses[1].found());
+  EXPECT_EQ(statuses[1].searched.front(), home_.cache());
+  home_.write_files(home_.cache(), true);
+  statuses = dataset_statuses();
+  EXPECT_EQ(statuses[0].folder, home_.cache());
+  EXPECT_EQ(statuses[1].folder, home_.cache());
+}
+
+TEST_F(Catalog, VerifyFindsWhatIsWrong) {
+  home_.write_files(home_.cache(), true);
+  for (const FileVerification& file : verify_dataset("tiny")) {
+    EXPECT_TRUE(file.ok()) << file.problem;
+    EXPECT_EQ(file.path, home_.cache() / (file.name + ".gz"));
+  }
+  test::Bytes altered = home_.files["test-labels"];
+  altered.back() ^= 1;
+  write_file(home_.cache() / "test-labels.gz", gzip_bytes(altered));
+  test::Bytes shorter = home_.files["test-images"];
+  shorter.pop_back();
+  write_file(home_.cache() / "test-images.gz", gzip_bytes(shorter));
+  test::Bytes longer = home_.files["train-labels"];
+  longer.push_back(0);
+  write_file(home_.cache() / "train-labels.gz", gzip_bytes(longer));
+  std::filesystem::remove(home_.cache() / "train-images.gz");
+
+  const std::vector<FileVerification> files = verify_dataset("tiny");
+  ASSERT_EQ(files.size(), 4u);
+  EXPECT_EQ(files[0].name, "test-images");
+  EXPECT_THAT(files[0].problem, HasSubstr("115 bytes unpacked, expected 116"));
+  EXPECT_EQ(files[1].name, "test-labels");
+  EXPECT_THAT(files[1].problem,
+              AllOf(HasSubstr("test-labels.gz"), HasSubstr(test::hash_of(altered)),
+                    HasSubstr("expected " + test::hash_of(home_.files["test-labels"]))));
+  EXPECT_EQ(files[2].name, "train-images");
+  EXPECT_TRUE(files[2].path.empty());
+  EXPECT_THAT(files[2].problem, HasSubstr("no such file"));
+  EXPECT_THAT(files[3].problem, HasSubstr("more than 20 bytes"));
+}
+
+TEST_F(Catalog, VerifyNeedsFilesAndAName) {
+  EXPECT_THAT(error_of(ErrorKind::failure, [] { verify_dataset("tiny"); }),
+              HasSubstr("moesaic data fetch tiny"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { verify_dataset("tin"); }), HasSubstr("'tiny'"));
+}
+
+}  // namespace
+}  // namespace moesaic

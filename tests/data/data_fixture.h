@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small datasets on disk: a folder of its own a test, IDX and gzip written by hand, the environment
+// put back.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic::test {
+
+namespace fs = std::filesystem;
+using Bytes = std::vector<uint8_t>;
+
+/// A folder that is removed at the end.
+class TempFolder {
+ public:
+  TempFolder() {
+    static std::atomic<int> count = 0;
+    path_ = fs::path(testing::TempDir()) /
+            ("moesaic-data-" + std::to_string(getpid()) + "-" + std::to_string(count++));
+    fs::create_directories(path_);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Sets an environment variable, or unsets it, until the end of the scope.
+class ScopedEnv {
+ public:
+  ScopedEnv(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
+    if (const char* old = std::getenv(name_.c_str())) old_ = old;
+    set(value);
+  }
+  ScopedEnv(const ScopedEnv&) = delete;
+  ScopedEnv& operator=(const ScopedEnv&) = delete;
+  ~ScopedEnv() { set(old_); }
+
+ private:
+  void set(const std::optional<std::string>& value) {
+    if (value) {
+      setenv(name_.c_str(), value->c_str(), 1);
+    } else {
+      unsetenv(name_.c_str());
+    }
+  }
+  std::string name_;
+  std::optional<std::string> old_;
+};
+
+inline void write_file(const fs::path& path, std::span<const uint8_t> bytes) {
+  fs::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(bytes.data()),
+            static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(out.good()) << path;
+}
+
+inline void write_file(const fs::path& path, const std::string& text) {
+  write_file(path, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+inline Bytes read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return Bytes(std::istreambuf_iterator<char>(in), {});
+}
+
+inline std::string hash_of(const Bytes& bytes) {
+  return sha256_hex(std::as_bytes(std::span(bytes)));
+}
+
+inline Bytes idx_bytes(const std::vector<uint32_t>& shape, const Bytes& values) {
+  Bytes bytes = {0, 0, 8, static_cast<uint8_t>(shape.size())};
+  for (const uint32_t size : shape) {
+    for (int shift = 24; shift >= 0; shift -= 8)
+      bytes.push_back(static_cast<uint8_t>(size >> shift));
+  }
+  bytes.insert(bytes.end(), values.begin(), values.end());
+  return bytes;
+}
+
+/// gzip with one stored block; at most 65535 bytes.
+inline Bytes gzip_bytes(const Bytes& content) {
+  uint32_t crc = 0xffffffff;
+  for (const uint8_t byte : content) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xedb88320 : 0);
+  }
+  const auto size = static_cast<uint32_t>(content.size());
+  Bytes bytes = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1};
+  const auto push = [&](uint32_t value, int count) {
+    for (int i = 0; i < count; ++i) bytes.push_back(static_cast<uint8_t>(value >> (8 * i)));
+  };
+  push(size, 2);
+  push(~size, 2);
+  bytes.insert(bytes.end(), content.begin(), content.end());
+  push(~crc, 4);
+  push(size, 4);
+  return bytes;
+}
+
+inline std::vector<int64_t> labels_of(const Dataset& dataset) {
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < dataset.size(); ++i) labels.push_back(dataset.label(i));
+  return labels;
+}
+
+inline Bytes image_of(const Dataset& dataset, int64_t index) {
+  Bytes pixels(static_cast<size_t>(dataset.image_size()));
+  dataset.image(index, pixels.data());
+  return pixels;
+}
+
+/// The message of the Error that `call` throws; fails the test if it throws none or one of another
+/// kind.
+template <class Call>
+std::string error_of(ErrorKind kind, Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return "";
+}
+
+/// A resource root with the dataset "tiny": 4 x 5 pictures, 12 to train and 5 to test, classes cat,
+/// dog, fox, hen.
+class TinyHome {
+ public:
+  static constexpr uint32_t kHeight = 4, kWidth = 5, kTrain = 12, kTest = 5;
+
+  TinyHome() : home_env_("MOESAIC_HOME", root()), data_env_("MOESAIC_DATA", std::nullopt) {
+    files["train-images"] = idx_bytes({kTrain, kHeight, kWidth}, pixels(kTrain, 3));
+    files["train-labels"] = idx_bytes({kTrain}, {0, 1, 2, 3, 0, 1, 2, 3, 3, 2, 1, 0});
+    files["test-images"] = idx_bytes({kTest, kHeight, kWidth}, pixels(kTest, 91));
+    files["test-labels"] = idx_bytes({kTest}, {3, 1, 0, 2, 2});
+    describe();
+  }
+
+  static Bytes pixels(uint32_t count, uint32_t start) {
+    Bytes bytes(static_cast<size_t>(count) * kHeight * kWidth);
+    for (size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<uint8_t>(start + 37 * i + i / 7);
+    return bytes;
+  }
+
+  std::string root() const { return folder_.path().string(); }
+  fs::path cache() const { return folder_.path() / "datasets" / "cache" / "tiny"; }
+
+  void write_description(const std::string& name, const std::string& text) const {
+    write_file(folder_.path() / "datasets" / (name + ".json"), text);
+  }
+
+  /// Writes datasets/tiny.json for what `files` and `urls` hold now.
+  void describe() const {
+    std::string text = R"({"name": "tiny", "description": "a test", "format": "idx",
+      "classes": ["cat", "dog", "fox", "hen"], "mean": [0.25], "std": [0.5],
+      "debian_package": "dataset-tiny", "paths": ["elsewhere"], "urls": [)";
+    for (size_t i = 0; i < urls.size(); ++i) text += (i > 0 ? ", \"" : "\"") + urls[i] + "\"";
+    text += "], \"files\": {";
+    for (const auto& [name, bytes] : files) {
+      std::string role = name;
+      role[role.find('-')] = '_';
+      if (role != "test_images") text += ", ";
+      text += "\"" + role + "\": {\"name\": \"" + name +
+              "\", \"size\": " + std::to_string(bytes.size()) + ", \"sha256\": \"" +
+              hash_of(bytes) + "\"}";
+    }
+    write_description("tiny", text + "}}\n");
+  }
+
+  void write_files(const fs::path& folder, bool packed = false) const {
+    for (const auto& [name, bytes] : files) {
+      write_file(folder / (packed ? name + ".gz" : name), packed ? gzip_bytes(bytes) : bytes);
+    }
+  }
+
+  std::map<std::string, Bytes> files;  ///< content by name, sorted: test-images comes first
+  std::vector<std::string> urls;
+
+ private:
+  TempFolder folder_;
+  ScopedEnv home_env_, data_env_;
+};
+
+}  // namespace moesaic::test

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/data_fixture.h"
+#include "moesaic/data/catalog.h"
+
+namespace moesaic {
+namespace {
+
+using test::error_of;
+using test::gzip_bytes;
+using test::idx_bytes;
+using test::image_of;
+using test::labels_of;
+using test::TinyHome;
+using test::write_file;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<uint8_t> slice(const std::vector<uint8_t>& values, int64_t index, int64_t size) {
+  return {values.begin() + index * size, values.begin() + (index + 1) * size};
+}
+
+class TinyDataset : public testing::Test {
+ protected:
+  std::string open_error(ErrorKind kind, const std::string& name = "tiny",
+                         const std::string& split = "train") {
+    return error_of(kind, [&] { open_dataset(name, split); });
+  }
+
+  TinyHome home_;
+};
+
+TEST_F(TinyDataset, OpensBothSplits) {
+  home_.write_files(home_.cache());
+  const auto train = open_dataset("tiny", "train");
+  const auto test = open_dataset("tiny", "test");
+  EXPECT_EQ(train->size(), 12);
+  EXPECT_EQ(test->size(), 5);
+  EXPECT_THAT(labels_of(*test), ElementsAre(3, 1, 0, 2, 2));
+  const DatasetInfo& info = train->info();
+  EXPECT_EQ(info.name, "tiny");
+  EXPECT_EQ(info.split, "train");
+  EXPECT_EQ(test->info().split, "test");
+  EXPECT_EQ(info.description, "a test");
+  EXPECT_THAT(info.classes, ElementsAre("cat", "dog", "fox", "hen"));
+  EXPECT_THAT((std::vector{info.channels, info.height, info.width}), ElementsAre(1, 4, 5));
+  EXPECT_THAT(info.mean, ElementsAre(0.25));
+  EXPECT_THAT(info.std, ElementsAre(0.5));
+  EXPECT_EQ(image_of(*train, 0), slice(TinyHome::pixels(12, 3), 0, 20));
+  EXPECT_EQ(image_of(*train, 11), slice(TinyHome::pixels(12, 3), 11, 20));
+  EXPECT_EQ(image_of(*test, 4), slice(TinyHome::pixels(5, 91), 4, 20));
+}
+
+TEST_F(TinyDataset, PackedFilesHoldTheSame) {
+  home_.write_files(home_.cache());
+  const auto plain = open_dataset("tiny", "train");
+  std::filesystem::remove_all(home_.cache());
+  home_.write_files(home_.cache(), true);
+  const auto packed = open_dataset("tiny", "train");
+  ASSERT_EQ(packed->size(), plain->size());
+  EXPECT_EQ(labels_of(*packed), labels_of(*plain));
+  for (int64_t i = 0; i < plain->size(); ++i) EXPECT_EQ(image_of(*packed, i), image_of(*plain, i));
+}
+
+TEST_F(TinyDataset, ASplitNeedsOnlyItsOwnFiles) {
+  home_.write_files(home_.cache());
+  std::filesystem::remove(home_.cache() / "train-images");
+  EXPECT_EQ(open_dataset("tiny", "test")->size(), 5);
+  EXPECT_THAT(open_error(ErrorKind::failure), HasSubstr("files not found"));
+  EXPECT_TRUE(find_folder(load_dataset_spec("tiny")).empty());
+}
+
+TEST_F(TinyDataset, MissingFilesTellHowToGetThem) {
+  EXPECT_THAT(open_error(ErrorKind::failure),
+              AllOf(HasSubstr("'tiny'"), HasSubstr(home_.cache().string()), HasSubstr("elsewhere"),
+                    HasSubstr("moesaic data fetch tiny"), HasSubstr("dataset-tiny")));
+}
+
+TEST_F(TinyDataset, UnknownNamesGetTheNearest) {
+  EXPECT_THAT(open_error(ErrorKind::usage, "tinny"),
+              AllOf(HasSubstr("unknown dataset 'tinny'"), HasSubstr("did you mean 'tiny'?")));
+  EXPECT_THAT(open_error(ErrorKind::usage, "../datasets/tiny"), HasSubstr("unknown dataset"));
+  EXPECT_THAT(open_error(ErrorKind::usage, "tiny", "trian"),
+              AllOf(HasSubstr("unknown split 'trian'"), HasSubstr("did you mean 'train'?")));
+}
+
+TEST_F(TinyDataset, CountsMustAgree) {
+  home_.files["train-labels"] = idx_bytes({3}, {0, 1, 2});
+  home_.write_files(home_.cache());
+  EXPECT_THAT(open_error(ErrorKind::failure), AllOf(HasSubstr("train-images holds 12 pictures"),
+                                                    HasSubstr("train-labels holds 3 labels")));
+}
+
+TEST_F(TinyDataset, RanksMustBeRight) {
+  home_.files["train-images"] = idx_bytes({12, 20}, TinyHome::pixels(12, 0));
+  home_.files["test-labels"] = idx_bytes({5, 1}, {0, 0, 0, 0, 0});
+  home_.write_files(home_.cache());
+  EXPECT_THAT(open_error(ErrorKind::failure),
+              AllOf(HasSubstr("train-images"), HasSubstr("found [12, 20]")));
+  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"),
+              AllOf(HasSubstr("test-labels"), HasSubstr("found [5, 1]")));
+}
+
+TEST_F(TinyDataset, PicturesNeedPixels) {
+  home_.files["test-images"] = idx_bytes({5, 0, 5}, {});
+  home_.write_files(home_.cache());
+  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"),
+              AllOf(HasSubstr("test-images"), HasSubstr("without pixels"), HasSubstr("[5, 0, 5]")));
+}
+
+TEST_F(TinyDataset, LabelsNeedAClass) {
+  home_.files["test-labels"] = idx_bytes({5}, {3, 1, 4, 2, 2});
+  home_.write_files(home_.cache());
+  EXPECT_THAT(
+      open_error(ErrorKind::failure, "tiny", "test"),
+      AllOf(HasSubstr("test-labels"), HasSubstr("label 4 of picture 2"), HasSubstr("there are 4")));
+}
+
+TEST_F(TinyDataset, DamagedFilesAreNamed) {
+  home_.write_files(home_.cache());
+  const test::Bytes whole = home_.files["test-images"];
+  write_file(home_.cache() / "test-images", std::span(whole).first(whole.size() - 1));
+  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"), HasSubstr("test-images"));
+  test::Bytes longer = whole;
+  longer.push_back(0);
+  write_file(home_.cache() / "test-images", longer);
+  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"), HasSubstr("test-images"));
+  test::Bytes packed = gzip_bytes(whole);
+  packed[packed.size() / 2] ^= 1;
+  write_file(home_.cache() / "test-images.gz", packed);
+  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"), HasSubstr("test-images.gz"));
+}
+
+TEST_F(TinyDataset, IndicesAreChecked) {
+  home_.write_files(home_.cache());
+  const auto test = open_dataset("tiny", "test");
+  std::vector<uint8_t> pixels(20);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->label(5); }), HasSubstr("picture 5 of 5"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->image(-1, pixels.data()); }),
+              HasSubstr("picture -1 of 5"));
+  const auto subset = make_class_subset(test, {"fox"}, "foxes");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { subset->image(2, pixels.data()); }),
+              HasSubstr("picture 2 of 2"));
+}
+
+TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
+  home_.write_files(home_.cache());
+  home_.write_description("few", R"({"name": "few", "base": "tiny", "description": "two of four",
+                                     "keep_classes": ["hen", "dog"]})");
+  const auto train = open_dataset("few", "train");
+  const auto whole = open_dataset("tiny", "train");
+  EXPECT_THAT(labels_of(*train), ElementsAre(1, 0, 1, 0, 0, 1));
+  const std::vector<int64_t> origin = {1, 3, 5, 7, 8, 10};
+  for (size_t i = 0; i < origin.size(); ++i) {
+    EXPECT_EQ(image_of(*train, static_cast<int64_t>(i)), image_of(*whole, origin[i]));
+  }
+  EXPECT_EQ(train->info().name, "few");
+  EXPECT_EQ(train->info().description, "two of four");
+  EXPECT_THAT(train->info().classes, ElementsAre("hen", "dog"));
+  EXPECT_THAT(train->info().mean, ElementsAre(0.25));
+  EXPECT_EQ(train->image_size(), 20);
+
+  home_.write_description("one", R"({"name": "one", "base": "few", "keep_classes": ["dog"]})");
+  EXPECT_THAT(labels_of(*open_dataset("one", "test")), ElementsAre(0));
+}
+
+TEST_F(TinyDataset, SubsetRejectsWrongClasses) {
+  home_.write_files(home_.cache());
+  home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["dgo"]})");
+  EXPECT_THAT(open_error(ErrorKind::usage, "few"),
+              AllOf(HasSubstr("no class 'dgo'"), HasSubstr("did you mean 'dog'?")));
+  home_.write_description("few",
+                          R"({"name": "few", "base": "tiny", "keep_classes": ["dog", "dog"]})");
+  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("'dog' twice"));
+  home_.write_description("few", R"({"name": "few", "base": "tini", "keep_classes": ["dog"]})");
+  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("unknown dataset 'tini'"));
+  home_.write_description("few", R"({"name": "few", "base": "few", "keep_classes": ["dog"]})");
+  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("circle"));
+}
+
+TEST(MemoryDataset, SizesMustAgree) {
+  DatasetInfo info;
+  info.name = "memory";
+  info.classes = {"a", "b"};
+  info.channels = 2;
+  info.height = 1;
+  info.width = 3;
+  const auto make = [&](size_t pixels, std::vector<uint8_t> labels) {
+    return make_memory_dataset(info, std::vector<uint8_t>(pixels), std::move(labels));
+  };
+  EXPECT_EQ(make(12, {0, 1})->size(), 2);
+  EXPECT_EQ(make(0, {})->size(), 0);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(13, {0, 1}); }), HasSubstr("13 bytes"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(12, {0, 2}); }), HasSubstr("label 2"));
+  info.height = INT64_MAX;
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(12, {0, 1}); }), HasSubstr("12 bytes"));
+  info.height = -1;
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(12, {0, 1}); }), HasSubstr("pixel"));
+}
+
+}  // namespace
+}  // namespace moesaic

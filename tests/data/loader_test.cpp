@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/loader.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "data/data_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using test::error_of;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+DatasetInfo small_info() {
+  DatasetInfo info;
+  info.name = "small";
+  for (int i = 0; i < 256; ++i) info.classes.push_back(std::to_string(i));
+  info.channels = 2;
+  info.height = 3;
+  info.width = 4;
+  info.mean = {0.25, 0.5};
+  info.std = {0.5, 0.25};
+  return info;
+}
+
+/// Picture i is different from all others and has label i.
+std::shared_ptr<const Dataset> small_dataset(int64_t size) {
+  std::vector<uint8_t> pixels(static_cast<size_t>(size * 24)), labels(static_cast<size_t>(size));
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i * 29 + i / 24);
+  for (size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<uint8_t>(i);
+  return make_memory_dataset(small_info(), std::move(pixels), std::move(labels));
+}
+
+/// A dataset that calls back whenever a picture is read.
+class WatchedDataset final : public Dataset {
+ public:
+  WatchedDataset(int64_t size, std::function<void(int64_t)> on_read)
+      : Dataset(small_info()), size_(size), on_read_(std::move(on_read)) {}
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t index) const override { return index % 256; }
+  void image(int64_t index, uint8_t* out) const override {
+    on_read_(index);
+    std::fill_n(out, image_size(), static_cast<uint8_t>(index));
+  }
+
+ private:
+  int64_t size_;
+  std::function<void(int64_t)> on_read_;
+};
+
+LoaderOptions augmented(int64_t threads) {
+  LoaderOptions options;
+  options.batch_size = 8;
+  options.seed = 11;
+  options.shuffle = true;
+  options.threads = threads;
+  options.prefetch = 3;
+  options.augment = {true, 1};
+  return options;
+}
+
+std::vector<int64_t> labels_of(const Batch& batch) {
+  const auto* data = batch.labels.const_data_ptr<int64_t>();
+  return {data, data + batch.labels.numel()};
+}
+
+std::vector<int64_t> epoch_labels(Loader& loader) {
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
+    for (const int64_t label : labels_of(loader.next())) labels.push_back(label);
+  }
+  return labels;
+}
+
+void expect_same(const Batch& a, const Batch& b) {
+  EXPECT_EQ(a.epoch, b.epoch);
+  EXPECT_EQ(a.position, b.position);
+  EXPECT_TRUE(at::equal(a.images, b.images)) << "epoch " << a.epoch << " batch " << a.position;
+  EXPECT_TRUE(at::equal(a.labels, b.labels)) << "epoch " << a.epoch << " batch " << a.position;
+}
+
+TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
+  for (const int64_t threads : {0, 2}) {
+    LoaderOptions options;
+    options.batch_size = 4;
+    options.threads = threads;
+    Loader loader(small_dataset(10), options);
+    EXPECT_EQ(loader.batches_per_epoch(), 3);
+    EXPECT_EQ(loader.images_per_epoch(), 10);
+    EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
+    EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
+    EXPECT_FALSE(loader.done());
+    const Batch last = loader.next();
+    EXPECT_THAT(labels_of(last), ElementsAre(8, 9));
+    EXPECT_EQ(last.images.sizes(), at::IntArrayRef({2, 2, 3, 4}));
+    EXPECT_EQ(last.position, 2);
+    EXPECT_TRUE(loader.done());
+    EXPECT_THAT(error_of(ErrorKind::usage, [&] { loader.next(); }), HasSubstr("no batch after"));
+    loader.seek(0, 1);
+    EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
+  }
+}
+
+TEST(Loader, GivesNormalisedFloatsAndLabels) {
+  const auto dataset = small_dataset(3);
+  LoaderOptions options;
+  options.batch_size = 3;
+  Loader loader(dataset, options);
+  const Batch batch = loader.next();
+  EXPECT_EQ(batch.images.scalar_type(), at::kFloat);
+  EXPECT_EQ(batch.labels.scalar_type(), at::kLong);
+  ASSERT_EQ(batch.images.sizes(), at::IntArrayRef({3, 2, 3, 4}));
+  std::vector<uint8_t> pixels(24);
+  for (int64_t i = 0; i < 3; ++i) {
+    dataset->image(i, pixels.data());
+    for (int64_t p = 0; p < 24; ++p) {
+      const float mean = p < 12 ? 0.25f : 0.5f;
+      const float std = p < 12 ? 0.5f : 0.25f;
+      EXPECT_EQ(batch.images.view({3, 24})[i][p].item<float>(),
+                (static_cast<float>(pixels[static_cast<size_t>(p)]) / 255.0f - mean) / std);
+    }
+  }
+}
+
+TEST(Loader, EveryShuffledEpochIsAnotherOrderOfAllPictures) {
+  LoaderOptions options;
+  options.batch_size = 7;
+  options.shuffle = true;
+  options.seed = 5;
+  Loader loader(small_dataset(50), options);
+  std::set<std::vector<int64_t>> orders;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    std::vector<int64_t> labels = epoch_labels(loader);
+    orders.insert(labels);
+    std::sort(labels.begin(), labels.end());
+    for (int64_t i = 0; i < 50; ++i) ASSERT_EQ(labels.at(static_cast<size_t>(i)), i);
+    EXPECT_FALSE(loader.done());
+  }
+  options.seed = 6;
+  Loader other(small_dataset(50), options);
+  orders.insert(epoch_labels(other));
+  EXPECT_EQ(orders.size(), 5u);
+}
+
+TEST(Loader, DropLastLeavesOutTheSmallerBatch) {
+  LoaderOptions options;
+  options.batch_size = 4;
+  options.drop_last = true;
+  Loader loader(small_dataset(10), options);
+  EXPECT_EQ(loader.batches_per_epoch(), 2);
+  EXPECT_EQ(loader.images_per_epoch(), 8);
+  EXPECT_EQ(epoch_labels(loader).size(), 8u);
+  EXPECT_TRUE(loader.done());
+  Loader whole(small_dataset(8), options);
+  EXPECT_EQ(whole.batches_per_epoch(), 2);
+}
+
+TEST(Loader, SameBitsForAnyNumberOfThreads) {
+  const auto dataset = small_dataset(50);
+  for (const int64_t threads : {1, 2, 4}) {
+    Loader reference(dataset, augmented(0));
+    Loader loader(dataset, augmented(threads));
+    for (int i = 0; i < 4 * 7; ++i) expect_same(loader.next(), reference.next());
+  }
+}
+
+TEST(Loader, SeekGivesTheBatchesOfAnUnbrokenRun) {
+  const auto dataset = small_dataset(50);
+  Loader reference(dataset, augmented(0));
+  std::vector<Batch> batches;
+  for (int i = 0; i < 3 * 7; ++i) batches.push_back(reference.next());
+  for (const int64_t threads : {0, 1, 3}) {
+    Loader loader(dataset, augmented(threads));
+    for (const int64_t number : {17, 0, 6, 7, 20, 3, 3}) {
+      loader.seek(number / 7, number % 7);
+      for (int64_t i = number; i < std::min<int64_t>(number + 3, 21); ++i) {
+        expect_same(loader.next(), batches[static_cast<size_t>(i)]);
+      }
+    }
+    loader.seek(0, 7);  // the end of an epoch is the beginning of the next
+    expect_same(loader.next(), batches[7]);
+  }
+}
+
+TEST(Loader, AugmentationChangesFromEpochToEpoch) {
+  LoaderOptions options = augmented(0);
+  options.shuffle = false;
+  Loader loader(small_dataset(50), options);
+  std::vector<Batch> firsts;
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    loader.seek(epoch, 0);
+    firsts.push_back(loader.next());
+    EXPECT_EQ(firsts.back().epoch, epoch);
+  }
+  EXPECT_TRUE(at::equal(firsts[0].labels, firsts[1].labels));
+  EXPECT_FALSE(at::equal(firsts[0].images, firsts[1].images));
+  loader.seek(1, 7);
+  EXPECT_TRUE(loader.done());
+}
+
+TEST(Loader, AugmentationBelongsToThePlaceInTheEpoch) {
+  const auto dataset = small_dataset(20);
+  LoaderOptions options = augmented(2);
+  Loader loader(dataset, options);
+  loader.seek(3, 1);
+  const Batch batch = loader.next();
+  const ImageTransform transform(dataset->info(), options.augment);
+  for (int64_t i = 0; i < 8; ++i) {
+    std::vector<uint8_t> pixels(24);
+    dataset->image(batch.labels[i].item<int64_t>(), pixels.data());
+    at::Tensor expected = at::empty({2, 3, 4});
+    CounterRng rng = augment_rng(options.seed, 3, 8 + i);
+    transform(pixels.data(), rng, expected.mutable_data_ptr<float>());
+    EXPECT_TRUE(at::equal(batch.images[i], expected)) << i;
+  }
+}
+
+TEST(Loader, ErrorsOfWorkersArriveInTheirTurn) {
+  const auto dataset = std::make_shared<WatchedDataset>(20, [](int64_t index) {
+    if (index == 9) fail("picture 9 is broken");
+  });
+  for (const int64_t threads : {0, 1, 4}) {
+    LoaderOptions options;
+    options.batch_size = 4;
+    options.threads = threads;
+    Loader loader(dataset, options);
+    EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
+    EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
+                  HasSubstr("picture 9 is broken"));
+    }
+    loader.seek(0, 3);
+    EXPECT_THAT(labels_of(loader.next()), ElementsAre(12, 13, 14, 15));
+  }
+}
+
+TEST(Loader, WorkersStayWithinThePrefetch) {
+  std::atomic<int64_t> taken = 0, furthest = 0;
+  const auto dataset = std::make_shared<WatchedDataset>(200, [&](int64_t index) {
+    // next() counts a batch as taken just before this test does.
+    if (index > taken + 1 + 2) furthest = index;
+  });
+  LoaderOptions options;
+  options.threads = 4;
+  options.prefetch = 2;
+  Loader loader(dataset, options);
+  for (; taken < 200; ++taken) loader.next();
+  EXPECT_EQ(furthest, 0);
+}
+
+TEST(Loader, DestructorDoesNotFinishTheBatch) {
+  constexpr int64_t kPictures = 1 << 20;
+  std::atomic<int64_t> reads = 0;
+  const auto dataset = std::make_shared<WatchedDataset>(kPictures, [&](int64_t index) {
+    ++reads;
+    if (index >= 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  {
+    LoaderOptions options;
+    options.batch_size = 4;
+    options.threads = 2;
+    Loader loader(dataset, options);
+    EXPECT_EQ(loader.next().labels.numel(), 4);
+    options.batch_size = kPictures - 4;
+    Loader slow(dataset, options);  // its batch would take a quarter of an hour
+    slow.seek(0, 1);
+    EXPECT_EQ(slow.next().labels.numel(), 4);
+    slow.seek(0, 0);
+    const Loader moved = std::move(slow);
+    EXPECT_EQ(moved.batches_per_epoch(), 2);
+  }
+  EXPECT_LT(reads, kPictures / 2);
+  const int64_t before = reads;
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(reads, before) << "no worker is left";
+}
+
+TEST(Loader, AnUnusedOneIsFine) {
+  Loader loader(small_dataset(3), augmented(4));
+  EXPECT_EQ(loader.batches_per_epoch(), 1);
+  Loader other(small_dataset(30), augmented(4));
+  other.next();
+  other = std::move(loader);
+  EXPECT_EQ(other.next().labels.numel(), 3);
+}
+
+TEST(Loader, WrongOptionsAreRefused) {
+  const auto refuse = [](const std::function<void(LoaderOptions&)>& change, int64_t size = 10) {
+    LoaderOptions options;
+    options.batch_size = 4;
+    change(options);
+    return error_of(ErrorKind::usage, [&] { Loader loader(small_dataset(size), options); });
+  };
+  EXPECT_THAT(refuse([](auto& o) { o.batch_size = 0; }), HasSubstr("batch_size"));
+  EXPECT_THAT(refuse([](auto& o) { o.threads = -1; }), HasSubstr("threads"));
+  EXPECT_THAT(refuse([](auto& o) { o.threads = 100000; }), HasSubstr("threads"));
+  EXPECT_THAT(refuse([](auto& o) { o.prefetch = 0; }), HasSubstr("prefetch"));
+  EXPECT_THAT(refuse([](auto& o) { o.augment.shift = 3; }), HasSubstr("shift"));
+  EXPECT_THAT(refuse([](auto&) {}, 0), HasSubstr("no pictures"));
+  EXPECT_THAT(refuse([](auto& o) { o.drop_last = true; }, 3),
+              AllOf(HasSubstr("drop_last"), HasSubstr("3 pictures")));
+}
+
+TEST(Loader, SeeksOutsideAreRefused) {
+  Loader loader(small_dataset(10), augmented(1));
+  const auto refuse = [&](int64_t epoch, int64_t batch) {
+    return error_of(ErrorKind::usage, [&] { loader.seek(epoch, batch); });
+  };
+  EXPECT_THAT(refuse(-1, 0), HasSubstr("no epoch -1"));
+  EXPECT_THAT(refuse(INT64_MAX, 0), HasSubstr("no epoch"));
+  EXPECT_THAT(refuse(0, -1), HasSubstr("no batch -1"));
+  EXPECT_THAT(refuse(0, 3), HasSubstr("no batch 3 in an epoch of 2"));
+  EXPECT_EQ(loader.next().position, 0) << "a refused seek changes nothing";
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The datasets that come with the source tree. Where their files are not on this machine, tests are
+// skipped and say so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "data/data_fixture.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+namespace {
+
+using test::image_of;
+using testing::ElementsAre;
+
+class RealDataset : public testing::TestWithParam<std::string> {
+ protected:
+  RealDataset() : home_("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR) {}
+
+  bool found() const { return !find_folder(load_base_spec(GetParam())).empty(); }
+
+  test::ScopedEnv home_;
+};
+
+TEST_P(RealDataset, IsTheOfficialOne) {
+  if (!found()) GTEST_SKIP() << GetParam() << " is not on this machine";
+  for (const FileVerification& file : verify_dataset(GetParam())) {
+    EXPECT_TRUE(file.ok()) << file.problem;
+  }
+}
+
+TEST_P(RealDataset, MeanAndStdAreThoseOfTheTrainingPictures) {
+  if (!found()) GTEST_SKIP() << GetParam() << " is not on this machine";
+  const auto train = open_dataset(GetParam(), "train");
+  EXPECT_EQ(train->size(), 60000);
+  EXPECT_EQ(open_dataset(GetParam(), "test")->size(), 10000);
+  EXPECT_EQ(train->image_size(), 28 * 28);
+  std::vector<int64_t> counts(256);
+  std::vector<uint8_t> pixels(28 * 28);
+  for (int64_t i = 0; i < train->size(); ++i) {
+    train->image(i, pixels.data());
+    for (const uint8_t pixel : pixels) ++counts[pixel];
+  }
+  double sum = 0, squares = 0;
+  for (size_t value = 0; value < 256; ++value) {
+    const double x = static_cast<double>(value) / 255;
+    sum += x * static_cast<double>(counts[value]);
+    squares += x * x * static_cast<double>(counts[value]);
+  }
+  const double mean = sum / (60000.0 * 28 * 28);
+  const double std = std::sqrt(squares / (60000.0 * 28 * 28) - mean * mean);
+  EXPECT_NEAR(train->info().mean.at(0), mean, 5.1e-5);
+  EXPECT_NEAR(train->info().std.at(0), std, 5.1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, RealDataset, testing::Values("fashion-mnist", "mnist"),
+                         [](const auto& info) {
+                           return info.param == "mnist" ? std::string("Mnist") : "FashionMnist";
+                         });
+
+TEST(Footwear, IsThreeClassesOfFashionMnist) {
+  const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
+  if (find_folder(load_base_spec("fashion-mnist-footwear")).empty()) {
+    GTEST_SKIP() << "fashion-mnist is not on this machine";
+  }
+  const auto train = open_dataset("fashion-mnist-footwear", "train");
+  EXPECT_EQ(train->size(), 18000);
+  EXPECT_EQ(open_dataset("fashion-mnist-footwear", "test")->size(), 3000);
+  EXPECT_THAT(train->info().classes, ElementsAre("Sandal", "Sneaker", "Ankle boot"));
+  const auto whole = open_dataset("fashion-mnist", "train");
+  const std::vector<int64_t> old_labels = {5, 7, 9};
+  int64_t row = 0;
+  for (int64_t i = 0; i < whole->size(); ++i) {
+    const auto place = std::find(old_labels.begin(), old_labels.end(), whole->label(i));
+    if (place == old_labels.end()) continue;
+    ASSERT_EQ(train->label(row), place - old_labels.begin());
+    if (row % 997 == 0) {
+      EXPECT_EQ(image_of(*train, row), image_of(*whole, i));
+    }
+    ++row;
+  }
+  EXPECT_EQ(row, 18000);
+}
+
+TEST(SourceTree, EveryDescriptionIsSound) {
+  const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
+  for (const std::string& name : dataset_names()) {
+    EXPECT_NO_THROW(load_base_spec(name)) << name;
+    EXPECT_FALSE(load_dataset_spec(name).description.empty()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

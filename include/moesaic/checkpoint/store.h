@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: folders that are either whole or not there.
+//
+//   model.safetensors      parameters and buffers of the model, by name
+//   optimizer.safetensors  the optimizer's tensors; absent where there are none
+//   state.json             where the run stands: step, phase, place in the data, random states
+//   config.json            {"format", "version", "model", "data", "classes", "run"}: rebuilds it
+//   MANIFEST.json          size and SHA-256 of each of the others; written last
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "moesaic/checkpoint/tensors.h"
+
+namespace moesaic {
+
+class Model;
+
+struct Checkpoint {
+  nlohmann::ordered_json config;  ///< at least "model"; saving adds "format" and "version"
+  nlohmann::ordered_json state;
+  TensorMap model;
+  TensorMap optimizer;
+};
+
+struct LoadOptions {
+  bool verify = true;     ///< compare SHA-256, not only sizes
+  bool optimizer = true;  ///< read optimizer.safetensors too
+};
+
+/// Writes a checkpoint beside its place, syncs it and moves it there; an older one in that place is
+/// replaced in one step.
+void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
+
+/// Reads a checkpoint folder. Throws Error(failure) with the file, what was expected and what was
+/// found: MANIFEST.json missing or of an unknown version, a file missing, longer, shorter or
+/// altered.
+Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOptions& options = {});
+
+/// Only the checks of load_checkpoint.
+void verify_checkpoint(const std::filesystem::path& folder);
+
+/// A checkpoint folder gives itself, unverified. A run folder, or its checkpoints/, gives the
+/// step_N with the largest N that verify_checkpoint finds whole; broken ones are passed over with a
+/// warning. Throws Error: usage for a path that is neither, failure when none is whole.
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& run_or_checkpoint);
+
+/// Deletes the older step_N folders in a run's checkpoints/, so that the newest `keep` complete
+/// ones remain. Call it once a new one is in place. Nothing else in the folder is touched. `keep`
+/// is at least 1.
+void prune_old_checkpoints(const std::filesystem::path& checkpoints, int64_t keep);
+
+/// Builds the model that a checkpoint's config.json describes and loads its tensors strictly.
+std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint);
+
+}  // namespace moesaic

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/inspect.h"
+
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/formats/safetensors.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+/// A file or folder that was named, with what it stands for.
+struct Target {
+  fs::path checkpoint;  ///< empty for a bare file
+  fs::path tensors;
+};
+
+Target find_target(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    const fs::path folder = resolve_checkpoint(path);
+    return {folder, folder / "model.safetensors"};
+  }
+  if (!fs::exists(path)) fail("{}: no such file or folder", path.string());
+  return {{}, path};
+}
+
+int64_t element_count(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+void add_tensors(const fs::path& path, Json& out) {
+  const safetensors::File file(path);
+  int64_t parameters = 0;
+  Json tensors = Json::array();
+  for (const auto& entry : file.entries()) {
+    parameters += element_count(entry.shape);
+    tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
+  }
+  out["parameters"] = parameters;
+  out["bytes"] = fs::file_size(path);
+  if (!file.metadata().empty()) out["metadata"] = file.metadata();
+  out["tensors"] = std::move(tensors);
+}
+
+Json moe_layers(const Json& model) {
+  Json layers = Json::array();
+  const auto moe = Json::json_pointer("/encoder/moe");
+  if (!model.contains(moe)) return layers;
+  const Json& settings = model[moe];
+  for (const auto& block : settings.value("layers", Json::array())) {
+    Json kept;
+    const std::string key = std::to_string(block.get<int64_t>());
+    if (settings.contains("kept_experts") && settings["kept_experts"].contains(key)) {
+      kept = settings["kept_experts"][key];
+    }
+    layers.push_back({{"layer", block}, {"experts", settings["num_experts"]}, {"kept", kept}});
+  }
+  return layers;
+}
+
+void add_config(const fs::path& checkpoint, Json& out) {
+  const Checkpoint loaded = load_checkpoint(checkpoint, {.verify = true, .optimizer = false});
+  for (const char* key : {"model", "data", "classes"}) {
+    if (loaded.config.contains(key)) out[key] = loaded.config[key];
+  }
+  if (loaded.config.contains("model")) out["moe"] = moe_layers(loaded.config["model"]);
+  out["state"] = loaded.state;
+}
+
+TensorMap tensors_of(const fs::path& path) { return read_tensors(find_target(path).tensors); }
+
+double relative_change(const at::Tensor& from, const at::Tensor& to) {
+  const at::Tensor a = from.to(torch::kDouble), b = to.to(torch::kDouble);
+  const double size = a.norm().item<double>();
+  const double moved = (b - a).norm().item<double>();
+  return size > 0 ? moved / size : moved;
+}
+
+void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out) {
+  out = {{"only_in_first", Json::array()}, {"only_in_second", Json::array()},
+         {"different_shape", Json::array()}, {"changed", Json::array()}, {"equal", 0}};
+  for (const auto& [name, tensor] : second) {
+    if (!first.contains(name)) out["only_in_second"].push_back(name);
+  }
+  int64_t equal = 0;
+  for (const auto& [name, a] : first) {
+    const auto found = second.find(name);
+    if (found == second.end()) {
+      out["only_in_first"].push_back(name);
+    } else if (a.sizes() != found->second.sizes() ||
+               a.scalar_type() != found->second.scalar_type()) {
+      out["different_shape"].push_back(
+          {{"name", name}, {"first", a.sizes().vec()}, {"second", found->second.sizes().vec()}});
+    } else if (torch::equal(a, found->second)) {
+      ++equal;
+    } else {
+      out["changed"].push_back(
+          {{"name", name}, {"relative_change", relative_change(a, found->second)}});
+    }
+  }
+  out["equal"] = equal;
+}
+
+Json config_difference(const Json& first, const Json& second) {
+  Json list = Json::array();
+  const Json a = first.flatten(), b = second.flatten();
+  for (const auto& [key, value] : a.items()) {
+    if (!b.contains(key)) {
+      list.push_back({{"key", key}, {"first", value}, {"second", nullptr}});
+    } else if (b[key] != value) {
+      list.push_back({{"key", key}, {"first", value}, {"second", b[key]}});
+    }
+  }
+  for (const auto& [key, value] : b.items()) {
+    if (!a.contains(key)) list.push_back({{"key", key}, {"first", nullptr}, {"second", value}});
+  }
+  return list;
+}
+
+Json model_config(const fs::path& path) {
+  const Target target = find_target(path);
+  if (target.checkpoint.empty()) return Json::object();
+  return load_checkpoint(target.checkpoint, {.verify = false, .optimizer = false})
+      .config.value("model", Json::object());
+}
+
+}  // namespace
+
+Json inspect(const fs::path& path) {
+  const Target target = find_target(path);
+  Json out;
+  out["path"] = (target.checkpoint.empty() ? target.tensors : target.checkpoint).string();
+  out["kind"] = target.checkpoint.empty() ? "safetensors" : "checkpoint";
+  if (!target.checkpoint.empty()) add_config(target.checkpoint, out);
+  add_tensors(target.tensors, out);
+  return out;
+}
+
+Json inspect_difference(const fs::path& first, const fs::path& second) {
+  Json out;
+  compare_tensors(tensors_of(first), tensors_of(second), out);
+  out["config"] = config_difference(model_config(first), model_config(second));
+  return out;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "manifest.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/checkpoint/store.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Step {
+  uint64_t number = 0;
+  fs::path folder;
+};
+
+std::optional<uint64_t> step_number(const std::string& name) {
+  constexpr std::string_view kPrefix = "step_";
+  if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) return std::nullopt;
+  uint64_t number = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
+/// The step_N folders, the largest N first; links are left alone.
+std::vector<Step> steps_in(const fs::path& folder) {
+  std::vector<Step> steps;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const auto number = step_number(it->path().filename().string());
+    if (number && it->symlink_status().type() == fs::file_type::directory) {
+      steps.push_back({*number, it->path()});
+    }
+  }
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return a.number != b.number ? a.number > b.number : a.folder < b.folder;
+  });
+  return steps;
+}
+
+std::string nearest_sibling(const fs::path& path) {
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  const auto near = nearest(named.filename().string(), names);
+  return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
+}
+
+fs::path newest_whole(const std::vector<Step>& steps, const fs::path& folder) {
+  std::string first_error;
+  for (const Step& step : steps) {
+    try {
+      verify_checkpoint(step.folder);
+      return step.folder;
+    } catch (const Error& error) {
+      log_warning("{}; passing over this checkpoint", error.what());
+      if (first_error.empty()) first_error = error.what();
+    }
+  }
+  fail("{}: none of its {} checkpoints is whole; the newest: {}", folder.string(), steps.size(),
+       first_error);
+}
+
+}  // namespace
+
+fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
+  const fs::path& given = run_or_checkpoint;
+  std::error_code error;
+  if (!fs::exists(given, error)) {
+    fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
+  }
+  if (!fs::is_directory(given, error)) {
+    fail_usage("{}: not a folder; a run or a checkpoint is one", given.string());
+  }
+  if (fs::exists(given / kManifestFile, error)) return given;
+  for (const fs::path& folder : {given / "checkpoints", given}) {
+    const std::vector<Step> steps = steps_in(folder);
+    if (!steps.empty()) return newest_whole(steps, folder);
+  }
+  fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>)", given.string(),
+             kManifestFile);
+}
+
+void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
+  if (keep < 1) fail_usage("at least 1 checkpoint has to be kept, not {}", keep);
+  int64_t complete = 0;
+  for (const Step& step : steps_in(checkpoints)) {
+    if (complete < keep) {
+      complete += fs::exists(step.folder / kManifestFile) ? 1 : 0;
+      continue;
+    }
+    // Renamed first, so that no moment shows a checkpoint with some of its files.
+    const fs::path aside = unique_sibling(step.folder);
+    std::error_code error;
+    fs::rename(step.folder, aside, error);
+    if (!error) fs::remove_all(aside, error);
+    if (error) log_warning("{}: cannot be deleted: {}", step.folder.string(), error.message());
+  }
+}
+
+}  // namespace moesaic

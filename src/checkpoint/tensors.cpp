@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/tensors.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/checked.h"
+#include "moesaic/base/error.h"
+#include "moesaic/formats/safetensors.h"
+
+namespace moesaic {
+namespace {
+
+struct DtypeName {
+  const char* name;
+  at::ScalarType type;
+};
+constexpr std::array kDtypes = {DtypeName{"F64", at::kDouble}, DtypeName{"F32", at::kFloat},
+                                DtypeName{"F16", at::kHalf},   DtypeName{"BF16", at::kBFloat16},
+                                DtypeName{"I64", at::kLong},   DtypeName{"I32", at::kInt},
+                                DtypeName{"I16", at::kShort},  DtypeName{"I8", at::kChar},
+                                DtypeName{"U8", at::kByte},    DtypeName{"BOOL", at::kBool}};
+
+at::ScalarType type_of(const std::string& dtype, const std::string& where) {
+  for (const DtypeName& known : kDtypes) {
+    if (dtype == known.name) return known.type;
+  }
+  fail("{}: dtype {} is not supported", where, dtype);
+}
+
+const char* name_of(at::ScalarType type, const std::string& where) {
+  for (const DtypeName& known : kDtypes) {
+    if (type == known.type) return known.name;
+  }
+  fail("{}: dtype {} is not supported", where, c10::toString(type));
+}
+
+/// A shape with a 0 in it has no bytes that would bound its other sizes.
+void check_strides(const std::vector<int64_t>& shape, const std::string& where) {
+  uint64_t stride = 1;
+  for (const int64_t size : shape) {
+    const auto product = checked_mul(stride, static_cast<uint64_t>(std::max<int64_t>(size, 1)));
+    if (!product || *product > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      fail("{}: the shape is too large", where);
+    }
+    stride = *product;
+  }
+}
+
+at::Tensor read_tensor(const safetensors::Entry& entry, std::span<const std::byte> bytes,
+                       const std::string& where) {
+  const at::ScalarType type = type_of(entry.dtype, where);
+  check_strides(entry.shape, where);
+  if (type == at::kBool &&
+      std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+    fail("{}: a BOOL that is neither 0 nor 1", where);
+  }
+  at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(type));
+  if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+}  // namespace
+
+TensorMap read_tensors(const std::filesystem::path& path) {
+  const safetensors::File file(path);
+  TensorMap tensors;
+  for (const safetensors::Entry& entry : file.entries()) {
+    const std::string where = path.string() + ": " + entry.name;
+    tensors[entry.name] = read_tensor(entry, file.bytes(entry), where);
+  }
+  return tensors;
+}
+
+void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
+                   const std::map<std::string, std::string>& metadata) {
+  std::vector<at::Tensor> held;  // the items only point at their bytes
+  std::vector<safetensors::Item> items;
+  for (const auto& [name, given] : tensors) {
+    const std::string where = path.string() + ": " + name;
+    if (!given.defined()) fail("{}: the tensor is undefined", where);
+    if (given.layout() != at::kStrided) fail("{}: only dense tensors can be stored", where);
+    const char* dtype = name_of(given.scalar_type(), where);
+    const at::Tensor& tensor = held.emplace_back(given.detach().to(at::kCPU).contiguous());
+    const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
+    items.push_back({name, dtype, tensor.sizes().vec(), std::span(begin, tensor.nbytes())});
+  }
+  safetensors::write(path, std::move(items), metadata);
+}
+
+}  // namespace moesaic

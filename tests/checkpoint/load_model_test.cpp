@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "base/support.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/models/registry.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Json tiny_config() {
+  return Json::parse(R"({"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 6,
+    "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 5,
+    "moe": {"layers": [1], "num_experts": 4}}})");
+}
+
+std::shared_ptr<Model> tiny_model() {
+  auto model = build_model(Value::from_json(tiny_config(), "test"), 5);
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : model->parameters()) parameter.normal_();
+  return model;
+}
+
+void save(const fs::path& folder, Model& model, const Json& config) {
+  save_checkpoint(folder, {{{"model", config}}, Json::object(), state_of(model), {}});
+}
+
+at::Tensor logits(Model& model) {
+  const torch::NoGradGuard no_grad;
+  return model.forward(at::arange(32, at::kFloat).view({2, 1, 4, 4}) / 16).logits;
+}
+
+TEST(LoadModel, RebuildsTheModelOfARunOrACheckpoint) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  save(folder / "checkpoints/step_3", *model, model->config());
+  for (const fs::path& path : {folder.path(), folder / "checkpoints/step_3"}) {
+    const auto loaded = load_model(path);
+    EXPECT_EQ(loaded->config(), model->config());
+    EXPECT_TRUE(at::equal(logits(*loaded), logits(*model)));
+  }
+}
+
+TEST(LoadModel, RebuildsAPrunedModel) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  model->moe_blocks()[0].layer->keep_experts({1, 3});
+  save(folder / "pruned", *model, model->config());
+  const auto loaded = load_model(folder / "pruned");
+  EXPECT_EQ(loaded->moe_blocks()[0].layer->kept(), (std::vector<int64_t>{1, 3}));
+  EXPECT_TRUE(at::equal(logits(*loaded), logits(*model)));
+}
+
+TEST(LoadModel, ConfigAndTensorsHaveToAgreeAboutPruning) {
+  const test::TempDir folder;
+  const auto full = tiny_model();
+  const auto pruned = tiny_model();
+  pruned->moe_blocks()[0].layer->keep_experts({1, 3});
+  save(folder / "a", *pruned, full->config());
+  save(folder / "b", *full, pruned->config());
+  for (const char* name : {"a", "b"}) {
+    EXPECT_THAT(test::failure_of([&] { load_model(folder / name); }),
+                AllOf(HasSubstr((folder / name / "model.safetensors").string()),
+                      HasSubstr("encoder.moe.kept_experts"), HasSubstr("experts.w1 is Float[")))
+        << name;
+  }
+}
+
+TEST(LoadModel, PointsIntoTheStoredConfig) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  Json config = model->config();
+  config["name"] = "vmoee";
+  save(folder / "a", *model, config);
+  EXPECT_THAT(test::usage_of([&] { load_model(folder / "a"); }),
+              AllOf(HasSubstr("config.json:5:13: "), HasSubstr("did you mean 'vmoe'?")));
+  config = model->config();
+  config["classes"] = 4;
+  save(folder / "b", *model, config);
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "b"); }),
+              HasSubstr("2 different (head.bias is Float[3], the model has Float[4]"));
+}
+
+TEST(LoadModel, RefusesAnAlteredCheckpoint) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  save(folder / "a", *model, model->config());
+  std::string bytes = test::get(folder / "a/model.safetensors");
+  bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 4);
+  test::put(folder / "a/model.safetensors", bytes);
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "a"); }), HasSubstr("altered"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using test::failure_of;
+using test::get;
+using test::put;
+using test::usage_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kFiles = {"MANIFEST.json", "config.json", "model.safetensors",
+                                         "optimizer.safetensors", "state.json"};
+
+Checkpoint example(int64_t step = 7) {
+  Checkpoint checkpoint;
+  checkpoint.config = Json::parse(R"({"model": {"name": "m", "x": [1, 2]}, "data": "d"})");
+  checkpoint.state = {{"step", step}, {"rng", 18446744073709551615u}, {"best", 0.1}};
+  checkpoint.model = {{"w", at::arange(6, at::kFloat).view({2, 3})}, {"n", at::tensor(step)}};
+  checkpoint.optimizer = {{"w.momentum", at::full({2, 3}, 0.5)}};
+  return checkpoint;
+}
+
+/// A file that is altered while this lives.
+class Altered {
+ public:
+  Altered(const fs::path& path, const std::string& content) : path_(path), original_(get(path)) {
+    put(path_, content);
+  }
+  Altered(const Altered&) = delete;
+  Altered& operator=(const Altered&) = delete;
+  ~Altered() { put(path_, original_); }
+
+ private:
+  fs::path path_;
+  std::string original_;
+};
+
+/// The error of loading the folder while one of its files has another content.
+std::string error_with(const fs::path& folder, const std::string& name,
+                       const std::string& content) {
+  const Altered altered(folder / name, content);
+  return failure_of([&] { load_checkpoint(folder); });
+}
+
+TEST(Store, RoundTrip) {
+  const test::TempDir folder;
+  const Checkpoint saved = example();
+  save_checkpoint(folder / "run/checkpoints/step_7", saved);
+  const fs::path place = folder / "run/checkpoints/step_7";
+  const Checkpoint loaded = load_checkpoint(place);
+  EXPECT_EQ(loaded.state.dump(), saved.state.dump());
+  EXPECT_EQ(
+      loaded.config.dump(),
+      R"({"format":"moesaic-checkpoint","version":1,"model":{"name":"m","x":[1,2]},"data":"d"})");
+  ASSERT_EQ(loaded.model.size(), 2u);
+  EXPECT_TRUE(at::equal(loaded.model.at("w"), saved.model.at("w")));
+  EXPECT_EQ(loaded.model.at("n").item<int64_t>(), 7);
+  EXPECT_TRUE(at::equal(loaded.optimizer.at("w.momentum"), saved.optimizer.at("w.momentum")));
+  EXPECT_NO_THROW(verify_checkpoint(place));
+
+  save_checkpoint(folder / "again", loaded);
+  EXPECT_EQ(get(folder / "again/MANIFEST.json"), get(place / "MANIFEST.json"));
+}
+
+TEST(Store, HasOnlyItsFiles) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", example());
+  Checkpoint bare = example();
+  bare.optimizer.clear();
+  save_checkpoint(folder / "b", bare);
+  EXPECT_THAT(folder.names(), ElementsAre("a", "b"));
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder / "a")) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, kFiles);
+  EXPECT_FALSE(fs::exists(folder / "b/optimizer.safetensors"));
+  EXPECT_TRUE(load_checkpoint(folder / "b").optimizer.empty());
+}
+
+TEST(Store, ReplacesTheOldOneAsAWhole) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", example(1));
+  Checkpoint bare = example(2);
+  bare.optimizer.clear();
+  save_checkpoint(folder / "a", bare);
+  EXPECT_EQ(load_checkpoint(folder / "a").state["step"], 2);
+  EXPECT_TRUE(load_checkpoint(folder / "a").optimizer.empty());
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+}
+
+TEST(Store, AFailedSaveLeavesNothingBehind) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", example(1));
+  Checkpoint bad = example(2);
+  bad.state["text"] = "\xFF";
+  EXPECT_THAT(failure_of([&] { save_checkpoint(folder / "a", bad); }), HasSubstr("state.json"));
+  bad = example(2);
+  bad.optimizer["x"] = at::Tensor();
+  EXPECT_THAT(failure_of([&] { save_checkpoint(folder / "a", bad); }), HasSubstr("undefined"));
+  bad.config = Json::object();
+  EXPECT_THAT(usage_of([&] { save_checkpoint(folder / "b", bad); }), HasSubstr("'model'"));
+  {
+    const test::FileSizeLimit limit(64);
+    failure_of([&] { save_checkpoint(folder / "a", example(2)); });
+  }
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+  EXPECT_EQ(load_checkpoint(folder / "a").state["step"], 1);
+}
+
+TEST(Store, EveryFlippedBitIsFound) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", example());
+  for (const std::string& name : kFiles) {
+    const std::string original = get(folder / "a" / name);
+    for (size_t i = 0; i < original.size(); i += 3) {
+      std::string flipped = original;
+      flipped[i] = static_cast<char>(flipped[i] ^ (1 << (i % 8)));
+      error_with(folder / "a", name, flipped);
+      if (HasFailure()) FAIL() << name << " byte " << i;
+    }
+  }
+  EXPECT_NO_THROW(load_checkpoint(folder / "a"));
+}
+
+TEST(Store, EveryTruncationIsFound) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", example());
+  for (const std::string& name : kFiles) {
+    const std::string original = get(folder / "a" / name);
+    for (size_t size = original.size() - 1; size > 0; size -= std::min<size_t>(size, 5)) {
+      error_with(folder / "a", name, original.substr(0, size));
+      if (HasFailure()) FAIL() << name << " cut to " << size;
+    }
+    if (name != "MANIFEST.json") error_with(folder / "a", name, original + " ");
+    fs::rename(folder / "a" / name, folder / "aside");
+    EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a"); }), HasSubstr(name));
+    fs::rename(folder / "aside", folder / "a" / name);
+  }
+}
+
+TEST(Store, MessagesNameFileExpectedAndFound) {
+  const test::TempDir folder;
+  const fs::path place = folder / "a";
+  save_checkpoint(place, example());
+  const std::string state = get(place / "state.json");
+  EXPECT_EQ(error_with(place, "state.json", state + "x"),
+            fmt::format("{}: the file has {} bytes, MANIFEST.json says {}",
+                        (place / "state.json").string(), state.size() + 1, state.size()));
+  std::string other = state;
+  other[other.find('7')] = '8';
+  EXPECT_THAT(error_with(place, "state.json", other),
+              AllOf(HasSubstr((place / "state.json").string() + ": the file was altered"),
+                    HasSubstr("SHA-256 is "), HasSubstr("MANIFEST.json says ")));
+  fs::remove(place / "MANIFEST.json");
+  EXPECT_THAT(failure_of([&] { load_checkpoint(place); }), HasSubstr("no MANIFEST.json"));
+}
+
+TEST(Store, RefusesForeignManifests) {
+  const test::TempDir folder;
+  const fs::path place = folder / "a";
+  save_checkpoint(place, example());
+  const Json manifest = Json::parse(get(place / "MANIFEST.json"));
+  const auto with = [&](auto change) {
+    Json changed = manifest;
+    change(changed);
+    return error_with(place, "MANIFEST.json", changed.dump(2));
+  };
+  EXPECT_THAT(with([](Json& m) {
+                m["version"] = 2;
+                m["new"] = 1;
+              }),
+              HasSubstr("has version 2, this program reads version 1"));
+  EXPECT_THAT(with([](Json& m) { m["format"] = "other"; }), HasSubstr("the format is 'other'"));
+  EXPECT_THAT(with([](Json& m) { m.erase("version"); }), HasSubstr("missing key 'version'"));
+  EXPECT_THAT(with([](Json& m) { m["files"].erase("config.json"); }),
+              HasSubstr("'config.json' is not listed"));
+  EXPECT_THAT(with([](Json& m) { m["files"].erase("optimizer.safetensors"); }),
+              HasSubstr("'optimizer.safetensors' is there but not listed"));
+  EXPECT_THAT(with([](Json& m) { m["files"]["../b"] = m["files"]["config.json"]; }),
+              HasSubstr("'../b' is no file name"));
+  EXPECT_THAT(with([](Json& m) { m["files"]["config.json"]["size"] = -1; }),
+              HasSubstr("must be at least 0"));
+  EXPECT_THAT(error_with(place, "MANIFEST.json", "[]"), HasSubstr("must be an object"));
+}
+
+TEST(Store, CanLeaveOutHashesAndOptimizer) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", example());
+  std::string bytes = get(folder / "a/optimizer.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  put(folder / "a/optimizer.safetensors", bytes);
+  EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a"); }), HasSubstr("altered"));
+  EXPECT_TRUE(load_checkpoint(folder / "a", {.optimizer = false}).optimizer.empty());
+  EXPECT_EQ(load_checkpoint(folder / "a", {.verify = false}).optimizer.size(), 1u);
+}
+
+TEST(Resolve, TakesTheLargestStepOfARun) {
+  const test::TempDir folder;
+  const fs::path checkpoints = folder / "run/checkpoints";
+  for (const char* name : {"step_9", "step_10", "step_100", "finetune", "step_x", "step_"}) {
+    save_checkpoint(checkpoints / name, example());
+  }
+  EXPECT_EQ(resolve_checkpoint(folder / "run"), checkpoints / "step_100");
+  EXPECT_EQ(resolve_checkpoint(checkpoints), checkpoints / "step_100");
+  EXPECT_EQ(resolve_checkpoint(checkpoints / "step_9"), checkpoints / "step_9");
+  EXPECT_EQ(resolve_checkpoint(checkpoints / "finetune"), checkpoints / "finetune");
+}
+
+TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
+  const test::TempDir folder;
+  const fs::path checkpoints = folder / "run/checkpoints";
+  for (const char* name : {"step_1", "step_2", "step_3"}) {
+    save_checkpoint(checkpoints / name, example());
+  }
+  fs::create_directory(checkpoints / "step_4");
+  put(checkpoints / "step_4/model.safetensors", "half");
+  fs::copy(checkpoints / "step_1", unique_sibling(checkpoints / "step_5"));
+  put(checkpoints / "step_3/state.json", "{}");
+
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(resolve_checkpoint(folder / "run"), checkpoints / "step_2");
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(
+      log, AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("passing over")));
+
+  fs::remove(checkpoints / "step_1/config.json");
+  fs::remove(checkpoints / "step_2/config.json");
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(failure_of([&] { resolve_checkpoint(folder / "run"); }),
+              AllOf(HasSubstr("none of its 4 checkpoints is whole"), HasSubstr("step_4")));
+  ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Resolve, SaysWhatAPathIsNot) {
+  const test::TempDir folder;
+  fs::create_directory(folder / "quickstart");
+  put(folder / "file", "x");
+  EXPECT_THAT(usage_of([&] { resolve_checkpoint(folder / "quikstart"); }),
+              HasSubstr("no such folder; did you mean 'quickstart'?"));
+  EXPECT_THAT(usage_of([&] { resolve_checkpoint(folder / "nowhere/at/all"); }),
+              HasSubstr("no such folder"));
+  EXPECT_THAT(usage_of([&] { resolve_checkpoint(folder / "file"); }), HasSubstr("not a folder"));
+  EXPECT_THAT(usage_of([&] { resolve_checkpoint(folder / "quickstart"); }),
+              HasSubstr("neither a checkpoint"));
+}
+
+TEST(PruneOldCheckpoints, KeepsTheNewestCompleteOnes) {
+  const test::TempDir folder;
+  for (const char* name : {"step_2", "step_10", "step_30", "step_4", "best", "finetune"}) {
+    save_checkpoint(folder / name, example());
+  }
+  fs::create_directory(folder / "step_40");  // not complete: neither counted nor deleted
+  fs::create_directory(folder / "step_3");
+  fs::create_directory_symlink(folder / "best", folder / "step_1");
+  put(folder / "step_0", "a file");
+  prune_old_checkpoints(folder.path(), 2);
+  EXPECT_THAT(folder.names(),
+              ElementsAre("best", "finetune", "step_0", "step_1", "step_10", "step_30", "step_40"));
+  EXPECT_TRUE(fs::exists(folder / "best/MANIFEST.json"));
+  prune_old_checkpoints(folder.path(), 5);
+  EXPECT_EQ(folder.names().size(), 7u);
+  EXPECT_THAT(usage_of([&] { prune_old_checkpoints(folder.path(), 0); }), HasSubstr("not 0"));
+  EXPECT_NO_THROW(prune_old_checkpoints(folder / "absent", 1));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/tensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <cstring>
+
+#include "base/support.h"
+#include "moesaic/formats/safetensors.h"
+
+namespace moesaic {
+namespace {
+
+using test::failure_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr std::array kTypes = {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
+                               at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  const at::Tensor x = a.contiguous(), y = b.contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+}
+
+at::Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type) {
+  if (type == at::kBool) return at::randint(2, shape, at::kByte).to(at::kBool);
+  return at::isFloatingType(type) ? at::randn(shape).to(type) : at::randint(100, shape).to(type);
+}
+
+struct Stack : torch::nn::Module {
+  explicit Stack(int64_t experts) : w1(register_parameter("w1", torch::randn({experts, 3, 2}))) {}
+  at::Tensor w1;
+};
+
+struct Net : torch::nn::Module {
+  Net(int64_t count, int64_t outputs) {
+    experts = register_module("experts", std::make_shared<Stack>(count));
+    norm = register_module("norm", torch::nn::BatchNorm1d(3));
+    head = register_module("head", torch::nn::Linear(3, outputs));
+  }
+  std::shared_ptr<Stack> experts;
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+TEST(Tensors, RoundTripIsEqualToTheBit) {
+  const test::TempDir folder;
+  torch::manual_seed(1);
+  TensorMap tensors;
+  for (const at::ScalarType type : kTypes) {
+    const std::string name = c10::toString(type);
+    tensors[name + ".matrix"] = random_tensor({3, 5}, type);
+    tensors[name + ".scalar"] = random_tensor({}, type);
+    tensors[name + ".empty"] = random_tensor({0}, type);
+    tensors[name + ".none_of_4"] = random_tensor({2, 0, 4}, type);
+  }
+  tensors["nan"] = at::full({2}, std::nan(""));
+  tensors["minus zero"] = at::full({2}, -0.0);
+  write_tensors(folder / "t.safetensors", tensors);
+  const TensorMap read = read_tensors(folder / "t.safetensors");
+  ASSERT_EQ(read.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_TRUE(same_bits(read.at(name), tensor)) << name;
+    EXPECT_TRUE(read.at(name).is_contiguous()) << name;
+  }
+}
+
+TEST(Tensors, WritesWhatIsSeenOfAView) {
+  const test::TempDir folder;
+  const at::Tensor whole = at::arange(12, at::kFloat).view({3, 4}).requires_grad_();
+  write_tensors(
+      folder / "t",
+      {{"t", whole.t()}, {"s", whole.slice(1, 1, 4, 2)}, {"e", at::ones({1}).expand({3})}});
+  const TensorMap read = read_tensors(folder / "t");
+  EXPECT_TRUE(at::equal(read.at("t"), whole.t()));
+  EXPECT_TRUE(at::equal(read.at("s"), whole.slice(1, 1, 4, 2)));
+  EXPECT_TRUE(at::equal(read.at("e"), at::ones({3})));
+  EXPECT_FALSE(read.at("t").requires_grad());
+}
+
+TEST(Tensors, OutliveTheFile) {
+  const test::TempDir folder;
+  const at::Tensor tensor = at::randn({1000});
+  write_tensors(folder / "t", {{"t", tensor}});
+  const TensorMap read = read_tensors(folder / "t");
+  std::filesystem::resize_file(folder / "t", 0);
+  EXPECT_TRUE(at::equal(read.at("t"), tensor));
+}
+
+TEST(Tensors, EqualTensorsGiveEqualFiles) {
+  const test::TempDir folder;
+  const TensorMap tensors = {{"b", at::ones({2})}, {"a", at::zeros({3}, at::kLong)}};
+  write_tensors(folder / "1", tensors, {{"k", "v"}});
+  write_tensors(folder / "2", tensors, {{"k", "v"}});
+  EXPECT_EQ(test::get(folder / "1"), test::get(folder / "2"));
+  EXPECT_EQ(safetensors::File(folder / "1").metadata().at("k"), "v");
+  write_tensors(folder / "none", {});
+  EXPECT_TRUE(read_tensors(folder / "none").empty());
+}
+
+TEST(Tensors, RefuseWhatCannotBeStored) {
+  const test::TempDir folder;
+  const auto write = [&](const at::Tensor& tensor) {
+    return failure_of([&] { write_tensors(folder / "t", {{"bad", tensor}}); });
+  };
+  EXPECT_THAT(write(at::zeros({2}, at::kComplexFloat)), HasSubstr("bad: dtype ComplexFloat"));
+  EXPECT_THAT(write(at::Tensor()), HasSubstr("bad: the tensor is undefined"));
+  EXPECT_THAT(write(at::eye(3).to_sparse()), HasSubstr("only dense"));
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(Tensors, RefuseWhatCannotBeRead) {
+  const test::TempDir folder;
+  const std::array<std::byte, 8> bytes = {std::byte{1}, std::byte{2}};
+  const auto read = [&](const char* dtype, std::vector<int64_t> shape, size_t size) {
+    safetensors::write(folder / "t", {{"bad", dtype, shape, std::span(bytes).first(size)}});
+    return failure_of([&] { read_tensors(folder / "t"); });
+  };
+  EXPECT_THAT(read("U64", {1}, 8), HasSubstr("bad: dtype U64 is not supported"));
+  EXPECT_THAT(read("BOOL", {2}, 2), HasSubstr("neither 0 nor 1"));
+  EXPECT_THAT(failure_of([&] { read_tensors(folder / "absent"); }), HasSubstr("absent"));
+  test::put(folder / "text", "hello, this is no such file");
+  EXPECT_THAT(failure_of([&] { read_tensors(folder / "text"); }), HasSubstr("text"));
+  // No bytes, but strides that overflow.
+  const std::string header =
+      R"({"bad":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],)"
+      R"("data_offsets":[0,0]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  test::put(folder / "huge", file + header);
+  EXPECT_THAT(failure_of([&] { read_tensors(folder / "huge"); }), HasSubstr("huge"));
+}
+
+TEST(ModuleState, HasParametersAndBuffers) {
+  torch::manual_seed(2);
+  Net from(4, 2), to(4, 2);
+  const TensorMap state = state_of(from);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state) {
+    names.push_back(name);
+    EXPECT_FALSE(tensor.requires_grad());
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("experts.w1", "head.bias", "head.weight", "norm.bias",
+                                            "norm.num_batches_tracked", "norm.running_mean",
+                                            "norm.running_var", "norm.weight"));
+  from.norm->running_mean.fill_(3);
+  load_state(to, state, "test");
+  for (const auto& [name, tensor] : state_of(to)) {
+    EXPECT_TRUE(same_bits(tensor, state.at(name))) << name;
+  }
+  EXPECT_TRUE(to.experts->w1.requires_grad());
+}
+
+TEST(ModuleState, LoadsIntoTheModulesOwnMemory) {
+  Net from(4, 2), to(4, 2);
+  const void* before = to.experts->w1.data_ptr();
+  load_state(to, state_of(from), "test");
+  EXPECT_EQ(to.experts->w1.data_ptr(), before);
+  from.experts->w1.detach().zero_();
+  EXPECT_NE(to.experts->w1.abs().sum().item<double>(), 0.0);
+}
+
+TEST(ModuleState, SaysAllThatDiffersAndCopiesNothing) {
+  Net module(4, 2);
+  const at::Tensor before = module.head->weight.detach().clone();
+  TensorMap state = state_of(module);
+  for (auto& [name, tensor] : state) tensor = at::zeros_like(tensor);
+  state.erase("norm.bias");
+  state["head.bias"] = at::zeros({5});
+  state["head.extra"] = at::zeros({1});
+  const std::string message = failure_of([&] { load_state(module, state, "run/model"); });
+  EXPECT_THAT(message, StartsWith("run/model: the tensors do not fit the model: "));
+  EXPECT_THAT(message, HasSubstr("1 missing (norm.bias)"));
+  EXPECT_THAT(message, HasSubstr("1 unexpected (head.extra)"));
+  EXPECT_THAT(message, HasSubstr("1 different (head.bias is Float[5], the model has Float[2])"));
+  EXPECT_THAT(message, Not(HasSubstr("kept_experts")));
+  EXPECT_TRUE(at::equal(module.head->weight, before));
+
+  state = state_of(module);
+  state["norm.num_batches_tracked"] = at::zeros({}, at::kFloat);
+  EXPECT_THAT(failure_of([&] { load_state(module, state, "x"); }),
+              HasSubstr("norm.num_batches_tracked is Float[], the model has Long[]"));
+  EXPECT_THAT(failure_of([&] { load_state(module, {}, "x"); }),
+              HasSubstr("8 missing (experts.w1, head.bias, head.weight, ...)"));
+}
+
+TEST(ModuleState, HintsAtTheExpertsThatPruningLeft) {
+  Net full(8, 2), pruned(2, 2);
+  for (const auto& message : {failure_of([&] { load_state(full, state_of(pruned), "x"); }),
+                              failure_of([&] { load_state(pruned, state_of(full), "x"); })}) {
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("experts.w1 is Float["), HasSubstr("encoder.moe.kept_experts")));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

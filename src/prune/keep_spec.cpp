@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/prune/keep_spec.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/document.h"
+
+namespace moesaic {
+namespace {
+
+KeepRule share_rule(double share, const std::string& where) {
+  if (!(share > 0.0 && share <= 1.0)) {
+    fail_usage("{}: a share must be above 0 and at most 1, found {}; a count has no point", where,
+               share);
+  }
+  return {KeepShare{share}, where};
+}
+
+KeepRule count_rule(int64_t count, const std::string& where) {
+  if (count < 1) fail_usage("{}: at least 1 expert must stay, found {}", where, count);
+  return {KeepCount{count}, where};
+}
+
+KeepRule ids_rule(const Value& list, const std::string& name) {
+  std::vector<int64_t> ids;
+  for (const Value& item : list.items(name)) {
+    const int64_t id = item.as_int(name);
+    if (id < 0) fail_usage("{}: experts count from 0, found {}", item.where(), id);
+    if (std::find(ids.begin(), ids.end(), id) != ids.end()) {
+      fail_usage("{}: expert {} is named twice", item.where(), id);
+    }
+    ids.push_back(id);
+  }
+  if (ids.empty()) fail_usage("{}: at least 1 expert must stay", list.where());
+  std::sort(ids.begin(), ids.end());
+  return {KeepIds{std::move(ids)}, list.where()};
+}
+
+KeepRule block_rule(const Value& value, const std::string& name) {
+  if (value.kind() == Value::Kind::array) return ids_rule(value, name);
+  return count_rule(value.as_int(name), value.where());
+}
+
+template <class Number>
+std::optional<Number> whole_number(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::map<int64_t, KeepRule> block_rules(const Value& object) {
+  std::map<int64_t, KeepRule> rules;
+  for (const auto& [key, origin, value] : object.members("keep")) {
+    const auto block = whole_number<int64_t>(key);
+    if (!block || *block < 0) {
+      fail_usage("{}: '{}' is not the number of a block", origin.text(), key);
+    }
+    if (!rules.emplace(*block, block_rule(value, key)).second) {
+      fail_usage("{}: block {} is named twice", origin.text(), *block);
+    }
+  }
+  return rules;
+}
+
+}  // namespace
+
+int64_t KeepRule::count(int64_t experts) const {
+  if (const auto* share = std::get_if<KeepShare>(&amount)) {
+    const double exact = share->share * static_cast<double>(experts);
+    return std::max<int64_t>(1, std::llround(exact));
+  }
+  if (const auto* number = std::get_if<KeepCount>(&amount)) return number->count;
+  return static_cast<int64_t>(ids()->size());
+}
+
+const std::vector<int64_t>* KeepRule::ids() const {
+  const auto* list = std::get_if<KeepIds>(&amount);
+  return list == nullptr ? nullptr : &list->ids;
+}
+
+KeepSpec KeepSpec::parse(const std::string& text) {
+  const std::string where = fmt::format("keep '{}'", text);
+  KeepSpec spec;
+  if (const auto count = whole_number<int64_t>(text)) {
+    spec.every_ = count_rule(*count, where);
+  } else if (const auto share = whole_number<double>(text)) {
+    spec.every_ = share_rule(*share, where);
+  } else if (std::filesystem::exists(text)) {
+    spec.blocks_ = block_rules(Document::from_file(text).root());
+  } else {
+    fail_usage("{}: neither a share like 0.25, nor a count like 4, nor a JSON file that exists",
+               where);
+  }
+  return spec;
+}
+
+KeepSpec KeepSpec::from_value(const Value& value) {
+  KeepSpec spec;
+  switch (value.kind()) {
+    case Value::Kind::integer:
+      spec.every_ = count_rule(value.as_int("keep"), value.where());
+      return spec;
+    case Value::Kind::number:
+      spec.every_ = share_rule(value.as_double("keep"), value.where());
+      return spec;
+    case Value::Kind::string:
+      return parse(value.as_string("keep"));
+    default:
+      spec.blocks_ = block_rules(value);
+      return spec;
+  }
+}
+
+KeepSpec KeepSpec::share(double share) {
+  KeepSpec spec;
+  spec.every_ = share_rule(share, "keep");
+  return spec;
+}
+
+KeepSpec KeepSpec::count(int64_t count) {
+  KeepSpec spec;
+  spec.every_ = count_rule(count, "keep");
+  return spec;
+}
+
+const KeepRule* KeepSpec::rule_of(int64_t block) const {
+  if (every_) return &*every_;
+  const auto found = blocks_.find(block);
+  return found == blocks_.end() ? nullptr : &found->second;
+}
+
+void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
+  for (const auto& [block, rule] : blocks_) {
+    if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
+      fail_usage("{}: block {} has no experts; blocks that have: {}", rule.where, block,
+                 fmt::join(blocks, ", "));
+    }
+  }
+}
+
+}  // namespace moesaic

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/prune/prune_checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/prune/criteria.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_options(const PruneCheckpointOptions& options) {
+  if (criterion_needs_pretrained(options.criterion) && options.pretrained.empty()) {
+    fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
+               options.criterion);
+  }
+  if (fs::exists(options.out) && !(fs::is_directory(options.out) && fs::is_empty(options.out))) {
+    fail_usage("prune: '{}' is there already; give a new or an empty folder", options.out.string());
+  }
+}
+
+std::string change(const char* name, double before, double after, int precision) {
+  const double percent = before > 0.0 ? 100.0 * (after - before) / before : 0.0;
+  return fmt::format("{:<12}{:>16.{}f} -> {:>16.{}f}  ({:+.1f} %)\n", name, before, precision,
+                     after, precision, percent);
+}
+
+}  // namespace
+
+RowsPerToken even_rows_per_token(const Model& model) {
+  RowsPerToken rows;
+  for (const auto& [block, layer] : model.moe_blocks()) {
+    const double share =
+        static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
+    rows[block] = static_cast<double>(layer->options().choice.k) * share;
+  }
+  return rows;
+}
+
+Footprint footprint(const Model& model) {
+  Footprint total;
+  total.parameters = model.parameter_count();
+  for (const auto& [unused, tensor] : state_of(model)) {
+    total.bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  total.flops = model.flops_per_image(even_rows_per_token(model));
+  return total;
+}
+
+PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
+  check_options(options);
+  const fs::path folder = resolve_checkpoint(options.finetuned);
+  Checkpoint checkpoint = load_checkpoint(folder, {.verify = true, .optimizer = false});
+  const auto model = build_model(
+      Value::from_json(checkpoint.config.at("model"), (folder / "config.json").string()), 0);
+  load_state(*model, checkpoint.model, folder.string());
+  std::shared_ptr<Model> pretrained;
+  if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
+
+  PruneCheckpointResult result;
+  result.plan =
+      plan_pruning(*model, pretrained.get(), options.criterion, options.keep, options.seed);
+  result.before = footprint(*model);
+  apply_plan(*model, result.plan);
+  result.after = footprint(*model);
+
+  checkpoint.config["model"] = model->config();
+  checkpoint.model = state_of(*model);
+  checkpoint.optimizer.clear();
+  checkpoint.state = {{"pruned", to_json(result.plan)}};
+  save_checkpoint(options.out, checkpoint);
+  return result;
+}
+
+std::string describe(const PruneCheckpointResult& result) {
+  std::string text =
+      fmt::format("{:>5}  {:>9}  kept by {}\n", "block", "experts", result.plan.criterion);
+  for (const PruneLayerPlan& layer : result.plan.layers) {
+    text += fmt::format("{:>5}  {:>9}  {}\n", layer.block,
+                        fmt::format("{} of {}", layer.kept.size(), layer.experts),
+                        fmt::join(layer.kept, " "));
+  }
+  const Footprint &before = result.before, &after = result.after;
+  text += change("parameters", static_cast<double>(before.parameters),
+                 static_cast<double>(after.parameters), 0);
+  text += change("bytes", static_cast<double>(before.bytes), static_cast<double>(after.bytes), 0);
+  text += change("MFLOPs", before.flops / 1e6, after.flops / 1e6, 2);
+  text += "MFLOPs are for one image whose tokens spread evenly over the experts.\n";
+  return text;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/prune/criteria.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/support.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::small_vmoe;
+using testing::small_vmoe_config;
+
+/// Euclidean norm of every row, by a plain loop.
+std::vector<double> row_norms(const at::Tensor& weight) {
+  const auto values = weight.accessor<float, 2>();
+  std::vector<double> norms;
+  for (int64_t row = 0; row < weight.size(0); ++row) {
+    double sum = 0.0;
+    for (int64_t j = 0; j < weight.size(1); ++j) {
+      sum += static_cast<double>(values[row][j]) * values[row][j];
+    }
+    norms.push_back(std::sqrt(sum));
+  }
+  return norms;
+}
+
+void expect_scores(const std::vector<double>& found, const std::vector<double>& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-9) << i;
+}
+
+TEST(Criteria, RouterMagnitudeIsTheNormOfARow) {
+  MoEBlock block = small_vmoe()->moe_blocks()[0];
+  expect_scores(expert_scores("router-magnitude", block, nullptr, 0),
+                row_norms(block.layer->router->weight));
+}
+
+TEST(Criteria, RouterNormChangeIsSigned) {
+  const MoEBlock before = small_vmoe(small_vmoe_config(), 1)->moe_blocks()[1];
+  const MoEBlock after = small_vmoe(small_vmoe_config(), 50)->moe_blocks()[1];
+  std::vector<double> wanted = row_norms(after.layer->router->weight);
+  const std::vector<double> old = row_norms(before.layer->router->weight);
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] -= old[i];
+  const auto scores = expert_scores("router-norm-change", after, &before, 0);
+  expect_scores(scores, wanted);
+  EXPECT_LT(*std::min_element(scores.begin(), scores.end()), 0.0);
+  EXPECT_GT(*std::max_element(scores.begin(), scores.end()), 0.0);
+}
+
+TEST(Criteria, NeuronMagnitudeIsTheMeanNormOfTheHiddenNeurons) {
+  MoEBlock block = small_vmoe()->moe_blocks()[0];
+  const at::Tensor& w1 = block.layer->experts->w1;
+  std::vector<double> wanted;
+  for (int64_t expert = 0; expert < w1.size(0); ++expert) {
+    const std::vector<double> norms = row_norms(w1[expert].t().contiguous());
+    double sum = 0.0;
+    for (const double norm : norms) sum += norm;
+    wanted.push_back(sum / static_cast<double>(norms.size()));
+  }
+  expect_scores(expert_scores("neuron-magnitude", block, nullptr, 0), wanted);
+  expect_scores(expert_scores("magnitude", block, nullptr, 0), wanted);
+
+  block.layer->keep_experts({1, 4});
+  expect_scores(expert_scores("neuron-magnitude", block, nullptr, 0),
+                {0.0, wanted[1], 0.0, 0.0, wanted[4], 0.0});
+}
+
+TEST(Criteria, APrunedLayerStillScoresAllRouterRows) {
+  MoEBlock block = small_vmoe()->moe_blocks()[0];
+  const auto before = expert_scores("router-magnitude", block, nullptr, 0);
+  block.layer->keep_experts({0, 5});
+  EXPECT_EQ(expert_scores("router-magnitude", block, nullptr, 0), before);
+}
+
+TEST(Criteria, RandomDependsOnSeedBlockAndExpertOnly) {
+  const auto blocks = small_vmoe(small_vmoe_config(), 1)->moe_blocks();
+  const auto others = small_vmoe(small_vmoe_config(), 99)->moe_blocks();
+  const auto scores = expert_scores("random", blocks[0], nullptr, 3);
+  EXPECT_EQ(expert_scores("random", others[0], nullptr, 3), scores);
+  EXPECT_NE(expert_scores("random", blocks[0], nullptr, 4), scores);
+  EXPECT_NE(expert_scores("random", blocks[1], nullptr, 3), scores);
+  for (const double score : scores) {
+    EXPECT_GE(score, 0.0);
+    EXPECT_LT(score, 1.0);
+  }
+}
+
+TEST(Criteria, EveryNameIsKnown) {
+  MoEBlock block = small_vmoe()->moe_blocks()[0];
+  for (const std::string& name : criterion_names()) {
+    EXPECT_EQ(criterion_needs_pretrained(name), name == "router-norm-change") << name;
+    EXPECT_EQ(expert_scores(name, block, &block, 0).size(), 6U) << name;
+  }
+}
+
+TEST(Criteria, RefusesWhatItCannotScore) {
+  const MoEBlock block = small_vmoe()->moe_blocks()[1];
+  EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-chang", block, nullptr, 0); }),
+              HasSubstr("did you mean 'router-norm-change'"));
+  EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-change", block, nullptr, 0); }),
+              AllOf(HasSubstr("block 3"), HasSubstr("pre-trained")));
+
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.num_experts = 4;
+  const MoEBlock other = small_vmoe(config)->moe_blocks()[1];
+  EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-change", block, &other, 0); }),
+              AllOf(HasSubstr("block 3"), HasSubstr("[6, 12]"), HasSubstr("[4, 12]")));
+
+  const torch::NoGradGuard no_grad;
+  block.layer->router->weight[2][0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(test::failure_of([&] { expert_scores("router-magnitude", block, nullptr, 0); }),
+              AllOf(HasSubstr("block 3"), HasSubstr("expert 2")));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/prune/plan.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/config/document.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using testing::expect_close;
+using ::testing::HasSubstr;
+using testing::run;
+using testing::small_images;
+using testing::small_vmoe;
+using testing::small_vmoe_config;
+using Ids = std::vector<int64_t>;
+
+/// Gives the routers' rows these norms.
+void set_norms(const Model& model, const std::vector<double>& norms) {
+  const torch::NoGradGuard no_grad;
+  for (MoEBlock& block : model.moe_blocks()) {
+    at::Tensor weight = block.layer->router->weight;
+    weight.zero_();
+    for (size_t row = 0; row < norms.size(); ++row) {
+      weight[static_cast<int64_t>(row)][0] = norms[row];
+    }
+  }
+}
+
+KeepSpec spec(const std::string& json) {
+  return KeepSpec::from_value(Document::from_text(json, "keep.json").root());
+}
+
+TEST(PrunePlan, KeepsTheHighestScores) {
+  const auto model = small_vmoe();
+  set_norms(*model, {3, 1, 6, 2, 5, 4});
+  const PrunePlan plan = plan_pruning(*model, nullptr, "router-magnitude", KeepSpec::count(3));
+  ASSERT_EQ(plan.layers.size(), 2U);
+  EXPECT_EQ(plan.layers[0].block, 1);
+  EXPECT_EQ(plan.layers[1].block, 3);
+  for (const PruneLayerPlan& layer : plan.layers) {
+    EXPECT_EQ(layer.experts, 6);
+    EXPECT_EQ(layer.kept, (Ids{2, 4, 5}));
+    EXPECT_EQ(layer.scores, (std::vector<double>{3, 1, 6, 2, 5, 4}));
+  }
+}
+
+TEST(PrunePlan, ComparesWithThePretrainedNetwork) {
+  const auto before = small_vmoe(), after = small_vmoe();
+  set_norms(*before, {9, 1, 1, 5, 1, 1});
+  set_norms(*after, {9, 2, 3, 1, 5, 1});  // changes: 0 1 2 -4 4 0
+  const PrunePlan plan =
+      plan_pruning(*after, before.get(), "router-norm-change", KeepSpec::count(3));
+  EXPECT_EQ(plan.layers[0].kept, (Ids{1, 2, 4}));
+  EXPECT_EQ(plan.layers[0].scores, (std::vector<double>{0, 1, 2, -4, 4, 0}));
+}
+
+TEST(PrunePlan, ATieKeepsTheLowerExpert) {
+  const auto model = small_vmoe();
+  set_norms(*model, {1, 2, 2, 1, 2, 1});
+  const auto kept = [&](int64_t count) {
+    return plan_pruning(*model, nullptr, "router-magnitude", KeepSpec::count(count)).layers[0].kept;
+  };
+  EXPECT_EQ(kept(2), (Ids{1, 2}));
+  EXPECT_EQ(kept(4), (Ids{0, 1, 2, 4}));
+  EXPECT_EQ(kept(5), (Ids{0, 1, 2, 3, 4}));
+}
+
+TEST(PrunePlan, RulesHoldForTheirBlockOnly) {
+  const auto model = small_vmoe();
+  set_norms(*model, {3, 1, 6, 2, 5, 4});
+  const PrunePlan plan =
+      plan_pruning(*model, nullptr, "router-magnitude", spec("{\"3\": [1, 0, 3]}"));
+  EXPECT_EQ(plan.layers[0].kept, (Ids{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(plan.layers[1].kept, (Ids{0, 1, 3}));
+}
+
+TEST(PrunePlan, OnlyPresentExpertsCanStay) {
+  const auto model = small_vmoe();
+  set_norms(*model, {3, 1, 6, 2, 5, 4});
+  for (MoEBlock& block : model->moe_blocks()) block.layer->keep_experts({0, 1, 3, 5});
+  const PrunePlan plan = plan_pruning(*model, nullptr, "router-magnitude", KeepSpec::count(2));
+  EXPECT_EQ(plan.layers[0].experts, 6);
+  EXPECT_EQ(plan.layers[0].scores.size(), 6U);
+  EXPECT_EQ(plan.layers[0].kept, (Ids{0, 5}));
+  apply_plan(*model, plan);
+  EXPECT_EQ(model->moe_blocks()[1].layer->kept(), (Ids{0, 5}));
+}
+
+TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
+  const auto model = small_vmoe();
+  model->moe_blocks()[1].layer->keep_experts({0, 1, 2, 5});
+  const auto message = [&](const KeepSpec& keep) {
+    return test::usage_of([&] { plan_pruning(*model, nullptr, "random", keep); });
+  };
+  EXPECT_THAT(message(KeepSpec::count(1)),
+              HasSubstr("block 1 would keep 1 of 6 experts, fewer than the 2"));
+  EXPECT_THAT(message(KeepSpec::parse("0.1")),
+              AllOf(HasSubstr("keep '0.1'"), HasSubstr("block 1 would keep 1 of 6")));
+  EXPECT_THAT(message(KeepSpec::count(5)), HasSubstr("block 3 cannot keep 5 experts, it has 4"));
+  EXPECT_THAT(message(spec("{\"3\": [0, 3]}")),
+              HasSubstr("keep.json:1:7: block 3 has no expert 3; it has 0, 1, 2, 5"));
+  EXPECT_THAT(message(spec("{\"1\": [0, 6]}")), HasSubstr("block 1 has no expert 6"));
+  EXPECT_THAT(message(spec("{\"1\": [4]}")), HasSubstr("fewer than the 2"));
+  EXPECT_THAT(message(spec("{\"2\": 2}")), HasSubstr("block 2 has no experts"));
+
+  VMoEConfig other = small_vmoe_config();
+  other.encoder.moe.layers = {1};
+  const auto pretrained = small_vmoe(other);
+  EXPECT_THAT(test::usage_of([&] {
+                plan_pruning(*model, pretrained.get(), "router-norm-change", KeepSpec::count(2));
+              }),
+              HasSubstr("block 3 has no experts in the pre-trained network"));
+  other.encoder.moe.layers = {};
+  EXPECT_THAT(test::usage_of(
+                  [&] { plan_pruning(*small_vmoe(other), nullptr, "random", KeepSpec::count(2)); }),
+              HasSubstr("no layer with experts"));
+}
+
+TEST(PrunePlan, PrintsAsJson) {
+  const PrunePlan plan{"random", {{3, 2, {1}, {0.25, -1.5}}}};
+  EXPECT_EQ(to_json(plan).dump(),
+            R"({"criterion":"random","layers":[{"layer":3,"experts":2,"kept":[1],)"
+            R"("scores":[0.25,-1.5]}]})");
+}
+
+TEST(ApplyPlan, OfAnotherNetworkRemovesNothing) {
+  const auto model = small_vmoe();
+  const int64_t before = model->parameter_count();
+  const PruneLayerPlan good{1, 6, {0, 1}, {}};
+  for (const PruneLayerPlan& bad :
+       {PruneLayerPlan{2, 6, {0}, {}}, PruneLayerPlan{3, 8, {0}, {}}, PruneLayerPlan{3, 6, {6}, {}},
+        PruneLayerPlan{3, 6, {1, 0}, {}}, PruneLayerPlan{3, 6, {}, {}}}) {
+    test::failure_of([&] { apply_plan(*model, {"random", {good, bad}}); });
+    EXPECT_EQ(model->parameter_count(), before);
+  }
+}
+
+/// A pruned layer against the full one whose removed experts give zero: routing and gates as
+/// before, only terms gone.
+class Surgery : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Surgery, LeavesTheOthersTermsAsTheyWere) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.gate = GetParam();
+  const auto full = small_vmoe(config), pruned = small_vmoe(config);
+  const PrunePlan plan = plan_pruning(*pruned, nullptr, "random", KeepSpec::count(3), 5);
+  apply_plan(*pruned, plan);
+
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < plan.layers.size(); ++i) {
+    nn::MoELayer layer = full->moe_blocks()[i].layer;
+    at::Tensor gone = torch::ones({6}, torch::kBool);
+    for (const int64_t id : plan.layers[i].kept) gone[id] = false;
+    layer->experts->w2.masked_fill_(gone.view({6, 1, 1}), 0.0);
+    layer->experts->b2.masked_fill_(gone.view({6, 1}), 0.0);
+  }
+  const at::Tensor images = small_images(9);
+  const ModelOutput wanted = run(*full, images), found = run(*pruned, images);
+  expect_close(found.logits, wanted.logits, 1e-6);
+  for (size_t i = 0; i < plan.layers.size(); ++i) {
+    const Routing &old = wanted.routings[i].routing, &now = found.routings[i].routing;
+    EXPECT_TRUE(at::equal(now.choice, old.choice));
+    EXPECT_LT(now.offsets[3].item<int>(), old.offsets[6].item<int>());
+    const at::Tensor kept = torch::tensor(plan.layers[i].kept, torch::kLong);
+    expect_close(combine_weights(now), combine_weights(old).index_select(1, kept), 1e-6);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, Surgery, ::testing::Values("softmax_all", "softmax_selected"));
+
+}  // namespace
+}  // namespace moesaic

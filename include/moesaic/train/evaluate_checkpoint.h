@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "moesaic/train/datasets.h"
+#include "moesaic/train/evaluate.h"
+
+namespace moesaic {
+
+struct EvaluateCheckpointOptions {
+  std::filesystem::path checkpoint;  ///< or a run: its newest checkpoint
+  std::string data;                  ///< empty: what the checkpoint was last trained on
+  EvaluateOptions evaluate;
+  DatasetOpener open = open_dataset;
+};
+
+/// A checkpoint's quality and cost; FLOPs count the rows that the data's routing really computed.
+struct CheckpointEvaluation {
+  std::filesystem::path checkpoint;
+  std::string data;
+  Evaluation evaluation;
+  double flops_per_image = 0.0;
+  int64_t parameters = 0;
+};
+
+/// On the test split. Throws Error (usage) where the data does not fit the checkpoint.
+CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
+
+/// {"checkpoint", "data", "images", "accuracy", "loss", "images_per_second", "flops_per_image",
+/// "parameters", "routing"}
+nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
+/// The same as a small table for people.
+std::string to_text(const CheckpointEvaluation& result);
+
+}  // namespace moesaic

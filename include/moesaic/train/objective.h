@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/models/model.h"
+
+namespace moesaic {
+
+struct ObjectiveOptions {
+  double label_smoothing = 0.0;
+  std::map<std::string, double> aux_losses;  ///< weight of each, see aux_loss_names()
+};
+
+/// What is minimised, and what it is made of: float32 scalars on the network's device.
+struct Objective {
+  at::Tensor loss;
+  std::vector<std::pair<std::string, at::Tensor>> terms;  ///< unweighted
+};
+
+/// "importance" and "gshard", see ops/losses.h.
+std::vector<std::string> aux_loss_names();
+
+/// loss = cross entropy + sum of weight * auxiliary loss. The cross entropy is the mean over the
+/// batch, with smoothing s against (1 - s) onehot + s / classes; an auxiliary loss is the mean over
+/// the MoE layers, 0 without one. logits [B, classes], labels [B] int64.
+Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
+                            const ObjectiveOptions& options);
+
+}  // namespace moesaic

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Updates named parameters from their gradients. Everything that a later update depends on is in
+// state() and updates(), so that a saved optimizer goes on with the same bits.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/train/run_config.h"
+
+namespace moesaic {
+
+/// How one group of parameters moves. Rules keep their memory in slots: tensors like the
+/// parameters, zero at first.
+class UpdateRule {
+ public:
+  struct Group {
+    std::vector<at::Tensor> parameters, gradients;
+    std::vector<std::vector<at::Tensor>> slots;  ///< [slot][parameter]
+    double weight_decay = 0.0;
+  };
+
+  virtual ~UpdateRule() = default;
+  virtual std::vector<std::string> slot_names() const = 0;
+  /// `update` counts from 1.
+  virtual void apply(Group& group, double lr, int64_t update) const = 0;
+};
+
+/// sgd:    m <- g + momentum m;  p <- p - lr (m + weight_decay p)
+/// adamw:  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
+///         p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
+/// Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config);
+
+class Optimizer {
+ public:
+  using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+  Optimizer(NamedParameters parameters, const OptimizerConfig& config);
+
+  /// One update of every parameter that has a gradient.
+  void step(double lr);
+  /// Drops the gradients.
+  void zero_grad();
+  /// The gradients that are there; changing them in place changes the next step.
+  std::vector<at::Tensor> gradients() const;
+
+  /// Updates made so far.
+  int64_t updates() const { return updates_; }
+  /// The slots: "<parameter>.momentum" for sgd, "<parameter>.exp_avg" and ".exp_avg_sq" for adamw.
+  /// Shares memory.
+  TensorMap state() const;
+  /// Copies what state() and updates() gave. Throws Error that names a missing, unexpected or
+  /// ill-shaped tensor.
+  void load_state(const TensorMap& state, int64_t updates);
+
+ private:
+  struct Entry {
+    std::string name;
+    at::Tensor parameter;
+    std::vector<at::Tensor> slots;
+    bool decays = true;
+  };
+  void step_group(bool decays, double lr);
+
+  std::unique_ptr<UpdateRule> rule_;
+  double weight_decay_;
+  std::vector<Entry> entries_;
+  int64_t updates_ = 0;
+};
+
+}  // namespace moesaic

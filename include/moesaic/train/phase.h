@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// One phase while it runs: its data, its optimizer, and the update of a batch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "moesaic/data/loader.h"
+#include "moesaic/models/model.h"
+#include "moesaic/train/objective.h"
+#include "moesaic/train/optimizer.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/train_state.h"
+
+namespace moesaic {
+
+/// What an update has to tell: loss, its terms, accuracy in % and the gradients' norm before
+/// clipping.
+struct StepReport {
+  std::map<std::string, double> metrics;
+  double lr = 0.0;
+  int64_t images = 0;
+  int64_t epoch = 0, batch = 0;  ///< of the next batch
+};
+
+class Phase {
+ public:
+  /// Begins where `state` says. Parameters that the phase does not train stop requiring gradients.
+  Phase(const PhasePlan& plan, std::shared_ptr<Model> model, std::shared_ptr<const Dataset> data,
+        uint64_t seed, int64_t loader_threads, const TrainState& state);
+
+  const PhasePlan& plan() const { return plan_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  bool done() const { return optimizer_.updates() >= plan_.steps; }
+
+  /// Batch, forward, backward, clip, update. Throws Error before the update where the loss or the
+  /// gradients' norm is not finite.
+  StepReport step();
+
+ private:
+  StepReport read(const Objective& objective, const at::Tensor& logits, const Batch& batch,
+                  const at::Tensor& norm) const;
+
+  PhasePlan plan_;
+  std::shared_ptr<Model> model_;
+  ObjectiveOptions objective_;
+  Optimizer optimizer_;
+  Loader loader_;
+};
+
+/// A seed for the data order of one phase.
+uint64_t phase_seed(int64_t run_seed, int64_t phase_index);
+
+}  // namespace moesaic

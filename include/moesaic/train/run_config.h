@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run: what is trained, on what, in which phases. Every setting is declared once, here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/data/transforms.h"
+
+namespace moesaic {
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  double momentum = 0.9;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  std::vector<std::string> no_decay = {"(bias|b[12]|cls|position_embedding)$", "norm"};
+};
+template <class Fields>
+void describe(Fields& f, OptimizerConfig& c) {
+  f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
+  f("lr", c.lr, "peak learning rate", above(0.0));
+  f("momentum", c.momentum, "sgd: share of the last step, m = g + momentum m", at_least(0.0),
+    below(1.0));
+  f("betas", c.betas, "adamw: decay rates of the two moments", at_least(0.0), below(1.0));
+  f("eps", c.eps, "adamw: added to the root of the second moment", above(0.0));
+  f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
+    at_least(0.0));
+  f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
+}
+std::string config_problem(const OptimizerConfig& config);
+
+struct ScheduleConfig {
+  std::string name = "cosine";
+  int64_t warmup_steps = 0;
+  double end = 0.0;
+};
+template <class Fields>
+void describe(Fields& f, ScheduleConfig& c) {
+  f("name", c.name, "course of the learning rate after the warm-up",
+    one_of({"cosine", "linear", "constant"}));
+  f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0));
+  f("end", c.end, "share of the peak that is left at the phase's end", between(0.0, 1.0));
+}
+
+struct PrunePhaseConfig {
+  std::string criterion = "router-norm-change";
+  Value keep;
+  std::string pretrained;
+};
+template <class Fields>
+void describe(Fields& f, PrunePhaseConfig& c) {
+  f("criterion", c.criterion, "what ranks the experts (moesaic list criteria)");
+  f("keep", c.keep, "experts that stay in a layer: a share (0.25), a number (2) or a file",
+    required);
+  f("pretrained", c.pretrained, "an earlier phase, or a checkpoint, to compare with");
+}
+
+struct EntryConfig {
+  bool new_head = false;
+  std::optional<PrunePhaseConfig> prune;
+};
+template <class Fields>
+void describe(Fields& f, EntryConfig& c) {
+  f("new_head", c.new_head, "a fresh head for the classes of the phase's data");
+  f("prune", c.prune, "remove experts");
+}
+
+struct PhaseConfig {
+  std::string name;
+  std::string data;
+  int64_t batch_size = 128;
+  std::optional<int64_t> epochs, steps;
+  std::vector<std::string> trains = {".*"};
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  double clip_norm = 0.0;
+  std::map<std::string, double> aux_losses;
+  AugmentConfig augment;
+  double label_smoothing = 0.0;
+  EntryConfig on_entry;
+  bool evaluate = true;
+};
+template <class Fields>
+void describe(Fields& f, PhaseConfig& c) {
+  f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty);
+  f("data", c.data, "data set (moesaic list datasets)", required, not_empty);
+  f("batch_size", c.batch_size, "pictures an update", at_least(1));
+  f("epochs", c.epochs, "how often the data is seen", at_least(0));
+  f("steps", c.steps, "or how many updates are made", at_least(0));
+  f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty);
+  f("optimizer", c.optimizer, "how parameters are updated");
+  f("schedule", c.schedule, "learning rate over the phase");
+  f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: any", at_least(0.0));
+  f("aux_losses", c.aux_losses, "weights of auxiliary losses: importance, gshard", at_least(0.0));
+  f("augment", c.augment, "random changes to the pictures");
+  f("label_smoothing", c.label_smoothing, "share of the target spread over all classes",
+    at_least(0.0), below(1.0));
+  f("on_entry", c.on_entry, "what happens to the network before the phase");
+  f("evaluate", c.evaluate, "measure on the data's test split");
+}
+std::string config_problem(const PhaseConfig& config);
+
+struct RunConfig {
+  std::string name;
+  int64_t seed = 1;
+  std::string init;
+  Value model;
+  int64_t loader_threads = 1;
+  int64_t log_every = 50;
+  int64_t checkpoint_every = 500;
+  int64_t keep_checkpoints = 2;
+  int64_t evaluate_every = 1;
+  int64_t evaluate_batch_size = 256;
+  std::vector<PhaseConfig> phases;
+};
+template <class Fields>
+void describe(Fields& f, RunConfig& c) {
+  f("name", c.name, "of the run, and of its folder", required, not_empty);
+  f("seed", c.seed, "of everything random", at_least(0));
+  f("init", c.init, "checkpoint or run to start from");
+  f("model", c.model, "the network (moesaic list models); may be left out where init is given");
+  f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
+    between(0, 1024));
+  f("log_every", c.log_every, "updates between two lines of metrics", at_least(1));
+  f("checkpoint_every", c.checkpoint_every, "updates between two checkpoints; 0: phase ends only",
+    at_least(0));
+  f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
+  f("evaluate_every", c.evaluate_every, "epochs between two evaluations; 0: phase ends only",
+    at_least(0));
+  f("evaluate_batch_size", c.evaluate_batch_size, "pictures a batch in evaluations", at_least(1));
+  f("phases", c.phases, "what is trained in turn", required, not_empty);
+}
+std::string config_problem(const RunConfig& config);
+
+/// Throws Error (usage) that names the first setting in which `now` differs from what the run was
+/// started with, except for those that change no number: loader_threads, checkpoint_every and
+/// keep_checkpoints.
+void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
+                    const std::string& folder);
+
+/// Is one of the patterns found in `name`? Throws Error (usage) for a pattern that is none.
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
+
+}  // namespace moesaic

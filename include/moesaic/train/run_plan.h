@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run will do, worked out and checked before anything is trained.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moesaic/models/model.h"
+#include "moesaic/train/datasets.h"
+#include "moesaic/train/run_config.h"
+
+namespace moesaic {
+
+struct PhasePlan {
+  PhaseConfig config;
+  int64_t classes = 0;            ///< of the network in this phase
+  int64_t images = 0;             ///< in the training split
+  int64_t batches_per_epoch = 0;  ///< the last one of an epoch is left out where it is not full
+  int64_t steps = 0;
+  int64_t trained = 0;  ///< numbers that the phase trains, before any pruning
+};
+
+/// Fits phases, network and data to one another. Throws Error (usage): classes that differ without
+/// a new head, pictures of another shape, a pattern that finds no parameter, a prune without its
+/// pre-trained network.
+std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets);
+
+/// The network and the phases as a table for people, for --dry-run.
+std::string describe_run(const RunConfig& config, const Model& model,
+                         const std::vector<PhasePlan>& phases);
+
+/// The network that the run starts with, initial values and all, by config.model or config.init;
+/// `init` itself is loaded by load_initial_weights().
+std::shared_ptr<Model> build_initial_model(const RunConfig& config);
+
+/// Loads config.init strictly, if it is given; where the first phase gives a new head, the old one
+/// may have another number of classes.
+void load_initial_weights(const RunConfig& config, Model& model);
+
+}  // namespace moesaic

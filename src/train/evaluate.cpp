@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/evaluate.h"
+
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <chrono>
+
+#include "moesaic/base/error.h"
+#include "moesaic/data/loader.h"
+
+namespace moesaic {
+namespace {
+
+/// Puts a network into evaluation mode for a while.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
+    model_.eval();
+  }
+  ~EvaluationMode() { model_.train(training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Model& model_;
+  bool training_;
+};
+
+/// Counts rows by layer and expert over batches.
+class RoutingCounts {
+ public:
+  void add(const std::vector<RoutingRecord>& records) {
+    if (layers_.empty()) layers_.resize(records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      const RoutingRecord& record = records[i];
+      Layer& layer = layers_[i];
+      layer.routing.block = record.block;
+      layer.routing.experts = record.logits_TE.size(1);
+      layer.routing.kept = record.kept;
+      layer.tokens += record.routing.tokens();
+      const at::Tensor rows = record.routing.offsets.diff().to(at::kCPU, at::kLong);
+      layer.rows = layer.rows.defined() ? layer.rows + rows : rows;
+    }
+  }
+
+  std::vector<LayerRouting> result() const {
+    std::vector<LayerRouting> list;
+    for (const Layer& layer : layers_) {
+      LayerRouting routing = layer.routing;
+      const auto total = static_cast<double>(layer.rows.sum().item<int64_t>());
+      routing.rows_per_token = total / static_cast<double>(layer.tokens);
+      for (int64_t i = 0; i < layer.rows.size(0); ++i) {
+        const auto rows = static_cast<double>(layer.rows[i].item<int64_t>());
+        routing.load.push_back(total > 0 ? rows / total : 0.0);
+      }
+      list.push_back(std::move(routing));
+    }
+    return list;
+  }
+
+ private:
+  struct Layer {
+    LayerRouting routing;
+    at::Tensor rows;
+    int64_t tokens = 0;
+  };
+  std::vector<Layer> layers_;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+void check_fits(const Model& model, const DatasetInfo& data) {
+  const std::vector<int64_t> shape = {data.channels, data.height, data.width};
+  if (model.input_shape() != shape) {
+    fail_usage("'{}' has pictures of [{}] (channels, height, width), the model takes [{}]",
+               data.name, fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
+  }
+  const auto classes = static_cast<int64_t>(data.classes.size());
+  if (model.classes() != classes) {
+    fail_usage("'{}' has {} classes, the model has {}", data.name, classes, model.classes());
+  }
+}
+
+RowsPerToken Evaluation::rows_per_token() const {
+  RowsPerToken rows;
+  for (const LayerRouting& layer : routing) rows[layer.block] = layer.rows_per_token;
+  return rows;
+}
+
+Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
+                    const EvaluateOptions& options) {
+  check_fits(model, dataset->info());
+  const EvaluationMode mode(model);
+  const c10::InferenceMode inference;
+  LoaderOptions loader_options;
+  loader_options.batch_size = options.batch_size;
+  loader_options.threads = options.loader_threads;
+  Loader loader(dataset, loader_options);
+  Evaluation result;
+  RoutingCounts counts;
+  const auto begin = std::chrono::steady_clock::now();
+  int64_t correct = 0;
+  double loss = 0.0;
+  while (!loader.done()) {
+    const Batch batch = loader.next();
+    const ModelOutput output = model.forward(batch.images);
+    const at::Tensor logits = output.logits.to(at::kFloat);
+    correct += logits.argmax(1).eq(batch.labels).sum().item<int64_t>();
+    const at::Tensor losses = at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::None);
+    loss += losses.to(at::kDouble).sum().item<double>();
+    counts.add(output.routings);
+    result.images += batch.labels.size(0);
+    if (options.proceed && !options.proceed(result.images, dataset->size())) {
+      result.complete = loader.done();
+      if (!result.complete) return result;
+    }
+  }
+  const auto images = static_cast<double>(result.images);
+  result.seconds = seconds_since(begin);
+  result.images_per_second = images / result.seconds;
+  result.accuracy = 100.0 * static_cast<double>(correct) / images;
+  result.loss = loss / images;
+  result.routing = counts.result();
+  return result;
+}
+
+nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing) {
+  auto list = nlohmann::ordered_json::array();
+  for (const LayerRouting& layer : routing) {
+    list.push_back({{"layer", layer.block},
+                    {"experts", layer.experts},
+                    {"kept", layer.kept},
+                    {"rows_per_token", layer.rows_per_token},
+                    {"load", layer.load}});
+  }
+  return list;
+}
+
+}  // namespace moesaic

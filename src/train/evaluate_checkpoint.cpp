@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/evaluate_checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/checkpoint/store.h"
+
+namespace moesaic {
+namespace {
+
+std::string trained_on(const nlohmann::ordered_json& config, const std::filesystem::path& from) {
+  const auto data = config.find("data");
+  if (data == config.end() || !data->is_string() || data->get<std::string>().empty()) {
+    fail_usage("{}: does not say what it was trained on; give --data", from.string());
+  }
+  return data->get<std::string>();
+}
+
+}  // namespace
+
+CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
+  CheckpointEvaluation result;
+  result.checkpoint = resolve_checkpoint(options.checkpoint);
+  const Checkpoint checkpoint = load_checkpoint(result.checkpoint);
+  result.data =
+      options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
+  const std::shared_ptr<const Dataset> dataset = options.open(result.data, "test");
+  const std::shared_ptr<Model> model = load_model(result.checkpoint);
+  result.evaluation = evaluate(*model, dataset, options.evaluate);
+  result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
+  result.parameters = model->parameter_count();
+  return result;
+}
+
+nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
+  return {{"checkpoint", result.checkpoint.string()},
+          {"data", result.data},
+          {"images", result.evaluation.images},
+          {"accuracy", result.evaluation.accuracy},
+          {"loss", result.evaluation.loss},
+          {"images_per_second", result.evaluation.images_per_second},
+          {"flops_per_image", result.flops_per_image},
+          {"parameters", result.parameters},
+          {"routing", to_json(result.evaluation.routing)}};
+}
+
+std::string to_text(const CheckpointEvaluation& result) {
+  const Evaluation& evaluation = result.evaluation;
+  std::string text;
+  const auto row = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("{:<16} {}\n", name, value);
+  };
+  row("checkpoint", result.checkpoint.string());
+  row("data", fmt::format("{}, {} test images", result.data, evaluation.images));
+  row("accuracy", fmt::format("{:.2f} %", evaluation.accuracy));
+  row("loss", fmt::format("{:.4f}", evaluation.loss));
+  row("images/s", fmt::format("{:.0f}", evaluation.images_per_second));
+  row("FLOPs/image", fmt::format("{:.4g}", result.flops_per_image));
+  row("parameters", fmt::format("{}", result.parameters));
+  for (const LayerRouting& layer : evaluation.routing) {
+    row(fmt::format("block {}", layer.block),
+        fmt::format("{} of {} experts, {:.3f} rows a token, load {:.2f}", layer.kept.size(),
+                    layer.experts, layer.rows_per_token, fmt::join(layer.load, " ")));
+  }
+  return text;
+}
+
+}  // namespace moesaic

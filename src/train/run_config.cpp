@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <regex>
+#include <set>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/train/objective.h"
+
+namespace moesaic {
+namespace {
+
+// Names become folders.
+std::string name_problem(const std::string& name) {
+  const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
+  if (plain && name.front() != '.') return "";
+  return fmt::format("name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'",
+                     name);
+}
+
+std::string patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    try {
+      const std::regex check(pattern);
+    } catch (const std::regex_error&) {
+      return fmt::format("{} holds '{}', which is no regular expression", key, pattern);
+    }
+  }
+  return "";
+}
+
+std::string aux_losses_problem(const std::map<std::string, double>& losses) {
+  const std::vector<std::string> known = aux_loss_names();
+  for (const auto& [name, weight] : losses) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known));
+    }
+  }
+  return "";
+}
+
+std::string first_problem(std::initializer_list<std::string> problems) {
+  for (const std::string& problem : problems) {
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+// Dotted path of the first place where two documents differ, "" if there is none.
+std::string first_difference(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b,
+                             const std::string& path) {
+  const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+  const nlohmann::ordered_json absent;
+  if (a.is_object() && b.is_object()) {
+    for (const auto& [key, value] : a.items()) {
+      if (!b.contains(key)) return below(key);
+      if (auto found = first_difference(value, b.at(key), below(key)); !found.empty()) return found;
+    }
+    for (const auto& [key, value] : b.items()) {
+      if (!a.contains(key)) return below(key);
+    }
+    return "";
+  }
+  if (a.is_array() && b.is_array()) {
+    for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+      const std::string place = below(std::to_string(i));
+      if (i >= a.size() || i >= b.size()) return place;
+      if (auto found = first_difference(a[i], b[i], place); !found.empty()) return found;
+    }
+    return "";
+  }
+  return a == b ? "" : path;
+}
+
+std::string at_path(const nlohmann::ordered_json& json, const std::string& path) {
+  const nlohmann::ordered_json* place = &json;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    if (place->is_array()) {
+      const size_t index = std::stoul(key);
+      if (index >= place->size()) return "absent";
+      place = &(*place)[index];
+    } else {
+      if (!place->contains(key)) return "absent";
+      place = &place->at(key);
+    }
+    begin = end + 1;
+  }
+  return place->dump();
+}
+
+}  // namespace
+
+std::string config_problem(const OptimizerConfig& config) {
+  if (config.betas.size() != 2) return "betas must hold two numbers";
+  return patterns_problem("no_decay", config.no_decay);
+}
+
+std::string config_problem(const PhaseConfig& config) {
+  std::string length;
+  if (config.epochs && config.steps) length = "'epochs' and 'steps' exclude one another";
+  if (!config.epochs && !config.steps) length = "'epochs' or 'steps' must be given";
+  std::string reserved;
+  if (config.name.starts_with("step_")) {
+    reserved = fmt::format("name '{}' could be a checkpoint on the way; do not begin with 'step_'",
+                           config.name);
+  }
+  return first_problem({name_problem(config.name), reserved, length,
+                        patterns_problem("trains", config.trains),
+                        aux_losses_problem(config.aux_losses)});
+}
+
+std::string config_problem(const RunConfig& config) {
+  if (config.model.is_null() && config.init.empty()) return "'model' or 'init' must be given";
+  std::set<std::string> names;
+  for (const PhaseConfig& phase : config.phases) {
+    if (!names.insert(phase.name).second) return fmt::format("two phases are '{}'", phase.name);
+  }
+  return name_problem(config.name);
+}
+
+void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
+                    const std::string& folder) {
+  nlohmann::ordered_json then = started;
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints"}) {
+    if (then.contains(free) && now.contains(free)) then[free] = now.at(free);
+  }
+  const std::string place = first_difference(then, now, "");
+  if (place.empty()) return;
+  fail_usage(
+      "{}: cannot resume, since '{}' was {} when the run began and is {} now; set it back "
+      "or give another --out",
+      folder, place, at_path(then, place), at_path(now, place));
+}
+
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    try {
+      return std::regex_search(name, std::regex(pattern));
+    } catch (const std::regex_error&) {
+      fail_usage("'{}' is no regular expression", pattern);
+    }
+  });
+}
+
+}  // namespace moesaic

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/evaluate.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/models/registry.h"
+#include "moesaic/train/evaluate_checkpoint.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+
+std::shared_ptr<Model> tiny_model() {
+  const auto model = build_model(Document::from_text(kModel, "model").root(), 9);
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : model->parameters()) {
+    parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
+  }
+  return model;
+}
+
+at::Tensor all_images(const Dataset& data) {
+  LoaderOptions options;
+  options.batch_size = data.size();
+  return Loader(quarters("three", "test", 3, data.size()), options).next().images;
+}
+
+TEST(Evaluate, CountsWhatThePlainForwardPassSays) {
+  const auto model = tiny_model();
+  const auto data = quarters("three", "test", 3, 10);
+  const Evaluation found = evaluate(*model, data, {.batch_size = 4});
+  const torch::NoGradGuard no_grad;
+  const ModelOutput output = model->forward(all_images(*data));
+  int64_t correct = 0;
+  double loss = 0;
+  for (int64_t i = 0; i < 10; ++i) {
+    const at::Tensor logits = output.logits[i].to(torch::kDouble);
+    correct += logits.argmax().item<int64_t>() == data->label(i);
+    loss += (logits.exp().sum().log() - logits[data->label(i)]).item<double>();
+  }
+  EXPECT_EQ(found.images, 10);
+  EXPECT_DOUBLE_EQ(found.accuracy, 10.0 * static_cast<double>(correct));
+  EXPECT_NEAR(found.loss, loss / 10, 1e-5);
+  EXPECT_GT(found.images_per_second, 0.0);
+}
+
+TEST(Evaluate, ReportsHowExpertsAreUsed) {
+  const auto model = tiny_model();
+  const auto data = quarters("three", "test", 3, 10);
+  const Evaluation all = evaluate(*model, data);
+  ASSERT_EQ(all.routing.size(), 1u);
+  EXPECT_EQ(all.routing[0].block, 1);
+  EXPECT_EQ(all.routing[0].experts, 4);
+  EXPECT_DOUBLE_EQ(all.routing[0].rows_per_token, 2.0);
+
+  model->moe_blocks()[0].layer->keep_experts({1, 3});
+  const Evaluation pruned = evaluate(*model, data);
+  const LayerRouting& layer = pruned.routing[0];
+  EXPECT_EQ(layer.kept, (std::vector<int64_t>{1, 3}));
+  ASSERT_EQ(layer.load.size(), 2u);
+  EXPECT_DOUBLE_EQ(layer.rows_per_token, 2.0 * (all.routing[0].load[1] + all.routing[0].load[3]));
+  EXPECT_LT(layer.rows_per_token, 2.0);
+  EXPECT_NEAR(layer.load[0] + layer.load[1], 1.0, 1e-12);
+  EXPECT_EQ(pruned.rows_per_token().at(1), layer.rows_per_token);
+}
+
+TEST(Evaluate, HasTheSameBitsForAnyNumberOfThreadsAndKeepsTheMode) {
+  const auto model = tiny_model();
+  const auto data = quarters("three", "test", 3, 23);
+  const Evaluation one = evaluate(*model, data, {.batch_size = 4, .loader_threads = 0});
+  const Evaluation two = evaluate(*model, data, {.batch_size = 4, .loader_threads = 4});
+  EXPECT_EQ(one.loss, two.loss);
+  EXPECT_EQ(one.accuracy, two.accuracy);
+  EXPECT_TRUE(model->is_training());
+  model->eval();
+  evaluate(*model, data);
+  EXPECT_FALSE(model->is_training());
+}
+
+TEST(Evaluate, EndsEarlyWhenToldTo) {
+  const auto model = tiny_model();
+  int calls = 0;
+  EvaluateOptions options{4, 0, [&](int64_t done, int64_t total) {
+                            EXPECT_EQ(done, 4 * ++calls);
+                            EXPECT_EQ(total, 23);
+                            return calls < 2;
+                          }};
+  EXPECT_FALSE(evaluate(*model, quarters("three", "test", 3, 23), options).complete);
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(Evaluate, RefusesDataThatDoesNotFit) {
+  const auto model = tiny_model();
+  EXPECT_EQ(error_of([&] { evaluate(*model, quarters("two", "test", 2, 4)); }),
+            "usage: 'two' has 2 classes, the model has 3");
+  DatasetInfo wide{"wide", "test", "", {"a", "b", "c"}, 1, 4, 8, {0.0}, {1.0}};
+  const auto data = make_memory_dataset(wide, std::vector<uint8_t>(32), {0});
+  EXPECT_EQ(error_of([&] { evaluate(*model, data); }),
+            "usage: 'wide' has pictures of [1, 4, 8] (channels, height, width), the model takes "
+            "[1, 4, 4]");
+}
+
+TEST(EvaluateCheckpoint, FindsTheRunsNewestCheckpointAndItsData) {
+  TempFolder folder;
+  train(folder / "run");
+  EvaluateCheckpointOptions options;
+  options.checkpoint = folder / "run";
+  options.open = open_tiny;
+  const CheckpointEvaluation newest = evaluate_checkpoint(options);
+  EXPECT_EQ(newest.data, "two");
+  EXPECT_EQ(newest.checkpoint.filename(), "step_12");
+  EXPECT_EQ(newest.evaluation.images, 9);
+
+  const auto json = to_json(newest);
+  EXPECT_EQ(json["routing"][0]["kept"].size(), 2u);
+  EXPECT_EQ(json["routing"][0]["experts"], 4);
+  EXPECT_EQ(json["parameters"], newest.parameters);
+  EXPECT_NE(to_text(newest).find("2 of 4 experts"), std::string::npos) << to_text(newest);
+
+  options.checkpoint = folder / "run/checkpoints/pretrain";
+  const CheckpointEvaluation whole = evaluate_checkpoint(options);
+  EXPECT_GT(whole.parameters, newest.parameters);
+  EXPECT_GT(whole.flops_per_image, newest.flops_per_image);
+  options.data = "two";
+  EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
+            "usage: 'two' has 2 classes, the model has 3");
+}
+
+}  // namespace
+}  // namespace moesaic

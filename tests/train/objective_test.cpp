@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/objective.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/ops/losses.h"
+#include "support/tensors.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::moesaic::testing::randn;
+
+ModelOutput output_with(const std::vector<at::Tensor>& router_logits) {
+  ModelOutput output;
+  output.logits = randn({3, 4}, 1, torch::kFloat);
+  for (const at::Tensor& logits : router_logits) {
+    RoutingRecord record;
+    record.logits_TE = logits;
+    output.routings.push_back(record);
+  }
+  return output;
+}
+
+double plain_cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double smoothing) {
+  double sum = 0;
+  const auto classes = static_cast<double>(logits.size(1));
+  for (int64_t b = 0; b < logits.size(0); ++b) {
+    double partition = 0;
+    for (int64_t c = 0; c < logits.size(1); ++c) partition += std::exp(logits[b][c].item<double>());
+    for (int64_t c = 0; c < logits.size(1); ++c) {
+      const double target =
+          (labels[b].item<int64_t>() == c ? 1 - smoothing : 0.0) + smoothing / classes;
+      sum -= target * (logits[b][c].item<double>() - std::log(partition));
+    }
+  }
+  return sum / static_cast<double>(logits.size(0));
+}
+
+TEST(Objective, CrossEntropyWithAndWithoutSmoothing) {
+  const ModelOutput output = output_with({});
+  const at::Tensor labels = torch::tensor({2, 0, 3});
+  for (const double smoothing : {0.0, 0.3}) {
+    const Objective objective = compute_objective(output, labels, {smoothing, {}});
+    EXPECT_NEAR(objective.loss.item<double>(),
+                plain_cross_entropy(output.logits, labels, smoothing), 1e-6);
+    EXPECT_EQ(objective.terms.size(), 1u);
+  }
+}
+
+TEST(Objective, AddsWeightedAuxiliaryLossesMeanOverLayers) {
+  const at::Tensor a = randn({6, 4}, 2, torch::kFloat), b = randn({6, 4}, 3, torch::kFloat);
+  const ModelOutput output = output_with({a, b});
+  const at::Tensor labels = torch::tensor({0, 1, 2});
+  const Objective objective =
+      compute_objective(output, labels, {0.0, {{"importance", 0.5}, {"gshard", 2.0}}});
+  const double importance =
+      (importance_loss(a, 0).item<double>() + importance_loss(b, 0).item<double>()) / 2;
+  const double gshard = (gshard_loss(a, 0).item<double>() + gshard_loss(b, 0).item<double>()) / 2;
+  std::map<std::string, double> terms;
+  for (const auto& [name, term] : objective.terms) terms[name] = term.item<double>();
+  EXPECT_NEAR(terms.at("importance"), importance, 1e-6);
+  EXPECT_NEAR(terms.at("gshard"), gshard, 1e-6);
+  EXPECT_NEAR(objective.loss.item<double>(),
+              terms.at("cross_entropy") + 0.5 * importance + 2.0 * gshard, 1e-5);
+}
+
+TEST(Objective, IsZeroWithoutMoELayersAndRefusesUnknownNames) {
+  const at::Tensor labels = torch::tensor({0, 1, 2});
+  const Objective objective = compute_objective(output_with({}), labels, {0.0, {{"gshard", 1.0}}});
+  EXPECT_EQ(objective.terms.at(1).second.item<double>(), 0.0);
+  EXPECT_EQ(train_test::error_of([&] {
+              compute_objective(output_with({}), labels, {0.0, {{"gshart", 1.0}}});
+            }),
+            "usage: unknown auxiliary loss 'gshart'; did you mean 'gshard'?");
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Against plain loops in float64.
+#include "moesaic/train/optimizer.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/train/clip.h"
+#include "support/tensors.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::moesaic::testing::randn;
+using ::moesaic::train_test::error_of;
+using Numbers = std::vector<double>;
+
+Numbers numbers(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(torch::kDouble).contiguous();
+  return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
+}
+
+struct TwoParameters {
+  at::Tensor weight = randn({7, 5}, 1).requires_grad_();
+  at::Tensor bias = randn({5}, 2).requires_grad_();
+  Optimizer::NamedParameters named() { return {{"fc.weight", weight}, {"fc.bias", bias}}; }
+  void give_gradients(uint64_t seed) {
+    weight.mutable_grad() = randn({7, 5}, seed);
+    bias.mutable_grad() = randn({5}, seed + 100);
+  }
+};
+
+void expect_near(const at::Tensor& found, const Numbers& wanted) {
+  const Numbers values = numbers(found);
+  ASSERT_EQ(values.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(values[i], wanted[i], 1e-12) << i;
+}
+
+void sgd_loop(Numbers& p, Numbers& m, const Numbers& g, double lr, double mu, double decay) {
+  for (size_t i = 0; i < p.size(); ++i) {
+    m[i] = g[i] + mu * m[i];
+    p[i] -= lr * (m[i] + decay * p[i]);
+  }
+}
+
+void adamw_loop(Numbers& p, Numbers& m, Numbers& v, const Numbers& g, double lr,
+                const OptimizerConfig& c, double decay, int t) {
+  for (size_t i = 0; i < p.size(); ++i) {
+    m[i] = c.betas[0] * m[i] + (1 - c.betas[0]) * g[i];
+    v[i] = c.betas[1] * v[i] + (1 - c.betas[1]) * g[i] * g[i];
+    const double m_hat = m[i] / (1 - std::pow(c.betas[0], t));
+    const double v_hat = v[i] / (1 - std::pow(c.betas[1], t));
+    p[i] -= lr * (m_hat / (std::sqrt(v_hat) + c.eps) + decay * p[i]);
+  }
+}
+
+TEST(Optimizer, SgdFollowsThePlainLoop) {
+  TwoParameters setup;
+  OptimizerConfig config;
+  config.name = "sgd";
+  config.momentum = 0.8;
+  config.weight_decay = 0.1;
+  Optimizer optimizer(setup.named(), config);
+  Numbers w = numbers(setup.weight), b = numbers(setup.bias), mw(35), mb(5);
+  for (int t = 1; t <= 5; ++t) {
+    setup.give_gradients(t);
+    const double lr = 0.1 / t;
+    sgd_loop(w, mw, numbers(setup.weight.grad()), lr, 0.8, 0.1);
+    sgd_loop(b, mb, numbers(setup.bias.grad()), lr, 0.8, 0.0);  // a bias does not decay
+    optimizer.step(lr);
+    expect_near(setup.weight, w);
+    expect_near(setup.bias, b);
+  }
+  expect_near(optimizer.state().at("fc.weight.momentum"), mw);
+  EXPECT_EQ(optimizer.updates(), 5);
+}
+
+TEST(Optimizer, AdamWFollowsThePlainLoop) {
+  TwoParameters setup;
+  OptimizerConfig config;
+  config.betas = {0.8, 0.95};
+  config.eps = 1e-3;
+  config.weight_decay = 0.2;
+  Optimizer optimizer(setup.named(), config);
+  Numbers w = numbers(setup.weight), b = numbers(setup.bias), mw(35), vw(35), mb(5), vb(5);
+  for (int t = 1; t <= 6; ++t) {
+    setup.give_gradients(t);
+    const double lr = 0.05 * t;
+    adamw_loop(w, mw, vw, numbers(setup.weight.grad()), lr, config, 0.2, t);
+    adamw_loop(b, mb, vb, numbers(setup.bias.grad()), lr, config, 0.0, t);
+    optimizer.step(lr);
+    expect_near(setup.weight, w);
+    expect_near(setup.bias, b);
+  }
+  expect_near(optimizer.state().at("fc.weight.exp_avg"), mw);
+  expect_near(optimizer.state().at("fc.bias.exp_avg_sq"), vb);
+}
+
+TEST(Optimizer, DecayIsExcludedByThePatternsOnly) {
+  for (const bool exclude : {true, false}) {
+    TwoParameters setup;
+    OptimizerConfig config;
+    config.name = "sgd";
+    config.weight_decay = 0.5;
+    if (!exclude) config.no_decay.clear();
+    Optimizer optimizer({{"b1", setup.bias}}, config);
+    const Numbers before = numbers(setup.bias);
+    setup.bias.mutable_grad() = torch::zeros_like(setup.bias);
+    optimizer.step(0.1);
+    EXPECT_NEAR(numbers(setup.bias)[0], before[0] * (exclude ? 1.0 : 0.95), 1e-15);
+  }
+}
+
+TEST(Optimizer, DefaultPatternsSpareBiasesNormsAndEmbeddings) {
+  const std::vector<std::string> patterns = OptimizerConfig{}.no_decay;
+  for (const char* name : {"blocks.1.moe.experts.b1", "blocks.0.attention.qkv.bias", "cls",
+                           "position_embedding", "blocks.0.norm1.weight", "norm.weight"}) {
+    EXPECT_TRUE(matches_any(name, patterns)) << name;
+  }
+  for (const char* name : {"blocks.1.moe.experts.w1", "blocks.0.attention.qkv.weight",
+                           "blocks.1.moe.router.weight", "embedding.weight", "head.weight"}) {
+    EXPECT_FALSE(matches_any(name, patterns)) << name;
+  }
+}
+
+TEST(Optimizer, AParameterWithoutGradientStays) {
+  TwoParameters setup;
+  Optimizer optimizer(setup.named(), OptimizerConfig{});
+  const at::Tensor before = setup.weight.detach().clone();
+  setup.bias.mutable_grad() = torch::ones_like(setup.bias);
+  optimizer.step(0.1);
+  EXPECT_TRUE(torch::equal(setup.weight.detach(), before));
+  EXPECT_EQ(optimizer.gradients().size(), 1u);
+  optimizer.zero_grad();
+  EXPECT_TRUE(optimizer.gradients().empty());
+}
+
+TEST(Optimizer, GoesOnWithTheSameBitsFromItsState) {
+  for (const char* name : {"sgd", "adamw"}) {
+    TwoParameters through, saved;
+    OptimizerConfig config;
+    config.name = name;
+    config.weight_decay = 0.01;
+    Optimizer one(through.named(), config), two(saved.named(), config);
+    for (int t = 0; t < 3; ++t) {
+      through.give_gradients(t);
+      one.step(0.1);
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      saved.weight.copy_(through.weight);
+      saved.bias.copy_(through.bias);
+    }
+    two.load_state(one.state(), one.updates());
+    for (int t = 3; t < 6; ++t) {
+      through.give_gradients(t);
+      saved.give_gradients(t);
+      one.step(0.1);
+      two.step(0.1);
+    }
+    EXPECT_TRUE(torch::equal(through.weight, saved.weight)) << name;
+    EXPECT_TRUE(torch::equal(through.bias, saved.bias)) << name;
+  }
+}
+
+TEST(Optimizer, LoadsStrictly) {
+  TwoParameters setup;
+  Optimizer optimizer(setup.named(), OptimizerConfig{});
+  TensorMap state = optimizer.state();
+  const auto load = [&] { optimizer.load_state(state, 1); };
+  state["x.exp_avg"] = torch::zeros({1});
+  EXPECT_EQ(error_of(load), "failure: optimizer: unexpected 'x.exp_avg'");
+  state.erase("x.exp_avg");
+  state["fc.bias.exp_avg"] = torch::zeros({4});
+  EXPECT_EQ(error_of(load),
+            "failure: optimizer: 'fc.bias.exp_avg' must have the shape [5], found [4]");
+  state.erase("fc.bias.exp_avg");
+  EXPECT_EQ(error_of(load), "failure: optimizer: 'fc.bias.exp_avg' is missing");
+}
+
+TEST(Optimizer, UnknownNameIsRefused) {
+  OptimizerConfig config;
+  config.name = "adam";
+  EXPECT_EQ(error_of([&] { make_update_rule(config); }),
+            "usage: unknown optimizer 'adam'; did you mean 'adamw'?");
+}
+
+}  // namespace
+}  // namespace moesaic

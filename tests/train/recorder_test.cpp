@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/recorder.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using train_test::TempFolder;
+namespace fs = std::filesystem;
+
+std::string metrics(const TempFolder& folder) {
+  return read_text(folder / "run/metrics.jsonl");
+}
+
+TEST(Recorder, WritesALineForEachEvent) {
+  TempFolder folder;
+  Recorder recorder(folder / "run", 0);
+  recorder.write("train", 3, {{"phase", "a"}, {"loss", 0.5}});
+  recorder.write("eval", 4, {{"accuracy", 25}});
+  EXPECT_EQ(recorder.lines(), 2);
+  EXPECT_EQ(metrics(folder),
+            "{\"kind\":\"train\",\"step\":3,\"phase\":\"a\",\"loss\":0.5}\n"
+            "{\"kind\":\"eval\",\"step\":4,\"accuracy\":25}\n");
+}
+
+TEST(Recorder, CutsWhatFollowsTheKeptLines) {
+  for (const int64_t keep : {0, 1, 2, 3}) {
+    TempFolder folder;
+    fs::create_directories(folder / "run");
+    std::ofstream(folder / "run/metrics.jsonl") << "one\ntwo\nthree\nunfin";
+    Recorder recorder(folder / "run", keep);
+    EXPECT_EQ(recorder.lines(), keep);
+    const std::string all = "one\ntwo\nthree\n";
+    const size_t length[] = {0, 4, 8, 14};
+    EXPECT_EQ(metrics(folder), all.substr(0, length[keep]));
+    recorder.write("x", 1, nlohmann::ordered_json::object());
+    EXPECT_EQ(metrics(folder), all.substr(0, length[keep]) + "{\"kind\":\"x\",\"step\":1}\n");
+  }
+}
+
+TEST(Recorder, GoesOnWhereLinesAreMissing) {
+  TempFolder folder;
+  Recorder recorder(folder / "run", 7);
+  EXPECT_EQ(recorder.lines(), 0);
+}
+
+TEST(Recorder, RoundsToSevenDigits) {
+  EXPECT_EQ(rounded(0.123456789), 0.1234568);
+  EXPECT_EQ(rounded(0.0), 0.0);
+  EXPECT_EQ(rounded(123456789.0), 123456800.0);
+  EXPECT_EQ(rounded(-1.0), -1.0);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Same seed, same bits: twice, with any number of loader threads, and resumed at any step.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "moesaic/checkpoint/store.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::HasSubstr;
+
+/// A finished run that all tests compare with.
+const fs::path& reference() {
+  static const TempFolder folder;
+  static const bool trained = [] {
+    train(folder / "run");
+    return true;
+  }();
+  static const fs::path run = folder / "run";
+  EXPECT_TRUE(trained);
+  return run;
+}
+
+/// What is left of the reference run when a process dies right after its checkpoint of `step`.
+void copy_killed_after(int64_t step, const fs::path& to) {
+  fs::copy(reference(), to, fs::copy_options::recursive);
+  fs::remove_all(to / "best");
+  for (const auto& entry : fs::directory_iterator(to / "checkpoints")) {
+    const auto state = nlohmann::json::parse(read_text(entry.path() / "state.json"));
+    if (state["step"] > step) fs::remove_all(entry.path());
+  }
+}
+
+TEST(Resume, ASecondRunRepeatsEveryBit) {
+  TempFolder folder;
+  train(folder / "run");
+  expect_equal_bits(reference(), folder / "run");
+}
+
+TEST(Resume, AnotherSeedDoesNot) {
+  TempFolder folder;
+  train(folder / "run", {"seed=6"});
+  EXPECT_NE(bits(reference()).at("best/model.safetensors"),
+            bits(folder / "run").at("best/model.safetensors"));
+}
+
+TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
+  for (const char* threads : {"1", "2", "4"}) {
+    TempFolder folder;
+    train(folder / "run", {std::string("loader_threads=") + threads});
+    expect_equal_bits(reference(), folder / "run");
+  }
+}
+
+TEST(Resume, AtEveryStepGivesTheSameBits) {
+  for (int64_t step = 0; step <= 12; ++step) {
+    SCOPED_TRACE(step);
+    TempFolder folder;
+    copy_killed_after(step, folder / "run");
+    const TrainResult result = train(folder / "run", {}, true);
+    EXPECT_EQ(result.steps, 12);
+    if (step < 12) {
+      expect_equal_bits(reference(), folder / "run");
+    } else {
+      EXPECT_FALSE(fs::exists(folder / "run/best")) << "a complete run did something again";
+    }
+  }
+}
+
+TEST(Resume, OtherCheckpointsOnTheWayChangeNothing) {
+  TempFolder folder;
+  train(folder / "run", {"checkpoint_every=5", "keep_checkpoints=1"});
+  const auto first = bits(reference()), second = bits(folder / "run");
+  EXPECT_EQ(first, second);
+}
+
+TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
+  TempFolder folder;
+  copy_killed_after(8, folder / "run");
+  fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
+  train(folder / "run", {"keep_checkpoints=1"}, true);
+  EXPECT_EQ(bits(reference()), bits(folder / "run"));
+}
+
+TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
+  TempFolder folder;
+  copy_killed_after(8, folder / "run");
+  fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
+  StopSignal stop;
+  TrainerOptions options = options_for(folder / "run", true);
+  options.stop = &stop;
+  std::raise(SIGTERM);  // before the first step: only what resuming itself did is left
+  const RunConfig config = config_of(four_phases(), {"keep_checkpoints=1"});
+  EXPECT_EQ(Trainer(config, options).run().signal, SIGTERM);
+  EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_8"));
+  verify_checkpoint(folder / "run/checkpoints/step_7");
+}
+
+TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
+  TempFolder folder;
+  copy_killed_after(4, folder / "run");
+  EXPECT_THAT(error_of([&] { train(folder / "run", {"phases.0.optimizer.lr=1"}, true); }),
+              HasSubstr("'phases.0.optimizer.lr' was 0.01 when the run began and is 1.0 now"));
+  EXPECT_THAT(error_of([&] { train(folder / "run", {"model.encoder.mlp_dim=16"}, true); }),
+              HasSubstr("'model.encoder.mlp_dim'"));
+  train(folder / "run", {"loader_threads=2", "checkpoint_every=3", "keep_checkpoints=3"}, true);
+  const auto first = bits(reference()), second = bits(folder / "run");
+  EXPECT_EQ(first, second);
+}
+
+TEST(Resume, AnEmptyFolderBeginsTheRun) {
+  TempFolder folder;
+  EXPECT_EQ(train(folder / "run", {}, true).steps, 12);
+  expect_equal_bits(reference(), folder / "run");
+}
+
+/// Runs until it is complete or `picture` pictures of `split` were read, when `signal` comes.
+TrainResult train_until(const fs::path& run, bool resume, const std::string& split, int picture,
+                        int signal) {
+  int pictures = 0;
+  const StopSignal stop;
+  TrainerOptions options = options_for(run, resume);
+  options.stop = &stop;
+  options.open = [&](std::string_view name, std::string_view opened) {
+    return std::make_shared<WatchedDataset>(open_tiny(name, opened), [&, counts = opened == split] {
+      if (counts && pictures++ == picture) std::raise(signal);
+    });
+  };
+  return Trainer(config_of(four_phases()), options).run();
+}
+
+void expect_saved(const TrainResult& result) {
+  EXPECT_EQ(result.checkpoint.filename(), "step_" + std::to_string(result.steps));
+  verify_checkpoint(result.checkpoint);
+}
+
+TEST(Resume, AfterASignalInTheMidstOfAStep) {
+  for (const int picture : {0, 3, 4, 15, 23, 24, 35, 36, 53}) {
+    SCOPED_TRACE(picture);
+    TempFolder folder;
+    const TrainResult stopped = train_until(folder / "run", false, "train", picture, SIGINT);
+    EXPECT_EQ(stopped.signal, SIGINT);
+    EXPECT_EQ(stopped.steps, picture < 36 ? picture / 4 + 1 : 9 + (picture - 36) / 6 + 1);
+    expect_saved(stopped);
+    EXPECT_EQ(train(folder / "run", {}, true).signal, 0);
+    expect_equal_bits(reference(), folder / "run");
+  }
+}
+
+TEST(Resume, AfterASignalInTheMidstOfAnEvaluation) {
+  const std::vector<int64_t> steps = {4, 6, 9, 9, 12};  // when the five evaluations happen
+  for (int picture = 0; picture < 45; picture += 4) {
+    SCOPED_TRACE(picture);
+    TempFolder folder;
+    const TrainResult stopped = train_until(folder / "run", false, "test", picture, SIGTERM);
+    EXPECT_EQ(stopped.signal, SIGTERM);
+    EXPECT_EQ(stopped.steps, steps.at(static_cast<size_t>(picture) / 9));
+    expect_saved(stopped);
+    train(folder / "run", {}, true);
+    expect_equal_bits(reference(), folder / "run");
+  }
+}
+
+TEST(Resume, AfterASignalInEverySingleStep) {
+  TempFolder folder;
+  int stops = 0;
+  while (train_until(folder / "run", stops > 0, "train", 1, SIGTERM).signal == SIGTERM) {
+    ASSERT_LE(++stops, 12);
+  }
+  EXPECT_EQ(stops, 12);
+  expect_equal_bits(reference(), folder / "run");
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::HasSubstr;
+using train_test::config_of;
+using train_test::error_of;
+using train_test::four_phases;
+
+TEST(RunConfig, ReadsPhasesAndKeepsDefaults) {
+  const RunConfig config = config_of(four_phases());
+  ASSERT_EQ(config.phases.size(), 4u);
+  EXPECT_EQ(config.phases[0].optimizer.weight_decay, 0.05);
+  EXPECT_TRUE(config.phases[1].on_entry.new_head);
+  EXPECT_EQ(config.phases[1].optimizer.momentum, 0.9);
+  EXPECT_EQ(config.phases[2].on_entry.prune->criterion, "router-norm-change");
+  EXPECT_EQ(config.phases[3].epochs, 1);
+  EXPECT_EQ(config.phases[3].trains, std::vector<std::string>{".*"});
+}
+
+TEST(RunConfig, RoundTripsThroughJson) {
+  const auto json = to_json(config_of(four_phases()));
+  EXPECT_EQ(to_json(parse<RunConfig>(Value::from_json(json, "x"))).dump(), json.dump());
+}
+
+TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"phases.0.epochs=2", "'epochs' and 'steps' exclude one another"},
+      {"phases.recover.epochs=null", "'epochs' or 'steps' must be given"},
+      {"phases.1.name=pretrain", "two phases are 'pretrain'"},
+      {"phases.1.name=../up", "letters, digits"},
+      {"phases.1.name=.hidden", "not begin with '.'"},
+      {"phases.1.name=step_3", "'step_'"},
+      {"name=a/b", "letters, digits"},
+      {"model=null", "'model' or 'init' must be given"},
+      {"phases.0.trains=[\"(\"]", "no regular expression"},
+      {"phases.0.optimizer.no_decay=[\"(\"]", "no regular expression"},
+      {"phases.0.optimizer.betas=[0.9]", "two numbers"},
+      {"phases.0.aux_losses={\"importanse\": 1}", "did you mean 'importance'?"},
+      {"phases.0.optimizer.name=adam", "adamw"},
+      {"phases.0.optimizer.learning_rate=1", "did you mean 'lr'?"},
+      {"phases.0.schedule.name=cosinus", "cosine"},
+      {"phases.2.on_entry.prune={}", "missing"},
+      {"phases.0.batch_size=0", "batch_size"},
+      {"phases=[]", "phases"},
+  };
+  for (const auto& [change, wanted] : cases) {
+    const std::string error = error_of([&] { config_of(four_phases(), {change}); });
+    EXPECT_THAT(error, HasSubstr(wanted)) << change;
+    EXPECT_THAT(error, ::testing::StartsWith("usage: ")) << change;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+}
+
+TEST(RunConfig, NamesTheFirstSettingThatChanged) {
+  const auto started = to_json(config_of(four_phases()));
+  const auto changed = [&](const std::string& change) {
+    const auto now = to_json(config_of(four_phases(), {change}));
+    return error_of([&] { check_same_run(started, now, "run"); });
+  };
+  EXPECT_THAT(changed("phases.finetune.optimizer.lr=0.5"),
+              HasSubstr("'phases.1.optimizer.lr' was 0.05 when the run began and is 0.5 now"));
+  EXPECT_THAT(changed("seed=6"), HasSubstr("'seed' was 5"));
+  EXPECT_THAT(changed("model.hidden_size=16"), HasSubstr("'model.hidden_size' was 8"));
+  EXPECT_THAT(changed("phases.0.aux_losses.gshard=1"), HasSubstr("'phases.0.aux_losses.gshard'"));
+  EXPECT_THAT(changed("phases.2.on_entry.prune=null"), HasSubstr("'phases.2.on_entry.prune'"));
+  EXPECT_THAT(changed("model.classifier=gap"), HasSubstr("'model.classifier' was absent"));
+  for (const char* free : {"loader_threads=3", "checkpoint_every=7", "keep_checkpoints=1"}) {
+    EXPECT_EQ(changed(free), "no error") << free;
+  }
+}
+
+TEST(RunConfig, HelpNamesEverySetting) {
+  const std::string help = help_text<RunConfig>();
+  for (const char* key : {"phases[].optimizer.weight_decay", "phases[].on_entry.prune.keep",
+                          "keep_checkpoints", "phases[].schedule.warmup_steps"}) {
+    EXPECT_THAT(help, HasSubstr(key));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that take milliseconds: pictures of 4 x 4 pixels in memory, a network of a few hundred
+// numbers, and ways to look at what a run left.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/random.h"
+#include "moesaic/config/document.h"
+#include "moesaic/train/trainer.h"
+
+namespace moesaic::train_test {
+
+namespace fs = std::filesystem;
+
+/// A fresh folder that goes away with the object.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = ::testing::TempDir() + "moesaic-train-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+/// Pictures whose class shows in one quarter of them, with noise all over.
+inline std::shared_ptr<const Dataset> quarters(const std::string& name, const std::string& split,
+                                               int64_t classes, int64_t images) {
+  DatasetInfo info{name, split, "", {}, 1, 4, 4, {0.4}, {0.3}};
+  for (int64_t c = 0; c < classes; ++c) info.classes.push_back("class " + std::to_string(c));
+  CounterRng rng(split == "train" ? 3 : 4, stream_id(name), 0);
+  std::vector<uint8_t> pixels, labels;
+  for (int64_t i = 0; i < images; ++i) {
+    labels.push_back(static_cast<uint8_t>(i % classes));
+    for (int64_t p = 0; p < 16; ++p) {
+      const bool lit = (p / 8) * 2 + (p % 4) / 2 == i % classes;
+      pixels.push_back(static_cast<uint8_t>((lit ? 120 : 0) + rng.below(120)));
+    }
+  }
+  return make_memory_dataset(info, pixels, labels);
+}
+
+/// "three" and "two" classes, 18 pictures to train, 9 to test; any other name is unknown.
+inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::string_view split) {
+  if (name != "three" && name != "two") fail_usage("unknown dataset '{}'", name);
+  const int64_t images = split == "train" ? 18 : 9;
+  return quarters(std::string(name), std::string(split), name == "three" ? 3 : 2, images);
+}
+
+/// Calls `before` ahead of every picture that is read.
+class WatchedDataset : public Dataset {
+ public:
+  WatchedDataset(std::shared_ptr<const Dataset> base, std::function<void()> before)
+      : Dataset(base->info()), base_(std::move(base)), before_(std::move(before)) {}
+  int64_t size() const override { return base_->size(); }
+  int64_t label(int64_t index) const override { return base_->label(index); }
+  void image(int64_t index, uint8_t* out) const override {
+    before_();
+    base_->image(index, out);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> base_;
+  std::function<void()> before_;
+};
+
+inline const char* const kModel = R"({"name": "vmoe", "image_size": 4, "patch_size": 2,
+    "hidden_size": 8, "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8,
+    "moe": {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2}}}})";
+
+/// Twelve steps through every kind of phase: 6, 3, 0 and 3.
+inline std::string four_phases() {
+  return std::string(R"({
+  "name": "tiny", "seed": 5, "log_every": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
+  "evaluate_batch_size": 4, "loader_threads": 0, "model": )") +
+         kModel + R"(,
+  "phases": [
+    {"name": "pretrain", "data": "three", "batch_size": 4, "steps": 6, "clip_norm": 1.0,
+     "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.05},
+     "schedule": {"name": "cosine", "warmup_steps": 2},
+     "aux_losses": {"importance": 0.01, "gshard": 0.02}, "augment": {"flip": true, "shift": 1}},
+    {"name": "finetune", "data": "two", "batch_size": 4, "steps": 3, "label_smoothing": 0.1,
+     "optimizer": {"name": "sgd", "lr": 0.05}, "on_entry": {"new_head": true}},
+    {"name": "prune", "data": "two", "steps": 0,
+     "on_entry": {"prune": {"keep": 0.5, "pretrained": "pretrain"}}},
+    {"name": "recover", "data": "two", "batch_size": 6, "epochs": 1,
+     "optimizer": {"name": "adamw", "lr": 0.003}, "evaluate": true}
+  ]})";
+}
+
+inline RunConfig config_of(const std::string& json, const std::vector<std::string>& changes = {}) {
+  Document document = Document::from_text(json, "recipe.json");
+  for (const std::string& change : changes) document.set(change);
+  return parse<RunConfig>(document.root());
+}
+
+inline TrainerOptions options_for(const fs::path& out, bool resume = false) {
+  TrainerOptions options;
+  options.out = out;
+  options.resume = resume;
+  options.progress = false;
+  options.open = open_tiny;
+  return options;
+}
+
+inline TrainResult train(const fs::path& out, const std::vector<std::string>& changes = {},
+                         bool resume = false) {
+  return Trainer(config_of(four_phases(), changes), options_for(out, resume)).run();
+}
+
+/// All bits that a finished run must repeat. config.json is left out: it says how many threads made
+/// the batches.
+inline std::map<std::string, std::string> bits(const fs::path& run) {
+  std::map<std::string, std::string> found;
+  found["metrics.jsonl"] = read_text(run / "metrics.jsonl");
+  for (const char* folder : {"checkpoints/pretrain", "checkpoints/finetune", "checkpoints/prune",
+                             "checkpoints/recover", "checkpoints/step_12", "best"}) {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+      found[std::string(folder) + "/" + file] = read_text(run / folder / file);
+    }
+  }
+  return found;
+}
+
+inline void expect_equal_bits(const fs::path& a, const fs::path& b) {
+  const auto first = bits(a), second = bits(b);
+  for (const auto& [name, text] : first) {
+    EXPECT_TRUE(text == second.at(name)) << name << " differs";
+  }
+}
+
+/// What `action` throws, with its kind as a prefix: "usage: ..." or "failure: ...".
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return (error.kind() == ErrorKind::usage ? "usage: " : "failure: ") + std::string(error.what());
+  }
+  return "no error";
+}
+
+}  // namespace moesaic::train_test

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run does and leaves, and what it refuses.
+#include "moesaic/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "moesaic/checkpoint/store.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<nlohmann::ordered_json> metrics(const fs::path& run) {
+  std::vector<nlohmann::ordered_json> lines;
+  std::istringstream text(read_text(run / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) {
+    lines.push_back(nlohmann::ordered_json::parse(line));
+  }
+  return lines;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string refusal(const std::vector<std::string>& changes) {
+  TempFolder folder;
+  const std::string error = error_of([&] { train(folder / "run", changes); });
+  EXPECT_FALSE(fs::exists(folder / "run")) << "something was written";
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  return error;
+}
+
+TEST(Trainer, GoesThroughEveryKindOfPhase) {
+  TempFolder folder;
+  const TrainResult result = train(folder / "run", {"keep_checkpoints=2"});
+  EXPECT_EQ(result.steps, 12);
+  EXPECT_EQ(result.signal, 0);
+  ASSERT_TRUE(result.evaluation);
+  EXPECT_EQ(
+      names_in(folder / "run/checkpoints"),
+      (std::vector<std::string>{"finetune", "prune", "pretrain", "recover", "step_11", "step_12"}));
+  const auto pretrained = load_model(folder / "run/checkpoints/pretrain");
+  const auto finetuned = load_model(folder / "run/checkpoints/finetune");
+  const auto pruned = load_model(folder / "run/checkpoints/prune");
+  EXPECT_EQ(pretrained->classes(), 3);
+  EXPECT_EQ(finetuned->classes(), 2);
+  EXPECT_EQ(pretrained->moe_blocks()[0].layer->kept().size(), 4u);
+  EXPECT_EQ(pruned->moe_blocks()[0].layer->kept().size(), 2u);
+  EXPECT_TRUE(torch::equal(finetuned->named_parameters()["head.weight"],
+                           pruned->named_parameters()["head.weight"]));
+  EXPECT_EQ(load_model(folder / "run/best")->classes(), 2);
+}
+
+TEST(Trainer, CheckpointsSayWhatTheyAre) {
+  TempFolder folder;
+  train(folder / "run");
+  const Checkpoint checkpoint = load_checkpoint(folder / "run/checkpoints/prune");
+  EXPECT_EQ(checkpoint.config["data"], "two");
+  EXPECT_EQ(checkpoint.config["classes"], (std::vector<std::string>{"class 0", "class 1"}));
+  EXPECT_EQ(checkpoint.config["model"]["encoder"]["moe"]["kept_experts"]["1"].size(), 2u);
+  EXPECT_EQ(checkpoint.config["run"],
+            nlohmann::ordered_json::parse(read_text(folder / "run/config.json")));
+  EXPECT_EQ(checkpoint.state["step"], 9);
+  EXPECT_EQ(checkpoint.state["phase"], "prune");
+  EXPECT_EQ(checkpoint.state["phase_complete"], true);
+  const Checkpoint pretrain = load_checkpoint(folder / "run/checkpoints/pretrain");
+  EXPECT_TRUE(pretrain.optimizer.contains("head.weight.exp_avg_sq"));
+  const Checkpoint on_the_way = load_checkpoint(folder / "run/checkpoints/step_5");
+  EXPECT_EQ(on_the_way.state["epoch"], 1);
+  EXPECT_EQ(on_the_way.state["batch"], 1);
+  EXPECT_EQ(on_the_way.state["phase_step"], 5);
+}
+
+TEST(Trainer, WritesMetricsOfEachKind) {
+  TempFolder folder;
+  train(folder / "run");
+  std::map<std::string, int> kinds;
+  for (const auto& line : metrics(folder / "run")) ++kinds[line["kind"]];
+  EXPECT_EQ(kinds, (std::map<std::string, int>{{"train", 5}, {"eval", 5}, {"prune", 1}}));
+  const auto first = metrics(folder / "run").at(0);
+  EXPECT_EQ(first["kind"], "eval");
+  EXPECT_EQ(first["step"], 4);
+  const auto train_line = metrics(folder / "run").at(1);
+  EXPECT_EQ(train_line["step"], 5);
+  EXPECT_EQ(train_line["epoch"], 1.25);
+  for (const char* key :
+       {"loss", "cross_entropy", "importance", "gshard", "accuracy", "grad_norm", "lr"}) {
+    EXPECT_TRUE(train_line.contains(key)) << key;
+  }
+}
+
+TEST(Trainer, LearnsATaskThatCanBeLearned) {
+  TempFolder folder;
+  const TrainResult result =
+      train(folder / "run", {"phases.0.steps=150", "phases.1.steps=60", "checkpoint_every=0",
+                             "phases.recover.epochs=20"});
+  EXPECT_EQ(result.evaluation->accuracy, 100.0);
+  EXPECT_EQ(metrics(folder / "run").back()["accuracy"], 100.0);
+}
+
+TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
+  TempFolder folder;
+  train(folder / "run", {"phases.recover.epochs=10"});
+  double best = -1;
+  int64_t step = 0;
+  for (const auto& line : metrics(folder / "run")) {
+    if (line["kind"] == "eval" && line["phase"] == "recover" && line["accuracy"] > best) {
+      best = line["accuracy"];
+      step = line["step"];
+    }
+  }
+  EXPECT_EQ(load_checkpoint(folder / "run/best").state["step"], step);
+  EXPECT_EQ(load_checkpoint(folder / "run/best").state["best_step"], step);
+}
+
+TEST(Trainer, TrainsOnlyWhatThePhaseNames) {
+  TempFolder folder;
+  train(folder / "run", {"phases.finetune.trains=[\"^head\", \"router\"]"});
+  const auto before = load_model(folder / "run/checkpoints/pretrain")->named_parameters();
+  const auto after = load_model(folder / "run/checkpoints/finetune")->named_parameters();
+  for (const auto& item : before) {
+    if (item.key().starts_with("head")) continue;
+    const bool changed = !torch::equal(item.value(), after[item.key()]);
+    EXPECT_EQ(changed, item.key().find("router") != std::string::npos) << item.key();
+  }
+  EXPECT_TRUE(after["head.weight"].ne(0).any().item<bool>());
+}
+
+TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
+  TempFolder folder;
+  train(folder / "first");
+  const std::string init = "init=" + (folder / "first/checkpoints/finetune").string();
+  const std::vector<std::string> one_phase = {
+      init, "phases=[{\"name\": \"more\", \"data\": \"two\", \"steps\": 0}]"};
+  const auto wanted = load_model(folder / "first/checkpoints/finetune")->named_parameters();
+  for (const std::string model : {"model=null", "model.classes=2"}) {
+    std::vector<std::string> changes = one_phase;
+    changes.push_back(model);
+    train(folder / model, changes);
+    const auto found = load_model(folder / model)->named_parameters();
+    for (const auto& item : wanted) EXPECT_TRUE(torch::equal(item.value(), found[item.key()]));
+  }
+  // With a new head the old one may have other classes, else not.
+  train(folder / "head", {init, "model.classes=3", "phases.0.on_entry.new_head=true"});
+  EXPECT_EQ(load_model(folder / "head/checkpoints/pretrain")->classes(), 3);
+  const std::string error = error_of([&] { train(folder / "strict", {init}); });
+  EXPECT_THAT(error, HasSubstr("head.weight"));
+  EXPECT_FALSE(fs::exists(folder / "strict"));
+}
+
+TEST(Trainer, RefusesClassesThatDifferBeforeTraining) {
+  EXPECT_EQ(refusal({"phases.finetune.on_entry.new_head=false"}),
+            "usage: phase 'finetune': 'two' has 2 classes, the model has 3; set \"on_entry\": "
+            "{\"new_head\": true} or the model's classes");
+}
+
+TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {
+  EXPECT_THAT(refusal({"phases.recover.data=four"}), HasSubstr("unknown dataset 'four'"));
+  EXPECT_THAT(refusal({"model.image_size=8"}), HasSubstr("1 x 4 x 4"));
+  EXPECT_THAT(refusal({"model.name=vmoo"}), HasSubstr("vmoe"));
+  EXPECT_THAT(refusal({"phases.0.trains=[\"heat\"]"}), HasSubstr("'heat'"));
+  EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=pretrian"}),
+              HasSubstr("did you mean 'pretrain'?"));
+  EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=recover"}), HasSubstr("earlier"));
+  EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=\"\""}), HasSubstr("pretrained"));
+  EXPECT_THAT(refusal({"phases.prune.on_entry.prune.criterion=magnitud"}),
+              HasSubstr("did you mean 'magnitude'?"));
+  EXPECT_THAT(refusal({"phases.prune.on_entry.prune.keep=2.5"}), StartsWith("usage: "));
+  EXPECT_THAT(refusal({"init=/nowhere"}), HasSubstr("/nowhere"));
+}
+
+TEST(Trainer, RefusesADeviceThatThisBuildDoesNotHave) {
+  TempFolder folder;
+  for (const char* device : {"cuda", "tpu"}) {
+    TrainerOptions options = options_for(folder / "run");
+    options.device = device;
+    const auto make = [&] { Trainer(config_of(four_phases()), options); };
+    EXPECT_THAT(error_of(make), ::testing::AllOf(StartsWith("usage: "), HasSubstr("cpu")));
+  }
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
+TEST(Trainer, RefusesAFolderThatHoldsSomething) {
+  TempFolder folder;
+  fs::create_directories(folder / "run");
+  write_atomic(folder / "run/notes.txt", "mine");
+  const std::string error = error_of([&] { train(folder / "run"); });
+  EXPECT_THAT(error,
+              ::testing::AllOf(StartsWith("usage: "), HasSubstr("--resume"), HasSubstr("--out")));
+  EXPECT_EQ(names_in(folder / "run"), std::vector<std::string>{"notes.txt"});
+}
+
+TEST(Trainer, RefusesAFolderThatIsInUse) {
+  TempFolder folder;
+  train(folder / "run");
+  const LockFile lock(folder / "run");
+  EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }), HasSubstr("in use by process"));
+}
+
+TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
+  TempFolder folder;
+  const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}",
+                                          "phases.0.optimizer.lr=1e30"};
+  const std::string error = error_of([&] { train(folder / "dense", dense); });
+  EXPECT_THAT(error, HasSubstr("failure: phase 'pretrain', step "));
+  EXPECT_THAT(error, HasSubstr("the last checkpoint is"));
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  for (const auto& item : load_model(folder / "dense")->named_parameters()) {
+    EXPECT_TRUE(item.value().isfinite().all().item<bool>()) << item.key();
+  }
+  const std::string routed =
+      error_of([&] { train(folder / "routed", {"phases.0.optimizer.lr=1e30"}); });
+  EXPECT_THAT(routed, HasSubstr("failure: phase 'pretrain', step "));
+}
+
+TEST(Trainer, StopsAtPicturesThatAreNotFinite) {
+  TempFolder folder;
+  TrainerOptions options = options_for(folder / "run");
+  options.open = [](std::string_view name, std::string_view split) {
+    DatasetInfo info = open_tiny(name, split)->info();
+    info.std = {1e-45};
+    return make_memory_dataset(info, std::vector<uint8_t>(16 * 12, 255),
+                               {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
+  };
+  const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}"};
+  const std::string error =
+      error_of([&] { Trainer(config_of(four_phases(), dense), options).run(); });
+  EXPECT_EQ(error, "failure: phase 'pretrain', step 1: loss is nan; there is no checkpoint yet");
+  EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
+}
+
+TEST(Trainer, DescribesARunWithoutStartingIt) {
+  const RunConfig config = config_of(four_phases());
+  Datasets datasets(open_tiny);
+  const auto model = build_initial_model(config);
+  const auto phases = plan_phases(config, *model, datasets);
+  ASSERT_EQ(phases.size(), 4u);
+  EXPECT_EQ(phases[0].batches_per_epoch, 4);
+  EXPECT_EQ(phases[3].steps, 3);
+  EXPECT_EQ(phases[1].classes, 2);
+  EXPECT_EQ(phases[0].trained, model->parameter_count());
+  const std::string text = describe_run(config, *model, phases);
+  for (const char* part : {"tiny", "vmoe", "parameters", "FLOPs/image", "pretrain", "new head",
+                           "keep 0.5 by router-norm-change"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network applied to a file of pictures.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "moesaic/models/model.h"
+
+namespace moesaic {
+
+struct PredictOptions {
+  bool routing = false;      ///< also what each MoE layer decided
+  int64_t batch_size = 256;  ///< pictures at a time; all of them where experts have a capacity
+};
+
+/// images_BCHW: [B, C, H, W] float32, normalised. Returns "logits" [B, classes], "pre_logits" [B,
+/// d] and, with `routing`, for the MoE layer of each block i "routing.<i>.logits" [T, E] and
+/// "routing.<i>.combine" [T, E]: the weight with which expert e's output is added to token t, 0
+/// where it is not routed there, was dropped, or was pruned. Tokens run image by image.
+///
+/// Where experts have a capacity, pictures of one batch compete for it, so all of them form one
+/// batch.
+std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
+                                          const PredictOptions& options = {});
+
+/// Reads `images` from a safetensors file and writes what predict() returns to another, atomically.
+/// Throws Error in one line for a missing tensor, another dtype or shape.
+void predict_file(Model& model, const std::filesystem::path& input,
+                  const std::filesystem::path& output, const PredictOptions& options = {});
+
+}  // namespace moesaic

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/info.h"
+
+#include <algorithm>
+
+#include "moesaic/base/log.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
+#include "moesaic/data/catalog.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool is_described(const std::string& dataset) {
+  const std::vector<std::string> names = dataset_names();
+  return std::find(names.begin(), names.end(), dataset) != names.end();
+}
+
+Json preprocess(const Model& model, const ExportInfo& info) {
+  Json json;
+  json["dataset"] = info.dataset.empty() ? Json() : Json(info.dataset);
+  json["input_size"] = model.input_shape();
+  json["rescale_factor"] = 1.0 / 255.0;
+  json["mean"] = info.mean.empty() ? Json() : Json(info.mean);
+  json["std"] = info.std.empty() ? Json() : Json(info.std);
+  return json;
+}
+
+}  // namespace
+
+ExportInfo export_info(const std::filesystem::path& checkpoint) {
+  const Document config = Document::from_file(resolve_checkpoint(checkpoint) / "config.json");
+  ExportInfo info;
+  if (const Value* classes = config.root().find("classes"); classes && !classes->is_null()) {
+    for (const Value& name : classes->items("classes")) {
+      info.classes.push_back(name.as_string("classes"));
+    }
+  }
+  if (const Value* data = config.root().find("data"); data && !data->is_null()) {
+    info.dataset = data->as_string("data");
+  }
+  if (info.dataset.empty()) return info;
+  if (!is_described(info.dataset)) {
+    log_warning("data set '{}' is not described here: mean and std are left out", info.dataset);
+    return info;
+  }
+  const DatasetSpec spec = load_base_spec(info.dataset);
+  info.mean = spec.mean;
+  info.std = spec.std;
+  return info;
+}
+
+std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info) {
+  return {{"config.json", model.config().dump(2) + "\n"},
+          {"labels.json", Json(info.classes).dump(2) + "\n"},
+          {"preprocess.json", preprocess(model, info).dump(2) + "\n"}};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/predict.h"
+
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/formats/safetensors.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_capacity(const Model& model) {
+  const auto blocks = model.moe_blocks();
+  return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
+    return block.layer->options().choice.capacity_factor > 0.0;
+  });
+}
+
+/// [T, E] from the kept experts' [T, K].
+at::Tensor combine_of_all(const RoutingRecord& record) {
+  const at::Tensor kept = torch::tensor(record.kept, torch::kLong);
+  return torch::zeros_like(record.logits_TE).index_copy_(1, kept, combine_weights(record.routing));
+}
+
+using Parts = std::map<std::string, std::vector<at::Tensor>>;
+
+void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& parts) {
+  const ModelOutput out = model.forward(images);
+  parts["logits"].push_back(out.logits);
+  parts["pre_logits"].push_back(out.pre_logits);
+  if (!routing) return;
+  for (const RoutingRecord& record : out.routings) {
+    const std::string name = "routing." + std::to_string(record.block);
+    parts[name + ".logits"].push_back(record.logits_TE);
+    parts[name + ".combine"].push_back(combine_of_all(record));
+  }
+}
+
+std::string names_in(const safetensors::File& file) {
+  std::vector<std::string> names;
+  for (const auto& entry : file.entries()) names.push_back(entry.name);
+  return did_you_mean("images", names);
+}
+
+/// The entry, once it is what the model takes; nothing is read before.
+const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
+                                        const fs::path& path) {
+  const safetensors::Entry* entry = file.find("images");
+  if (entry == nullptr) fail("{}: no tensor 'images'; {}", path.string(), names_in(file));
+  if (entry->dtype != "F32") {
+    fail("{}: 'images' must be F32, normalised, found {}", path.string(), entry->dtype);
+  }
+  const std::vector<int64_t> shape = model.input_shape();
+  const bool fits =
+      entry->shape.size() == 4 && std::equal(shape.begin(), shape.end(), entry->shape.begin() + 1);
+  if (!fits) {
+    fail("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
+         fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
+  }
+  return *entry;
+}
+
+at::Tensor read_images(const Model& model, const fs::path& path) {
+  const safetensors::File file(path);
+  const safetensors::Entry& entry = checked_entry(file, model, path);
+  at::Tensor images = torch::empty(entry.shape, torch::kFloat);
+  const auto bytes = file.bytes(entry);
+  if (!bytes.empty()) std::memcpy(images.mutable_data_ptr(), bytes.data(), bytes.size());
+  return images;
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
+                                          const PredictOptions& options) {
+  if (options.batch_size < 1) {
+    fail_usage("predict: batch_size must be at least 1, found {}", options.batch_size);
+  }
+  const torch::NoGradGuard no_grad;
+  const int64_t count = images_BCHW.size(0);
+  const int64_t batch = has_capacity(model) ? std::max<int64_t>(count, 1) : options.batch_size;
+  Parts parts;
+  int64_t begin = 0;
+  do {  // once even without a picture: the outputs' shapes come from the model
+    const int64_t size = std::min(batch, count - begin);
+    add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);
+    begin += size;
+  } while (begin < count);
+  std::map<std::string, at::Tensor> outputs;
+  for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
+  return outputs;
+}
+
+void predict_file(Model& model, const fs::path& input, const fs::path& output,
+                  const PredictOptions& options) {
+  write_tensors(output, predict(model, read_images(model, input), options));
+}
+
+}  // namespace moesaic

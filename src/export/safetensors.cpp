@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/safetensors.h"
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/document.h"
+#include "moesaic/formats/safetensors.h"
+#include "moesaic/models/registry.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Metadata = std::map<std::string, std::string>;
+
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kConfig = "config.json";
+
+/// Readers in other languages ask which framework's tensors these are.
+Metadata format_mark() {
+  return {{"format", "pt"}};
+}
+
+void write_folder(const Model& model, const fs::path& out, const ExportInfo& info) {
+  if (fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
+    fail_usage("export: '{}' is there already; give a new or an empty folder, or FILE.safetensors",
+               out.string());
+  }
+  StagedDirectory staged(out);
+  write_tensors(staged.path() / kWeights, state_of(model), format_mark());
+  for (const auto& [name, text] : side_files(model, info)) {
+    write_atomic(staged.path() / name, std::string_view(text));
+  }
+  staged.commit();
+}
+
+void write_file(const Model& model, const fs::path& out, const ExportInfo& info) {
+  Metadata metadata = format_mark();
+  for (const auto& [name, text] : side_files(model, info)) {
+    metadata[fs::path(name).stem().string()] = text;
+  }
+  write_tensors(out, state_of(model), metadata);
+}
+
+Document config_in(const fs::path& weights) {
+  const safetensors::File file(weights);
+  const auto config = file.metadata().find("config");
+  if (config == file.metadata().end()) {
+    fail("{}: its metadata has no model configuration under 'config'", weights.string());
+  }
+  return Document::from_text(config->second, weights.string() + " (config)");
+}
+
+}  // namespace
+
+void export_safetensors(const Model& model, const fs::path& out, const ExportInfo& info) {
+  if (out.extension() == ".safetensors") {
+    write_file(model, out, info);
+  } else {
+    write_folder(model, out, info);
+  }
+}
+
+std::shared_ptr<Model> load_exported(const fs::path& path) {
+  const bool folder = fs::is_directory(path);
+  const fs::path weights = folder ? path / kWeights : path;
+  const Document config = folder ? Document::from_file(path / kConfig) : config_in(path);
+  std::shared_ptr<Model> model = build_model(config.root(), 0);
+  load_state(*model, read_tensors(weights), weights.string());
+  return model;
+}
+
+}  // namespace moesaic

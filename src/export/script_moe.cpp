@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mixture-of-experts layer: ops/route.h, ops/dispatch.h, ops/grouped_mlp.h and ops/combine.h in
+// terms of aten.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "script_module.h"
+
+namespace moesaic::script {
+namespace {
+
+constexpr char kRouter[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.mm(x, self.weight.t())
+)";
+
+// counts[e] consecutive rows belong to expert e. An expert without rows costs nothing.
+constexpr char kExperts[] = R"(
+def forward(self, rows: Tensor, counts: List[int]) -> Tensor:
+    outputs = [rows[:0]]
+    for x, w1, b1, w2, b2 in zip(rows.split(counts), self.w1.unbind(0), self.b1.unbind(0),
+                                 self.w2.unbind(0), self.b2.unbind(0)):
+        if x.size(0) > 0:
+            hidden = torch.addmm(b1, x, w1)
+            outputs.append(torch.addmm(b2, torch.{activation}, w2))
+    return torch.cat(outputs)
+)";
+
+// has_room(choice [T, k]) -> bool [T, k]. A queue holds all first choices before the second ones,
+// each rank in token order; a stable sort lays the queues side by side. Every expert has one queue,
+// or one for each group of tokens.
+constexpr char kRoom[] = R"(
+def capacity(self, tokens: int) -> int:
+    rows = torch.ceil(float(tokens) * {k}.0 * {factor} / {experts}.0)
+    return (rows + 3) // 4 * 4
+
+def has_room(self, choice: Tensor) -> Tensor:
+    tokens = choice.size(0)
+    queue = choice{queue_of_group}
+    queue, order = torch.sort(queue.t().flatten(), stable=True)
+    place = torch.arange(tokens * {k}, device=choice.device) - torch.searchsorted(queue, queue)
+    place = torch.zeros_like(place).scatter_(0, order, place).view([{k}, tokens]).t()
+    return place < {capacity}
+)";
+
+constexpr char kQueueOfGroup[] =
+    " + torch.floor_divide(torch.arange(tokens, device=choice.device), {}).unsqueeze(1) * {}";
+
+// The last group may be smaller than the others.
+constexpr char kCapacityOfGroup[] =
+    "torch.where(torch.arange(tokens, device=choice.device) < tokens - tokens % {group_size}, "
+    "self.capacity({group_size}), self.capacity(tokens % {group_size})).unsqueeze(1)";
+
+// combine_weights(logits [T, E]) -> [T, E]: the gates of the selected experts, 0 elsewhere. The
+// stable sort gives ties to the lower expert, which torch.topk does not promise.
+constexpr char kWeights[] = R"(
+def combine_weights(self, logits: Tensor) -> Tensor:
+    ranked, order = torch.sort(logits, stable=True, dim=1, descending=True)
+    choice = order[:, :{k}]
+    shares = torch.exp(ranked{softmax_over} - ranked[:, :1])
+    gate = shares[:, :{k}] / shares.sum([1], keepdim=True)
+    {drop}
+    return torch.zeros_like(logits).scatter_(1, choice, gate)
+)";
+
+constexpr char kLayer[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    weights = self.combine_weights(self.router.forward(x)).t().contiguous()
+    {keep}
+    routed = weights != 0
+    counts: List[int] = routed.sum([1]).tolist()
+    token = routed.nonzero()[:, 1]
+    gate = weights.masked_select(routed).unsqueeze(1)
+    rows = self.experts.forward(x.index_select(0, token), counts)
+    return torch.zeros_like(x).index_add_(0, token, rows * gate)
+)";
+
+constexpr char kKeep[] = "weights = weights.index_select(0, torch.tensor([{}], device=x.device))";
+
+std::string room_source(const TokenChoiceOptions& choice, int64_t experts) {
+  std::string queue_of_group, capacity = "self.capacity(tokens)";
+  if (choice.group_size > 0) {
+    queue_of_group = fmt::format(kQueueOfGroup, choice.group_size, experts);
+    capacity = fmt::format(kCapacityOfGroup, fmt::arg("group_size", choice.group_size));
+  }
+  return fmt::format(kRoom, fmt::arg("k", choice.k), fmt::arg("experts", experts),
+                     fmt::arg("factor", literal(choice.capacity_factor)),
+                     fmt::arg("queue_of_group", queue_of_group), fmt::arg("capacity", capacity));
+}
+
+std::string weights_source(const TokenChoiceOptions& choice) {
+  const bool all = choice.softmax == GateSoftmax::all;
+  const bool drops = choice.capacity_factor > 0.0;
+  return fmt::format(
+      kWeights, fmt::arg("k", choice.k),
+      fmt::arg("softmax_over", all ? "" : fmt::format("[:, :{}]", choice.k)),
+      fmt::arg("drop", drops ? "gate = gate * self.has_room(choice)" : "# nothing is dropped"));
+}
+
+std::string forward_source(const std::vector<int64_t>& kept) {
+  const std::string keep =
+      kept.empty() ? "# every expert is there" : fmt::format(kKeep, fmt::join(kept, ", "));
+  return fmt::format(kLayer, fmt::arg("keep", keep));
+}
+
+Module make_router(const Unit& unit, const nn::RouterImpl& from) {
+  return make_module(unit, "Router", from, {}, kRouter);
+}
+
+Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
+  const bool relu = from.options().activation == Activation::relu;
+  const char* activation = relu ? "relu(hidden)" : "gelu(hidden, approximate=\"tanh\")";
+  return make_module(unit, "Experts", from, {},
+                     fmt::format(kExperts, fmt::arg("activation", activation)));
+}
+
+}  // namespace
+
+Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
+  const TokenChoiceOptions& choice = from.options().choice;
+  std::string source = weights_source(choice) + forward_source(choice.kept);
+  if (choice.capacity_factor > 0.0) source = room_source(choice, from.options().experts) + source;
+  return make_module(
+      unit, "MoELayer", from,
+      {{"router", make_router(unit, *from.router)}, {"experts", make_experts(unit, *from.experts)}},
+      source);
+}
+
+}  // namespace moesaic::script

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "script_vmoe.h"
+
+#include <fmt/format.h>
+
+namespace moesaic::script {
+namespace {
+
+constexpr char kEmbedding[] = R"(
+def forward(self, images: Tensor) -> Tensor:
+    x = torch.conv2d(images, self.weight, self.bias, [{patch}, {patch}])
+    return x.flatten(2).transpose(1, 2)
+)";
+
+Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, int64_t patch) {
+  return make_module(unit, "PatchEmbedding", from, {},
+                     fmt::format(kEmbedding, fmt::arg("patch", patch)));
+}
+
+std::string forward_source(const VMoE& from) {
+  std::string source = R"(
+def forward(self, images: Tensor) -> Tensor:
+    x = self.embedding.forward(images)
+)";
+  const bool token = from.cls.defined();
+  if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
+  source += "    x = x + self.position_embedding\n";
+  for (size_t block = 0; block < from.blocks->size(); ++block) {
+    source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
+  }
+  source += "    x = self.norm.forward(x)\n";
+  source += token ? "    return self.head.forward(x[:, 0])\n"
+                  : "    return self.head.forward(x.mean([1]))\n";
+  return source;
+}
+
+}  // namespace
+
+Module make_vmoe(const Unit& unit, const VMoE& from) {
+  const VMoEConfig& config = from.settings();
+  Children blocks;
+  for (size_t block = 0; block < from.blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
+    blocks.emplace_back(std::to_string(block),
+                        make_encoder_block(unit, *encoder, config.encoder.num_heads));
+  }
+  return make_module(unit, "VMoE", from,
+                     {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
+                      {"blocks", make_module(unit, "Blocks", *from.blocks, blocks, "")},
+                      {"norm", make_layer_norm(unit, *from.norm)},
+                      {"head", make_linear(unit, *from.head)}},
+                     forward_source(from));
+}
+
+}  // namespace moesaic::script

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/info.h"
+
+#include <gtest/gtest.h>
+
+#include "base/support.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/data/catalog.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ExportInfo info_of(const Json& data, const Json& classes) {
+  const test::TempDir folder;
+  const auto model = testing::small_vmoe();
+  Checkpoint checkpoint;
+  checkpoint.config = {{"model", model->config()}, {"data", data}, {"classes", classes}};
+  checkpoint.state = Json::object();
+  checkpoint.model = state_of(*model);
+  save_checkpoint(folder / "checkpoint", checkpoint);
+  return export_info(folder / "checkpoint");
+}
+
+TEST(ExportInfo, ComesFromTheCheckpointAndItsDataSet) {
+  const ExportInfo info = info_of("fashion-mnist-footwear", {"Sandal", "Sneaker", "Ankle boot"});
+  EXPECT_EQ(info.dataset, "fashion-mnist-footwear");
+  EXPECT_EQ(info.classes, (std::vector<std::string>{"Sandal", "Sneaker", "Ankle boot"}));
+  const DatasetSpec base = load_dataset_spec("fashion-mnist");
+  EXPECT_EQ(info.mean, base.mean);
+  EXPECT_EQ(info.std, base.std);
+  EXPECT_EQ(info.mean.size(), 1U);
+}
+
+TEST(ExportInfo, LeavesOutWhatIsNotKnown) {
+  const ExportInfo other = info_of("a-set-of-my-own", {"x"});
+  EXPECT_EQ(other.dataset, "a-set-of-my-own");
+  EXPECT_TRUE(other.mean.empty());
+  const ExportInfo nothing = info_of(nullptr, nullptr);
+  EXPECT_TRUE(nothing.dataset.empty());
+  EXPECT_TRUE(nothing.classes.empty());
+}
+
+}  // namespace
+}  // namespace moesaic

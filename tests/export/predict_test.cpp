@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/predict.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::expect_close;
+using ::testing::HasSubstr;
+using testing::run;
+using testing::small_images;
+using testing::small_vmoe;
+using testing::small_vmoe_config;
+
+TEST(Predict, GivesTheForwardPassInAnyBatches) {
+  const auto model = small_vmoe();
+  const at::Tensor images = small_images(7);
+  const ModelOutput wanted = run(*model, images);
+  for (const int64_t batch_size : {1, 3, 7, 100}) {
+    const auto found = predict(*model, images, {.routing = true, .batch_size = batch_size});
+    ASSERT_EQ(found.size(), 6U);
+    expect_close(found.at("logits"), wanted.logits, 1e-5);
+    expect_close(found.at("pre_logits"), wanted.pre_logits, 1e-5);
+    expect_close(found.at("routing.1.logits"), wanted.routings[0].logits_TE, 1e-5);
+    expect_close(found.at("routing.3.combine"), combine_weights(wanted.routings[1].routing), 1e-5);
+  }
+  EXPECT_EQ(predict(*model, images).size(), 2U);
+}
+
+TEST(Predict, CombinePutsPrunedExpertsAtZero) {
+  const auto model = small_vmoe();
+  model->moe_blocks()[0].layer->keep_experts({1, 4});
+  const at::Tensor images = small_images(4);
+  const auto found = predict(*model, images, {.routing = true});
+  const at::Tensor combine = found.at("routing.1.combine");
+  EXPECT_EQ(combine.sizes(), (std::vector<int64_t>{4 * 17, 6}));
+  const at::Tensor weights = combine_weights(run(*model, images).routings[0].routing);
+  EXPECT_GT(weights.count_nonzero().item<int64_t>(), 0);
+  for (int64_t expert = 0; expert < 6; ++expert) {
+    const at::Tensor column = combine.select(1, expert);
+    const at::Tensor wanted = expert == 1   ? weights.select(1, 0)
+                              : expert == 4 ? weights.select(1, 1)
+                                            : torch::zeros({4 * 17});
+    EXPECT_TRUE(at::equal(column, wanted)) << expert;
+  }
+}
+
+TEST(Predict, ACapacityIsSharedByAllPictures) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  const auto model = small_vmoe(config);
+  const at::Tensor images = small_images(6);
+  const auto found = predict(*model, images, {.routing = true, .batch_size = 2});
+  EXPECT_TRUE(at::equal(found.at("logits"), run(*model, images).logits));
+  EXPECT_LT(found.at("routing.1.combine").count_nonzero().item<int64_t>(), 6 * 17 * 2);
+}
+
+TEST(Predict, NoPicturesGiveEmptyOutputs) {
+  const auto model = small_vmoe();
+  const auto found = predict(*model, small_images(0), {.routing = true});
+  EXPECT_EQ(found.at("logits").sizes(), (std::vector<int64_t>{0, 5}));
+  EXPECT_EQ(found.at("routing.1.combine").sizes(), (std::vector<int64_t>{0, 6}));
+}
+
+TEST(Predict, RefusesABatchOfNothing) {
+  const auto model = small_vmoe();
+  test::usage_of([&] { predict(*model, small_images(1), {.batch_size = 0}); });
+}
+
+TEST(PredictFile, ReadsImagesAndWritesOutputs) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  const at::Tensor images = small_images(3);
+  write_tensors(folder / "in.safetensors", {{"images", images}, {"other", torch::ones({2})}});
+  predict_file(*model, folder / "in.safetensors", folder / "out.safetensors", {.routing = true});
+  const TensorMap found = read_tensors(folder / "out.safetensors");
+  for (const auto& [name, tensor] : predict(*model, images, {.routing = true})) {
+    EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  }
+}
+
+TEST(PredictFile, RefusesOtherInputInOneLine) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  const fs::path in = folder / "in.safetensors";
+  const auto message = [&](const TensorMap& tensors) {
+    write_tensors(in, tensors);
+    const std::string text =
+        test::failure_of([&] { predict_file(*model, in, folder / "out.safetensors"); });
+    EXPECT_THAT(text, HasSubstr(in.string()));
+    return text;
+  };
+  const at::Tensor images = small_images(2);
+  EXPECT_THAT(message({{"image", images}}),
+              AllOf(HasSubstr("no tensor 'images'"), HasSubstr("did you mean 'image'")));
+  EXPECT_THAT(message({}), HasSubstr("no tensor 'images'"));
+  EXPECT_THAT(message({{"images", images.to(torch::kDouble)}}),
+              AllOf(HasSubstr("F32"), HasSubstr("F64")));
+  EXPECT_THAT(message({{"images", images[0]}}),
+              AllOf(HasSubstr("[batch, 1, 8, 8]"), HasSubstr("[1, 8, 8]")));
+  EXPECT_THAT(message({{"images", torch::zeros({2, 3, 8, 8})}}), HasSubstr("[2, 3, 8, 8]"));
+  EXPECT_FALSE(fs::exists(folder / "out.safetensors"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/safetensors.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/formats/safetensors.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using testing::small_vmoe;
+
+const ExportInfo kInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
+
+std::shared_ptr<VMoE> pruned_model() {
+  auto model = small_vmoe();
+  model->moe_blocks()[1].layer->keep_experts({0, 4});
+  return model;
+}
+
+class ExportSafetensors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ExportSafetensors, ComesBackBitByBit) {
+  const test::TempDir folder;
+  const auto model = pruned_model();
+  export_safetensors(*model, folder / GetParam(), kInfo);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{GetParam()});
+  const auto loaded = load_exported(folder / GetParam());
+  EXPECT_EQ(loaded->config(), model->config());
+  const TensorMap wanted = state_of(*model), found = state_of(*loaded);
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, ExportSafetensors, ::testing::Values("folder", "one.safetensors"));
+
+TEST(ExportSafetensors, AFolderHoldsTheFactsBesideTheWeights) {
+  const test::TempDir folder;
+  const auto model = pruned_model();
+  fs::create_directory(folder / "out");
+  export_safetensors(*model, folder / "out", kInfo);
+  EXPECT_EQ(nlohmann::json::parse(test::get(folder / "out/labels.json")), kInfo.classes);
+  const auto preprocess = nlohmann::json::parse(test::get(folder / "out/preprocess.json"));
+  EXPECT_EQ(preprocess["dataset"], "toys");
+  EXPECT_EQ(preprocess["input_size"], (std::vector<int64_t>{1, 8, 8}));
+  EXPECT_EQ(preprocess["mean"], kInfo.mean);
+  EXPECT_EQ(preprocess["std"], kInfo.std);
+  EXPECT_DOUBLE_EQ(preprocess["rescale_factor"].get<double>(), 1.0 / 255.0);
+  const auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
+  EXPECT_EQ(config, model->config());
+  EXPECT_TRUE(fs::exists(folder / "out/model.safetensors"));
+}
+
+TEST(ExportSafetensors, AFileHoldsTheFactsInItsMetadata) {
+  const test::TempDir folder;
+  const auto model = pruned_model();
+  export_safetensors(*model, folder / "one.safetensors", kInfo);
+  const safetensors::File file(folder / "one.safetensors");
+  const auto texts = side_files(*model, kInfo);
+  EXPECT_EQ(file.metadata().at("config"), texts.at("config.json"));
+  EXPECT_EQ(file.metadata().at("labels"), texts.at("labels.json"));
+  EXPECT_EQ(file.metadata().at("preprocess"), texts.at("preprocess.json"));
+}
+
+TEST(ExportSafetensors, UnknownFactsAreNull) {
+  const auto text = side_files(*pruned_model(), {}).at("preprocess.json");
+  const auto preprocess = nlohmann::json::parse(text);
+  for (const char* key : {"dataset", "mean", "std"}) EXPECT_TRUE(preprocess.at(key).is_null());
+}
+
+TEST(ExportSafetensors, OverwritesNoFolder) {
+  const test::TempDir folder;
+  const auto model = pruned_model();
+  fs::create_directory(folder / "out");
+  test::put(folder / "out/mine.txt", "mine");
+  EXPECT_THAT(test::usage_of([&] { export_safetensors(*model, folder / "out"); }),
+              HasSubstr("is there already"));
+  test::put(folder / "file", "mine");
+  test::usage_of([&] { export_safetensors(*model, folder / "file"); });
+  EXPECT_EQ(test::get(folder / "file"), "mine");
+  EXPECT_EQ(test::get(folder / "out/mine.txt"), "mine");
+}
+
+TEST(LoadExported, RefusesOtherFiles) {
+  const test::TempDir folder;
+  write_tensors(folder / "plain.safetensors", {{"x", torch::ones({2})}});
+  EXPECT_THAT(test::failure_of([&] { load_exported(folder / "plain.safetensors"); }),
+              HasSubstr("no model configuration"));
+  export_safetensors(*pruned_model(), folder / "out");
+  auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
+  config["encoder"]["moe"]["kept_experts"] = nlohmann::ordered_json::object();
+  test::put(folder / "out/config.json", config.dump());
+  EXPECT_THAT(test::failure_of([&] { load_exported(folder / "out"); }),
+              HasSubstr("blocks.3.moe.experts"));
+}
+
+}  // namespace
+}  // namespace moesaic

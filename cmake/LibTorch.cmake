@@ -8,7 +8,7 @@ if(NOT TARGET moesaic::torch)
   find_path(MOESAIC_TORCH_CMAKE_DIR TorchConfig.cmake
     HINTS ${Torch_DIR} $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ${moesaic_prefixes}
     PATH_SUFFIXES share/cmake/Torch Torch
-    DOC "Folder of LibTorch's TorchConfig.cmake")
+    NO_CACHE)  # a LibTorch that is given later must win
   if(NOT MOESAIC_TORCH_CMAKE_DIR)
     message(FATAL_ERROR "LibTorch not found: run tools/setup.sh, or give Torch_DIR or CMAKE_PREFIX_PATH")
   endif()
@@ -18,12 +18,13 @@ if(NOT TARGET moesaic::torch)
   if(MOESAIC_CUDA)
     set(Torch_DIR ${MOESAIC_TORCH_CMAKE_DIR})
     find_package(Torch REQUIRED)
-    target_link_libraries(moesaic::torch INTERFACE torch c10)
+    # The wheel's libtorch.so exports parts of std::filesystem that crash when called; the real ones must come first.
+    target_link_libraries(moesaic::torch INTERFACE stdc++ torch c10)
     target_compile_definitions(moesaic::torch INTERFACE MOESAIC_WITH_CUDA)
   else()
     foreach(name torch_cpu c10)
       find_library(MOESAIC_LIB_${name} ${name} PATHS ${MOESAIC_TORCH_PREFIX}/lib
-        NO_DEFAULT_PATH REQUIRED)
+        NO_DEFAULT_PATH NO_CACHE REQUIRED)
     endforeach()
     target_link_libraries(moesaic::torch INTERFACE ${MOESAIC_LIB_torch_cpu} ${MOESAIC_LIB_c10})
     # libtorch_cpu's own CUDA runtime stubs live beside it in the wheel and are found by its RPATH.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by the other scripts: says where LibTorch is. An existing one given by Torch_DIR or CMAKE_PREFIX_PATH wins
 # over the wheel that tools/setup.sh installs.
-MOESAIC_VENV=${MOESAIC_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/moesaic/venv}
+MOESAIC_VENV=${MOESAIC_VENV:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/moesaic/venv}
 export MOESAIC_VENV
 
 moesaic_has_torch() { # PREFIX...: does one of these hold TorchConfig.cmake?
@@ -23,6 +23,16 @@ moesaic_given_torch() {
 
 if ! moesaic_given_torch; then
   for moesaic_cmake in "$MOESAIC_VENV"/lib/python3*/site-packages/torch/share/cmake; do
-    [ -d "$moesaic_cmake" ] && export CMAKE_PREFIX_PATH="$moesaic_cmake${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+    if [ -d "$moesaic_cmake" ]; then
+      export CMAKE_PREFIX_PATH="$moesaic_cmake${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+    fi
   done
+fi
+
+# The CUDA compiler that tools/setup.sh installs where a machine has a GPU and no toolkit.
+moesaic_nvcc() { find "$MOESAIC_VENV" -path '*/bin/nvcc' -perm -u+x 2>/dev/null | head -n 1; }
+if ! command -v nvcc >/dev/null && [ -n "$(moesaic_nvcc)" ]; then
+  CUDACXX=$(moesaic_nvcc)
+  CUDAToolkit_ROOT=$(dirname "$(dirname "$CUDACXX")")
+  export CUDACXX CUDAToolkit_ROOT
 fi

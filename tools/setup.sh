@@ -23,9 +23,9 @@ missing_packages() {
 
 install_packages() {
   local missing as_root=()
-  command -v dpkg-query >/dev/null || { say "no dpkg here: install by hand what README.md lists"; return; }
+  command -v dpkg-query >/dev/null || { say "no dpkg here: install by hand what this script lists in PACKAGES"; return; }
   mapfile -t missing < <(missing_packages)
-  [ ${#missing[@]} -eq 0 ] && return
+  if [ ${#missing[@]} -eq 0 ]; then return; fi
   if [ "$(id -u)" -ne 0 ]; then
     if sudo -n true 2>/dev/null; then
       as_root=(sudo -n)
@@ -57,12 +57,15 @@ install_torch() {
 
 # A machine with a GPU and without nvcc gets the compiler of the CUDA version that LibTorch was built with.
 install_cuda_compiler() {
-  command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || return 0
-  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && return 0
-  [ -x "$(venv_python)" ] || return 0
+  if ! nvidia-smi -L >/dev/null 2>&1; then return; fi
+  if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || [ -n "$(moesaic_nvcc)" ]; then return; fi
+  if [ ! -x "$(venv_python)" ]; then
+    say "this machine has a GPU and no nvcc; with a LibTorch of your own, install the CUDA toolkit that it was built with"
+    return
+  fi
   local cuda
   cuda=$("$(venv_python)" -c 'import torch; print(torch.version.cuda or "")')
-  [ -n "$cuda" ] || return 0
+  if [ -z "$cuda" ]; then return; fi
   say "installing the CUDA $cuda compiler into $MOESAIC_VENV"
   "$(venv_python)" -m pip install --quiet --disable-pip-version-check "cuda-toolkit[nvcc,cccl,crt,nvvm]==$cuda.*"
 }

@@ -15,11 +15,13 @@ fs::path resource_root() {
     if (!fs::is_directory(home, ignored)) fail_usage("MOESAIC_HOME={}: no such folder", home);
     return home;
   }
-  for (const char* place : {MOESAIC_SOURCE_DIR, MOESAIC_INSTALL_DATADIR}) {
-    if (fs::is_directory(place, ignored)) return place;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path installed = program.parent_path().parent_path() / "share" / "moesaic";
+  for (const fs::path& place : {installed, fs::path(MOESAIC_SOURCE_DIR)}) {
+    if (fs::is_directory(place / "datasets", ignored)) return place;
   }
   fail("neither {} nor {} is there; set MOESAIC_HOME to the folder with models/ and datasets/",
-       MOESAIC_SOURCE_DIR, MOESAIC_INSTALL_DATADIR);
+       installed.string(), MOESAIC_SOURCE_DIR);
 }
 
 fs::path resource(std::string_view relative) {

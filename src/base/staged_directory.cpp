@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
 #include <utility>
-
-#include <fcntl.h>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"

@@ -76,7 +76,9 @@ void add_config(const fs::path& checkpoint, Json& out) {
   out["state"] = loaded.state;
 }
 
-TensorMap tensors_of(const fs::path& path) { return read_tensors(find_target(path).tensors); }
+TensorMap tensors_of(const fs::path& path) {
+  return read_tensors(find_target(path).tensors);
+}
 
 double relative_change(const at::Tensor& from, const at::Tensor& to) {
   const at::Tensor a = from.to(torch::kDouble), b = to.to(torch::kDouble);
@@ -86,8 +88,11 @@ double relative_change(const at::Tensor& from, const at::Tensor& to) {
 }
 
 void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out) {
-  out = {{"only_in_first", Json::array()}, {"only_in_second", Json::array()},
-         {"different_shape", Json::array()}, {"changed", Json::array()}, {"equal", 0}};
+  out = {{"only_in_first", Json::array()},
+         {"only_in_second", Json::array()},
+         {"different_shape", Json::array()},
+         {"changed", Json::array()},
+         {"equal", 0}};
   for (const auto& [name, tensor] : second) {
     if (!first.contains(name)) out["only_in_second"].push_back(name);
   }
@@ -112,6 +117,7 @@ void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out)
 
 Json config_difference(const Json& first, const Json& second) {
   Json list = Json::array();
+  if (first.empty() || second.empty()) return list;  // a bare file has no configuration to compare
   const Json a = first.flatten(), b = second.flatten();
   for (const auto& [key, value] : a.items()) {
     if (!b.contains(key)) {

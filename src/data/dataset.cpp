@@ -133,6 +133,15 @@ fs::path find_any_folder(const DatasetSpec& spec) {
   return {};
 }
 
+/// The file of a role, compared with its description: a changed picture must not go unnoticed.
+fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std::string& role) {
+  const DatasetFile& file = spec.files.at(role);
+  const fs::path path = find_in(folder, file);
+  const std::string problem = compare_file(path, file);
+  if (!problem.empty()) fail("{}: {}; moesaic data verify {}", path.string(), problem, spec.name);
+  return path;
+}
+
 std::shared_ptr<const Dataset> open_own(const DatasetSpec& spec, const std::string& split) {
   const fs::path folder = find_folder(spec, split);
   if (folder.empty()) fail_missing(spec);
@@ -143,8 +152,8 @@ std::shared_ptr<const Dataset> open_own(const DatasetSpec& spec, const std::stri
   info.classes = spec.classes;
   info.mean = spec.mean;
   info.std = spec.std;
-  return read_idx(std::move(info), find_in(folder, spec.files.at(split + "_images")),
-                  find_in(folder, spec.files.at(split + "_labels")));
+  return read_idx(std::move(info), checked_file(spec, folder, split + "_images"),
+                  checked_file(spec, folder, split + "_labels"));
 }
 
 }  // namespace

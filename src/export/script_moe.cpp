@@ -14,9 +14,10 @@ def forward(self, x: Tensor) -> Tensor:
     return torch.mm(x, self.weight.t())
 )";
 
-// counts[e] consecutive rows belong to expert e. An expert without rows costs nothing.
+// one_by_one: counts[e] consecutive rows belong to expert e; without rows it costs nothing.
+// all_at_once: rows [K, C, d], C for each expert.
 constexpr char kExperts[] = R"(
-def forward(self, rows: Tensor, counts: List[int]) -> Tensor:
+def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
     outputs = [rows[:0]]
     for x, w1, b1, w2, b2 in zip(rows.split(counts), self.w1.unbind(0), self.b1.unbind(0),
                                  self.w2.unbind(0), self.b2.unbind(0)):
@@ -24,6 +25,10 @@ def forward(self, rows: Tensor, counts: List[int]) -> Tensor:
             hidden = torch.addmm(b1, x, w1)
             outputs.append(torch.addmm(b2, torch.{activation}, w2))
     return torch.cat(outputs)
+
+def all_at_once(self, rows: Tensor) -> Tensor:
+    hidden = torch.baddbmm(self.b1.unsqueeze(1), rows, self.w1)
+    return torch.baddbmm(self.b2.unsqueeze(1), torch.{activation}, self.w2)
 )";
 
 // has_room(choice [T, k]) -> bool [T, k]. A queue holds all first choices before the second ones,
@@ -63,17 +68,29 @@ def combine_weights(self, logits: Tensor) -> Tensor:
     return torch.zeros_like(logits).scatter_(1, choice, gate)
 )";
 
+// Few rows that are spread evenly are padded with tokens of weight 0, so that two products serve
+// all experts: the calls would cost more than the arithmetic.
 constexpr char kLayer[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     weights = self.combine_weights(self.router.forward(x)).t().contiguous()
     {keep}
     routed = weights != 0
     counts: List[int] = routed.sum([1]).tolist()
-    token = routed.nonzero()[:, 1]
-    gate = weights.masked_select(routed).unsqueeze(1)
-    rows = self.experts.forward(x.index_select(0, token), counts)
-    return torch.zeros_like(x).index_add_(0, token, rows * gate)
+    longest = max(counts)
+    if sum(counts) <= {few} and len(counts) * longest <= 3 * sum(counts):
+        gate, token = torch.sort(weights, dim=1, descending=True)
+        gate = gate[:, :longest].unsqueeze(2)
+        token = token[:, :longest].flatten()
+        rows = x.index_select(0, token).view([len(counts), longest, x.size(1)])
+        rows = self.experts.all_at_once(rows)
+    else:
+        gate = weights.masked_select(routed).unsqueeze(1)
+        token = routed.nonzero()[:, 1]
+        rows = self.experts.one_by_one(x.index_select(0, token), counts)
+    rows = (rows * gate).view([token.size(0), x.size(1)])
+    return torch.zeros_like(x).index_add_(0, token, rows)
 )";
+constexpr int64_t kFewRows = 256;
 
 constexpr char kKeep[] = "weights = weights.index_select(0, torch.tensor([{}], device=x.device))";
 
@@ -100,7 +117,7 @@ std::string weights_source(const TokenChoiceOptions& choice) {
 std::string forward_source(const std::vector<int64_t>& kept) {
   const std::string keep =
       kept.empty() ? "# every expert is there" : fmt::format(kKeep, fmt::join(kept, ", "));
-  return fmt::format(kLayer, fmt::arg("keep", keep));
+  return fmt::format(kLayer, fmt::arg("keep", keep), fmt::arg("few", kFewRows));
 }
 
 Module make_router(const Unit& unit, const nn::RouterImpl& from) {

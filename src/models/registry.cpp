@@ -49,6 +49,8 @@ std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
   return family(name.as_string("model.name"), name.where()).build(config, seed);
 }
 
-std::string model_help(const std::string& name) { return family(name, "model").help(); }
+std::string model_help(const std::string& name) {
+  return family(name, "model").help();
+}
 
 }  // namespace moesaic

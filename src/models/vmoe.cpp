@@ -23,8 +23,8 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.choice.capacity_factor = moe.router.dispatcher.capacity_factor;
   options.choice.group_size = moe.group_size;
   const auto kept = moe.kept_experts.find(std::to_string(block));
-  const bool pruned = kept != moe.kept_experts.end() &&
-                      static_cast<int64_t>(kept->second.size()) < moe.num_experts;
+  const bool pruned =
+      kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
   if (pruned) options.choice.kept = kept->second;
   return options;
 }
@@ -56,8 +56,8 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const int64_t width = config_.hidden_size, patch = config_.patch_size;
 
   embedding = register_module(
-      "embedding", torch::nn::Conv2d(
-                       torch::nn::Conv2dOptions(config_.channels, width, patch).stride(patch)));
+      "embedding",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, patch).stride(patch)));
   nn::lecun_normal(embedding->weight, config_.channels * patch * patch, generator);
   {
     const torch::NoGradGuard no_grad;
@@ -66,9 +66,9 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   if (config_.classifier == "token") {
     cls = register_parameter("cls", torch::zeros({1, 1, width}));
   }
-  position_embedding = register_parameter(
-      "position_embedding",
-      torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
+  position_embedding =
+      register_parameter("position_embedding",
+                         torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
   blocks = register_module("blocks", torch::nn::ModuleList());
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
     blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
@@ -103,9 +103,8 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW) {
     auto result = encoder->forward(x_BTd);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
-    out.routings.push_back({static_cast<int64_t>(block), result.moe->logits_TE,
-                            result.moe->routing, encoder->moe->kept(),
-                            config_.encoder.moe.group_size});
+    out.routings.push_back({static_cast<int64_t>(block), result.moe->logits_TE, result.moe->routing,
+                            encoder->moe->kept(), config_.encoder.moe.group_size});
   }
   x_BTd = norm->forward(x_BTd);
   out.pre_logits = cls.defined() ? x_BTd.select(1, 0) : x_BTd.mean(1);
@@ -145,8 +144,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto d = static_cast<double>(config_.hidden_size);
   const auto m = static_cast<double>(config_.encoder.mlp_dim);
   const auto& moe = config_.encoder.moe;
-  const double pixels = static_cast<double>(config_.channels * config_.patch_size *
-                                            config_.patch_size);
+  const double pixels =
+      static_cast<double>(config_.channels * config_.patch_size * config_.patch_size);
   double products = static_cast<double>(config_.patches()) * pixels * d +
                     d * static_cast<double>(config_.classes);
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
@@ -157,8 +156,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
     const double rows = found == rows_per_token.end()
                             ? static_cast<double>(moe.router.num_selected_experts)
                             : found->second;
-    products += dense ? 2 * T * d * m
-                      : T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m;
+    products +=
+        dense ? 2 * T * d * m : T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m;
   }
   return 2 * products;
 }

@@ -11,8 +11,7 @@ torch::nn::LayerNorm make_layer_norm(int64_t width) {
 
 EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator) {
   norm1 = register_module("norm1", make_layer_norm(options.width));
-  attention =
-      register_module("attention", SelfAttention(options.width, options.heads, generator));
+  attention = register_module("attention", SelfAttention(options.width, options.heads, generator));
   norm2 = register_module("norm2", make_layer_norm(options.width));
   if (options.moe) {
     moe = register_module("moe", MoELayer(*options.moe, generator));

@@ -14,7 +14,8 @@ MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator) {
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {
-  // One expert that takes every row: the grouped kernel keeps the hidden panel in cache and fuses bias and activation.
+  // One expert that takes every row: the grouped kernel keeps the hidden panel in cache and fuses
+  // bias and activation.
   const at::Tensor rows_Td = x.reshape({-1, x.size(-1)});
   const at::Tensor offsets = torch::tensor({int64_t{0}, rows_Td.size(0)}, torch::kInt);
   const ExpertWeights weights{fc1->weight.t().unsqueeze(0), fc1->bias.unsqueeze(0),

@@ -23,10 +23,9 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
   router = register_module(
       "router",
       Router(RouterOptions{options_.width, options_.experts, options_.choice}, generator));
-  experts = register_module(
-      "experts",
-      Experts(ExpertsOptions{computed, options_.width, options_.hidden, options_.activation},
-              generator));
+  experts = register_module("experts", Experts(ExpertsOptions{computed, options_.width,
+                                                              options_.hidden, options_.activation},
+                                               generator));
 }
 
 MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td) const {

@@ -13,7 +13,9 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
   lecun_normal(weight, options_.width, std::move(generator));
 }
 
-at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const { return torch::mm(x_Td, weight.t()); }
+at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
+  return torch::mm(x_Td, weight.t());
+}
 
 Routing RouterImpl::route(const at::Tensor& logits_TE) const {
   return route_token_choice(logits_TE, options_.choice);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Combine: schema, checks, shape function and gradient. The kernels are cpu/combine.cpp and its siblings.
+// Combine: schema, checks, shape function and gradient. The kernels are cpu/combine.cpp and its
+// siblings.
 #include "moesaic/ops/combine.h"
 
 #include <torch/library.h>
@@ -13,11 +14,8 @@ namespace {
 
 using CombineSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                     const at::Tensor&);
-using CombineBackwardSignature = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
-                                                                    const at::Tensor&,
-                                                                    const at::Tensor&,
-                                                                    const at::Tensor&,
-                                                                    const at::Tensor&);
+using CombineBackwardSignature = std::tuple<at::Tensor, at::Tensor>(
+    const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def("combine(Tensor rows, Tensor gate, Tensor token_offsets, Tensor token_row) -> Tensor");
@@ -45,8 +43,10 @@ std::tuple<at::Tensor, at::Tensor> call_combine_backward(const at::Tensor& grad,
   return op.call(grad, rows, gate, token_offsets, token_row);
 }
 
-void check_arguments(const at::Tensor& rows, const at::Tensor& gate,
-                     const at::Tensor& token_offsets, const at::Tensor& token_row) {
+}  // namespace
+
+void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
+                   const at::Tensor& token_row) {
   check_shape("combine", "rows", rows, {gate.numel(), -1});
   check_floating("combine", "rows", rows);
   check_shape("combine", "gate", gate, {-1});
@@ -56,9 +56,11 @@ void check_arguments(const at::Tensor& rows, const at::Tensor& gate,
   check_index("combine", "token_row", token_row);
 }
 
+namespace {
+
 at::Tensor combine_meta(const at::Tensor& rows, const at::Tensor& gate,
                         const at::Tensor& token_offsets, const at::Tensor& token_row) {
-  check_arguments(rows, gate, token_offsets, token_row);
+  check_combine(rows, gate, token_offsets, token_row);
   return at::empty({token_offsets.size(0) - 1, rows.size(1)}, rows.options());
 }
 
@@ -96,13 +98,14 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
   m.impl("combine", combine_meta);
   m.impl("combine_backward", combine_backward_meta);
 }
-TORCH_LIBRARY_IMPL(moesaic, Autograd, m) { m.impl("combine", combine_autograd); }
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
+  m.impl("combine", combine_autograd);
+}
 
 }  // namespace
 }  // namespace ops
 
 at::Tensor combine(const at::Tensor& rows_Ad, const Routing& routing) {
-  ops::check_arguments(rows_Ad, routing.gate, routing.token_offsets, routing.token_row);
   return ops::call_combine(rows_Ad, routing.gate, routing.token_offsets, routing.token_row);
 }
 

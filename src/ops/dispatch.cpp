@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatch: schema, checks, shape function and gradient. Its gradient is the unweighted combine, see cpu/dispatch.cpp.
+// Dispatch: schema, checks, shape function and gradient. Its gradient is the unweighted combine,
+// see cpu/dispatch.cpp.
 #include "moesaic/ops/dispatch.h"
 
 #include <torch/library.h>
@@ -39,8 +40,10 @@ at::Tensor call_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor&
   return op.call(grad_rows, token_offsets, token_row);
 }
 
-void check_arguments(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
-                     const at::Tensor& token_offsets, const at::Tensor& token_row) {
+}  // namespace
+
+void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
+                    const at::Tensor& token_offsets, const at::Tensor& token_row) {
   check_shape("dispatch", "x", x, {token_offsets.numel() - 1, -1});
   check_floating("dispatch", "x", x);
   check_shape("dispatch", "token_row", token_row, {token.numel()});
@@ -49,9 +52,11 @@ void check_arguments(const at::Tensor& x, const at::Tensor& offsets, const at::T
   }
 }
 
+namespace {
+
 at::Tensor dispatch_meta(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                          const at::Tensor& token_offsets, const at::Tensor& token_row) {
-  check_arguments(x, offsets, token, token_offsets, token_row);
+  check_dispatch(x, offsets, token, token_offsets, token_row);
   return at::empty({token.size(0), x.size(1)}, x.options());
 }
 
@@ -87,14 +92,14 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
   m.impl("dispatch", dispatch_meta);
   m.impl("dispatch_backward", dispatch_backward_meta);
 }
-TORCH_LIBRARY_IMPL(moesaic, Autograd, m) { m.impl("dispatch", dispatch_autograd); }
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
+  m.impl("dispatch", dispatch_autograd);
+}
 
 }  // namespace
 }  // namespace ops
 
 at::Tensor dispatch(const at::Tensor& x_Td, const Routing& routing) {
-  ops::check_arguments(x_Td, routing.offsets, routing.token, routing.token_offsets,
-                       routing.token_row);
   return ops::call_dispatch(x_Td, routing.offsets, routing.token, routing.token_offsets,
                             routing.token_row);
 }

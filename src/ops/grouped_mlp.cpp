@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped MLP: schema, checks, shape function and gradient. The kernels are cpu/grouped_mlp.cpp and its siblings.
+// Grouped MLP: schema, checks, shape function and gradient. The kernels are cpu/grouped_mlp.cpp and
+// its siblings.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <torch/library.h>
@@ -25,7 +26,8 @@ using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Te
                                           const Tensor&, const Tensor&, const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` is what the activation sees, kept for the backward pass only: without `keep_hidden` it is empty.
+  // `hidden` is what the activation sees, kept for the backward pass only: without `keep_hidden` it
+  // is empty.
   m.def(
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
       "int activation, bool keep_hidden) -> (Tensor y, Tensor hidden)");
@@ -52,8 +54,10 @@ BackwardTensors call_backward(const Tensor& grad, const Tensor& rows, const Tens
   return op.call(grad, rows, offsets, hidden, w1, w2, activation);
 }
 
-void check_arguments(const Tensor& rows, const Tensor& offsets, const Tensor& w1, const Tensor& b1,
-                     const Tensor& w2, const Tensor& b2, int64_t activation) {
+}  // namespace
+
+void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
+                       const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", rows, {-1, -1});
   check_floating(kOp, "rows", rows);
@@ -72,10 +76,12 @@ void check_arguments(const Tensor& rows, const Tensor& offsets, const Tensor& w1
   }
 }
 
+namespace {
+
 ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                             const Tensor& b1, const Tensor& w2, const Tensor& b2,
                             int64_t activation, bool keep_hidden) {
-  check_arguments(rows, offsets, w1, b1, w2, b2, activation);
+  check_grouped_mlp(rows, offsets, w1, b1, w2, b2, activation);
   return {at::empty_like(rows),
           at::empty({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options())};
 }
@@ -123,7 +129,9 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
   m.impl("grouped_mlp", forward_meta);
   m.impl("grouped_mlp_backward", backward_meta);
 }
-TORCH_LIBRARY_IMPL(moesaic, Autograd, m) { m.impl("grouped_mlp", forward_autograd); }
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
+  m.impl("grouped_mlp", forward_autograd);
+}
 
 bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
   return at::GradMode::is_enabled() &&
@@ -144,7 +152,6 @@ Activation activation_from_name(std::string_view name) {
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
                        const ExpertWeights& weights, Activation activation) {
   const auto code = static_cast<int64_t>(activation);
-  ops::check_arguments(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2, weights.b2, code);
   if (ops::needs_gradient(rows_Ad, weights)) {
     return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
                                          weights.b2, code, true));

@@ -31,10 +31,9 @@ at::Tensor importance_loss(const at::Tensor& logits_TE, int64_t group_size) {
 at::Tensor gshard_loss(const at::Tensor& logits_TE, int64_t group_size) {
   const at::Tensor gates_GSE = grouped_gates("gshard_loss", logits_TE, group_size);
   const int64_t experts = gates_GSE.size(2);
-  const at::Tensor share_GE =
-      at::one_hot(gates_GSE.argmax(2), experts).to(at::kFloat).mean(1);
-  const at::Tensor loss_G = (share_GE * gates_GSE.mean(1)).mean(1) *
-                            static_cast<double>(experts * experts);
+  const at::Tensor share_GE = at::one_hot(gates_GSE.argmax(2), experts).to(at::kFloat).mean(1);
+  const at::Tensor loss_G =
+      (share_GE * gates_GSE.mean(1)).mean(1) * static_cast<double>(experts * experts);
   return loss_G.mean();
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-choice routing: schema, checks, shape function and gradient. The kernels are cpu/route.cpp and its siblings.
+// Token-choice routing: schema, checks, shape function and gradient. The kernels are cpu/route.cpp
+// and its siblings.
 #include "moesaic/ops/route.h"
 
 #include <torch/library.h>
@@ -16,8 +17,8 @@ namespace moesaic {
 namespace ops {
 namespace {
 
-using RouteTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                                at::Tensor, at::Tensor>;
+using RouteTensors =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using RouteSignature = RouteTensors(const at::Tensor&, int64_t, bool, double, int64_t,
                                     at::IntArrayRef);
 using RouteBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
@@ -60,8 +61,10 @@ void check_kept(at::IntArrayRef kept, int64_t experts) {
   }
 }
 
-void check_arguments(const at::Tensor& logits, int64_t k, double capacity_factor,
-                     int64_t group_size, at::IntArrayRef kept) {
+}  // namespace
+
+void check_route(const at::Tensor& logits, int64_t k, double capacity_factor, int64_t group_size,
+                 at::IntArrayRef kept) {
   check_shape("route_token_choice", "logits", logits, {-1, -1});
   check_floating("route_token_choice", "logits", logits);
   const int64_t experts = logits.size(1);
@@ -80,18 +83,23 @@ void check_arguments(const at::Tensor& logits, int64_t k, double capacity_factor
   check_kept(kept, experts);
 }
 
+namespace {
+
 RouteTensors route_meta(const at::Tensor& logits, int64_t k, bool softmax_all,
                         double capacity_factor, int64_t group_size, at::IntArrayRef kept) {
-  check_arguments(logits, k, capacity_factor, group_size, kept);
+  check_route(logits, k, capacity_factor, group_size, kept);
   const int64_t tokens = logits.size(0);
   const int64_t experts = logits.size(1);
   const int64_t computed = kept.empty() ? experts : static_cast<int64_t>(kept.size());
   const int64_t bound =
       token_choice_row_bound(tokens, k, experts, computed, capacity_factor, group_size);
   const auto index = logits.options().dtype(at::kInt);
-  return {at::empty({computed + 1}, index), at::empty({bound}, index),
-          at::empty({bound}, logits.options()), at::empty({tokens + 1}, index),
-          at::empty({bound}, index), at::empty({tokens, k}, index),
+  return {at::empty({computed + 1}, index),
+          at::empty({bound}, index),
+          at::empty({bound}, logits.options()),
+          at::empty({tokens + 1}, index),
+          at::empty({bound}, index),
+          at::empty({tokens, k}, index),
           at::empty({tokens, k}, index)};
 }
 
@@ -129,8 +137,8 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
 
 RouteTensors route_autograd(const at::Tensor& logits, int64_t k, bool softmax_all,
                             double capacity_factor, int64_t group_size, at::IntArrayRef kept) {
-  const auto out = RouteTokenChoice::apply(logits, k, softmax_all, capacity_factor, group_size,
-                                           kept.vec());
+  const auto out =
+      RouteTokenChoice::apply(logits, k, softmax_all, capacity_factor, group_size, kept.vec());
   return {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
 }
 
@@ -138,14 +146,16 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
   m.impl("route_token_choice", route_meta);
   m.impl("route_token_choice_backward", route_backward_meta);
 }
-TORCH_LIBRARY_IMPL(moesaic, Autograd, m) { m.impl("route_token_choice", route_autograd); }
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
+  m.impl("route_token_choice", route_autograd);
+}
 
 }  // namespace
 }  // namespace ops
 
 int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t experts) {
-  const double exact = static_cast<double>(tokens) * static_cast<double>(k) * factor /
-                       static_cast<double>(experts);
+  const double exact =
+      static_cast<double>(tokens) * static_cast<double>(k) * factor / static_cast<double>(experts);
   const auto rows = static_cast<int64_t>(std::ceil(exact));
   if (rows < 1) {
     fail("capacity: {} tokens x {} choices x factor {} over {} experts give no row to an expert",
@@ -155,11 +165,9 @@ int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t expert
 }
 
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
-  ops::check_arguments(logits_TE, options.k, options.capacity_factor, options.group_size,
-                       options.kept);
-  auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] = ops::call_route(
-      logits_TE, options.k, options.softmax == GateSoftmax::all, options.capacity_factor,
-      options.group_size, options.kept);
+  auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
+      ops::call_route(logits_TE, options.k, options.softmax == GateSoftmax::all,
+                      options.capacity_factor, options.group_size, options.kept);
   return {offsets, token, gate, token_offsets, token_row, choice};
 }
 

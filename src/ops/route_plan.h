@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens are cut into groups and how many rows a group may give to an expert. Shared by the kernels and the
-// shape function.
+// How tokens are cut into groups and how many rows a group may give to an expert. Shared by the
+// kernels and the shape function.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ struct TokenGroups {
   int64_t tokens, group_size;
 
   TokenGroups(int64_t tokens_, int64_t group_size_)
-      : tokens(tokens_), group_size(group_size_ > 0 ? group_size_ : std::max<int64_t>(tokens_, 1)) {}
+      : tokens(tokens_),
+        group_size(group_size_ > 0 ? group_size_ : std::max<int64_t>(tokens_, 1)) {}
 
   int64_t count() const { return (tokens + group_size - 1) / group_size; }
   int64_t begin(int64_t group) const { return group * group_size; }

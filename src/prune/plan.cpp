@@ -62,12 +62,18 @@ void check_present(const KeepRule& rule, const MoEBlock& block) {
   }
 }
 
+/// How many experts the rule leaves, after all checks.
+int64_t checked_count(const KeepRule& rule, const MoEBlock& block) {
+  const int64_t count = rule.count(block.layer->options().experts);
+  if (rule.ids() != nullptr) check_present(rule, block);
+  check_count(rule, block, count);
+  return count;
+}
+
 std::vector<int64_t> choose(const KeepRule* rule, const MoEBlock& block,
                             const std::vector<double>& scores) {
   if (rule == nullptr) return block.layer->kept();
-  const int64_t count = rule->count(block.layer->options().experts);
-  if (rule->ids() != nullptr) check_present(*rule, block);
-  check_count(*rule, block, count);
+  const int64_t count = checked_count(*rule, block);
   return rule->ids() != nullptr ? *rule->ids() : best(scores, block.layer->kept(), count);
 }
 
@@ -95,8 +101,7 @@ const nn::MoELayer& layer_for(const std::vector<MoEBlock>& blocks, const PruneLa
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed) {
   const std::vector<MoEBlock> blocks = finetuned.moe_blocks();
-  if (blocks.empty()) fail_usage("prune: the network has no layer with experts");
-  keep.check_blocks(numbers(blocks));
+  check_keep(finetuned, keep);
   const bool compares = criterion_needs_pretrained(criterion);
   const std::vector<MoEBlock> before =
       compares && pretrained != nullptr ? pretrained->moe_blocks() : std::vector<MoEBlock>{};
@@ -111,6 +116,16 @@ PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                            choose(keep.rule_of(block.block), block, scores), scores});
   }
   return plan;
+}
+
+void check_keep(const Model& model, const KeepSpec& keep) {
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  if (blocks.empty()) fail_usage("prune: the network has no layer with experts");
+  keep.check_blocks(numbers(blocks));
+  for (const MoEBlock& block : blocks) {
+    const KeepRule* rule = keep.rule_of(block.block);
+    if (rule != nullptr) checked_count(*rule, block);
+  }
 }
 
 void apply_plan(Model& model, const PrunePlan& plan) {

@@ -18,7 +18,7 @@ const std::map<std::string, AuxLoss>& aux_losses() {
   return list;
 }
 
-at::Tensor mean_over_layers(const std::string& name, const ModelOutput& output) {
+at::Tensor sum_over_layers(const std::string& name, const ModelOutput& output) {
   const auto found = aux_losses().find(name);
   if (found == aux_losses().end()) {
     fail_usage("unknown auxiliary loss '{}'; {}", name, did_you_mean(name, aux_loss_names()));
@@ -28,7 +28,7 @@ at::Tensor mean_over_layers(const std::string& name, const ModelOutput& output) 
     losses.push_back(found->second(record.logits_TE, record.group_size));
   }
   if (losses.empty()) return at::zeros({}, output.logits.options().dtype(at::kFloat));
-  return at::stack(losses).mean();
+  return at::stack(losses).sum();
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
                                           at::Reduction::Mean, -100, options.label_smoothing);
   objective.terms.emplace_back("cross_entropy", objective.loss);
   for (const auto& [name, weight] : options.aux_losses) {
-    const at::Tensor loss = mean_over_layers(name, output);
+    const at::Tensor loss = sum_over_layers(name, output);
     objective.terms.emplace_back(name, loss);
     objective.loss = objective.loss + weight * loss;
   }

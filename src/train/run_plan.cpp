@@ -13,6 +13,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {
@@ -44,10 +45,10 @@ int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
   return count;
 }
 
-void check_prune(const RunConfig& config, size_t index) {
+void check_prune(const RunConfig& config, size_t index, const Model& model) {
   const PhaseConfig& phase = config.phases[index];
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
-  KeepSpec::from_value(prune.keep);
+  check_keep(model, KeepSpec::from_value(prune.keep));
   const bool needed = criterion_needs_pretrained(prune.criterion);
   if (prune.pretrained.empty()) {
     if (needed) {
@@ -92,7 +93,7 @@ std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,
   std::vector<PhasePlan> plans;
   int64_t classes = model.classes();
   for (size_t i = 0; i < config.phases.size(); ++i) {
-    if (config.phases[i].on_entry.prune) check_prune(config, i);
+    if (config.phases[i].on_entry.prune) check_prune(config, i, model);
     plans.push_back(plan_phase(config.phases[i], model, classes, datasets));
     classes = plans.back().classes;
   }

@@ -18,7 +18,7 @@ double shape(const std::string& name, double x) {
 double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
   const int64_t warmup = schedule.warmup_steps;
   if (update < warmup) {
-    return peak * static_cast<double>(update + 1) / static_cast<double>(warmup);
+    return peak * static_cast<double>(update) / static_cast<double>(warmup);
   }
   if (schedule.name == "constant") return peak;
   const double x = static_cast<double>(update - warmup) / static_cast<double>(steps - warmup);

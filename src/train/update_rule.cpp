@@ -14,15 +14,20 @@ class Sgd : public UpdateRule {
  public:
   explicit Sgd(double momentum) : momentum_(momentum) {}
 
-  std::vector<std::string> slot_names() const override { return {"momentum"}; }
+  std::vector<std::string> slot_names() const override {
+    if (momentum_ == 0.0) return {};
+    return {"momentum"};
+  }
 
   // The fused kernel's own weight decay would enter the momentum, so the decay comes first here.
   void apply(Group& group, double lr, int64_t update) const override {
     if (group.weight_decay != 0.0) {
       at::_foreach_mul_(group.parameters, 1.0 - lr * group.weight_decay);
     }
-    at::_fused_sgd_(group.parameters, group.gradients, group.slots[0], /*weight_decay=*/0.0,
-                    momentum_, lr, /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false,
+    const std::vector<at::Tensor> none;
+    const auto& momenta = group.slots.empty() ? none : group.slots[0];
+    at::_fused_sgd_(group.parameters, group.gradients, momenta, /*weight_decay=*/0.0, momentum_, lr,
+                    /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false,
                     /*is_first_step=*/false);
   }
 

@@ -38,7 +38,7 @@ TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
 }
 
 TEST(RunWithInput, LeavesTheProgramItsOwnSigpipe) {
-  // Bit 13 of the blocked mask: the child must not inherit our protection.
+  // 0x1000 stands for SIGPIPE (13): the child must not inherit our protection.
   EXPECT_EQ(run_with_input({"sh", "-c",
                             "m=$(sed -n 's/^SigBlk:[[:space:]]*//p' /proc/self/status); "
                             "[ $((0x$m & 0x1000)) -eq 0 ]"},

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/safetensors.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "base/support.h"
 #include "formats/pack.h"
@@ -17,11 +15,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -271,76 +264,6 @@ TEST_F(SafetensorsTest, RefusesAnEntryOfAnotherFile) {
   Entry other = *file.find("x");
   other.end = 4;
   test::usage_of([&] { file.bytes(other); });
-}
-
-TEST_F(SafetensorsTest, WritesWhatItReads) {
-  const std::array<float, 6> weights = {1.0f, -2.5f, 3.0f, 0.0f, 1e-30f, 5.0f};
-  const std::map<std::string, std::string> metadata = {{"format", "pt"},
-                                                       {"quote", "\"\\\n\xce\xb1"}};
-  write(path_,
-        {{"b\"\xce\xb1", "U8", {3}, bytes_of("abc")},
-         {"weights", "F32", {2, 3}, std::as_bytes(std::span(weights))},
-         {"empty", "F16", {0, 4}, {}},
-         {"scalar", "I64", {}, bytes_of("12345678")}},
-        metadata);
-  const File file(path_);
-  EXPECT_EQ(file.metadata(), metadata);
-  ASSERT_EQ(file.entries().size(), 4u);
-  EXPECT_THAT(file.find("weights")->shape, ElementsAre(2, 3));
-  EXPECT_EQ(std::memcmp(file.bytes(*file.find("weights")).data(), weights.data(), 24), 0);
-  EXPECT_EQ(text_of(file.bytes(*file.find("b\"\xce\xb1"))), "abc");
-  EXPECT_EQ(text_of(file.bytes(*file.find("scalar"))), "12345678");
-  EXPECT_THAT(file.find("scalar")->shape, IsEmpty());
-  EXPECT_THAT(file.find("empty")->shape, ElementsAre(0, 4));
-  EXPECT_THAT(folder_.names(), ElementsAre("model.safetensors"));
-}
-
-TEST_F(SafetensorsTest, WritesAnEmptyFile) {
-  write(path_, {});
-  EXPECT_TRUE(File(path_).entries().empty());
-  EXPECT_EQ(test::get(path_), test::little_endian64(8) + "{}      ");
-}
-
-TEST_F(SafetensorsTest, AlignsHeaderAndTensors) {
-  for (std::size_t n = 1; n < 12; ++n) {
-    write(path_, {{"a", "U8", {3}, bytes_of("abc")},
-                  {std::string(n, 'z'), "F64", {1}, bytes_of("12345678")},
-                  {"m", "F16", {1}, bytes_of("hh")}});
-    uint64_t length = 0;
-    std::memcpy(&length, test::get(path_).data(), 8);
-    EXPECT_EQ(length % 8, 0u);
-    const File file(path_);
-    for (const Entry& entry : file.entries()) EXPECT_EQ(entry.begin % dtype_size(entry.dtype), 0u);
-  }
-}
-
-TEST_F(SafetensorsTest, WritesEqualFilesForEqualContent) {
-  const Item a = {"a", "U8", {1}, bytes_of("a")};
-  const Item b = {"b", "U8", {1}, bytes_of("b")};
-  write(path_, {a, b}, {{"k", "v"}});
-  const std::string first = test::get(path_);
-  write(path_, {b, a}, {{"k", "v"}});
-  EXPECT_EQ(test::get(path_), first);
-}
-
-TEST_F(SafetensorsTest, WritesNothingThatItWouldRefuse) {
-  const auto refused_item = [&](const Item& item) {
-    return test::failure_of([&] { write(path_, {item}); });
-  };
-  EXPECT_THAT(refused_item({"x", "F32", {2}, bytes_of("1234567")}),
-              AllOf(HasSubstr("tensor 'x'"), HasSubstr("does not have 7 bytes")));
-  EXPECT_THAT(refused_item({"x", "U8", {-1}, bytes_of("1")}), HasSubstr("negative"));
-  EXPECT_THAT(refused_item({"x", "U8", {1LL << 32, 1LL << 32}, {}}), HasSubstr("does not have"));
-  EXPECT_THAT(refused_item({"x", "float", {1}, bytes_of("1")}), HasSubstr("unknown dtype"));
-  EXPECT_THAT(refused_item({"__metadata__", "U8", {1}, bytes_of("1")}), HasSubstr("no name"));
-  EXPECT_THAT(refused_item({"\xff", "U8", {1}, bytes_of("1")}), HasSubstr("UTF-8"));
-  const Item fine = {"x", "U8", {1}, bytes_of("1")};
-  EXPECT_THAT(test::failure_of([&] {
-                write(path_, {fine, fine});
-              }),
-              HasSubstr("two tensors are named 'x'"));
-  EXPECT_THAT(test::failure_of([&] { write(path_, {fine}, {{"k", "\xff"}}); }), HasSubstr("UTF-8"));
-  EXPECT_THAT(folder_.names(), IsEmpty());
 }
 
 }  // namespace

@@ -29,7 +29,9 @@ VMoEConfig small_config() {
   return config;
 }
 
-Value model_value(const nlohmann::ordered_json& json) { return Value::from_json(json, "test"); }
+Value model_value(const nlohmann::ordered_json& json) {
+  return Value::from_json(json, "test");
+}
 
 TEST(VMoE, GivesLogitsAndARoutingForEachLayer) {
   VMoE model(small_config(), 1);

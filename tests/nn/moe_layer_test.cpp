@@ -24,7 +24,8 @@ nn::MoELayerOptions small_layer() {
   return options;
 }
 
-/// The layer as plain matrix products: every expert on every token, weighted with the reference routing.
+/// The layer as plain matrix products: every expert on every token, weighted with the reference
+/// routing.
 at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
                            const std::vector<int64_t>& ids, const TokenChoiceOptions& choice) {
   const auto routing = route_reference(layer->router->logits(x).detach(), choice);

@@ -16,8 +16,7 @@ using testing::expect_gradients;
 using testing::randn;
 
 TEST(Combine, IsTheGatedSumAndZeroForTokensWithoutAnExpert) {
-  const Routing routing =
-      route_token_choice(randn({50, 4}, 1), {.k = 2, .kept = {2}});
+  const Routing routing = route_token_choice(randn({50, 4}, 1), {.k = 2, .kept = {2}});
   const at::Tensor rows = randn({routing.row_bound(), 9}, 2);
   at::Tensor wanted = torch::zeros({50, 9}, torch::kDouble);
   const int64_t filled = routing.offsets[-1].item<int64_t>();

@@ -51,7 +51,9 @@ at::Tensor reference(const at::Tensor& rows_in, const std::vector<int32_t>& offs
   return y_tensor;
 }
 
-at::Tensor index(const std::vector<int32_t>& offsets) { return torch::tensor(offsets, torch::kInt); }
+at::Tensor index(const std::vector<int32_t>& offsets) {
+  return torch::tensor(offsets, torch::kInt);
+}
 
 TEST(GroupedMlp, EqualsPlainLoopsWithEmptyAndLargeExpertsAndUnusedRows) {
   const std::vector<int32_t> offsets = {0, 0, 300, 300, 301, 310};

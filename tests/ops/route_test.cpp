@@ -81,7 +81,8 @@ TEST(RouteTokenChoice, TiesGoToTheLowerExpert) {
 }
 
 TEST(RouteTokenChoice, FirstChoicesQueueBeforeSecondOnes) {
-  // Tokens 0..3 have expert 1 as second choice, tokens 4..7 as first; with room for four, the latter win.
+  // Tokens 0..3 have expert 1 as second choice, tokens 4..7 as first; with room for four, the
+  // latter win.
   at::Tensor logits = torch::zeros({8, 4});
   for (int64_t t = 0; t < 8; ++t) {
     logits[t][t < 4 ? 0 : 1] = 2.0;
@@ -151,8 +152,8 @@ TEST(RouteTokenChoice, RefusesWrongInput) {
 }
 
 TEST(ExpertCapacity, FollowsTheReferenceTable) {
-  EXPECT_EQ(expert_capacity(68, 2, 1.5, 8), 28);   // ceil(25.5) = 26, raised to 28
-  EXPECT_EQ(expert_capacity(8, 1, 1.0, 8), 4);     // 1, raised to 4
+  EXPECT_EQ(expert_capacity(68, 2, 1.5, 8), 28);  // ceil(25.5) = 26, raised to 28
+  EXPECT_EQ(expert_capacity(8, 1, 1.0, 8), 4);    // 1, raised to 4
   EXPECT_EQ(expert_capacity(520, 2, 1.05, 8), 140);
   EXPECT_THROW(expert_capacity(0, 1, 1.0, 8), Error);
 }

@@ -57,9 +57,9 @@ RouteReference route_reference(const at::Tensor& logits_TE, const TokenChoiceOpt
         const auto chosen = best_experts(rows[t], options.k);
         const int64_t e = chosen[rank];
         if (queue[e]++ >= limit) continue;
-        const bool kept = options.kept.empty() || std::find(options.kept.begin(),
-                                                            options.kept.end(),
-                                                            e) != options.kept.end();
+        const bool kept =
+            options.kept.empty() ||
+            std::find(options.kept.begin(), options.kept.end(), e) != options.kept.end();
         if (!kept) continue;
         out.weight[t][e] = gate_of(rows[t], chosen, e, options.softmax);
         out.routed[t][e] = true;

@@ -16,8 +16,8 @@ at::Tensor randn(std::vector<int64_t> shape, uint64_t seed, at::ScalarType type 
 /// Fails the test unless shapes agree and |a - b| <= tolerance * max(1, max|b|) everywhere.
 void expect_close(const at::Tensor& a, const at::Tensor& b, double tolerance);
 
-/// Fails the test unless the gradient of sum(f(inputs) * fixed weights) agrees with central differences for every
-/// element of every input that requires a gradient. Inputs are float64.
+/// Fails the test unless the gradient of sum(f(inputs) * fixed weights) agrees with central
+/// differences for every element of every input that requires a gradient. Inputs are float64.
 void expect_gradients(const std::function<at::Tensor(const std::vector<at::Tensor>&)>& f,
                       std::vector<at::Tensor> inputs, double tolerance = 1e-6);
 

@@ -52,15 +52,15 @@ TEST(Objective, CrossEntropyWithAndWithoutSmoothing) {
   }
 }
 
-TEST(Objective, AddsWeightedAuxiliaryLossesMeanOverLayers) {
+TEST(Objective, AddsWeightedAuxiliaryLossesSummedOverLayers) {
   const at::Tensor a = randn({6, 4}, 2, torch::kFloat), b = randn({6, 4}, 3, torch::kFloat);
   const ModelOutput output = output_with({a, b});
   const at::Tensor labels = torch::tensor({0, 1, 2});
   const Objective objective =
       compute_objective(output, labels, {0.0, {{"importance", 0.5}, {"gshard", 2.0}}});
   const double importance =
-      (importance_loss(a, 0).item<double>() + importance_loss(b, 0).item<double>()) / 2;
-  const double gshard = (gshard_loss(a, 0).item<double>() + gshard_loss(b, 0).item<double>()) / 2;
+      importance_loss(a, 0).item<double>() + importance_loss(b, 0).item<double>();
+  const double gshard = gshard_loss(a, 0).item<double>() + gshard_loss(b, 0).item<double>();
   std::map<std::string, double> terms;
   for (const auto& [name, term] : objective.terms) terms[name] = term.item<double>();
   EXPECT_NEAR(terms.at("importance"), importance, 1e-6);

@@ -78,6 +78,22 @@ TEST(Optimizer, SgdFollowsThePlainLoop) {
   EXPECT_EQ(optimizer.updates(), 5);
 }
 
+TEST(Optimizer, SgdWithoutMomentumIsPlainDescent) {
+  TwoParameters setup;
+  OptimizerConfig config;
+  config.name = "sgd";
+  config.momentum = 0.0;
+  Optimizer optimizer(setup.named(), config);
+  Numbers w = numbers(setup.weight), m(35);
+  for (int t = 1; t <= 3; ++t) {
+    setup.give_gradients(t);
+    sgd_loop(w, m, numbers(setup.weight.grad()), 0.1, 0.0, 0.0);
+    optimizer.step(0.1);
+    expect_near(setup.weight, w);
+  }
+  EXPECT_TRUE(optimizer.state().empty());
+}
+
 TEST(Optimizer, AdamWFollowsThePlainLoop) {
   TwoParameters setup;
   OptimizerConfig config;

@@ -52,7 +52,7 @@ TEST(Trainer, GoesThroughEveryKindOfPhase) {
   ASSERT_TRUE(result.evaluation);
   EXPECT_EQ(
       names_in(folder / "run/checkpoints"),
-      (std::vector<std::string>{"finetune", "prune", "pretrain", "recover", "step_11", "step_12"}));
+      (std::vector<std::string>{"finetune", "pretrain", "prune", "recover", "step_11", "step_12"}));
   const auto pretrained = load_model(folder / "run/checkpoints/pretrain");
   const auto finetuned = load_model(folder / "run/checkpoints/finetune");
   const auto pruned = load_model(folder / "run/checkpoints/prune");

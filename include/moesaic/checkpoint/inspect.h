@@ -6,14 +6,15 @@
 
 namespace moesaic {
 
-/// What a run, a checkpoint or a .safetensors file holds: {"path", "kind", "parameters", "bytes", "tensors": [{"name",
-/// "dtype", "shape"}]} and, for a checkpoint, "model", "data", "classes", "state" and per MoE layer the experts that it
-/// still has. Reads headers only, and checks a checkpoint's files against its manifest. Throws Error for what it cannot
-/// read.
+/// What a run, a checkpoint or a .safetensors file holds: {"path", "kind", "parameters", "bytes",
+/// "tensors": [{"name", "dtype", "shape"}]} and, for a checkpoint, "model", "data", "classes",
+/// "state" and per MoE layer the experts that it still has. Reads headers only, and checks a
+/// checkpoint's files against its manifest. Throws Error for what it cannot read.
 nlohmann::ordered_json inspect(const std::filesystem::path& path);
 
-/// How two of them differ: {"only_in_first", "only_in_second", "different_shape", "changed": [{"name",
-/// "relative_change"}], "equal", "config": [{"key", "first", "second"}]}. The relative change of a tensor is
+/// How two of them differ: {"only_in_first", "only_in_second", "different_shape", "changed":
+/// [{"name", "relative_change"}], "equal", "config": [{"key", "first", "second"}]}. The relative
+/// change of a tensor is
 /// ||b - a|| / ||a||.
 nlohmann::ordered_json inspect_difference(const std::filesystem::path& first,
                                           const std::filesystem::path& second);

@@ -24,8 +24,8 @@ struct RoutingRecord {
 };
 
 struct ModelOutput {
-  at::Tensor logits;      ///< [B, classes]
-  at::Tensor pre_logits;  ///< [B, d], the head's input
+  at::Tensor logits;                    ///< [B, classes]
+  at::Tensor pre_logits;                ///< [B, d], the head's input
   std::vector<RoutingRecord> routings;  ///< one for each MoE layer, in order
 };
 
@@ -35,7 +35,8 @@ struct MoEBlock {
   nn::MoELayer layer{nullptr};
 };
 
-/// Rows that experts compute for a token, by block; without an entry a block computes all its choices.
+/// Rows that experts compute for a token, by block; without an entry a block computes all its
+/// choices.
 using RowsPerToken = std::map<int64_t, double>;
 
 class Model : public torch::nn::Module {
@@ -43,8 +44,8 @@ class Model : public torch::nn::Module {
   /// images_BCHW: [B, C, H, W] float32, normalised. Throws Error for another shape.
   virtual ModelOutput forward(const at::Tensor& images_BCHW) = 0;
 
-  /// The resolved configuration, which rebuilds exactly this network; a pruned one names its remaining experts under
-  /// encoder.moe.kept_experts.
+  /// The resolved configuration, which rebuilds exactly this network; a pruned one names its
+  /// remaining experts under encoder.moe.kept_experts.
   virtual nlohmann::ordered_json config() const = 0;
 
   /// Gives the network a fresh head of zeros for another number of classes.

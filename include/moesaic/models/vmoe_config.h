@@ -82,7 +82,8 @@ void describe(Fields& f, VMoEConfig& c) {
   f("encoder", c.encoder, "the transformer");
 }
 
-/// What one setting alone does not show, e.g. a patch size that does not divide the image size; "" if all fits.
+/// What one setting alone does not show, e.g. a patch size that does not divide the image size; ""
+/// if all fits.
 std::string config_problem(const VMoEConfig& config);
 
 }  // namespace moesaic

@@ -7,7 +7,8 @@
 
 namespace moesaic::nn {
 
-/// Multi-head self-attention with biases; query, key and value share one product (`qkv.weight` [3 d, d]).
+/// Multi-head self-attention with biases; query, key and value share one product (`qkv.weight` [3
+/// d, d]).
 class SelfAttentionImpl : public torch::nn::Module {
  public:
   SelfAttentionImpl(int64_t width, int64_t heads, at::Generator generator);

@@ -18,8 +18,8 @@ struct EncoderBlockOptions {
   std::optional<MoELayerOptions> moe;  ///< without: a dense perceptron
 };
 
-/// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)), where the perceptron is dense or a
-/// mixture of experts over all tokens of the batch.
+/// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)), where the
+/// perceptron is dense or a mixture of experts over all tokens of the batch.
 class EncoderBlockImpl : public torch::nn::Module {
  public:
   EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator);

@@ -24,7 +24,8 @@ class ExpertsImpl : public torch::nn::Module {
   /// rows_Ad [A, d] grouped by expert, offsets_K [K + 1] -> [A, d].
   at::Tensor forward(const at::Tensor& rows_Ad, const at::Tensor& offsets_K) const;
 
-  /// Removes all but these slots (places among the present K experts, ascending): the tensors shrink.
+  /// Removes all but these slots (places among the present K experts, ascending): the tensors
+  /// shrink.
   void keep(const std::vector<int64_t>& slots);
 
   const ExpertsOptions& options() const { return options_; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial values. The generator is always the caller's, so that a seed gives the same network whatever ran before.
+// Initial values. The generator is always the caller's, so that a seed gives the same network
+// whatever ran before.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -11,7 +12,8 @@ namespace moesaic::nn {
 
 at::Generator make_generator(uint64_t seed);
 
-/// Uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier), in place. Counts fans over the last two dimensions.
+/// Uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier), in place. Counts fans over the last two
+/// dimensions.
 void xavier_uniform(at::Tensor& weight, at::Generator generator);
 
 /// Normal with standard deviation 1 / sqrt(fan_in) (LeCun), in place.

@@ -19,7 +19,8 @@ struct MoELayerOptions {
   TokenChoiceOptions choice;  ///< `kept` names the experts that exist; empty: all
 };
 
-/// What a layer computed: its output and everything that losses, statistics and pruning want to know.
+/// What a layer computed: its output and everything that losses, statistics and pruning want to
+/// know.
 struct MoEOutput {
   at::Tensor y_Td;       ///< [T, d]
   at::Tensor logits_TE;  ///< [T, E]
@@ -28,8 +29,8 @@ struct MoEOutput {
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
 ///
-///     auto layer = moesaic::nn::MoELayer(moesaic::nn::MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
-///     at::Tensor y = layer->forward(x).y_Td;   // x: [T, 96]
+///     auto layer = moesaic::nn::MoELayer(moesaic::nn::MoELayerOptions{.width = 96, .hidden = 384,
+///     .experts = 8}); at::Tensor y = layer->forward(x).y_Td;   // x: [T, 96]
 class MoELayerImpl : public torch::nn::Module {
  public:
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
@@ -38,9 +39,9 @@ class MoELayerImpl : public torch::nn::Module {
   /// x_Td: [T, d] float32 or float64.
   MoEOutput forward(const at::Tensor& x_Td) const;
 
-  /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The router keeps
-  /// its rows, so the others' gates do not change (pruning paper, eqs. 5-6). Throws Error for an expert that is not
-  /// there any more.
+  /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The
+  /// router keeps its rows, so the others' gates do not change (pruning paper, eqs. 5-6). Throws
+  /// Error for an expert that is not there any more.
   void keep_experts(const std::vector<int64_t>& ids);
 
   /// Ids of the experts that exist, ascending; all E where none was pruned.

@@ -14,8 +14,8 @@ struct RouterOptions {
   TokenChoiceOptions choice;
 };
 
-/// A linear token-choice router without bias: logits = x W^T, W = `weight` [E, d]; row s is the w_s whose norm the
-/// pruning paper compares.
+/// A linear token-choice router without bias: logits = x W^T, W = `weight` [E, d]; row s is the w_s
+/// whose norm the pruning paper compares.
 class RouterImpl : public torch::nn::Module {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every router yields: a sparse matrix of experts x tokens. Letters used in shapes everywhere:
-//   T tokens, E experts with a router row, K experts that are computed (K < E once experts are pruned),
-//   k choices of a token, A rows of the buffer (a static bound; `offsets` says how many are real),
-//   d width of a token, m hidden width of an expert.
+//   T tokens, E experts with a router row, K experts that are computed (K < E once experts are
+//   pruned), k choices of a token, A rows of the buffer (a static bound; `offsets` says how many
+//   are real), d width of a token, m hidden width of an expert.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,15 +12,16 @@
 namespace moesaic {
 
 /// One routing in compressed sparse row form, with its transpose. Index tensors are int32.
-/// Row r of expert e (offsets[e] <= r < offsets[e + 1]) is token `token[r]`, weighted with `gate[r]`.
-/// Rows of one expert are in token order. Rows from offsets[K] on are unused: their token and gate are 0.
+/// Row r of expert e (offsets[e] <= r < offsets[e + 1]) is token `token[r]`, weighted with
+/// `gate[r]`. Rows of one expert are in token order. Rows from offsets[K] on are unused: their
+/// token and gate are 0.
 struct Routing {
   at::Tensor offsets;        ///< [K + 1]
   at::Tensor token;          ///< [A]
   at::Tensor gate;           ///< [A], dtype of the logits, differentiable through them
   at::Tensor token_offsets;  ///< [T + 1]: where a token's rows begin in `token_row`
   at::Tensor token_row;      ///< [A]: the rows that a token pulls back, best choice first
-  at::Tensor choice;         ///< [T, k]: the experts that each token selected, drops included, best first
+  at::Tensor choice;  ///< [T, k]: the experts that each token selected, drops included, best first
 
   int64_t tokens() const { return token_offsets.size(0) - 1; }
   int64_t experts() const { return offsets.size(0) - 1; }

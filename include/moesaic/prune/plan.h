@@ -35,6 +35,10 @@ struct PrunePlan {
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 
+/// Throws Error (usage), as plan_pruning() would, where `keep` does not fit the experts of this
+/// network.
+void check_keep(const Model& model, const KeepSpec& keep);
+
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
 /// all rows. Throws Error for a plan of another network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);

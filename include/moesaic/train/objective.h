@@ -27,8 +27,8 @@ struct Objective {
 std::vector<std::string> aux_loss_names();
 
 /// loss = cross entropy + sum of weight * auxiliary loss. The cross entropy is the mean over the
-/// batch, with smoothing s against (1 - s) onehot + s / classes; an auxiliary loss is the mean over
-/// the MoE layers, 0 without one. logits [B, classes], labels [B] int64.
+/// batch, with smoothing s against (1 - s) onehot + s / classes; an auxiliary loss is the sum over
+/// the MoE layers (as in V-MoE), 0 without one. logits [B, classes], labels [B] int64.
 Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
                             const ObjectiveOptions& options);
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-// One clone of each loop per instruction set, chosen when the library is loaded: one binary runs everywhere and is
-// fast on wide vectors.
+// One clone of each loop per instruction set, chosen when the library is loaded: one binary runs
+// everywhere and is fast on wide vectors.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MOESAIC_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -17,13 +17,15 @@
 namespace moesaic::ops {
 namespace {
 
-// gelu_tanh(x) = x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.
+// gelu_tanh(x) = x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a
+// = 0.044715.
 constexpr double kTwoC = 1.5957691216057308;
 constexpr double kCubic = 0.044715;
 
 MOESAIC_INLINE float exp_fast(float x) {
-  // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2: Taylor to the 7th power is exact to 1e-7 there. Adding 1.5 * 2^23 rounds
-  // to the nearest integer and leaves it in the low bits, which keeps the loop free of calls and thus vectorisable.
+  // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2: Taylor to the 7th power is exact to 1e-7 there.
+  // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits, which keeps the
+  // loop free of calls and thus vectorisable.
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
   const float shifted = x * 1.44269504f + 12582912.0f;
@@ -46,7 +48,9 @@ MOESAIC_INLINE float exp_fast(float x) {
   return p * scale;
 }
 
-MOESAIC_INLINE double exp_fast(double x) { return std::exp(x); }
+MOESAIC_INLINE double exp_fast(double x) {
+  return std::exp(x);
+}
 
 template <class Scalar>
 MOESAIC_INLINE Scalar gelu_gate(Scalar x) {
@@ -111,10 +115,12 @@ MOESAIC_INLINE void relu_backward(const Scalar* __restrict hidden, Scalar* __res
   }
 }
 
-MOESAIC_CLONES void gelu_rows_float(float* h, const float* b, float* o, int64_t rows, int64_t width) {
+MOESAIC_CLONES void gelu_rows_float(float* h, const float* b, float* o, int64_t rows,
+                                    int64_t width) {
   gelu_rows(h, b, o, rows, width);
 }
-MOESAIC_CLONES void relu_rows_float(float* h, const float* b, float* o, int64_t rows, int64_t width) {
+MOESAIC_CLONES void relu_rows_float(float* h, const float* b, float* o, int64_t rows,
+                                    int64_t width) {
   relu_rows(h, b, o, rows, width);
 }
 MOESAIC_CLONES void gelu_backward_float(const float* h, float* g, float* o, int64_t count) {

@@ -8,7 +8,8 @@
 
 namespace moesaic::ops {
 
-/// hidden[r, j] += bias[j]; out[r, j] = act(hidden[r, j]). `out` may be `hidden` where the input is not needed again.
+/// hidden[r, j] += bias[j]; out[r, j] = act(hidden[r, j]). `out` may be `hidden` where the input is
+/// not needed again.
 template <class Scalar>
 void bias_activation(Activation activation, Scalar* hidden, const Scalar* bias, Scalar* out,
                      int64_t rows, int64_t width);

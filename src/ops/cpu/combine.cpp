@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "../check.h"
 #include "rows.h"
 
 namespace moesaic::ops {
@@ -17,6 +18,7 @@ namespace {
 
 at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
                        const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  check_combine(rows_in, gate, token_offsets, token_row);
   const at::Tensor rows = rows_in.contiguous();
   const at::Tensor weights = gate.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;

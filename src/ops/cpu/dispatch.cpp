@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "../check.h"
 #include "rows.h"
 
 namespace moesaic::ops {
@@ -15,6 +16,7 @@ namespace {
 
 at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets, const at::Tensor& token,
                         const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  check_dispatch(x_in, offsets, token, token_offsets, token_row);
   const at::Tensor x = x_in.contiguous();
   const int64_t width = x.size(1);
   const int64_t bound = token.size(0);

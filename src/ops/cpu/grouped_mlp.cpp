@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each task takes a block of one expert's rows through both products, so that the hidden panel stays in cache and
-// inference never writes [A, m]. Tasks are equal in size, hence a contiguous split over threads is balanced.
+// Each task takes a block of one expert's rows through both products, so that the hidden panel
+// stays in cache and inference never writes [A, m]. Tasks are equal in size, hence a contiguous
+// split over threads is balanced.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/Dispatch.h>
@@ -19,6 +20,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../check.h"
 #include "activation.h"
 
 namespace moesaic::ops {
@@ -72,6 +74,7 @@ void forward_panel(const Panel& panel, const Tensor& rows, const Weights& weight
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
                                        const Tensor& w1, const Tensor& b1, const Tensor& w2,
                                        const Tensor& b2, int64_t activation, bool keep_hidden) {
+  check_grouped_mlp(rows_in, offsets, w1, b1, w2, b2, activation);
   const Tensor rows = rows_in.contiguous();
   const Weights weights{w1, b1.contiguous(), w2, b2};
   const int64_t width = w1.size(2);
@@ -128,7 +131,8 @@ void backward_rows(const std::vector<Panel>& list, const Tensor& grad_hidden, co
   });
 }
 
-/// Weight gradients sum over all rows of an expert: the products themselves use the threads, one expert at a time.
+/// Weight gradients sum over all rows of an expert: the products themselves use the threads, one
+/// expert at a time.
 void backward_weights(const Tensor& offsets, const Tensor& grad, const Tensor& rows,
                       const Tensor& active, const Tensor& grad_hidden, Gradients& out) {
   const auto* begins = offsets.const_data_ptr<int32_t>();
@@ -161,8 +165,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
   Tensor active = at::empty_like(hidden);
   Tensor grad_hidden = at::empty_like(hidden);
   const std::vector<Panel> list = panels(offsets);
-  backward_hidden(list, grad, hidden, w2, static_cast<Activation>(activation), active,
-                  grad_hidden);
+  backward_hidden(list, grad, hidden, w2, static_cast<Activation>(activation), active, grad_hidden);
   backward_rows(list, grad_hidden, w1, out.rows);
   out.rows.slice(0, filled_rows(offsets)).zero_();
   backward_weights(offsets, grad, rows, active, grad_hidden, out);

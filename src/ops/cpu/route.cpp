@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../check.h"
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
 
@@ -30,8 +31,8 @@ struct TokenChoices {
   int32_t* choice_Tk;
   Scalar* gate_Tk;
 
-  /// The k largest logits of a token, best first, ties to the lower expert; false where a logit is NaN or
-  /// the largest is infinite, so that no softmax exists.
+  /// The k largest logits of a token, best first, ties to the lower expert; false where a logit is
+  /// NaN or the largest is infinite, so that no softmax exists.
   bool select(int64_t token) const {
     const Scalar* logits = logits_TE + token * experts;
     int32_t* choice = choice_Tk + token * k;
@@ -62,7 +63,8 @@ struct TokenChoices {
     } else {
       for (int64_t rank = 0; rank < k; ++rank) sum += std::exp(logits[choice[rank]] - top);
     }
-    for (int64_t rank = 0; rank < k; ++rank) gate[rank] = std::exp(logits[choice[rank]] - top) / sum;
+    for (int64_t rank = 0; rank < k; ++rank)
+      gate[rank] = std::exp(logits[choice[rank]] - top) / sum;
   }
 
  private:
@@ -74,7 +76,8 @@ struct TokenChoices {
   }
 };
 
-/// Which choices get a row: those of kept experts that find room, all first choices before the second ones.
+/// Which choices get a row: those of kept experts that find room, all first choices before the
+/// second ones.
 void mark_accepted(const TokenGroups& groups, const std::vector<int32_t>& slot_of, int64_t k,
                    double capacity_factor, const int32_t* choice, int32_t* accepted) {
   const auto experts = static_cast<int64_t>(slot_of.size());
@@ -97,8 +100,8 @@ struct IndexArrays {
   int32_t *offsets, *token, *token_offsets, *token_row, *choice_row;
 };
 
-/// Counting sort of the accepted choices by expert, stable in the tokens. `choice_row` holds the acceptance marks
-/// on entry and the rows on return.
+/// Counting sort of the accepted choices by expert, stable in the tokens. `choice_row` holds the
+/// acceptance marks on entry and the rows on return.
 template <class Scalar>
 void lay_rows(int64_t tokens, int64_t k, int64_t computed, const std::vector<int32_t>& slot_of,
               const int32_t* choice, const Scalar* gate_Tk, const IndexArrays& out, Scalar* gate) {
@@ -143,11 +146,12 @@ void select_and_gate(const TokenChoices<Scalar>& choices, int64_t tokens) {
   });
 }
 
-using RouteTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                                at::Tensor, at::Tensor>;
+using RouteTensors =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, bool softmax_all,
                        double capacity_factor, int64_t group_size, at::IntArrayRef kept) {
+  check_route(logits_in, k, capacity_factor, group_size, kept);
   const at::Tensor logits = logits_in.contiguous();
   const int64_t tokens = logits.size(0);
   const int64_t experts = logits.size(1);
@@ -172,18 +176,19 @@ RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, bool softmax_all,
     const auto* choices = choice.const_data_ptr<int32_t>();
     mark_accepted(TokenGroups(tokens, group_size), slot_of, k, capacity_factor, choices,
                   choice_row.mutable_data_ptr<int32_t>());
-    lay_rows<scalar_t>(tokens, k, computed, slot_of, choices, gate_Tk.data(),
-                       {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
-                        token_offsets.mutable_data_ptr<int32_t>(),
-                        token_row.mutable_data_ptr<int32_t>(),
-                        choice_row.mutable_data_ptr<int32_t>()},
-                       gate.mutable_data_ptr<scalar_t>());
+    lay_rows<scalar_t>(
+        tokens, k, computed, slot_of, choices, gate_Tk.data(),
+        {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
+         token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
+         choice_row.mutable_data_ptr<int32_t>()},
+        gate.mutable_data_ptr<scalar_t>());
   });
   return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
 }
 
-/// d loss / d logits of one token. With g the softmax that the gates come from and u_e the gradient that arrives at
-/// expert e's gate (0 for drops): g_e * (u_e - sum_i g_i u_i) over the experts that the softmax runs over.
+/// d loss / d logits of one token. With g the softmax that the gates come from and u_e the gradient
+/// that arrives at expert e's gate (0 for drops): g_e * (u_e - sum_i g_i u_i) over the experts that
+/// the softmax runs over.
 template <class Scalar>
 void route_backward_token(const Scalar* logits, const int32_t* choice, const int32_t* row,
                           const Scalar* grad_gate, int64_t experts, int64_t k, bool softmax_all,

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace moesaic {
+
+/// A figure as a gnuplot script and the data that it reads from figure.tsv. The script draws
+/// figure.svg and figure.png in the current folder.
+struct Figure {
+  std::string script, data;
+};
+
+/// Puts figure.gp, figure.tsv, figure.svg and figure.png into `folder`. Script and data are written
+/// first, so they are there to be drawn later where gnuplot is missing or fails, which is an Error.
+void draw_figure(const std::filesystem::path& folder, const Figure& figure);
+
+}  // namespace moesaic

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/experiment.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/resources.h"
+#include "moesaic/config/document.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::map<std::string, fs::path> shipped_experiments() {
+  std::map<std::string, fs::path> found;
+  std::error_code ignored;
+  for (const auto& family : fs::directory_iterator(resource("models"), ignored)) {
+    for (const auto& file : fs::directory_iterator(family.path() / "experiments", ignored)) {
+      if (file.path().extension() == ".json") found[file.path().stem().string()] = file.path();
+    }
+  }
+  return found;
+}
+
+fs::path find_experiment(const std::string& name_or_file) {
+  if (name_or_file.ends_with(".json")) return name_or_file;
+  const auto shipped = shipped_experiments();
+  if (const auto found = shipped.find(name_or_file); found != shipped.end()) return found->second;
+  fail_usage("no experiment '{}'; {}", name_or_file,
+             did_you_mean(name_or_file, experiment_names()));
+}
+
+void shrink(Document& document) {
+  const Value root = document.root();  // a copy, since set() replaces the root
+  const Value* quick = root.find("quick");
+  if (quick == nullptr || quick->is_null()) {
+    fail_usage("{}: the experiment has no quick scale", root.where());
+  }
+  for (const Value::Member& setting : quick->members("quick")) {
+    document.set(setting.key + "=" + setting.value.to_json().dump());
+  }
+}
+
+}  // namespace
+
+std::string_view scale_name(Scale scale) {
+  return scale == Scale::quick ? "quick" : "paper";
+}
+
+Scale parse_scale(std::string_view name) {
+  for (const Scale scale : {Scale::paper, Scale::quick}) {
+    if (name == scale_name(scale)) return scale;
+  }
+  fail_usage("no scale '{}'; choose one of paper, quick", name);
+}
+
+std::vector<std::string> experiment_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, path] : shipped_experiments()) names.push_back(name);
+  return names;
+}
+
+Experiment load_experiment(const std::string& name_or_file, Scale scale,
+                           const std::vector<std::string>& overrides) {
+  Document document = Document::from_file(find_experiment(name_or_file));
+  if (scale == Scale::quick) shrink(document);
+  for (const std::string& assignment : overrides) document.set(assignment);
+  const Value& root = document.root();
+  return {.name = root.at("name").as_string("name"),
+          .kind = root.at("kind").as_string("kind"),
+          .description = root.at("description").as_string("description"),
+          .scale = scale,
+          .overrides = overrides,
+          .config = root};
+}
+
+}  // namespace moesaic

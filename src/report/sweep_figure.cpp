@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "moesaic/report/sweep_report.h"
+
+namespace moesaic {
+namespace {
+
+// Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers differ as well.
+constexpr std::string_view kScript = R"(
+set datafile separator tab
+set encoding utf8
+array color[6] = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9']
+array marker[6] = [7, 5, 9, 13, 11, 15]
+ink = '#333333'
+
+set border 3 lc rgb '#666666' lw 0.8
+set tics nomirror out scale 0.4 textcolor rgb ink
+set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
+set xlabel sprintf('experts kept in each layer, of %d', experts) textcolor rgb ink
+set offsets graph 0.04, graph 0.04, 0, 0
+set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen 2.4 \
+  spacing 1.1 textcolor rgb ink
+
+entry(c, which) = column(1 + 4 * (c - 1) + which)
+heading(text) = sprintf('{/:Bold %s}', text)
+
+do for [name in 'figure.svg figure.png'] {
+  if (name eq 'figure.svg') {
+    set terminal svg size 960,440 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
+      background rgb 'white'
+  } else {
+    set terminal pngcairo size 1920,880 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
+      background rgb 'white'
+  }
+  set output name
+  set multiplot layout 1,2 margins screen 0.07, screen 0.985, screen 0.13, screen 0.74 \
+    spacing screen 0.09
+
+  set label 1 heading('Accuracy after pruning') at graph 0, 1.35 left textcolor rgb ink
+  set ylabel 'test accuracy, %' textcolor rgb ink
+  set yrange [*:* < 100]
+  plot for [c=1:words(criteria)] data using 1:(entry(c, 2)) with linespoints \
+         lc rgb color[c] lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
+       for [c=1:words(criteria)] data using 1:(entry(c, 1)) with linespoints \
+         lc rgb color[c] lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
+       NaN with lines lc rgb ink lw 2 title 'with recovery', \
+       NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
+
+  set label 1 heading('Cost, experts ranked by ' . word(criteria, 1))
+  set ylabel sprintf('share of the network with %d, %%', whole) textcolor rgb ink
+  set yrange [0:*]
+  plot data using 1:(entry(1, 3)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
+         title 'FLOPs an image', \
+       data using 1:(entry(1, 4)) with linespoints lc rgb color[5] lw 2 pt 5 ps 0.8 \
+         title 'forward time'
+  unset multiplot
+}
+)";
+
+std::string data_of(const SweepOutcome& outcome) {
+  std::string text = "# experts";
+  for (const std::string& criterion : outcome.criteria) {
+    for (const char* what : {"accuracy, %", "recovered, %", "FLOPs, %", "forward time, %"}) {
+      text += fmt::format("\t{}: {}", criterion, what);
+    }
+  }
+  text += "\n";
+  std::vector<std::vector<WorkShare>> shares;
+  for (const std::string& c : outcome.criteria) shares.push_back(work_shares(outcome, c));
+  for (size_t i = 0; i < outcome.keep.size(); ++i) {
+    text += std::to_string(outcome.keep[i]);
+    for (size_t c = 0; c < outcome.criteria.size(); ++c) {
+      const SweepPoint& point = outcome.at(outcome.keep[i], outcome.criteria[c]);
+      text += fmt::format("\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}", point.accuracy,
+                          point.accuracy_recovered, shares[c][i].flops, shares[c][i].time);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+Figure sweep_figure(const SweepOutcome& outcome) {
+  std::string head = "# gnuplot figure.gp draws figure.svg and figure.png from figure.tsv\n";
+  head += "data = 'figure.tsv'\n";
+  head += fmt::format("criteria = '{}'\n", fmt::join(outcome.criteria, " "));
+  head += fmt::format("experts = {}\n", outcome.experts);
+  head += fmt::format("whole = {}  # the network that the shares are of\n",
+                      *std::max_element(outcome.keep.begin(), outcome.keep.end()));
+  head += fmt::format("set xtics ({})\n", fmt::join(outcome.keep, ", "));
+  return {head + std::string(kScript), data_of(outcome)};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/sweep_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "moesaic/report/table.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int64_t kTerminalColumns = 100;
+
+std::string percent(double value) {
+  return fmt::format("{:.2f}", value);
+}
+
+const SweepPoint& largest(const SweepOutcome& outcome, const std::string& criterion) {
+  return outcome.at(*std::max_element(outcome.keep.begin(), outcome.keep.end()), criterion);
+}
+
+TextTable phase_table(const SweepOutcome& outcome) {
+  TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
+  for (const SweepPhase& phase : outcome.phases) {
+    table.add({phase.name, phase.data, with_commas(phase.images), percent(phase.accuracy)});
+  }
+  return table;
+}
+
+TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::string>& criteria) {
+  std::vector<std::string> header = {"experts"};
+  header.insert(header.end(), criteria.begin(), criteria.end());
+  TextTable table(header);
+  for (const int64_t keep : outcome.keep) {
+    std::vector<std::string> row = {fmt::format("{} of {}", keep, outcome.experts)};
+    for (const std::string& criterion : criteria) {
+      const SweepPoint& point = outcome.at(keep, criterion);
+      row.push_back(percent(point.accuracy) + " -> " + percent(point.accuracy_recovered));
+    }
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) {
+  TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
+                   "forward time, %"});
+  for (const WorkShare& share : work_shares(outcome, criterion)) {
+    const SweepPoint& point = outcome.at(share.keep, criterion);
+    table.add({fmt::format("{} of {}", share.keep, outcome.experts), with_commas(point.parameters),
+               human_bytes(point.bytes), fmt::format("{:.2f}", point.flops / 1e6),
+               with_commas(std::llround(point.images_per_second)),
+               fmt::format("{:.1f}", share.flops), fmt::format("{:.1f}", share.time)});
+  }
+  return table;
+}
+
+/// One table, or several with fewer criteria where one would be too wide.
+std::string accuracy_texts(const SweepOutcome& outcome) {
+  std::string text;
+  std::vector<std::string> group;
+  const auto flush = [&] {
+    if (!text.empty()) text += '\n';
+    text += accuracy_table(outcome, group).text();
+    group.clear();
+  };
+  for (const std::string& criterion : outcome.criteria) {
+    std::vector<std::string> wider = group;
+    wider.push_back(criterion);
+    if (!group.empty() && accuracy_table(outcome, wider).width() > kTerminalColumns) flush();
+    group.push_back(criterion);
+  }
+  flush();
+  return text;
+}
+
+std::string scale_sentence(const Experiment& experiment) {
+  if (experiment.scale == Scale::paper) return "Scale: paper, the sizes that it is meant to have.";
+  return "Scale: **quick**. Sizes are shrunk to try it out; the numbers say little about quality.";
+}
+
+bool has_paper_values(const Results& results) {
+  return std::any_of(results.rows.begin(), results.rows.end(),
+                     [](const ResultRow& row) { return row.paper.has_value(); });
+}
+
+std::string paper_sentence(const Results& results) {
+  if (has_paper_values(results)) return "A \"-\" stands where the paper has no value.";
+  return "No paper has this task, so the columns with a paper's values stay empty (\"-\").";
+}
+
+std::string exported_sentence(const SweepOutcome& outcome) {
+  return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
+                     outcome.exported.keep, outcome.experts, outcome.exported.criterion,
+                     outcome.export_time);
+}
+
+std::string command_of(const Experiment& experiment) {
+  std::string command = "moesaic reproduce " + experiment.name;
+  for (const std::string& assignment : experiment.overrides) command += " " + assignment;
+  return command + fmt::format(" --scale {}", scale_name(experiment.scale));
+}
+
+}  // namespace
+
+std::vector<WorkShare> work_shares(const SweepOutcome& outcome, const std::string& criterion) {
+  const SweepPoint& whole = largest(outcome, criterion);
+  std::vector<WorkShare> shares;
+  for (const int64_t keep : outcome.keep) {
+    const SweepPoint& point = outcome.at(keep, criterion);
+    shares.push_back({keep, 100.0 * point.flops / whole.flops,
+                      100.0 * whole.images_per_second / point.images_per_second});
+  }
+  return shares;
+}
+
+std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
+  std::vector<ResultRow> rows;
+  for (const SweepPhase& phase : outcome.phases) {
+    rows.push_back({.name = phase.name, .metric = "test_accuracy", .measured = phase.accuracy});
+  }
+  for (const SweepPoint& point : outcome.points) {
+    const std::string name = fmt::format("keep{}/{}", point.keep, point.criterion);
+    const auto add = [&](const char* metric, double value) {
+      rows.push_back({.name = name, .metric = metric, .measured = value});
+    };
+    add("accuracy", point.accuracy);
+    add("accuracy_recovered", point.accuracy_recovered);
+    add("parameters", static_cast<double>(point.parameters));
+    add("flops", point.flops);
+    add("images_per_second", point.images_per_second);
+    add("bytes", static_cast<double>(point.bytes));
+  }
+  rows.push_back(
+      {.name = "export", .metric = "forward_time_ratio", .measured = outcome.export_time});
+  return rows;
+}
+
+std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& outcome,
+                           const Results& results) {
+  const std::string& data = outcome.phases.back().data;
+  const std::string& criterion = outcome.criteria.front();
+  std::string text =
+      fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
+                  experiment.description, scale_sentence(experiment), results.seconds);
+  text += phase_table(outcome).markdown();
+  text += fmt::format(
+      "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
+      "layer and by what ranked them.\n\n{}\n![Accuracy and cost over the number of kept experts]"
+      "(figure.svg)\n",
+      data, accuracy_table(outcome, outcome.criteria).markdown());
+  text += fmt::format(
+      "\n## Cost, experts ranked by {}\n\nThe last two columns are shares of the network with {} "
+      "experts. FLOPs count the matrix products of the rows that the test split's routing really "
+      "computed. Speed is the median over forward passes in which all networks took turns.\n\n{}",
+      criterion, largest(outcome, criterion).keep, cost_table(outcome, criterion).markdown());
+  text += fmt::format("\nExported: `{}` ({}).\n", outcome.model, exported_sentence(outcome));
+  text += fmt::format("\n## Every value\n\n{}\n\n{}", paper_sentence(results),
+                      results_markdown(results));
+  text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
+                      command_of(experiment));
+  return text;
+}
+
+std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
+                          const Results& results, const std::filesystem::path& out) {
+  const std::string& criterion = outcome.criteria.front();
+  std::string text =
+      fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
+  text += phase_table(outcome).text();
+  text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered\n\n{}",
+                      outcome.phases.back().data, accuracy_texts(outcome));
+  text += fmt::format("\nCost by {}; shares are of the network with {} experts\n\n{}", criterion,
+                      largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
+  const auto file = [&](const char* what, const std::string& name, const std::string& note) {
+    text += fmt::format("{:<8} {}{}\n", what, (out / name).string(), note);
+  };
+  text += "\n";
+  file("figure", "figure.svg", ", figure.png");
+  file("model", outcome.model, " (" + exported_sentence(outcome) + ")");
+  file("report", "report.md", "");
+  file("results", "results.json", "");
+  return text;
+}
+
+}  // namespace moesaic

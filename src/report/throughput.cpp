@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/throughput.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "moesaic/base/error.h"
+#include "moesaic/data/loader.h"
+
+namespace moesaic {
+namespace {
+
+/// Enough that no batch stays in the cache from one round to the next, few enough to load at once.
+constexpr int64_t kBatches = 16;
+constexpr int64_t kWarmupRounds = 2;
+
+std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, int64_t batch_size) {
+  Loader loader(std::move(dataset), {.batch_size = batch_size});
+  std::vector<at::Tensor> batches;
+  while (!loader.done() && static_cast<int64_t>(batches.size()) < kBatches) {
+    at::Tensor images = loader.next().images;
+    // A smaller last batch would change what a round takes.
+    if (batches.empty() || images.size(0) == batches.front().size(0)) batches.push_back(images);
+  }
+  return batches;
+}
+
+double seconds_of(const ForwardPass& pass, const at::Tensor& images) {
+  const auto begin = std::chrono::steady_clock::now();
+  pass(images);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) fail_usage("median: no values");
+  const size_t middle = values.size() / 2;
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(middle), values.end());
+  const double upper = values[middle];
+  if (values.size() % 2 == 1) return upper;
+  const double lower =
+      *std::max_element(values.begin(), values.begin() + static_cast<int64_t>(middle));
+  return (lower + upper) / 2;
+}
+
+std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
+                                   std::shared_ptr<const Dataset> dataset,
+                                   const ThroughputConfig& config,
+                                   const std::function<bool()>& proceed) {
+  const c10::InferenceMode inference;
+  const std::vector<at::Tensor> batches = first_batches(std::move(dataset), config.batch_size);
+  std::vector<std::vector<double>> seconds(passes.size());
+  for (int64_t round = -kWarmupRounds; round < config.rounds; ++round) {
+    if (proceed && !proceed()) return {};
+    const auto turn = static_cast<size_t>(round + kWarmupRounds);
+    const at::Tensor& images = batches[turn % batches.size()];
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const size_t which = (i + turn) % passes.size();
+      const double time = seconds_of(passes[which], images);
+      if (round >= 0) seconds[which].push_back(time);
+    }
+  }
+  std::vector<double> rates;
+  for (const std::vector<double>& times : seconds) {
+    rates.push_back(static_cast<double>(batches.front().size(0)) / median(times));
+  }
+  return rates;
+}
+
+ForwardPass forward_pass(std::shared_ptr<Model> model) {
+  model->eval();
+  return [model = std::move(model)](const at::Tensor& images) { model->forward(images); };
+}
+
+std::vector<double> measure_throughput(const std::vector<std::shared_ptr<Model>>& models,
+                                       std::shared_ptr<const Dataset> dataset,
+                                       const ThroughputConfig& config,
+                                       const std::function<bool()>& proceed) {
+  std::vector<ForwardPass> passes;
+  for (const auto& model : models) passes.push_back(forward_pass(model));
+  return measure_passes(passes, std::move(dataset), config, proceed);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever is wrong gets one line that says where and what, the right exit code, and leaves nothing
+// behind.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "integration/program.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/hash.h"
+
+#define NEEDS_FASHION_MNIST()                                                \
+  if (!::moesaic::testing::have_fashion_mnist()) {                           \
+    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
+  }
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+class BadInput : public ProgramTest {
+ protected:
+  std::string recipe_with(const std::string& from, const std::string& to) const {
+    std::string text = read_text(smoke_recipe());
+    const size_t place = text.find(from);
+    EXPECT_NE(place, std::string::npos) << from;
+    write("recipe.json", text.replace(place, from.size(), to));
+    return text_path("recipe.json");
+  }
+  ProgramResult train(const std::string& recipe, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> command = {"train", recipe, "--out", text_path("run")};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_program(command);
+  }
+  void expect_no_run() const { EXPECT_FALSE(fs::exists(path("run"))); }
+  std::string copy_checkpoint(const std::string& phase) const {
+    fs::copy(smoke_run() / "checkpoints" / phase, path("copy"), fs::copy_options::recursive);
+    return text_path("copy");
+  }
+  /// Changes the checkpoint's config and its manifest with it, as someone with an editor and
+  /// patience would.
+  void edit_config(const fs::path& checkpoint, void (*change)(ordered_json&)) const {
+    auto config = ordered_json::parse(read_text(checkpoint / "config.json"));
+    change(config);
+    write_atomic(checkpoint / "config.json", config.dump(2));
+    auto manifest = ordered_json::parse(read_text(checkpoint / "MANIFEST.json"));
+    manifest["files"]["config.json"] = {{"size", fs::file_size(checkpoint / "config.json")},
+                                        {"sha256", sha256_file_hex(checkpoint / "config.json")}};
+    write_atomic(checkpoint / "MANIFEST.json", manifest.dump(2));
+  }
+};
+
+TEST_F(BadInput, AWrongKeyTypeOrValueInARecipe) {
+  NEEDS_FASHION_MNIST();
+  expect_one_line_error(train(recipe_with("\"lr\"", "\"learning_rate\"")), 2, "did you mean 'lr'");
+  expect_no_run();
+  expect_one_line_error(train(recipe_with("\"batch_size\": ", "\"batch_size\": -")), 2,
+                        "recipe.json:");
+  expect_one_line_error(train(recipe_with("\"batch_size\": ", "\"batch_size\": true, \"x\": ")), 2,
+                        "recipe.json:");
+  expect_one_line_error(train(recipe_with("{", "{,")), 2, "recipe.json:2:");
+  expect_one_line_error(train(smoke_recipe(), {"phases.0.epohs=3"}), 2, "epochs");
+  expect_one_line_error(train(smoke_recipe(), {"model.name=vmoo"}), 2, "vmoe");
+  expect_no_run();
+}
+
+TEST_F(BadInput, APathThatDoesNotExist) {
+  expect_one_line_error(train(text_path("nowhere.json")), 1, "nowhere.json");
+  expect_no_run();
+  expect_one_line_error(run_program({"eval", text_path("nowhere")}), 2, "nowhere");
+  expect_one_line_error(run_program({"inspect", text_path("nowhere")}), 2, "nowhere");
+}
+
+TEST_F(BadInput, AnUnknownVerbOrOption) {
+  EXPECT_EQ(run_program({"trane"}).exit_code, 2);
+  EXPECT_EQ(run_program({}).exit_code, 2);
+  const auto incomplete = run_program({"train"});
+  EXPECT_EQ(incomplete.exit_code, 2);
+  EXPECT_NE(incomplete.err.find("(see moesaic train --help)"), std::string::npos) << incomplete.err;
+  expect_one_line_error(run_program({"list", "modles"}), 2, "did you mean 'models'");
+  expect_one_line_error(run_program({"data", "verify", "fashion-mnits"}), 2, "fashion-mnist");
+  expect_one_line_error(run_program({"reproduce", "quickstrat"}), 2, "quickstart");
+}
+
+TEST_F(BadInput, ATruncatedOrAlteredDataFile) {
+  NEEDS_FASHION_MNIST();
+  const fs::path source = "/usr/share/datasets/fashion-mnist";
+  if (!fs::exists(source)) GTEST_SKIP() << "needs the package dataset-fashion-mnist";
+  for (const bool truncate : {true, false}) {
+    fs::remove_all(path("data"));
+    fs::create_directories(path("data"));
+    fs::copy(source, path("data/fashion-mnist"), fs::copy_options::recursive);
+    const fs::path file = path("data/fashion-mnist/train-images-idx3-ubyte.gz");
+    if (truncate) {
+      fs::resize_file(file, fs::file_size(file) / 2);
+    } else {
+      std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekp(static_cast<std::streamoff>(fs::file_size(file) / 2));
+      stream.write("altered!", 8);
+    }
+    const ProgramOptions options{.environment = {"MOESAIC_DATA=" + text_path("data")}};
+    const auto result = run_program({"train", smoke_recipe(), "--out", text_path("run")}, options);
+    expect_one_line_error(result, 1, "train-images-idx3-ubyte");
+    expect_no_run();
+    EXPECT_EQ(run_program({"data", "verify", "fashion-mnist"}, options).exit_code, 1);
+  }
+}
+
+TEST_F(BadInput, ATruncatedOrAlteredCheckpoint) {
+  NEEDS_FASHION_MNIST();
+  const fs::path checkpoint = copy_checkpoint("finetune");
+  const fs::path file = checkpoint / "model.safetensors";
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(fs::file_size(file)) - 100);
+    stream.put('\x5a');
+  }
+  for (const char* verb : {"eval", "inspect"}) {
+    expect_one_line_error(run_program({verb, checkpoint.string()}), 1, "model.safetensors");
+  }
+  const std::string out = text_path("out.pt");
+  expect_one_line_error(
+      run_program({"export", checkpoint.string(), "--format", "torchscript", "--out", out}), 1,
+      "model.safetensors");
+  EXPECT_FALSE(fs::exists(out));
+  fs::resize_file(file, fs::file_size(file) - 10);
+  expect_one_line_error(run_program({"eval", checkpoint.string()}), 1, "model.safetensors");
+}
+
+TEST_F(BadInput, DataWithAnotherNumberOfClasses) {
+  NEEDS_FASHION_MNIST();
+  const std::string checkpoint = (smoke_run() / "checkpoints/finetune").string();
+  const auto result = run_program({"eval", checkpoint, "--data", "fashion-mnist"});
+  expect_one_line_error(result, 2, "10");
+  EXPECT_NE(result.err.find('3'), std::string::npos);
+  expect_one_line_error(train(smoke_recipe(), {"phases.0.data=fashion-mnist-footwear"}), 2, "3");
+  expect_no_run();
+}
+
+TEST_F(BadInput, APrunedCheckpointLoadedAsUnpruned) {
+  NEEDS_FASHION_MNIST();
+  const fs::path checkpoint = copy_checkpoint("prune");
+  edit_config(checkpoint, [](ordered_json& config) {
+    config["model"]["encoder"]["moe"]["kept_experts"] = ordered_json::object();
+  });
+  expect_one_line_error(run_program({"eval", checkpoint.string()}), 1, "kept_experts");
+}
+
+TEST_F(BadInput, AnUnknownCriterionOrTooFewExperts) {
+  NEEDS_FASHION_MNIST();
+  const std::string pretrained = (smoke_run() / "checkpoints/pretrain").string();
+  const std::string finetuned = (smoke_run() / "checkpoints/finetune").string();
+  const auto prune = [&](const std::string& criterion, const std::string& keep) {
+    return run_program({"prune", "--pretrained", pretrained, "--finetuned", finetuned,
+                        "--criterion", criterion, "--keep", keep, "--out", text_path("pruned")});
+  };
+  expect_one_line_error(prune("router-norm-chnage", "0.5"), 2, "did you mean 'router-norm-change'");
+  expect_one_line_error(prune("random", "1"), 2, "1");
+  expect_one_line_error(prune("random", "99"), 2, "99");
+  expect_one_line_error(prune("random", "half"), 2, "half");
+  EXPECT_FALSE(fs::exists(path("pruned")));
+}
+
+TEST_F(BadInput, ARunFolderThatIsInUse) {
+  NEEDS_FASHION_MNIST();
+  const std::string run = smoke_run().string();
+  expect_one_line_error(run_program({"train", smoke_recipe(), "--out", run}), 2, "--resume");
+  expect_one_line_error(run_program({"train", smoke_recipe(), "seed=99", "--out", run, "--resume"}),
+                        2, "seed");
+}
+
+TEST_F(BadInput, PredictRefusesWrongImages) {
+  NEEDS_FASHION_MNIST();
+  write("in.safetensors", "nonsense");
+  const auto result =
+      run_program({"predict", (smoke_run() / "checkpoints/finetune").string(), "--input",
+                   text_path("in.safetensors"), "--output", text_path("out.safetensors")});
+  expect_one_line_error(result, 1, "in.safetensors");
+  EXPECT_FALSE(fs::exists(path("out.safetensors")));
+}
+
+TEST_F(BadInput, ADeviceThatThisBuildCannotUse) {
+  const auto result =
+      run_program({"train", smoke_recipe(), "--out", text_path("run"), "--device", "cuda"});
+  expect_one_line_error(result, 2, "cpu");
+  expect_no_run();
+}
+
+}  // namespace
+}  // namespace moesaic::testing

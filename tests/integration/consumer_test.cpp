@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Installs the build into a folder of its own and lets a user's project find it there.
+#include <gtest/gtest.h>
+
+#include "integration/program.h"
+
+namespace moesaic::testing {
+namespace {
+
+class Consumer : public ProgramTest {};
+
+TEST_F(Consumer, FindsTheInstalledLibraryAndTrainsALayer) {
+  const std::string prefix = text_path("installed");
+  const auto installed = run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix});
+  ASSERT_EQ(installed.exit_code, 0) << installed.err;
+  const std::string source = std::string(MOESAIC_TEST_SOURCE_DIR) + "/tests/consumer";
+  const auto configured =
+      run_command({"cmake", "-S", source, "-B", text_path("build"), "-G", "Ninja",
+                   "-DCMAKE_BUILD_TYPE=Debug", "-Dmoesaic_DIR=" + prefix + "/lib/cmake/moesaic"});
+  ASSERT_EQ(configured.exit_code, 0) << configured.out << configured.err;
+  const auto built = run_command({"cmake", "--build", text_path("build")});
+  ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
+  const auto result = run_command({text_path("build") + "/consumer"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("rows computed after pruning"), std::string::npos) << result.out;
+}
+
+TEST_F(Consumer, TheInstalledProgramFindsItsRecipes) {
+  const std::string prefix = text_path("installed");
+  ASSERT_EQ(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}).exit_code,
+            0);
+  const auto result = run_command({prefix + "/bin/moesaic", "list", "recipes", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find(prefix), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace moesaic::testing

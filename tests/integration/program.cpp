@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "integration/program.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+fs::path new_folder() {
+  std::string pattern = (fs::path(::testing::TempDir()) / "moesaic-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  return pattern;
+}
+
+std::string slurp(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+[[noreturn]] void become(const std::vector<std::string>& command, const ProgramOptions& options,
+                         const fs::path& out, const fs::path& err) {
+  if (freopen(out.c_str(), "w", stdout) == nullptr ||
+      freopen(err.c_str(), "w", stderr) == nullptr) {
+    _exit(126);
+  }
+  for (const auto& item : options.environment) putenv(const_cast<char*>(item.c_str()));
+  std::vector<char*> arguments;
+  for (const auto& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  _exit(127);
+}
+
+void interrupt(pid_t child, const ProgramOptions& options) {
+  for (int waited = 0; waited < 60'000 && !fs::exists(options.interrupt_when); waited += 10) {
+    std::this_thread::sleep_for(10ms);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(options.interrupt_after_ms));
+  kill(child, SIGINT);
+}
+
+}  // namespace
+
+nlohmann::json ProgramResult::json() const {
+  auto document = nlohmann::json::parse(out, nullptr, false);
+  EXPECT_FALSE(document.is_discarded()) << "no JSON document: " << out << err;
+  return document.is_discarded() ? nlohmann::json() : document;
+}
+
+ProgramResult run_command(const std::vector<std::string>& command, const ProgramOptions& options) {
+  const fs::path folder = new_folder();
+  const pid_t child = fork();
+  if (child == 0) become(command, options, folder / "out", folder / "err");
+  std::thread interrupter;
+  if (options.interrupt_after_ms >= 0) {
+    interrupter = std::thread([&] { interrupt(child, options); });
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (interrupter.joinable()) interrupter.join();
+  ProgramResult result;
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.out = slurp(folder / "out");
+  result.err = slurp(folder / "err");
+  fs::remove_all(folder);
+  return result;
+}
+
+ProgramResult run_program(const std::vector<std::string>& arguments,
+                          const ProgramOptions& options) {
+  std::vector<std::string> command = {MOESAIC_PROGRAM};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(command, options);
+}
+
+void expect_one_line_error(const ProgramResult& result, int code, const std::string& text) {
+  EXPECT_EQ(result.exit_code, code) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find(text), std::string::npos) << result.err;
+}
+
+ProgramTest::ProgramTest() : folder_(new_folder()) {}
+ProgramTest::~ProgramTest() {
+  fs::remove_all(folder_);
+}
+
+void ProgramTest::write(const std::string& name, const std::string& text) const {
+  std::ofstream(path(name), std::ios::binary) << text;
+}
+
+bool have_fashion_mnist() {
+  static const bool found = run_program({"data", "verify", "fashion-mnist"}).exit_code == 0;
+  return found;
+}
+
+std::string smoke_recipe() {
+  return (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/vmoe/recipes/smoke.json").string();
+}
+
+const fs::path& ProgramTest::smoke_run() {
+  struct Run {
+    fs::path folder = new_folder();
+    ~Run() { fs::remove_all(folder); }
+  };
+  static const Run run;
+  static const ProgramResult trained =
+      run_program({"train", smoke_recipe(), "--out", (run.folder / "smoke").string()});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  static const fs::path place = run.folder / "smoke";
+  return place;
+}
+
+}  // namespace moesaic::testing

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The work that the software exists for, verb by verb.
+#include <gtest/gtest.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+
+#include "integration/program.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/models/model.h"
+
+#define NEEDS_FASHION_MNIST()                                                \
+  if (!::moesaic::testing::have_fashion_mnist()) {                           \
+    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
+  }
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Workflow : public ProgramTest {
+ protected:
+  std::string phase(const std::string& name) const {
+    return (smoke_run() / "checkpoints" / name).string();
+  }
+  void write_images(const std::string& name, int64_t count) const {
+    write_tensors(path(name),
+                  {{"images", torch::linspace(-1, 2, count * 28 * 28).view({count, 1, 28, 28})}});
+  }
+};
+
+TEST_F(Workflow, TrainLeavesWhatTheReadmePromises) {
+  NEEDS_FASHION_MNIST();
+  const fs::path run = smoke_run();
+  for (const char* name : {"config.json", "metrics.jsonl", "best/MANIFEST.json"}) {
+    EXPECT_TRUE(fs::exists(run / name)) << name;
+  }
+  for (const char* name : {"pretrain", "finetune", "prune", "recover"}) {
+    EXPECT_TRUE(fs::exists(run / "checkpoints" / name / "MANIFEST.json")) << name;
+  }
+  bool events = false;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    events |= entry.path().filename().string().starts_with("events.out.tfevents.");
+  }
+  EXPECT_TRUE(events);
+}
+
+TEST_F(Workflow, EvalPrintsOneJsonDocument) {
+  NEEDS_FASHION_MNIST();
+  const auto result = run_program({"eval", phase("finetune"), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = result.json();
+  EXPECT_EQ(report["images"], 3000);
+  EXPECT_GT(report["accuracy"].get<double>(), 33.0);
+  EXPECT_FALSE(report["routing"].empty());
+}
+
+TEST_F(Workflow, PruneRemovesExpertsInTheFile) {
+  NEEDS_FASHION_MNIST();
+  const auto result =
+      run_program({"prune", "--pretrained", phase("pretrain"), "--finetuned", phase("finetune"),
+                   "--keep", "0.5", "--out", text_path("pruned"), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = result.json();
+  EXPECT_EQ(plan["criterion"], "router-norm-change");
+  ASSERT_FALSE(plan["layers"].empty());
+  const auto before = load_model(phase("finetune")), after = load_model(path("pruned"));
+  EXPECT_LT(after->parameter_count(), before->parameter_count());
+  EXPECT_LT(fs::file_size(path("pruned") / "model.safetensors"),
+            fs::file_size(fs::path(phase("finetune")) / "model.safetensors"));
+  for (const auto& layer : plan["layers"]) {
+    EXPECT_EQ(layer["kept"].size() * 2, layer["experts"].get<size_t>());
+    EXPECT_EQ(layer["scores"].size(), layer["experts"].get<size_t>());
+  }
+  const auto evaluated = run_program({"eval", text_path("pruned"), "--json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_EQ(evaluated.json()["parameters"], after->parameter_count());
+}
+
+TEST_F(Workflow, PredictGivesLogitsAndTheRouting) {
+  NEEDS_FASHION_MNIST();
+  write_images("in.safetensors", 5);
+  const auto result =
+      run_program({"predict", phase("recover"), "--input", text_path("in.safetensors"), "--output",
+                   text_path("out.safetensors"), "--routing"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto model = load_model(phase("recover"));
+  const torch::NoGradGuard no_grad;
+  const auto wanted = model->forward(read_tensors(path("in.safetensors")).at("images"));
+  const auto found = read_tensors(path("out.safetensors"));
+  EXPECT_TRUE(torch::allclose(found.at("logits"), wanted.logits, 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(found.at("pre_logits"), wanted.pre_logits, 1e-5, 1e-6));
+  for (const auto& record : wanted.routings) {
+    const std::string name = "routing." + std::to_string(record.block);
+    EXPECT_TRUE(torch::allclose(found.at(name + ".logits"), record.logits_TE, 1e-5, 1e-6));
+    EXPECT_EQ(found.at(name + ".combine").sizes(), record.logits_TE.sizes());
+  }
+}
+
+TEST_F(Workflow, TorchScriptEqualsPredictHereAndInStockPython) {
+  NEEDS_FASHION_MNIST();
+  for (const char* name : {"finetune", "recover"}) {
+    const auto exported = run_program({"export", phase(name), "--format", "torchscript", "--out",
+                                       text_path(std::string(name) + ".ts.pt")});
+    ASSERT_EQ(exported.exit_code, 0) << exported.err;
+    write_images("in.safetensors", 3);
+    const at::Tensor images = read_tensors(path("in.safetensors")).at("images");
+    const torch::NoGradGuard no_grad;
+    auto script = torch::jit::load(text_path(std::string(name) + ".ts.pt"));
+    const at::Tensor logits = script.forward({images}).toTensor();
+    EXPECT_TRUE(
+        torch::allclose(logits, load_model(phase(name))->forward(images).logits, 1e-5, 1e-5));
+  }
+  const char* venv = std::getenv("MOESAIC_VENV");
+  const fs::path python = fs::path(venv == nullptr ? "" : venv) / "bin/python";
+  if (!fs::exists(python)) GTEST_SKIP() << "needs MOESAIC_VENV with Python's torch";
+  const auto result =
+      run_command({python.string(), "-W", "ignore", "-c",
+                   "import sys, torch; m = torch.jit.load(sys.argv[1]); "
+                   "print([list(m(torch.zeros(b, 1, 28, 28)).shape) for b in (1, 4)])",
+                   text_path("recover.ts.pt")});
+  EXPECT_EQ(result.out, "[[1, 3], [4, 3]]\n") << result.err;
+}
+
+TEST_F(Workflow, InterruptedTrainingResumesToTheSameBits) {
+  NEEDS_FASHION_MNIST();
+  ProgramOptions options;
+  options.interrupt_when = path("run") / "metrics.jsonl";
+  options.interrupt_after_ms = 300;
+  const auto stopped = run_program({"train", smoke_recipe(), "--out", text_path("run")}, options);
+  ASSERT_EQ(stopped.exit_code, 130) << stopped.err;
+  EXPECT_NE(stopped.err.find("--resume"), std::string::npos) << stopped.err;
+  const auto resumed =
+      run_program({"train", smoke_recipe(), "--out", text_path("run"), "--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const auto wanted = read_tensors(smoke_run() / "checkpoints/recover/model.safetensors");
+  const auto found = read_tensors(path("run") / "checkpoints/recover/model.safetensors");
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted)
+    EXPECT_TRUE(torch::equal(found.at(name), tensor)) << name;
+}
+
+TEST_F(Workflow, InspectShowsAndCompares) {
+  NEEDS_FASHION_MNIST();
+  const auto one = run_program({"inspect", phase("prune"), "--json"}).json();
+  EXPECT_EQ(one["kind"], "checkpoint");
+  EXPECT_FALSE(one["moe"][0]["kept"].is_null());
+  const auto two = run_program({"inspect", phase("pretrain"), phase("finetune"), "--json"}).json();
+  EXPECT_FALSE(two["changed"].empty());
+  EXPECT_FALSE(two["config"].empty());
+}
+
+TEST(Verbs, DoctorListAndHelpWork) {
+  EXPECT_EQ(run_program({"doctor"}).exit_code, 0);
+  for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes"}) {
+    const auto result = run_program({"list", kind, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_FALSE(result.json().empty()) << kind;
+  }
+  for (const char* verb : {"train", "eval", "predict", "prune", "export", "inspect", "data", "list",
+                           "reproduce", "doctor"}) {
+    EXPECT_EQ(run_program({verb, "--help"}).exit_code, 0) << verb;
+  }
+}
+
+TEST(Verbs, EveryRecipePassesADryRun) {
+  if (!have_fashion_mnist())
+    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist";
+  for (const std::string recipe : run_program({"list", "recipes", "--json"}).json()) {
+    const auto result = run_program({"train", recipe, "--dry-run"});
+    EXPECT_EQ(result.exit_code, 0) << recipe << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "moesaic/base/file.h"
+#include "moesaic/report/reproduce.h"
+#include "report/report_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using report_test::error_of;
+using report_test::TempFolder;
+
+/// A file "tiny.json" and what comes of it.
+class ExperimentFile {
+ public:
+  explicit ExperimentFile(const std::string& text = report_test::tiny_sweep()) {
+    write_atomic(folder_ / "tiny.json", text);
+  }
+  std::string path() const { return (folder_ / "tiny.json").string(); }
+  PruneSweepConfig parsed(Scale scale = Scale::paper,
+                          const std::vector<std::string>& overrides = {}) const {
+    return parse<PruneSweepConfig>(load_experiment(path(), scale, overrides).config);
+  }
+  /// The error without the folder's name.
+  std::string error(const std::vector<std::string>& overrides = {}) const {
+    std::string text = error_of([&] { parsed(Scale::paper, overrides); });
+    const std::string prefix = path().substr(0, path().size() - 9);
+    if (const auto at = text.find(prefix); at != std::string::npos) text.erase(at, prefix.size());
+    return text;
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
+  const std::vector<std::string> names = experiment_names();
+  EXPECT_NE(std::find(names.begin(), names.end(), "quickstart"), names.end());
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  for (const std::string& name : names) {
+    for (const Scale scale : {Scale::paper, Scale::quick}) {
+      const Experiment experiment = load_experiment(name, scale);
+      EXPECT_EQ(experiment.name, name);
+      EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
+    }
+  }
+}
+
+TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
+  const auto config = parse<PruneSweepConfig>(load_experiment("quickstart", Scale::paper).config);
+  EXPECT_EQ(config.keep, (std::vector<int64_t>{8, 6, 4, 3, 2}));
+  EXPECT_EQ(config.criteria,
+            (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
+  EXPECT_EQ(config.exported.keep, 4);
+  EXPECT_EQ(config.train.phases.front().name, "pretrain");
+  EXPECT_EQ(config.train.phases.back().name, "finetune");
+}
+
+TEST(Experiments, AnUnknownNameGetsTheNearestOne) {
+  EXPECT_EQ(error_of([] { load_experiment("quikstart", Scale::paper); }),
+            "usage: no experiment 'quikstart'; did you mean 'quickstart'?");
+}
+
+TEST(Experiments, AFileThatIsMissingIsNamed) {
+  const std::string error = error_of([] { load_experiment("/no/such.json", Scale::paper); });
+  EXPECT_NE(error.find("/no/such.json"), std::string::npos) << error;
+}
+
+TEST(Experiments, QuickChangesOnlyWhatItNames) {
+  const ExperimentFile file;
+  const PruneSweepConfig paper = file.parsed(), quick = file.parsed(Scale::quick);
+  EXPECT_EQ(quick.keep, (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(quick.recover.steps, 1);
+  EXPECT_EQ(quick.train.phases[0].steps, 2);
+  EXPECT_EQ(quick.train.phases[1].steps, paper.train.phases[1].steps);
+  EXPECT_EQ(paper.recover.steps, 3);
+  EXPECT_EQ(paper.keep, (std::vector<int64_t>{4, 3, 2}));
+}
+
+TEST(Experiments, OverridesComeAfterQuick) {
+  const PruneSweepConfig config =
+      ExperimentFile().parsed(Scale::quick, {"recover.steps=7", "train.seed=9"});
+  EXPECT_EQ(config.recover.steps, 7);
+  EXPECT_EQ(config.train.seed, 9);
+  EXPECT_EQ(config.keep, (std::vector<int64_t>{4, 2}));
+}
+
+TEST(Experiments, WithoutAQuickScaleThatIsSaid) {
+  const ExperimentFile file(replaced(report_test::tiny_sweep(), R"(,
+  "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2})",
+                                     ""));
+  EXPECT_EQ(error_of([&] { file.parsed(Scale::quick); }),
+            "usage: " + file.path() + ":1:1: the experiment has no quick scale");
+  EXPECT_NO_THROW(file.parsed());
+}
+
+TEST(Experiments, ErrorsSayLineAndColumn) {
+  const std::string text = report_test::tiny_sweep();
+  EXPECT_EQ(ExperimentFile(replaced(text, "\"criteria\"", "\"criterias\"")).error(),
+            "usage: tiny.json:20:3: unknown key 'criterias'; did you mean 'criteria'?");
+  EXPECT_EQ(ExperimentFile(replaced(text, "[4, 3, 2]", "[4, 3.5, 2]")).error(),
+            "usage: tiny.json:19:15: 'keep[1]' must be a whole number, found the number 3.5");
+  EXPECT_EQ(ExperimentFile(replaced(text, "\"prune-sweep\"", "\"prune-swap\"")).error(),
+            "usage: tiny.json:3:11: 'kind' must be one of prune-sweep, found 'prune-swap'; "
+            "did you mean 'prune-sweep'?");
+  EXPECT_EQ(ExperimentFile(replaced(text, "\"steps\": 3", "\"stepz\": 3")).error(),
+            "usage: tiny.json:21:66: unknown key 'stepz' in recover; did you mean 'steps'?");
+  EXPECT_EQ(ExperimentFile("{\"name\": \"tiny\",\n \"kind\" 3}").error(),
+            "usage: tiny.json:2:9: expected ':' after a key");
+}
+
+TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
+  const ExperimentFile file;
+  EXPECT_EQ(file.error({"criteria=[\"randon\"]"}),
+            "usage: tiny.json:1:1: criteria has no 'randon'; did you mean 'random'?");
+  EXPECT_EQ(file.error({"recover.data=three"}),
+            "usage: tiny.json:1:1: recover.data is 'three', but the last phase of train was on "
+            "'two'");
+  EXPECT_EQ(file.error({"export.keep=1"}),
+            "usage: tiny.json:1:1: export is keep 1 by 'router-norm-change', which is not part of "
+            "the sweep");
+  EXPECT_EQ(file.error({"export.criterion=magnitude"}),
+            "usage: tiny.json:1:1: export is keep 2 by 'magnitude', which is not part of the "
+            "sweep");
+  EXPECT_EQ(file.error({"keep=[4, 2, 4]"}), "usage: tiny.json:1:1: keep names a number twice");
+  EXPECT_EQ(file.error({"criteria=[\"router-norm-change\", \"router-norm-change\"]"}),
+            "usage: tiny.json:1:1: criteria names one twice");
+  const std::string one_phase =
+      R"({"name": "p", "data": "two", "steps": 1, "optimizer": {"lr": 0.1}})";
+  EXPECT_EQ(file.error({"train.phases=[" + one_phase + "]"}),
+            "usage: tiny.json:1:1: train.phases must pre-train and fine-tune, found one phase");
+  EXPECT_EQ(file.error(), "no error");
+}
+
+TEST(Scale, HasTwoNames) {
+  EXPECT_EQ(parse_scale("paper"), Scale::paper);
+  EXPECT_EQ(parse_scale("quick"), Scale::quick);
+  EXPECT_EQ(error_of([] { parse_scale("fast"); }),
+            "usage: no scale 'fast'; choose one of paper, quick");
+}
+
+TEST(Scale, ResultsOfTheTwoNeverMix) {
+  EXPECT_EQ(default_output(report_test::experiment(Scale::paper)), "checkpoints/demo");
+  EXPECT_EQ(default_output(report_test::experiment(Scale::quick)), "checkpoints/demo-quick");
+}
+
+}  // namespace
+}  // namespace moesaic

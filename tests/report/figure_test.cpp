@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/figure.h"
+
+#include <gtest/gtest.h>
+
+#include "moesaic/base/file.h"
+#include "moesaic/report/sweep_report.h"
+#include "report/report_fixture.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using report_test::error_of;
+using report_test::TempFolder;
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(SweepFigure, DataHasAColumnForEachNumber) {
+  EXPECT_EQ(sweep_figure(report_test::outcome()).data,
+            "# experts\trouter-norm-change: accuracy, %\trouter-norm-change: recovered, %\t"
+            "router-norm-change: FLOPs, %\trouter-norm-change: forward time, %\t"
+            "random: accuracy, %\trandom: recovered, %\trandom: FLOPs, %\t"
+            "random: forward time, %\n"
+            "8\t96.5000\t96.7500\t100.000\t100.000\t96.5000\t96.7500\t100.000\t100.000\n"
+            "4\t93.2500\t96.2500\t75.000\t80.000\t71.0000\t95.0000\t60.000\t62.500\n");
+}
+
+TEST(SweepFigure, ScriptKnowsTheSweep) {
+  const std::string script = sweep_figure(report_test::outcome()).script;
+  EXPECT_NE(script.find("criteria = 'router-norm-change random'\n"), std::string::npos);
+  EXPECT_NE(script.find("experts = 8\n"), std::string::npos);
+  EXPECT_NE(script.find("set xtics (8, 4)\n"), std::string::npos);
+}
+
+TEST(DrawFigure, LeavesPicturesScriptAndDataAndNothingElse) {
+  const TempFolder temp;
+  const fs::path folder = temp / "it's a folder";
+  fs::create_directories(folder);
+  draw_figure(folder, sweep_figure(report_test::outcome()));
+  EXPECT_EQ(names_in(folder),
+            (std::vector<std::string>{"figure.gp", "figure.png", "figure.svg", "figure.tsv"}));
+  EXPECT_EQ(read_text(folder / "figure.png").substr(1, 3), "PNG");
+  const std::string svg = read_text(folder / "figure.svg");
+  for (const char* text : {"router-norm-change", "random", "test accuracy, %", "forward time",
+                           "experts kept in each layer, of 8"}) {
+    EXPECT_NE(svg.find(text), std::string::npos) << text;
+  }
+  EXPECT_NE(svg.find("</svg>"), std::string::npos);
+}
+
+TEST(DrawFigure, AScriptThatFailsIsAnErrorAndStaysThere) {
+  const TempFolder temp;
+  const fs::path folder = temp / "out";
+  fs::create_directories(folder);
+  const std::string error = error_of([&] {
+    draw_figure(folder, {"plot 'no such file'\n", "1\t2\n"});
+  });
+  EXPECT_EQ(error.find("failure: "), 0u) << error;
+  EXPECT_NE(error.find("figure.gp: gnuplot failed"), std::string::npos) << error;
+  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"figure.gp", "figure.tsv"}));
+}
+
+TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
+  const TempFolder temp;
+  const fs::path folder = temp / "out";
+  fs::create_directories(folder);
+  const std::string error = error_of([&] { draw_figure(folder, {"a = 1\n", ""}); });
+  EXPECT_NE(error.find("gnuplot drew no figure.svg"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace moesaic

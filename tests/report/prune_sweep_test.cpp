@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/prune_sweep.h"
+
+#include <gtest/gtest.h>
+#include <torch/script.h>
+
+#include <csignal>
+#include <set>
+
+#include "moesaic/base/file.h"
+#include "moesaic/base/signal.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
+#include "moesaic/report/reproduce.h"
+#include "report/report_fixture.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using report_test::error_of;
+using report_test::TempFolder;
+
+PruneSweepConfig config_of(const std::vector<std::string>& changes = {}) {
+  Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
+  for (const std::string& change : changes) document.set(change);
+  return parse<PruneSweepConfig>(document.root());
+}
+
+ReproduceOptions options_for(const fs::path& out) {
+  ReproduceOptions options;
+  options.out = out;
+  options.progress = false;
+  options.open = report_test::open_tiny;
+  return options;
+}
+
+SweepOutcome run(const fs::path& out, const std::vector<std::string>& changes = {}) {
+  SweepOutcome outcome;
+  EXPECT_TRUE(run_prune_sweep(config_of(changes), options_for(out), outcome));
+  return outcome;
+}
+
+/// Everything but the speed, which no two runs share.
+std::string numbers(const SweepOutcome& outcome) {
+  std::string text;
+  for (const SweepPhase& phase : outcome.phases) {
+    text += fmt::format("{} {} {} {}\n", phase.name, phase.data, phase.images, phase.accuracy);
+  }
+  for (const SweepPoint& p : outcome.points) {
+    text += fmt::format("{} {} {} {} {} {} {}\n", p.keep, p.criterion, p.accuracy,
+                        p.accuracy_recovered, p.parameters, p.flops, p.bytes);
+  }
+  return text;
+}
+
+class PruneSweepRun : public ::testing::Test {
+ protected:
+  TempFolder temp;
+  fs::path out = temp / "out";
+};
+
+TEST_F(PruneSweepRun, MeasuresEveryPair) {
+  const SweepOutcome outcome = run(out);
+  EXPECT_EQ(outcome.experts, 4);
+  ASSERT_EQ(outcome.phases.size(), 2u);
+  EXPECT_EQ(outcome.phases[0].name, "pretrain");
+  EXPECT_EQ(outcome.phases[0].images, 9);
+  EXPECT_EQ(outcome.phases[1].data, "two");
+  ASSERT_EQ(outcome.points.size(), 6u);
+  for (const SweepPoint& point : outcome.points) {
+    EXPECT_GT(point.images_per_second, 0.0);
+    EXPECT_GE(point.accuracy_recovered, 0.0);
+    EXPECT_LE(point.accuracy_recovered, 100.0);
+    EXPECT_GT(point.bytes, 4 * point.parameters);  // float32 and a header
+  }
+  // An expert of width 8 with 8 hidden neurons has 64 + 8 + 64 + 8 numbers.
+  const SweepPoint &whole = outcome.at(4, "random"), &half = outcome.at(2, "random");
+  EXPECT_EQ(whole.parameters - half.parameters, 2 * 144);
+  EXPECT_LT(half.flops, whole.flops);
+  // Nothing is pruned: no criterion has a say, and fine-tuning says how good it is.
+  EXPECT_EQ(whole.accuracy, outcome.phases[1].accuracy);
+  const SweepPoint& same = outcome.at(4, "router-norm-change");
+  EXPECT_EQ(whole.accuracy_recovered, same.accuracy_recovered);
+  EXPECT_EQ(whole.images_per_second, same.images_per_second);
+}
+
+TEST_F(PruneSweepRun, LeavesRunsAndCheckpointsThatLoad) {
+  run(out);
+  std::set<std::string> folders;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    if (entry.is_directory()) folders.insert(entry.path().filename().string());
+  }
+  EXPECT_EQ(folders,
+            (std::set<std::string>{"train", "pruned", "keep4", "keep3-random", "keep2-random",
+                                   "keep3-router-norm-change", "keep2-router-norm-change"}));
+  EXPECT_FALSE(fs::exists(out / "pruned" / "keep4"));
+  const auto pruned = load_model(out / "pruned" / "keep2-router-norm-change");
+  const auto recovered = load_model(out / "keep2-router-norm-change" / "checkpoints" / "recover");
+  EXPECT_EQ(pruned->moe_blocks()[0].layer->kept().size(), 2u);
+  EXPECT_EQ(pruned->moe_blocks()[0].layer->kept(), recovered->moe_blocks()[0].layer->kept());
+  EXPECT_EQ(load_model(out / "keep4")->moe_blocks()[0].layer->kept().size(), 4u);
+}
+
+TEST_F(PruneSweepRun, ExportsTheChosenNetwork) {
+  const SweepOutcome outcome = run(out);
+  EXPECT_EQ(outcome.model, "model.ts.pt");
+  auto script = torch::jit::load((out / outcome.model).string());
+  const at::Tensor images = torch::linspace(-1.0, 1.0, 3 * 16).reshape({3, 1, 4, 4});
+  const at::Tensor ours =
+      load_model(out / "keep2-router-norm-change")->forward(images).logits.detach();
+  EXPECT_TRUE(torch::allclose(script.forward({images}).toTensor(), ours, 1e-5, 1e-6));
+}
+
+TEST_F(PruneSweepRun, TheSameCallUsesWhatIsFinished) {
+  const std::string first = numbers(run(out));
+  const auto written = fs::last_write_time(out / "keep3-random" / "checkpoints" / "recover");
+  ReproduceOptions options = options_for(out);
+  options.open = [](std::string_view name, std::string_view split) {
+    if (split == "train") ADD_FAILURE() << "trains again on " << name;
+    return report_test::open_tiny(name, split);
+  };
+  SweepOutcome again;
+  EXPECT_TRUE(run_prune_sweep(config_of(), options, again));
+  EXPECT_EQ(numbers(again), first);
+  EXPECT_EQ(fs::last_write_time(out / "keep3-random" / "checkpoints" / "recover"), written);
+}
+
+TEST_F(PruneSweepRun, AnotherNumberToKeepJoinsWhatIsThere) {
+  const SweepOutcome two = run(out, {"keep=[4, 2]"});
+  const SweepOutcome three = run(out);
+  EXPECT_EQ(two.points.size(), 4u);
+  ASSERT_EQ(three.points.size(), 6u);
+  EXPECT_EQ(two.at(2, "random").accuracy_recovered, three.at(2, "random").accuracy_recovered);
+}
+
+TEST_F(PruneSweepRun, OtherSettingsDoNotMixWithWhatIsThere) {
+  run(out, {"keep=[2]"});
+  const std::string folder = fs::canonical(out).string();
+  EXPECT_EQ(error_of([&] { run(out, {"train.phases.pretrain.steps=7"}); }),
+            "usage: " + folder +
+                "/train: cannot resume, since 'phases.0.steps' was 6 when the run "
+                "began and is 7 now; set it back or give another --out");
+  EXPECT_EQ(error_of([&] { run(out, {"recover.steps=4"}); }),
+            "usage: " + folder +
+                ": cannot resume, since 'recover.steps' was 3 when the run began "
+                "and is 4 now; set it back or give another --out");
+  EXPECT_NO_THROW(run(out, {"keep=[2]", "train.loader_threads=1"}));
+}
+
+TEST_F(PruneSweepRun, AFolderOfSomethingElseIsLeftAlone) {
+  fs::create_directories(out);
+  write_atomic(out / "config.json", R"({"model": {}})");
+  const std::string error = error_of([&] { run(out); });
+  EXPECT_NE(error.find("holds a config.json of something else"), std::string::npos) << error;
+  EXPECT_EQ(read_text(out / "config.json"), R"({"model": {}})");
+}
+
+TEST_F(PruneSweepRun, MoreExpertsThanThereAreAreRefused) {
+  EXPECT_EQ(error_of([&] { run(out, {"keep=[5, 2]"}); }), "usage: keep: 5 of 4 experts");
+  // A token selects two.
+  const std::string error = error_of([&] { run(out, {"keep=[1, 2]"}); });
+  EXPECT_EQ(error.find("usage: "), 0u) << error;
+}
+
+/// Runs with a signal that comes when the n-th picture is read; true if it finished all the same.
+bool run_until(const fs::path& out, int64_t pictures) {
+  const StopSignal stop;
+  auto left = std::make_shared<int64_t>(pictures);
+  ReproduceOptions options = options_for(out);
+  options.stop = &stop;
+  options.open = [left](std::string_view name, std::string_view split) {
+    return std::make_shared<train_test::WatchedDataset>(report_test::open_tiny(name, split),
+                                                        [left] {
+                                                          if (--*left == 0) std::raise(SIGINT);
+                                                        });
+  };
+  SweepOutcome outcome;
+  const bool done = run_prune_sweep(config_of(), options, outcome);
+  EXPECT_EQ(stop.number(), done ? 0 : SIGINT);
+  return done;
+}
+
+TEST_F(PruneSweepRun, StoppedAnywhereItGoesOnToTheSameNumbers) {
+  const std::string whole = numbers(run(temp / "whole"));
+  // In pre-training, fine-tuning, evaluations, recoveries and timing.
+  int64_t stops = 0;
+  for (int64_t pictures = 10; !run_until(out, pictures); pictures += 37) {
+    ASSERT_LT(++stops, 200);
+  }
+  EXPECT_GE(stops, 3);
+  EXPECT_EQ(numbers(run(out)), whole);
+}
+
+TEST_F(PruneSweepRun, ReproduceWritesResultsReportAndFigure) {
+  Experiment experiment{.name = "tiny", .kind = "prune-sweep", .description = "Two quarters."};
+  experiment.config = Document::from_text(report_test::tiny_sweep(), "tiny.json").root();
+  const Reproduction done = reproduce(experiment, options_for(out));
+  EXPECT_EQ(done.signal, 0);
+  const auto written = nlohmann::ordered_json::parse(read_text(out / "results.json"));
+  EXPECT_EQ(written, to_json(done.results));
+  EXPECT_EQ(written.at("experiment"), "tiny");
+  EXPECT_EQ(written.at("rows").size(), 2u + 6u * 6u);
+  EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
+  EXPECT_TRUE(fs::exists(out / "figure.svg"));
+  EXPECT_TRUE(fs::exists(out / "figure.png"));
+  EXPECT_NE(done.summary.find((out / "model.ts.pt").string()), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sweep over pictures in memory that takes a second, and numbers for reports.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moesaic/report/experiment.h"
+#include "moesaic/report/prune_sweep.h"
+#include "train/train_fixture.h"
+
+namespace moesaic::report_test {
+
+using train_test::error_of;
+using train_test::open_tiny;
+using train_test::TempFolder;
+
+/// A network of four experts, top-2, pruned to 3 and 2.
+inline std::string tiny_sweep() {
+  return std::string(R"({
+  "name": "tiny",
+  "kind": "prune-sweep",
+  "description": "Two quarters.",
+  "train": {
+    "name": "tiny", "seed": 5, "checkpoint_every": 1, "evaluate_batch_size": 4,
+    "loader_threads": 0,
+    "model": )") +
+         train_test::kModel + R"(,
+    "phases": [
+      {"name": "pretrain", "data": "three", "batch_size": 4, "steps": 6,
+       "optimizer": {"name": "adamw", "lr": 0.01}},
+      {"name": "finetune", "data": "two", "batch_size": 4, "steps": 4,
+       "optimizer": {"name": "adamw", "lr": 0.01}, "on_entry": {"new_head": true}}
+    ]
+  },
+  "keep": [4, 3, 2],
+  "criteria": ["router-norm-change", "random"],
+  "recover": {"name": "recover", "data": "two", "batch_size": 4, "steps": 3,
+              "optimizer": {"name": "adamw", "lr": 0.01}},
+  "throughput": {"batch_size": 4, "rounds": 2},
+  "export": {"keep": 2, "criterion": "router-norm-change"},
+  "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2}
+})";
+}
+
+inline SweepPoint point(int64_t keep, const std::string& criterion, double accuracy,
+                        double recovered, int64_t parameters, double flops, double speed) {
+  return {keep, criterion, accuracy, recovered, parameters, flops, speed, 4 * parameters};
+}
+
+/// Eight and four experts of eight, by two criteria.
+inline SweepOutcome outcome() {
+  SweepOutcome outcome;
+  outcome.experts = 8;
+  outcome.phases = {{"pretrain", "fashion", 10000, 88.125}, {"finetune", "shoes", 3000, 96.5}};
+  outcome.keep = {8, 4};
+  outcome.criteria = {"router-norm-change", "random"};
+  outcome.points = {point(8, "router-norm-change", 96.5, 96.75, 1500000, 20e6, 4000.0),
+                    point(8, "random", 96.5, 96.75, 1500000, 20e6, 4000.0),
+                    point(4, "router-norm-change", 93.25, 96.25, 900000, 15e6, 5000.0),
+                    point(4, "random", 71.0, 95.0, 900000, 12e6, 6400.0)};
+  outcome.exported = {4, "router-norm-change"};
+  outcome.model = "model.ts.pt";
+  outcome.export_time = 1.125;
+  return outcome;
+}
+
+inline Experiment experiment(Scale scale = Scale::paper) {
+  return {.name = "demo",
+          .kind = "prune-sweep",
+          .description = "What pruning costs.",
+          .scale = scale,
+          .overrides = {},
+          .config = Value()};
+}
+
+}  // namespace moesaic::report_test

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/results.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+Results two_rows() {
+  Results results{.experiment = "demo", .scale = "paper", .seconds = 12.5};
+  results.rows.push_back({.name = "pretrain", .metric = "test_accuracy", .measured = 88.25});
+  results.rows.push_back({.name = "keep4/random",
+                          .metric = "bytes",
+                          .measured = 1234567.0,
+                          .std = 0.5,
+                          .runs = 3,
+                          .paper = 87.0,
+                          .paper_std = 0.25});
+  return results;
+}
+
+TEST(Results, JsonHasEveryKeyInOrderAndNullForWhatIsAbsent) {
+  EXPECT_EQ(to_json(two_rows()).dump(),
+            R"({"experiment":"demo","scale":"paper","rows":[)"
+            R"({"name":"pretrain","metric":"test_accuracy","measured":88.25,"std":null,"runs":1,)"
+            R"("paper":null,"paper_std":null},)"
+            R"({"name":"keep4/random","metric":"bytes","measured":1234567,"std":0.5,"runs":3,)"
+            R"("paper":87,"paper_std":0.25}],"seconds":12.5})");
+}
+
+TEST(Results, ANumberThatIsNoneIsRefusedByName) {
+  Results results = two_rows();
+  results.rows[0].measured = std::numeric_limits<double>::quiet_NaN();
+  try {
+    to_json(results);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::failure);
+    EXPECT_STREQ(error.what(), "demo: test_accuracy of 'pretrain' is nan");
+  }
+}
+
+TEST(Results, FindsARowByNameAndMetric) {
+  const Results results = two_rows();
+  ASSERT_NE(results.find("keep4/random", "bytes"), nullptr);
+  EXPECT_EQ(results.find("keep4/random", "bytes")->measured, 1234567.0);
+  EXPECT_EQ(results.find("keep4/random", "test_accuracy"), nullptr);
+  EXPECT_EQ(results.find("keep4", "bytes"), nullptr);
+}
+
+TEST(Results, MarkdownPutsThePapersValueBesideTheMeasuredOne) {
+  EXPECT_EQ(results_markdown(two_rows()),
+            "| name         | metric        |  measured |  std | runs | paper | paper std |\n"
+            "|--------------|---------------|----------:|-----:|-----:|------:|----------:|\n"
+            "| pretrain     | test_accuracy |     88.25 |    - |    1 |     - |         - |\n"
+            "| keep4/random | bytes         | 1,234,567 | 0.50 |    3 | 87.00 |      0.25 |\n");
+}
+
+}  // namespace
+}  // namespace moesaic

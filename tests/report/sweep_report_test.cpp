@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/sweep_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "report/report_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using report_test::experiment;
+using report_test::outcome;
+
+Results results_of(const SweepOutcome& outcome, Scale scale = Scale::paper) {
+  return {.experiment = "demo",
+          .scale = std::string(scale_name(scale)),
+          .rows = sweep_rows(outcome),
+          .seconds = 301.4};
+}
+
+TEST(WorkShares, AreOfTheNetworkWithTheMostExperts) {
+  SweepOutcome sweep = outcome();
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<WorkShare> shares = work_shares(sweep, "router-norm-change");
+    ASSERT_EQ(shares.size(), 2u);
+    const WorkShare& whole = sweep.keep[0] == 8 ? shares[0] : shares[1];
+    const WorkShare& half = sweep.keep[0] == 8 ? shares[1] : shares[0];
+    EXPECT_EQ(whole.keep, 8);
+    EXPECT_DOUBLE_EQ(whole.flops, 100.0);
+    EXPECT_DOUBLE_EQ(whole.time, 100.0);
+    EXPECT_EQ(half.keep, 4);
+    EXPECT_DOUBLE_EQ(half.flops, 75.0);  // 15 of 20 MFLOPs
+    EXPECT_DOUBLE_EQ(half.time, 80.0);   // 4000 / 5000: time is the inverse of speed
+    std::reverse(sweep.keep.begin(), sweep.keep.end());
+  }
+  EXPECT_DOUBLE_EQ(work_shares(sweep, "random")[1].flops, 60.0);
+  EXPECT_DOUBLE_EQ(work_shares(sweep, "random")[1].time, 62.5);
+}
+
+TEST(SweepRows, NameEveryNumber) {
+  const Results results = results_of(outcome());
+  EXPECT_EQ(results.rows.size(), 2u + 4u * 6u + 1u);
+  const auto value = [&](const char* name, const char* metric) {
+    const ResultRow* row = results.find(name, metric);
+    EXPECT_NE(row, nullptr) << name << " " << metric;
+    return row == nullptr ? -1.0 : row->measured;
+  };
+  EXPECT_EQ(value("pretrain", "test_accuracy"), 88.125);
+  EXPECT_EQ(value("finetune", "test_accuracy"), 96.5);
+  EXPECT_EQ(value("keep4/random", "accuracy"), 71.0);
+  EXPECT_EQ(value("keep4/random", "accuracy_recovered"), 95.0);
+  EXPECT_EQ(value("keep4/random", "parameters"), 900000.0);
+  EXPECT_EQ(value("keep4/random", "flops"), 12e6);
+  EXPECT_EQ(value("keep4/random", "images_per_second"), 6400.0);
+  EXPECT_EQ(value("keep4/random", "bytes"), 3600000.0);
+  EXPECT_EQ(value("keep8/random", "accuracy"), 96.5);
+  EXPECT_EQ(value("export", "forward_time_ratio"), 1.125);
+  for (const ResultRow& row : results.rows) {
+    EXPECT_EQ(row.runs, 1);
+    EXPECT_FALSE(row.std || row.paper || row.paper_std) << row.name;
+  }
+}
+
+TEST(SweepMarkdown, IsTheWholeReport) {
+  const std::string text = sweep_markdown(experiment(), outcome(), results_of(outcome()));
+  const std::string head = R"(# demo
+
+What pruning costs.
+
+Scale: paper, the sizes that it is meant to have. It took 301 seconds.
+
+| phase    | data    | test images | test accuracy, % |
+|----------|---------|------------:|-----------------:|
+| pretrain | fashion |      10,000 |            88.12 |
+| finetune | shoes   |       3,000 |            96.50 |
+
+## Accuracy on shoes
+
+Test accuracy in %, pruned -> recovered, by experts kept in each layer and by what ranked them.
+
+| experts | router-norm-change |         random |
+|---------|-------------------:|---------------:|
+| 8 of 8  |     96.50 -> 96.75 | 96.50 -> 96.75 |
+| 4 of 8  |     93.25 -> 96.25 | 71.00 -> 95.00 |
+
+![Accuracy and cost over the number of kept experts](figure.svg)
+
+## Cost, experts ranked by router-norm-change
+
+The last two columns are shares of the network with 8 experts. FLOPs count the matrix products of the rows that the test split's routing really computed. Speed is the median over forward passes in which all networks took turns.
+
+| experts | parameters |    file | MFLOPs an image | images/s | FLOPs, % | forward time, % |
+|---------|-----------:|--------:|----------------:|---------:|---------:|----------------:|
+| 8 of 8  |  1,500,000 | 6.00 MB |           20.00 |    4,000 |    100.0 |           100.0 |
+| 4 of 8  |    900,000 | 3.60 MB |           15.00 |    5,000 |     75.0 |            80.0 |
+
+Exported: `model.ts.pt` (4 of 8 experts by router-norm-change, recovered; TorchScript, 1.12 x our forward time).
+
+## Every value
+
+No paper has this task, so the columns with a paper's values stay empty ("-").
+
+| name                    | metric             |   measured | std | runs | paper | paper std |
+|-------------------------|--------------------|-----------:|----:|-----:|------:|----------:|
+| pretrain                | test_accuracy      |      88.12 |   - |    1 |     - |         - |
+)";
+  EXPECT_EQ(text.substr(0, head.size()), head);
+  const std::string tail =
+      R"(| keep4/random            | bytes              |  3,600,000 |   - |    1 |     - |         - |
+| export                  | forward_time_ratio |       1.12 |   - |    1 |     - |         - |
+
+Made by `moesaic reproduce demo --scale paper`; `gnuplot figure.gp` draws the figure again.
+)";
+  ASSERT_GT(text.size(), tail.size());
+  EXPECT_EQ(text.substr(text.size() - tail.size()), tail);
+}
+
+TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
+  Experiment quick = experiment(Scale::quick);
+  quick.overrides = {"train.seed=2"};
+  const std::string text = sweep_markdown(quick, outcome(), results_of(outcome(), Scale::quick));
+  EXPECT_NE(text.find("Scale: **quick**. Sizes are shrunk"), std::string::npos);
+  EXPECT_EQ(text.find("meant to have"), std::string::npos);
+  EXPECT_NE(text.find("`moesaic reproduce demo train.seed=2 --scale quick`"), std::string::npos);
+}
+
+TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
+  Results results = results_of(outcome());
+  results.rows[0].paper = 89.5;
+  const std::string text = sweep_markdown(experiment(), outcome(), results);
+  EXPECT_EQ(text.find("No paper has this task"), std::string::npos);
+  EXPECT_NE(text.find("| pretrain                | test_accuracy      |      88.12 |   - |    1 | "
+                      "89.50 |         - |"),
+            std::string::npos);
+}
+
+TEST(SweepSummary, IsAlignedAndNamesTheFiles) {
+  EXPECT_EQ(sweep_summary(experiment(), outcome(), results_of(outcome()), "out"),
+            R"(demo, scale paper, 301 s
+
+phase     data     test images  test accuracy, %
+pretrain  fashion       10,000             88.12
+finetune  shoes          3,000             96.50
+
+Test accuracy on shoes in %, pruned -> recovered
+
+experts  router-norm-change          random
+8 of 8       96.50 -> 96.75  96.50 -> 96.75
+4 of 8       93.25 -> 96.25  71.00 -> 95.00
+
+Cost by router-norm-change; shares are of the network with 8 experts
+
+experts  parameters     file  MFLOPs an image  images/s  FLOPs, %  forward time, %
+8 of 8    1,500,000  6.00 MB            20.00     4,000     100.0            100.0
+4 of 8      900,000  3.60 MB            15.00     5,000      75.0             80.0
+
+figure   out/figure.svg, figure.png
+model    out/model.ts.pt (4 of 8 experts by router-norm-change, recovered; TorchScript, 1.12 x our forward time)
+report   out/report.md
+results  out/results.json
+)");
+}
+
+TEST(SweepSummary, ManyCriteriaFillSeveralTablesOfAHundredColumns) {
+  SweepOutcome sweep = outcome();
+  sweep.criteria.clear();
+  sweep.points.clear();
+  for (const char letter : {'a', 'b', 'c', 'd', 'e'}) {
+    const std::string criterion(28, letter);
+    sweep.criteria.push_back(criterion);
+    for (const int64_t keep : {8, 4}) {
+      sweep.points.push_back(report_test::point(keep, criterion, 90.0, 91.0, 1000, 1e6, 100.0));
+    }
+  }
+  const std::string text = sweep_summary(experiment(), sweep, results_of(sweep), "out");
+  std::istringstream lines(text);
+  int64_t tables = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("aaaa") != std::string::npos && line.starts_with("Cost")) continue;
+    EXPECT_LE(line.size(), 100u) << line;
+    tables += line.starts_with("experts  aaaa") || line.starts_with("experts  dddd");
+  }
+  EXPECT_EQ(tables, 2);  // three criteria fit, then two
+  EXPECT_NE(text.find("91.00\n\nexperts  dddd"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moesaic

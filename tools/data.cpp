@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "moesaic/base/error.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/fetch.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+void list_data() {
+  for (const auto& status : dataset_statuses()) {
+    const std::string place = status.found()
+                                  ? status.folder.string()
+                                  : fmt::format("not here; moesaic data fetch {}", status.name);
+    std::cout << fmt::format("{:<24} {:>3} classes  {}\n", status.name, status.classes, place);
+    std::cout << fmt::format("{:<24} {}\n", "", status.description);
+  }
+}
+
+void fetch_data(const std::string& name) {
+  const FetchResult result = fetch_dataset(name);
+  if (result.fetched.empty()) {
+    std::cout << fmt::format("{}: complete and verified in {}\n", name, result.folder.string());
+  } else {
+    std::cout << fmt::format("{}: {} files fetched and verified in {}\n", name,
+                             result.fetched.size(), result.folder.string());
+  }
+}
+
+void verify_data(const std::string& name, int& exit_code) {
+  for (const auto& file : verify_dataset(name)) {
+    std::cout << fmt::format("{:<28} {}\n", file.name, file.ok() ? "ok" : file.problem);
+    if (!file.ok()) exit_code = 1;
+  }
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, int& exit_code) {
+  auto* verb = app.add_subcommand("data", "List, fetch and verify datasets");
+  verb->require_subcommand(1);
+  verb->add_subcommand("list", "Datasets, and where their files are")->callback(list_data);
+  const auto with_name = [&](const char* name, const char* help, auto action) {
+    auto* command = verb->add_subcommand(name, help);
+    auto dataset = std::make_shared<std::string>();
+    command->add_option("NAME", *dataset, "dataset")->required();
+    command->callback([dataset, action] { action(*dataset); });
+  };
+  with_name("fetch", "Download a dataset and check its SHA-256", fetch_data);
+  with_name("verify", "Check a dataset's files against their SHA-256",
+            [&exit_code](const std::string& name) { verify_data(name, exit_code); });
+}
+
+}  // namespace moesaic::tools

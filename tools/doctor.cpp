@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells what a bug report needs and whether this machine can do the work.
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <filesystem>
+#include <iostream>
+#include <string>
+
+#include "moesaic/base/resources.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/nn/moe_layer.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+class Report {
+ public:
+  void note(const std::string& name, const std::string& text) {
+    std::cout << fmt::format("  {:<12} {}\n", name, text);
+  }
+  void check(const std::string& name, bool good, const std::string& text) {
+    std::cout << fmt::format("{} {:<12} {}\n", good ? "✓" : "✗", name, text);
+    good_ = good_ && good;
+  }
+  bool good() const { return good_; }
+
+ private:
+  bool good_ = true;
+};
+
+void check_operators(Report& report) {
+  int missing = 0;
+  for (const char* name : {"route_token_choice", "dispatch", "grouped_mlp", "combine"}) {
+    const bool here =
+        c10::Dispatcher::singleton().findSchema({std::string("moesaic::") + name, ""}).has_value();
+    missing += here ? 0 : 1;
+  }
+  report.check("operators", missing == 0,
+               missing == 0 ? "registered" : fmt::format("{} are not registered", missing));
+}
+
+/// One small layer forwards and backwards: is the arithmetic alive?
+void check_layer(Report& report) {
+  nn::MoELayer layer(nn::MoELayerOptions{.width = 16, .hidden = 32, .experts = 4});
+  const at::Tensor x = torch::linspace(-1, 1, 64 * 16).view({64, 16});
+  const at::Tensor y = layer->forward(x).y_Td;
+  y.square().sum().backward();
+  const bool finite = torch::isfinite(layer->router->weight.grad()).all().item<bool>() &&
+                      torch::isfinite(y).all().item<bool>();
+  report.check("layer", finite, finite ? "forward and backward give finite numbers" : "gives NaN");
+}
+
+void check_data(Report& report) {
+  for (const auto& status : dataset_statuses()) {
+    if (!status.base.empty()) continue;
+    report.note("data", status.found()
+                            ? fmt::format("{} in {}", status.name, status.folder.string())
+                            : fmt::format("{} is not here; moesaic data fetch {}", status.name,
+                                          status.name));
+  }
+}
+
+void doctor(int& exit_code) {
+  Report report;
+  report.note("moesaic", MOESAIC_VERSION);
+  report.note("LibTorch", fmt::format("{} (this build), vector instructions {}", TORCH_VERSION,
+                                      at::get_cpu_capability()));
+  report.note("threads", fmt::format("{}", at::get_num_threads()));
+  report.note("CUDA", torch::cuda::is_available()
+                          ? "a device is present; the operators of this build run on the CPU"
+                          : "not in this build, or no device");
+  const auto space = std::filesystem::space(std::filesystem::current_path());
+  report.note("disk", fmt::format("{:.1f} GiB free here",
+                                  static_cast<double>(space.available) / (1 << 30)));
+  report.check("resources", std::filesystem::exists(resource("datasets")),
+               fmt::format("datasets and recipes in {}", resource_root().string()));
+  check_operators(report);
+  check_layer(report);
+  check_data(report);
+  exit_code = report.good() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int& exit_code) {
+  app.add_subcommand("doctor", "Check this installation and print what a bug report needs")
+      ->callback([&exit_code] { doctor(exit_code); });
+}
+
+}  // namespace moesaic::tools

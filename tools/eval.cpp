@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "moesaic/train/evaluate_checkpoint.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+
+void add_eval(CLI::App& app, int& exit_code) {
+  struct Arguments {
+    EvaluateCheckpointOptions options;
+    bool json = false;
+  };
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a test split");
+  verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
+      ->required()
+      ->type_name("RUN_OR_CHECKPOINT");
+  verb->add_option("--data", arguments->options.data,
+                   "data set (what the checkpoint was trained on)")
+      ->type_name("NAME");
+  verb->add_option("--batch-size", arguments->options.evaluate.batch_size, "pictures a batch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb->add_flag("--json", arguments->json, "one JSON document on standard output");
+  verb->callback([arguments] {
+    const CheckpointEvaluation result = evaluate_checkpoint(arguments->options);
+    const std::string text = arguments->json ? to_json(result).dump(2) + "\n" : to_text(result);
+    std::fputs(text.c_str(), stdout);
+  });
+}
+
+}  // namespace moesaic::tools

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "moesaic/checkpoint/inspect.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void print_tensors(const Json& tensors) {
+  for (const auto& tensor : tensors) {
+    std::cout << fmt::format("  {:<44} {:<5} {}\n", tensor["name"].get<std::string>(),
+                             tensor["dtype"].get<std::string>(), tensor["shape"].dump());
+  }
+}
+
+void print_summary(const Json& found) {
+  std::cout << fmt::format("{} {}\n", found["kind"].get<std::string>(),
+                           found["path"].get<std::string>());
+  std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
+                           found["bytes"].get<int64_t>());
+  if (found.contains("data")) std::cout << fmt::format("  data       {}\n", found["data"].dump());
+  if (found.contains("classes")) {
+    std::cout << fmt::format("  classes    {}\n", found["classes"].dump());
+  }
+  if (found.contains("state")) std::cout << fmt::format("  state      {}\n", found["state"].dump());
+  for (const auto& layer : found.value("moe", Json::array())) {
+    std::cout << fmt::format(
+        "  block {}: {} experts, {}\n", layer["layer"].get<int64_t>(),
+        layer["experts"].get<int64_t>(),
+        layer["kept"].is_null() ? "none pruned" : "kept " + layer["kept"].dump());
+  }
+  print_tensors(found["tensors"]);
+}
+
+void print_difference(const Json& difference) {
+  for (const char* side : {"only_in_first", "only_in_second"}) {
+    for (const auto& name : difference[side]) {
+      std::cout << fmt::format("{:<15} {}\n", side, name.get<std::string>());
+    }
+  }
+  for (const auto& item : difference["different_shape"]) {
+    std::cout << fmt::format("different_shape {}: {} and {}\n", item["name"].get<std::string>(),
+                             item["first"].dump(), item["second"].dump());
+  }
+  for (const auto& item : difference["changed"]) {
+    std::cout << fmt::format("changed         {:<44} by {:.3g}\n", item["name"].get<std::string>(),
+                             item["relative_change"].get<double>());
+  }
+  for (const auto& item : difference["config"]) {
+    std::cout << fmt::format("config          {}: {} and {}\n", item["key"].get<std::string>(),
+                             item["first"].dump(), item["second"].dump());
+  }
+  std::cout << fmt::format("equal           {} tensors\n", difference["equal"].get<int64_t>());
+}
+
+struct InspectOptions {
+  std::string first, second;
+  bool json = false;
+};
+
+void inspect_verb(const InspectOptions& options) {
+  const bool two = !options.second.empty();
+  const Json found =
+      two ? inspect_difference(options.first, options.second) : inspect(options.first);
+  if (options.json) {
+    std::cout << found.dump(2) << '\n';
+  } else if (two) {
+    print_difference(found);
+  } else {
+    print_summary(found);
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, int&) {
+  auto* verb = app.add_subcommand("inspect", "Show what a run, a checkpoint or a file holds");
+  auto options = std::make_shared<InspectOptions>();
+  verb->add_option("PATH", options->first, "run, checkpoint or .safetensors file")->required();
+  verb->add_option("PATH2", options->second, "another one: show how they differ");
+  verb->add_flag("--json", options->json, "print one JSON document");
+  verb->callback([options] { inspect_verb(*options); });
+}
+
+}  // namespace moesaic::tools

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/resources.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/prune/criteria.h"
+#include "moesaic/report/experiment.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// models/<family>/recipes/*.json, as paths that `moesaic train` takes.
+Names recipe_paths() {
+  namespace fs = std::filesystem;
+  Names paths;
+  for (const auto& family : fs::directory_iterator(resource("models"))) {
+    const fs::path folder = family.path() / "recipes";
+    if (!fs::is_directory(folder)) continue;
+    for (const auto& recipe : fs::directory_iterator(folder)) {
+      if (recipe.path().extension() == ".json") paths.push_back(recipe.path().string());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+const std::map<std::string, std::function<Names()>>& kinds() {
+  static const std::map<std::string, std::function<Names()>> list = {
+      {"models", model_names},       {"datasets", dataset_names}, {"experiments", experiment_names},
+      {"criteria", criterion_names}, {"recipes", recipe_paths},
+  };
+  return list;
+}
+
+Names kind_names() {
+  Names names;
+  for (const auto& [name, unused] : kinds()) names.push_back(name);
+  return names;
+}
+
+void list(const std::string& kind, bool json) {
+  const auto found = kinds().find(kind);
+  if (found == kinds().end()) {
+    fail_usage("list: unknown kind '{}'; {}", kind, did_you_mean(kind, kind_names()));
+  }
+  const Names names = found->second();
+  if (json) {
+    std::cout << nlohmann::json(names).dump(2) << '\n';
+    return;
+  }
+  for (const auto& name : names) std::cout << name << '\n';
+}
+
+}  // namespace
+
+void add_list(CLI::App& app, int&) {
+  auto* verb =
+      app.add_subcommand("list", "List models, datasets, experiments, criteria or recipes");
+  auto kind = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  verb->add_option("KIND", *kind, "models, datasets, experiments, criteria or recipes")->required();
+  verb->add_flag("--json", *json, "print one JSON document");
+  verb->callback([kind, json] { list(*kind, *json); });
+}
+
+}  // namespace moesaic::tools

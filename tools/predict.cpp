@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <memory>
+
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/export/predict.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+
+void add_predict(CLI::App& app, int& /*exit_code*/) {
+  struct Arguments {
+    std::filesystem::path checkpoint, input, output;
+    PredictOptions options;
+  };
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("predict", "apply a network to a file of pictures");
+  verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
+      ->required()
+      ->type_name("CHECKPOINT");
+  verb->add_option("--input", arguments->input,
+                   "safetensors with 'images' [batch, C, H, W] float32, normalised")
+      ->required()
+      ->type_name("FILE");
+  verb->add_option("--output", arguments->output, "safetensors with 'logits' and 'pre_logits'")
+      ->required()
+      ->type_name("FILE");
+  verb->add_flag("--routing", arguments->options.routing,
+                 "also 'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
+  verb->add_option("--batch-size", arguments->options.batch_size,
+                   "pictures at a time; networks whose experts have a capacity take all at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb->callback([arguments] {
+    const auto model = load_model(arguments->checkpoint);
+    predict_file(*model, arguments->input, arguments->output, arguments->options);
+  });
+}
+
+}  // namespace moesaic::tools

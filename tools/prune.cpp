@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "moesaic/prune/criteria.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+struct Arguments {
+  PruneCheckpointOptions options;
+  std::string keep;
+  bool json = false;
+};
+
+std::string criteria_text() {
+  std::string text = "what decides which experts stay:";
+  for (const std::string& name : criterion_names()) text += ' ' + name;
+  return text;
+}
+
+void prune(const Arguments& arguments) {
+  PruneCheckpointOptions options = arguments.options;
+  options.keep = KeepSpec::parse(arguments.keep);
+  const PruneCheckpointResult result = prune_checkpoint(options);
+  std::fputs(describe(result).c_str(), arguments.json ? stderr : stdout);
+  if (arguments.json) std::fputs((to_json(result.plan).dump(2) + "\n").c_str(), stdout);
+}
+
+}  // namespace
+
+void add_prune(CLI::App& app, int& /*exit_code*/) {
+  const auto arguments = std::make_shared<Arguments>();
+  PruneCheckpointOptions& options = arguments->options;
+  CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
+  verb->add_option("--finetuned", options.finetuned, "the run or checkpoint to prune")
+      ->required()
+      ->type_name("DIR");
+  verb->add_option("--pretrained", options.pretrained,
+                   "what it was fine-tuned from; only router-norm-change needs it")
+      ->type_name("DIR");
+  verb->add_option("--criterion", options.criterion, criteria_text())
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb->add_option("--keep", arguments->keep,
+                   "of each layer: a share (0.25, to the nearest number), a count (4), or a JSON "
+                   "file {\"<block>\": count or [ids]}")
+      ->required()
+      ->type_name("SHARE|COUNT|FILE");
+  verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
+      ->required()
+      ->type_name("DIR");
+  verb->add_option("--seed", options.seed, "for --criterion random")->capture_default_str();
+  verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
+  verb->callback([arguments] { prune(*arguments); });
+}
+
+}  // namespace moesaic::tools

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/log.h"
+#include "moesaic/base/signal.h"
+#include "moesaic/report/reproduce.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+struct ReproduceArguments {
+  std::string experiment, scale = "paper", out;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+int run_reproduce(const ReproduceArguments& arguments) {
+  const Experiment experiment =
+      load_experiment(arguments.experiment, parse_scale(arguments.scale), arguments.overrides);
+  const StopSignal stop;
+  ReproduceOptions options;
+  options.out =
+      arguments.out.empty() ? default_output(experiment) : std::filesystem::path(arguments.out);
+  options.stop = &stop;
+  const Reproduction done = reproduce(experiment, options);
+  if (done.signal != 0) {
+    log_warning("stopped; the same command goes on from here");
+    return 128 + done.signal;
+  }
+  const std::string text =
+      arguments.json ? to_json(done.results).dump(2) + "\n" : "\n" + done.summary;
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_reproduce(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<ReproduceArguments>();
+  CLI::App* verb = app.add_subcommand("reproduce", "make an experiment's table and figure again");
+  verb->add_option("experiment", arguments->experiment,
+                   "a name (moesaic list experiments) or a JSON file")
+      ->required()
+      ->type_name("EXPERIMENT");
+  verb->add_option("overrides", arguments->overrides, "settings to change, e.g. train.seed=2")
+      ->type_name("KEY=VALUE");
+  verb->add_option("--out", arguments->out, "folder for everything (checkpoints/<name>)")
+      ->type_name("DIR");
+  verb->add_option("--scale", arguments->scale, "sizes: paper, or quick to try it out")
+      ->type_name("SCALE")
+      ->capture_default_str();
+  verb->add_flag("--json", arguments->json, "print results.json on standard output");
+  verb->callback([arguments, &exit_code] { exit_code = run_reproduce(*arguments); });
+}
+
+}  // namespace moesaic::tools

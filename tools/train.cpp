@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/log.h"
+#include "moesaic/config/document.h"
+#include "moesaic/train/trainer.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string out;
+  std::string device = "cpu";
+  bool resume = false;
+  bool dry_run = false;
+};
+
+RunConfig read_config(const TrainArguments& arguments) {
+  Document document = Document::from_file(arguments.config);
+  for (const std::string& assignment : arguments.overrides) document.set(assignment);
+  return parse<RunConfig>(document.root());
+}
+
+void print_plan(const RunConfig& given) {
+  RunConfig config = given;
+  Datasets datasets;
+  const std::shared_ptr<Model> model = build_initial_model(config);
+  config.model = Value::from_json(model->config(), "model");
+  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
+  load_initial_weights(config, *model);
+  std::fputs(describe_run(config, *model, phases).c_str(), stdout);
+}
+
+std::string resume_command(const TrainArguments& arguments, const std::string& out) {
+  std::vector<std::string> words = {"moesaic", "train", arguments.config};
+  words.insert(words.end(), arguments.overrides.begin(), arguments.overrides.end());
+  return fmt::format("{} --out {} --resume", fmt::join(words, " "), out);
+}
+
+int train(const TrainArguments& arguments) {
+  const StopSignal stop;
+  const RunConfig config = read_config(arguments);
+  const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
+  TrainerOptions options;
+  options.out = out;
+  options.resume = arguments.resume;
+  options.device = arguments.device;
+  options.stop = &stop;
+  if (arguments.dry_run) {
+    check_device(options.device);
+    print_plan(config);
+    return 0;
+  }
+  const TrainResult result = Trainer(config, options).run();
+  if (result.signal != 0) {
+    log_info("stopped at step {}, saved; go on with: {}", result.steps,
+             resume_command(arguments, out));
+    return 128 + result.signal;
+  }
+  log_info("done: {} steps, {}", result.steps, result.checkpoint.string());
+  return 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* verb = app.add_subcommand("train", "train a network through the phases of a run");
+  verb->add_option("config", arguments->config,
+                   "the run as JSON, e.g. models/vmoe/recipes/smoke.json")
+      ->required()
+      ->type_name("CONFIG");
+  verb->add_option("overrides", arguments->overrides,
+                   "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")
+      ->type_name("KEY=VALUE");
+  verb->add_option("--out", arguments->out, "the run's folder (checkpoints/<name>)")
+      ->type_name("DIR");
+  verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
+  verb->add_option("--device", arguments->device, "where to compute: cpu | cuda")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "check everything, print the plan, train nothing");
+  verb->footer("Settings of a run:\n\n" + help_text<RunConfig>());
+  verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
+}
+
+}  // namespace moesaic::tools

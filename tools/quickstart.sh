@@ -5,6 +5,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/build.sh moesaic_program >&2
-# Threads that wait without spinning: many times faster where other programs want the cores too.
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 exec "build/${MOESAIC_PRESET:-release}/bin/moesaic" reproduce quickstart "$@"

@@ -71,7 +71,6 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
 
   checkpoint.config["model"] = model->config();
   checkpoint.model = state_of(*model);
-  checkpoint.optimizer.clear();
   checkpoint.state = {{"pruned", to_json(result.plan)}};
   save_checkpoint(options.out, checkpoint);
   return result;

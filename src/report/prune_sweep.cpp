@@ -37,11 +37,11 @@ struct Stopped {};
 /// A network of the sweep, pruned or not, and what becomes of it.
 struct Network {
   int64_t keep = 0;
-  std::string criterion;  ///< empty where nothing is pruned
-  fs::path start;         ///< checkpoint before recovery
-  fs::path recovered;     ///< checkpoint after it
-  std::shared_ptr<Model> model;
-  SweepPoint measured;
+  std::string criterion = {};  ///< empty where nothing is pruned
+  fs::path start = {};         ///< checkpoint before recovery
+  fs::path recovered = {};     ///< checkpoint after it
+  std::shared_ptr<Model> model = {};
+  SweepPoint measured = {};
 
   std::string name() const {
     return criterion.empty() ? fmt::format("keep{}", keep)

@@ -31,17 +31,17 @@ heading(text) = sprintf('{/:Bold %s}', text)
 
 do for [name in 'figure.svg figure.png'] {
   if (name eq 'figure.svg') {
-    set terminal svg size 960,440 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
+    set terminal svg size 960,450 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
       background rgb 'white'
   } else {
-    set terminal pngcairo size 1920,880 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
+    set terminal pngcairo size 1920,900 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
       background rgb 'white'
   }
   set output name
-  set multiplot layout 1,2 margins screen 0.07, screen 0.985, screen 0.13, screen 0.74 \
-    spacing screen 0.09
+  set multiplot layout 1,2 margins screen 0.085, screen 0.985, screen 0.16, screen 0.75 \
+    spacing screen 0.1
 
-  set label 1 heading('Accuracy after pruning') at graph 0, 1.35 left textcolor rgb ink
+  set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink
   set ylabel 'test accuracy, %' textcolor rgb ink
   set yrange [*:* < 100]
   plot for [c=1:words(criteria)] data using 1:(entry(c, 2)) with linespoints \

@@ -175,14 +175,15 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
                       outcome.phases.back().data, accuracy_texts(outcome));
   text += fmt::format("\nCost by {}; shares are of the network with {} experts\n\n{}", criterion,
                       largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
-  const auto file = [&](const char* what, const std::string& name, const std::string& note) {
-    text += fmt::format("{:<8} {}{}\n", what, (out / name).string(), note);
+  const auto line = [&](std::string_view what, const std::string& value) {
+    text += fmt::format("{:<9}{}\n", what, value);
   };
   text += "\n";
-  file("figure", "figure.svg", ", figure.png");
-  file("model", outcome.model, " (" + exported_sentence(outcome) + ")");
-  file("report", "report.md", "");
-  file("results", "results.json", "");
+  line("figure", (out / "figure.svg").string() + ", figure.png");
+  line("model", (out / outcome.model).string());
+  line("", exported_sentence(outcome));
+  line("report", (out / "report.md").string());
+  line("results", (out / "results.json").string());
   return text;
 }
 

@@ -98,7 +98,8 @@ std::string human_bytes(int64_t bytes) {
     value /= 1000.0;
     ++unit;
   }
-  return fmt::format("{:#.3g} {}", value, kUnits[unit]);
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", value, decimals, kUnits[unit]);
 }
 
 }  // namespace moesaic

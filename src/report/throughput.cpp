@@ -17,7 +17,9 @@ constexpr int64_t kBatches = 16;
 constexpr int64_t kWarmupRounds = 2;
 
 std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, int64_t batch_size) {
-  Loader loader(std::move(dataset), {.batch_size = batch_size});
+  LoaderOptions options;
+  options.batch_size = batch_size;
+  Loader loader(std::move(dataset), options);
   std::vector<at::Tensor> batches;
   while (!loader.done() && static_cast<int64_t>(batches.size()) < kBatches) {
     at::Tensor images = loader.next().images;

@@ -108,6 +108,34 @@ TEST_F(BadInput, ATruncatedOrAlteredDataFile) {
   }
 }
 
+TEST_F(BadInput, AnAlteredPixelInAnUnpackedDataFile) {
+  NEEDS_FASHION_MNIST();
+  const fs::path source = "/usr/share/datasets/fashion-mnist";
+  if (!fs::exists(source)) GTEST_SKIP() << "needs the package dataset-fashion-mnist";
+  fs::create_directories(path("data"));
+  fs::copy(source, path("data/fashion-mnist"), fs::copy_options::recursive);
+  const fs::path file = path("data/fashion-mnist/train-images-idx3-ubyte");
+  ASSERT_EQ(run_command({"gzip", "-d", file.string() + ".gz"}).exit_code, 0);
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(12345);
+    stream.put('\x77');
+  }
+  const ProgramOptions options{.environment = {"MOESAIC_DATA=" + text_path("data")}};
+  expect_one_line_error(run_program({"train", smoke_recipe(), "--out", text_path("run")}, options),
+                        1, "train-images-idx3-ubyte");
+  expect_no_run();
+}
+
+TEST_F(BadInput, APruningThatCannotWorkIsFoundBeforeTraining) {
+  NEEDS_FASHION_MNIST();
+  for (const char* keep : {"99", "1", "0"}) {
+    const std::string setting = std::string("phases.prune.on_entry.prune.keep=") + keep;
+    expect_one_line_error(train(smoke_recipe(), {setting}), 2, keep);
+    expect_no_run();
+  }
+}
+
 TEST_F(BadInput, ATruncatedOrAlteredCheckpoint) {
   NEEDS_FASHION_MNIST();
   const fs::path checkpoint = copy_checkpoint("finetune");

@@ -78,6 +78,14 @@ TEST_F(PruneSweepRun, MeasuresEveryPair) {
   const SweepPoint &whole = outcome.at(4, "random"), &half = outcome.at(2, "random");
   EXPECT_EQ(whole.parameters - half.parameters, 2 * 144);
   EXPECT_LT(half.flops, whole.flops);
+  // Each accuracy is that of the checkpoint that it speaks of.
+  const auto measured = [&](const fs::path& checkpoint) {
+    return evaluate(*load_model(checkpoint), report_test::open_tiny("two", "test")).accuracy;
+  };
+  EXPECT_EQ(half.accuracy, measured(out / "pruned" / "keep2-random"));
+  EXPECT_EQ(half.accuracy_recovered, measured(out / "keep2-random"));
+  EXPECT_NE(half.accuracy, half.accuracy_recovered);
+  EXPECT_GT(outcome.phases[1].accuracy, 70.0);
   // Nothing is pruned: no criterion has a say, and fine-tuning says how good it is.
   EXPECT_EQ(whole.accuracy, outcome.phases[1].accuracy);
   const SweepPoint& same = outcome.at(4, "router-norm-change");
@@ -139,7 +147,7 @@ TEST_F(PruneSweepRun, OtherSettingsDoNotMixWithWhatIsThere) {
   const std::string folder = fs::canonical(out).string();
   EXPECT_EQ(error_of([&] { run(out, {"train.phases.pretrain.steps=7"}); }),
             "usage: " + folder +
-                "/train: cannot resume, since 'phases.0.steps' was 6 when the run "
+                "/train: cannot resume, since 'phases.0.steps' was 40 when the run "
                 "began and is 7 now; set it back or give another --out");
   EXPECT_EQ(error_of([&] { run(out, {"recover.steps=4"}); }),
             "usage: " + folder +
@@ -200,7 +208,7 @@ TEST_F(PruneSweepRun, ReproduceWritesResultsReportAndFigure) {
   const auto written = nlohmann::ordered_json::parse(read_text(out / "results.json"));
   EXPECT_EQ(written, to_json(done.results));
   EXPECT_EQ(written.at("experiment"), "tiny");
-  EXPECT_EQ(written.at("rows").size(), 2u + 6u * 6u);
+  EXPECT_EQ(written.at("rows").size(), 2u + 6u * 6u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
   EXPECT_TRUE(fs::exists(out / "figure.svg"));
   EXPECT_TRUE(fs::exists(out / "figure.png"));

@@ -22,21 +22,21 @@ inline std::string tiny_sweep() {
   "kind": "prune-sweep",
   "description": "Two quarters.",
   "train": {
-    "name": "tiny", "seed": 5, "checkpoint_every": 1, "evaluate_batch_size": 4,
+    "name": "tiny", "seed": 5, "checkpoint_every": 0, "evaluate_batch_size": 4,
     "loader_threads": 0,
     "model": )") +
          train_test::kModel + R"(,
     "phases": [
-      {"name": "pretrain", "data": "three", "batch_size": 4, "steps": 6,
-       "optimizer": {"name": "adamw", "lr": 0.01}},
-      {"name": "finetune", "data": "two", "batch_size": 4, "steps": 4,
+      {"name": "pretrain", "data": "three", "batch_size": 6, "steps": 40,
+       "optimizer": {"name": "adamw", "lr": 0.02}},
+      {"name": "finetune", "data": "two", "batch_size": 6, "steps": 20,
        "optimizer": {"name": "adamw", "lr": 0.01}, "on_entry": {"new_head": true}}
     ]
   },
   "keep": [4, 3, 2],
   "criteria": ["router-norm-change", "random"],
-  "recover": {"name": "recover", "data": "two", "batch_size": 4, "steps": 3,
-              "optimizer": {"name": "adamw", "lr": 0.01}},
+  "recover": {"name": "recover", "data": "two", "batch_size": 6, "steps": 3,
+              "optimizer": {"name": "adamw", "lr": 0.03}},
   "throughput": {"batch_size": 4, "rounds": 2},
   "export": {"keep": 2, "criterion": "router-norm-change"},
   "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2}

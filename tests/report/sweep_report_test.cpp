@@ -103,14 +103,14 @@ Exported: `model.ts.pt` (4 of 8 experts by router-norm-change, recovered; TorchS
 
 No paper has this task, so the columns with a paper's values stay empty ("-").
 
-| name                    | metric             |   measured | std | runs | paper | paper std |
-|-------------------------|--------------------|-----------:|----:|-----:|------:|----------:|
-| pretrain                | test_accuracy      |      88.12 |   - |    1 |     - |         - |
+| name                     | metric             |   measured | std | runs | paper | paper std |
+|--------------------------|--------------------|-----------:|----:|-----:|------:|----------:|
+| pretrain                 | test_accuracy      |      88.12 |   - |    1 |     - |         - |
 )";
   EXPECT_EQ(text.substr(0, head.size()), head);
   const std::string tail =
-      R"(| keep4/random            | bytes              |  3,600,000 |   - |    1 |     - |         - |
-| export                  | forward_time_ratio |       1.12 |   - |    1 |     - |         - |
+      R"(| keep4/random             | bytes              |  3,600,000 |   - |    1 |     - |         - |
+| export                   | forward_time_ratio |       1.12 |   - |    1 |     - |         - |
 
 Made by `moesaic reproduce demo --scale paper`; `gnuplot figure.gp` draws the figure again.
 )";
@@ -132,7 +132,7 @@ TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
   results.rows[0].paper = 89.5;
   const std::string text = sweep_markdown(experiment(), outcome(), results);
   EXPECT_EQ(text.find("No paper has this task"), std::string::npos);
-  EXPECT_NE(text.find("| pretrain                | test_accuracy      |      88.12 |   - |    1 | "
+  EXPECT_NE(text.find("| pretrain                 | test_accuracy      |      88.12 |   - |    1 | "
                       "89.50 |         - |"),
             std::string::npos);
 }
@@ -158,7 +158,8 @@ experts  parameters     file  MFLOPs an image  images/s  FLOPs, %  forward time,
 4 of 8      900,000  3.60 MB            15.00     5,000      75.0             80.0
 
 figure   out/figure.svg, figure.png
-model    out/model.ts.pt (4 of 8 experts by router-norm-change, recovered; TorchScript, 1.12 x our forward time)
+model    out/model.ts.pt
+         4 of 8 experts by router-norm-change, recovered; TorchScript, 1.12 x our forward time
 report   out/report.md
 results  out/results.json
 )");

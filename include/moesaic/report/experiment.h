@@ -21,8 +21,8 @@ Scale parse_scale(std::string_view name);
 struct Experiment {
   std::string name, kind, description;
   Scale scale = Scale::paper;
-  std::vector<std::string> overrides;
-  Value config;  ///< the whole file, shrunk and overridden, for the parser of its kind
+  std::vector<std::string> overrides = {};
+  Value config = {};  ///< the whole file, shrunk and overridden, for the parser of its kind
 };
 
 /// Names of the experiments that come with the program, sorted.

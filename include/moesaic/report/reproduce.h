@@ -12,8 +12,8 @@ namespace moesaic {
 
 struct Reproduction {
   int signal = 0;  ///< the one that stopped it; then nothing below is filled
-  Results results;
-  std::string summary;  ///< for a terminal
+  Results results = {};
+  std::string summary = {};  ///< for a terminal
 };
 
 /// checkpoints/<name>, or checkpoints/<name>-quick, which never mix.

@@ -14,14 +14,14 @@ namespace moesaic {
 struct ResultRow {
   std::string name, metric;
   double measured = 0.0;
-  std::optional<double> std;  ///< over the runs; absent for one run
+  std::optional<double> std = {};  ///< over the runs; absent for one run
   int64_t runs = 1;
-  std::optional<double> paper, paper_std;
+  std::optional<double> paper = {}, paper_std = {};
 };
 
 struct Results {
   std::string experiment, scale;
-  std::vector<ResultRow> rows;
+  std::vector<ResultRow> rows = {};
   double seconds = 0.0;  ///< that the command took
 
   /// nullptr where there is none.

@@ -2,7 +2,7 @@
 # Compiler options of this project's own targets only: nothing here reaches a user who links moesaic.
 add_library(moesaic_options INTERFACE)
 target_compile_options(moesaic_options INTERFACE
-  -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror=return-type -fpch-preprocess)
+  -Wall -Wextra -Wno-unused-parameter -Werror=return-type -fpch-preprocess)
 if(MOESAIC_WERROR)
   target_compile_options(moesaic_options INTERFACE -Werror)
 endif()

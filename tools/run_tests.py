@@ -11,7 +11,7 @@ import tempfile
 
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", "MOESAIC_LOG": "warning", **os.environ}
+ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", **os.environ}
 # Further real data, where the machine has it beside the project.
 if (ROOT.parent / "shared" / "data").is_dir():
     ENVIRONMENT.setdefault("MOESAIC_DATA", str(ROOT.parent / "shared" / "data"))

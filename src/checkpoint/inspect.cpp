@@ -27,7 +27,7 @@ Target find_target(const fs::path& path) {
     const fs::path folder = resolve_checkpoint(path);
     return {folder, folder / "model.safetensors"};
   }
-  if (!fs::exists(path)) fail("{}: no such file or folder", path.string());
+  if (!fs::exists(path)) fail_usage("{}: no such file or folder", path.string());
   return {{}, path};
 }
 

@@ -138,7 +138,7 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
   const DatasetFile& file = spec.files.at(role);
   const fs::path path = find_in(folder, file);
   const std::string problem = compare_file(path, file);
-  if (!problem.empty()) fail("{}: {}; moesaic data verify {}", path.string(), problem, spec.name);
+  if (!problem.empty()) fail("{}; see moesaic data verify {}", problem, spec.name);
   return path;
 }
 

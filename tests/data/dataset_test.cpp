@@ -91,6 +91,7 @@ TEST_F(TinyDataset, UnknownNamesGetTheNearest) {
 
 TEST_F(TinyDataset, CountsMustAgree) {
   home_.files["train-labels"] = idx_bytes({3}, {0, 1, 2});
+  home_.describe();
   home_.write_files(home_.cache());
   EXPECT_THAT(open_error(ErrorKind::failure), AllOf(HasSubstr("train-images holds 12 pictures"),
                                                     HasSubstr("train-labels holds 3 labels")));
@@ -99,6 +100,7 @@ TEST_F(TinyDataset, CountsMustAgree) {
 TEST_F(TinyDataset, RanksMustBeRight) {
   home_.files["train-images"] = idx_bytes({12, 20}, TinyHome::pixels(12, 0));
   home_.files["test-labels"] = idx_bytes({5, 1}, {0, 0, 0, 0, 0});
+  home_.describe();
   home_.write_files(home_.cache());
   EXPECT_THAT(open_error(ErrorKind::failure),
               AllOf(HasSubstr("train-images"), HasSubstr("found [12, 20]")));
@@ -108,6 +110,7 @@ TEST_F(TinyDataset, RanksMustBeRight) {
 
 TEST_F(TinyDataset, PicturesNeedPixels) {
   home_.files["test-images"] = idx_bytes({5, 0, 5}, {});
+  home_.describe();
   home_.write_files(home_.cache());
   EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"),
               AllOf(HasSubstr("test-images"), HasSubstr("without pixels"), HasSubstr("[5, 0, 5]")));
@@ -115,10 +118,18 @@ TEST_F(TinyDataset, PicturesNeedPixels) {
 
 TEST_F(TinyDataset, LabelsNeedAClass) {
   home_.files["test-labels"] = idx_bytes({5}, {3, 1, 4, 2, 2});
+  home_.describe();
   home_.write_files(home_.cache());
   EXPECT_THAT(
       open_error(ErrorKind::failure, "tiny", "test"),
       AllOf(HasSubstr("test-labels"), HasSubstr("label 4 of picture 2"), HasSubstr("there are 4")));
+}
+
+TEST_F(TinyDataset, AChangedPixelIsNoticed) {
+  home_.files["train-images"].back() ^= 1;
+  home_.write_files(home_.cache());
+  EXPECT_THAT(open_error(ErrorKind::failure),
+              AllOf(HasSubstr("train-images"), HasSubstr("SHA-256")));
 }
 
 TEST_F(TinyDataset, DamagedFilesAreNamed) {

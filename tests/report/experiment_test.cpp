@@ -108,16 +108,17 @@ TEST(Experiments, WithoutAQuickScaleThatIsSaid) {
 TEST(Experiments, ErrorsSayLineAndColumn) {
   const std::string text = report_test::tiny_sweep();
   EXPECT_EQ(ExperimentFile(replaced(text, "\"criteria\"", "\"criterias\"")).error(),
-            "usage: tiny.json:20:3: unknown key 'criterias'; did you mean 'criteria'?");
+            "usage: tiny.json:19:3: unknown key 'criterias'; did you mean 'criteria'?");
   EXPECT_EQ(ExperimentFile(replaced(text, "[4, 3, 2]", "[4, 3.5, 2]")).error(),
-            "usage: tiny.json:19:15: 'keep[1]' must be a whole number, found the number 3.5");
+            "usage: tiny.json:18:15: 'keep[1]' must be an integer, found the number 3.5");
   EXPECT_EQ(ExperimentFile(replaced(text, "\"prune-sweep\"", "\"prune-swap\"")).error(),
-            "usage: tiny.json:3:11: 'kind' must be one of prune-sweep, found 'prune-swap'; "
+            "usage: tiny.json:3:11: 'kind' cannot be the string \"prune-swap\"; "
             "did you mean 'prune-sweep'?");
-  EXPECT_EQ(ExperimentFile(replaced(text, "\"steps\": 3", "\"stepz\": 3")).error(),
-            "usage: tiny.json:21:66: unknown key 'stepz' in recover; did you mean 'steps'?");
+  EXPECT_EQ(ExperimentFile(replaced(text, "\"steps\": 3,", "\"stepz\": 3,")).error(),
+            "usage: tiny.json:20:66: unknown key 'stepz' in recover; did you mean 'steps'?");
   EXPECT_EQ(ExperimentFile("{\"name\": \"tiny\",\n \"kind\" 3}").error(),
-            "usage: tiny.json:2:9: expected ':' after a key");
+            "usage: tiny.json:2:9: syntax error while parsing object separator - unexpected number "
+            "literal; expected ':'");
 }
 
 TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {

@@ -22,7 +22,6 @@ static_assert(std::endian::native == std::endian::little, "tensors are mapped as
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kAlignment = 8;
-constexpr std::string_view kMetadata = "__metadata__";
 
 struct Dtype {
   std::string_view name;

@@ -13,8 +13,6 @@
 namespace moesaic::safetensors {
 namespace {
 
-constexpr std::string_view kMetadata = "__metadata__";
-
 // Streams the header instead of building a document: whatever stands where the format has no place
 // for it is refused on the spot, so deep nesting or a flood of values costs nothing, and duplicate
 // keys are seen.

@@ -11,6 +11,8 @@
 
 namespace moesaic::safetensors {
 
+inline constexpr std::string_view kMetadata = "__metadata__";  // the one key that is no tensor
+
 struct Header {
   std::vector<Entry> entries;  // as they stand there; offsets not yet compared with the data
   std::map<std::string, std::string> metadata;

@@ -25,7 +25,7 @@ class LogDeathTest : public ::testing::Test {
 };
 
 TEST_F(LogDeathTest, ShowsInfoAndAboveByDefault) {
-  const test::ScopedEnv env("MOESAIC_LOG", nullptr);
+  const test::ScopedEnv env("MOESAIC_LOG", std::nullopt);
   EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),
               "^b 2\nwarning: c 3\nerror: d 4\n$");
 }

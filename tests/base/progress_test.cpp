@@ -228,7 +228,7 @@ TEST(Progress, ColoursOnlyWhereThatIsWanted) {
   };
   const test::ScopedEnv kind("TERM", "xterm");
   {
-    const test::ScopedEnv none("NO_COLOR", nullptr);
+    const test::ScopedEnv none("NO_COLOR", std::nullopt);
     EXPECT_THAT(drawn(), HasSubstr("\x1b[32m"));
     const test::ScopedEnv dumb("TERM", "dumb");
     EXPECT_THAT(drawn(), Not(HasSubstr("\x1b[32m")));

@@ -10,7 +10,7 @@ namespace {
 
 TEST(Resources, PrefersTheEnvironment) {
   const test::TempDir folder;
-  const test::ScopedEnv home("MOESAIC_HOME", folder.path().c_str());
+  const test::ScopedEnv home("MOESAIC_HOME", folder.path().string());
   EXPECT_EQ(resource_root(), folder.path());
   EXPECT_EQ(resource("datasets/x.json"), folder / "datasets/x.json");
 }
@@ -18,12 +18,12 @@ TEST(Resources, PrefersTheEnvironment) {
 TEST(Resources, RefusesAnEnvironmentThatLeadsNowhere) {
   const test::TempDir folder;
   const std::string none = (folder / "none").string();
-  const test::ScopedEnv home("MOESAIC_HOME", none.c_str());
+  const test::ScopedEnv home("MOESAIC_HOME", none);
   EXPECT_EQ(test::usage_of([] { resource_root(); }), "MOESAIC_HOME=" + none + ": no such folder");
 }
 
 TEST(Resources, FallsBackToTheSourceTree) {
-  for (const char* value : {static_cast<const char*>(nullptr), ""}) {
+  for (const std::optional<std::string>& value : {std::optional<std::string>(), {""}}) {
     const test::ScopedEnv home("MOESAIC_HOME", value);
     EXPECT_EQ(resource_root(), MOESAIC_TEST_SOURCE_DIR);
     EXPECT_TRUE(std::filesystem::exists(resource("datasets")));

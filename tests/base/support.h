@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -89,31 +90,28 @@ std::string usage_of(F&& action) {
   return error_of(ErrorKind::usage, std::forward<F>(action));
 }
 
-/// Sets an environment variable (nullptr: unsets it) and puts the old state back.
+/// Sets an environment variable (nullopt: unsets it) and puts the old state back.
 class ScopedEnv {
  public:
-  ScopedEnv(const char* name, const char* value) : name_(name) {
-    const char* old = std::getenv(name);
-    had_ = old != nullptr;
-    if (had_) old_ = old;
+  ScopedEnv(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
+    if (const char* old = std::getenv(name_.c_str())) old_ = old;
     set(value);
   }
   ScopedEnv(const ScopedEnv&) = delete;
   ScopedEnv& operator=(const ScopedEnv&) = delete;
-  ~ScopedEnv() { set(had_ ? old_.c_str() : nullptr); }
+  ~ScopedEnv() { set(old_); }
 
  private:
-  void set(const char* value) {
-    if (value != nullptr) {
-      ::setenv(name_.c_str(), value, 1);
+  void set(const std::optional<std::string>& value) {
+    if (value) {
+      ::setenv(name_.c_str(), value->c_str(), 1);
     } else {
       ::unsetenv(name_.c_str());
     }
   }
 
   std::string name_;
-  std::string old_;
-  bool had_ = false;
+  std::optional<std::string> old_;
 };
 
 /// No file may grow beyond `bytes` while it lives: the nearest thing to a full disk.

@@ -30,7 +30,7 @@ class Catalog : public testing::Test {
 };
 
 TEST_F(Catalog, FoldersAreSearchedInOrder) {
-  const test::TempFolder data;
+  const test::TempDir data;
   const std::filesystem::path elsewhere = std::filesystem::path(home_.root()) / "elsewhere";
   home_.write_files(elsewhere);
   EXPECT_EQ(find_folder(load_dataset_spec("tiny")), elsewhere);

@@ -4,20 +4,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "moesaic/base/error.h"
+#include "base/support.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/data/dataset.h"
 
@@ -25,50 +21,6 @@ namespace moesaic::test {
 
 namespace fs = std::filesystem;
 using Bytes = std::vector<uint8_t>;
-
-/// A folder that is removed at the end.
-class TempFolder {
- public:
-  TempFolder() {
-    static std::atomic<int> count = 0;
-    path_ = fs::path(testing::TempDir()) /
-            ("moesaic-data-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path_);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-/// Sets an environment variable, or unsets it, until the end of the scope.
-class ScopedEnv {
- public:
-  ScopedEnv(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
-    if (const char* old = std::getenv(name_.c_str())) old_ = old;
-    set(value);
-  }
-  ScopedEnv(const ScopedEnv&) = delete;
-  ScopedEnv& operator=(const ScopedEnv&) = delete;
-  ~ScopedEnv() { set(old_); }
-
- private:
-  void set(const std::optional<std::string>& value) {
-    if (value) {
-      setenv(name_.c_str(), value->c_str(), 1);
-    } else {
-      unsetenv(name_.c_str());
-    }
-  }
-  std::string name_;
-  std::optional<std::string> old_;
-};
 
 inline void write_file(const fs::path& path, std::span<const uint8_t> bytes) {
   fs::create_directories(path.parent_path());
@@ -133,21 +85,6 @@ inline Bytes image_of(const Dataset& dataset, int64_t index) {
   return pixels;
 }
 
-/// The message of the Error that `call` throws; fails the test if it throws none or one of another
-/// kind.
-template <class Call>
-std::string error_of(ErrorKind kind, Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return "";
-}
-
 /// A resource root with the dataset "tiny": 4 x 5 pictures, 12 to train and 5 to test, classes cat,
 /// dog, fox, hen.
 class TinyHome {
@@ -204,7 +141,7 @@ class TinyHome {
   std::vector<std::string> urls;
 
  private:
-  TempFolder folder_;
+  TempDir folder_;
   ScopedEnv home_env_, data_env_;
 };
 

@@ -61,7 +61,7 @@ class Fetch : public testing::Test {
 
   test::ScopedEnv proxy_;
   test::TinyHome home_;
-  test::TempFolder mirror_;
+  test::TempDir mirror_;
 };
 
 TEST_F(Fetch, PutsVerifiedFilesInPlace) {
@@ -96,7 +96,7 @@ TEST_F(Fetch, ADamagedCopyIsReplacedFileByFile) {
 }
 
 TEST_F(Fetch, GoesToTheFolderOfTheUser) {
-  const test::TempFolder data;
+  const test::TempDir data;
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
   EXPECT_EQ(fetch_dataset("tiny", kQuiet).folder, data.path() / "tiny");
   EXPECT_EQ(open_dataset("tiny", "test")->size(), 5);
@@ -135,7 +135,7 @@ TEST_F(Fetch, AMuchLongerFileIsNotTakenIn) {
 }
 
 TEST_F(Fetch, UrlsAreTriedInOrder) {
-  const test::TempFolder first;
+  const test::TempDir first;
   home_.write_files(first.path(), true);
   write_file(first.path() / "test-labels.gz", std::string("damaged"));
   test::fs::remove(mirror_.path() / "test-images.gz");  // so the first one must serve it
@@ -215,7 +215,7 @@ TEST_F(Fetch, OneAtATime) {
 }
 
 TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
-  const test::TempFolder data;
+  const test::TempDir data;
   write_file(data.path() / "tiny", std::string("in the way"));
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
   EXPECT_THAT(fetch_error(),

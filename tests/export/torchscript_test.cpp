@@ -182,12 +182,12 @@ TEST(TorchScriptModule, LetsGradientsReachThePicture) {
   for (const at::Tensor& gradient : gradients) expect_close(gradient, images.grad(), 1e-4);
 }
 
-const ExportInfo kInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
+const ExportInfo kScriptInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
 
 TEST(ExportTorchScript, TheFileRunsWithoutTheLibraryAndCarriesItsFacts) {
   const test::TempDir folder;
   const auto model = build({.name = "", .kept = {0, 2, 4}});
-  export_torchscript(*model, folder / "model.ts.pt", kInfo);
+  export_torchscript(*model, folder / "model.ts.pt", kScriptInfo);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"model.ts.pt"});
   torch::jit::ExtraFilesMap extra = {
       {"config.json", ""}, {"labels.json", ""}, {"preprocess.json", ""}};
@@ -195,7 +195,7 @@ TEST(ExportTorchScript, TheFileRunsWithoutTheLibraryAndCarriesItsFacts) {
       torch::jit::load((folder / "model.ts.pt").string(), std::nullopt, extra);
   const at::Tensor images = small_images(5);
   expect_close(forward(script, images), run(*model, images).logits, 1e-5);
-  for (const auto& [name, text] : side_files(*model, kInfo)) EXPECT_EQ(extra[name], text) << name;
+  for (const auto& [name, text] : side_files(*model, kScriptInfo)) EXPECT_EQ(extra[name], text) << name;
 }
 
 TEST(ExportTorchScript, AFailureLeavesNothing) {
@@ -248,7 +248,7 @@ TEST(ExportTorchScript, StockPythonRunsIt) {
   if (!fs::exists(python)) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
   const test::TempDir folder;
   const auto model = build({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
-  export_torchscript(*model, folder / "model.pt", kInfo);
+  export_torchscript(*model, folder / "model.pt", kScriptInfo);
   torch::jit::Module given("given");
   const at::Tensor images = small_images(6);
   given.register_buffer("images", images);

@@ -20,7 +20,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-std::string text_of(std::span<const std::byte> bytes) {
+std::string content_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -45,8 +45,8 @@ TEST_F(SafetensorsWriteTest, WritesWhatItReads) {
   ASSERT_EQ(file.entries().size(), 4u);
   EXPECT_THAT(file.find("weights")->shape, ElementsAre(2, 3));
   EXPECT_EQ(std::memcmp(file.bytes(*file.find("weights")).data(), weights.data(), 24), 0);
-  EXPECT_EQ(text_of(file.bytes(*file.find("b\"\xce\xb1"))), "abc");
-  EXPECT_EQ(text_of(file.bytes(*file.find("scalar"))), "12345678");
+  EXPECT_EQ(content_of(file.bytes(*file.find("b\"\xce\xb1"))), "abc");
+  EXPECT_EQ(content_of(file.bytes(*file.find("scalar"))), "12345678");
   EXPECT_THAT(file.find("scalar")->shape, IsEmpty());
   EXPECT_THAT(file.find("empty")->shape, ElementsAre(0, 4));
   EXPECT_THAT(folder_.names(), ElementsAre("model.safetensors"));

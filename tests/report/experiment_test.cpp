@@ -13,7 +13,7 @@ namespace moesaic {
 namespace {
 
 using report_test::error_of;
-using report_test::TempFolder;
+using report_test::TempDir;
 
 /// A file "tiny.json" and what comes of it.
 class ExperimentFile {
@@ -35,7 +35,7 @@ class ExperimentFile {
   }
 
  private:
-  TempFolder folder_;
+  TempDir folder_;
 };
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {

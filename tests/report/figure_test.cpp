@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using report_test::error_of;
-using report_test::TempFolder;
+using report_test::TempDir;
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -41,7 +41,7 @@ TEST(SweepFigure, ScriptKnowsTheSweep) {
 }
 
 TEST(DrawFigure, LeavesPicturesScriptAndDataAndNothingElse) {
-  const TempFolder temp;
+  const TempDir temp;
   const fs::path folder = temp / "it's a folder";
   fs::create_directories(folder);
   draw_figure(folder, sweep_figure(report_test::outcome()));
@@ -57,7 +57,7 @@ TEST(DrawFigure, LeavesPicturesScriptAndDataAndNothingElse) {
 }
 
 TEST(DrawFigure, AScriptThatFailsIsAnErrorAndStaysThere) {
-  const TempFolder temp;
+  const TempDir temp;
   const fs::path folder = temp / "out";
   fs::create_directories(folder);
   const std::string error = error_of([&] {
@@ -69,7 +69,7 @@ TEST(DrawFigure, AScriptThatFailsIsAnErrorAndStaysThere) {
 }
 
 TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
-  const TempFolder temp;
+  const TempDir temp;
   const fs::path folder = temp / "out";
   fs::create_directories(folder);
   const std::string error = error_of([&] { draw_figure(folder, {"a = 1\n", ""}); });

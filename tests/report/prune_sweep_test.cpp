@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using report_test::error_of;
-using report_test::TempFolder;
+using report_test::TempDir;
 
 PruneSweepConfig config_of(const std::vector<std::string>& changes = {}) {
   Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
@@ -56,7 +56,7 @@ std::string numbers(const SweepOutcome& outcome) {
 
 class PruneSweepRun : public ::testing::Test {
  protected:
-  TempFolder temp;
+  TempDir temp;
   fs::path out = temp / "out";
 };
 

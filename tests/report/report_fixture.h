@@ -12,7 +12,7 @@
 namespace moesaic::report_test {
 
 using train_test::error_of;
-using train_test::TempFolder;
+using train_test::TempDir;
 
 /// "three" and "two" shades of grey that overlap, so that no network is right about all of them: 48
 /// pictures to train and 60 to test.

@@ -104,7 +104,7 @@ TEST(Evaluate, RefusesDataThatDoesNotFit) {
 }
 
 TEST(EvaluateCheckpoint, FindsTheRunsNewestCheckpointAndItsData) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run");
   EvaluateCheckpointOptions options;
   options.checkpoint = folder / "run";

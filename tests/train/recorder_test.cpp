@@ -10,15 +10,15 @@
 namespace moesaic {
 namespace {
 
-using train_test::TempFolder;
+using train_test::TempDir;
 namespace fs = std::filesystem;
 
-std::string metrics(const TempFolder& folder) {
+std::string metrics(const TempDir& folder) {
   return read_text(folder / "run/metrics.jsonl");
 }
 
 TEST(Recorder, WritesALineForEachEvent) {
-  TempFolder folder;
+  TempDir folder;
   Recorder recorder(folder / "run", 0);
   recorder.write("train", 3, {{"phase", "a"}, {"loss", 0.5}});
   recorder.write("eval", 4, {{"accuracy", 25}});
@@ -30,7 +30,7 @@ TEST(Recorder, WritesALineForEachEvent) {
 
 TEST(Recorder, CutsWhatFollowsTheKeptLines) {
   for (const int64_t keep : {0, 1, 2, 3}) {
-    TempFolder folder;
+    TempDir folder;
     fs::create_directories(folder / "run");
     std::ofstream(folder / "run/metrics.jsonl") << "one\ntwo\nthree\nunfin";
     Recorder recorder(folder / "run", keep);
@@ -44,7 +44,7 @@ TEST(Recorder, CutsWhatFollowsTheKeptLines) {
 }
 
 TEST(Recorder, GoesOnWhereLinesAreMissing) {
-  TempFolder folder;
+  TempDir folder;
   Recorder recorder(folder / "run", 7);
   EXPECT_EQ(recorder.lines(), 0);
 }

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 /// A finished run that all tests compare with.
 const fs::path& reference() {
-  static const TempFolder folder;
+  static const TempDir folder;
   static const bool trained = [] {
     train(folder / "run");
     return true;
@@ -37,13 +37,13 @@ void copy_killed_after(int64_t step, const fs::path& to) {
 }
 
 TEST(Resume, ASecondRunRepeatsEveryBit) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run");
   expect_equal_bits(reference(), folder / "run");
 }
 
 TEST(Resume, AnotherSeedDoesNot) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run", {"seed=6"});
   EXPECT_NE(bits(reference()).at("best/model.safetensors"),
             bits(folder / "run").at("best/model.safetensors"));
@@ -51,7 +51,7 @@ TEST(Resume, AnotherSeedDoesNot) {
 
 TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
   for (const char* threads : {"1", "2", "4"}) {
-    TempFolder folder;
+    TempDir folder;
     train(folder / "run", {std::string("loader_threads=") + threads});
     expect_equal_bits(reference(), folder / "run");
   }
@@ -60,7 +60,7 @@ TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
 TEST(Resume, AtEveryStepGivesTheSameBits) {
   for (int64_t step = 0; step <= 12; ++step) {
     SCOPED_TRACE(step);
-    TempFolder folder;
+    TempDir folder;
     copy_killed_after(step, folder / "run");
     const TrainResult result = train(folder / "run", {}, true);
     EXPECT_EQ(result.steps, 12);
@@ -73,14 +73,14 @@ TEST(Resume, AtEveryStepGivesTheSameBits) {
 }
 
 TEST(Resume, OtherCheckpointsOnTheWayChangeNothing) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run", {"checkpoint_every=5", "keep_checkpoints=1"});
   const auto first = bits(reference()), second = bits(folder / "run");
   EXPECT_EQ(first, second);
 }
 
 TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
-  TempFolder folder;
+  TempDir folder;
   copy_killed_after(8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
   train(folder / "run", {"keep_checkpoints=1"}, true);
@@ -88,7 +88,7 @@ TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
 }
 
 TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
-  TempFolder folder;
+  TempDir folder;
   copy_killed_after(8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
   StopSignal stop;
@@ -102,7 +102,7 @@ TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
 }
 
 TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
-  TempFolder folder;
+  TempDir folder;
   copy_killed_after(4, folder / "run");
   EXPECT_THAT(error_of([&] { train(folder / "run", {"phases.0.optimizer.lr=1"}, true); }),
               HasSubstr("'phases.0.optimizer.lr' was 0.01 when the run began and is 1.0 now"));
@@ -114,7 +114,7 @@ TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
 }
 
 TEST(Resume, AnEmptyFolderBeginsTheRun) {
-  TempFolder folder;
+  TempDir folder;
   EXPECT_EQ(train(folder / "run", {}, true).steps, 12);
   expect_equal_bits(reference(), folder / "run");
 }
@@ -142,7 +142,7 @@ void expect_saved(const TrainResult& result) {
 TEST(Resume, AfterASignalInTheMidstOfAStep) {
   for (const int picture : {0, 3, 4, 15, 23, 24, 35, 36, 53}) {
     SCOPED_TRACE(picture);
-    TempFolder folder;
+    TempDir folder;
     const TrainResult stopped = train_until(folder / "run", false, "train", picture, SIGINT);
     EXPECT_EQ(stopped.signal, SIGINT);
     EXPECT_EQ(stopped.steps, picture < 36 ? picture / 4 + 1 : 9 + (picture - 36) / 6 + 1);
@@ -156,7 +156,7 @@ TEST(Resume, AfterASignalInTheMidstOfAnEvaluation) {
   const std::vector<int64_t> steps = {4, 6, 9, 9, 12};  // when the five evaluations happen
   for (int picture = 0; picture < 45; picture += 4) {
     SCOPED_TRACE(picture);
-    TempFolder folder;
+    TempDir folder;
     const TrainResult stopped = train_until(folder / "run", false, "test", picture, SIGTERM);
     EXPECT_EQ(stopped.signal, SIGTERM);
     EXPECT_EQ(stopped.steps, steps.at(static_cast<size_t>(picture) / 9));
@@ -167,7 +167,7 @@ TEST(Resume, AfterASignalInTheMidstOfAnEvaluation) {
 }
 
 TEST(Resume, AfterASignalInEverySingleStep) {
-  TempFolder folder;
+  TempDir folder;
   int stops = 0;
   while (train_until(folder / "run", stops > 0, "train", 1, SIGTERM).signal == SIGTERM) {
     ASSERT_LE(++stops, 12);

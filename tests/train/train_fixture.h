@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/document.h"
@@ -26,25 +27,7 @@ namespace moesaic::train_test {
 
 namespace fs = std::filesystem;
 
-/// A fresh folder that goes away with the object.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = ::testing::TempDir() + "moesaic-train-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
+using test::TempDir;
 
 /// Pictures whose class shows in one quarter of them, with noise all over.
 inline std::shared_ptr<const Dataset> quarters(const std::string& name, const std::string& split,

@@ -37,7 +37,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 }
 
 std::string refusal(const std::vector<std::string>& changes) {
-  TempFolder folder;
+  TempDir folder;
   const std::string error = error_of([&] { train(folder / "run", changes); });
   EXPECT_FALSE(fs::exists(folder / "run")) << "something was written";
   EXPECT_EQ(error.find('\n'), std::string::npos) << error;
@@ -45,7 +45,7 @@ std::string refusal(const std::vector<std::string>& changes) {
 }
 
 TEST(Trainer, GoesThroughEveryKindOfPhase) {
-  TempFolder folder;
+  TempDir folder;
   const TrainResult result = train(folder / "run", {"keep_checkpoints=2"});
   EXPECT_EQ(result.steps, 12);
   EXPECT_EQ(result.signal, 0);
@@ -66,7 +66,7 @@ TEST(Trainer, GoesThroughEveryKindOfPhase) {
 }
 
 TEST(Trainer, CheckpointsSayWhatTheyAre) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run");
   const Checkpoint checkpoint = load_checkpoint(folder / "run/checkpoints/prune");
   EXPECT_EQ(checkpoint.config["data"], "two");
@@ -86,7 +86,7 @@ TEST(Trainer, CheckpointsSayWhatTheyAre) {
 }
 
 TEST(Trainer, WritesMetricsOfEachKind) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run");
   std::map<std::string, int> kinds;
   for (const auto& line : metrics(folder / "run")) ++kinds[line["kind"]];
@@ -104,7 +104,7 @@ TEST(Trainer, WritesMetricsOfEachKind) {
 }
 
 TEST(Trainer, LearnsATaskThatCanBeLearned) {
-  TempFolder folder;
+  TempDir folder;
   const TrainResult result =
       train(folder / "run", {"seed=6", "phases.0.steps=150", "phases.1.steps=300",
                              "checkpoint_every=0", "phases.recover.epochs=20"});
@@ -113,7 +113,7 @@ TEST(Trainer, LearnsATaskThatCanBeLearned) {
 }
 
 TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run", {"phases.recover.epochs=10"});
   double best = -1;
   int64_t step = 0;
@@ -128,7 +128,7 @@ TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
 }
 
 TEST(Trainer, TrainsOnlyWhatThePhaseNames) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run", {"phases.finetune.trains=[\"^head\", \"router\"]"});
   const auto before = load_model(folder / "run/checkpoints/pretrain")->named_parameters();
   const auto after = load_model(folder / "run/checkpoints/finetune")->named_parameters();
@@ -141,7 +141,7 @@ TEST(Trainer, TrainsOnlyWhatThePhaseNames) {
 }
 
 TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "first");
   const std::string init = "init=" + (folder / "first/checkpoints/finetune").string();
   const std::vector<std::string> one_phase = {
@@ -184,7 +184,7 @@ TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {
 }
 
 TEST(Trainer, RefusesADeviceThatThisBuildDoesNotHave) {
-  TempFolder folder;
+  TempDir folder;
   for (const char* device : {"cuda", "tpu"}) {
     TrainerOptions options = options_for(folder / "run");
     options.device = device;
@@ -195,7 +195,7 @@ TEST(Trainer, RefusesADeviceThatThisBuildDoesNotHave) {
 }
 
 TEST(Trainer, RefusesAFolderThatHoldsSomething) {
-  TempFolder folder;
+  TempDir folder;
   fs::create_directories(folder / "run");
   write_atomic(folder / "run/notes.txt", "mine");
   const std::string error = error_of([&] { train(folder / "run"); });
@@ -205,14 +205,14 @@ TEST(Trainer, RefusesAFolderThatHoldsSomething) {
 }
 
 TEST(Trainer, RefusesAFolderThatIsInUse) {
-  TempFolder folder;
+  TempDir folder;
   train(folder / "run");
   const LockFile lock(folder / "run");
   EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }), HasSubstr("in use by process"));
 }
 
 TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
-  TempFolder folder;
+  TempDir folder;
   const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}",
                                           "phases.0.aux_losses={}", "phases.0.optimizer.lr=1e30"};
   const std::string error = error_of([&] { train(folder / "dense", dense); });
@@ -228,7 +228,7 @@ TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
 }
 
 TEST(Trainer, StopsAtPicturesThatAreNotFinite) {
-  TempFolder folder;
+  TempDir folder;
   TrainerOptions options = options_for(folder / "run");
   options.open = [](std::string_view name, std::string_view split) {
     DatasetInfo info = open_tiny(name, split)->info();

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <ctime>
@@ -63,10 +64,30 @@ struct SpawnAttributes {
   ~SpawnAttributes() { posix_spawnattr_destroy(&value); }
 };
 
-pid_t spawn(const std::vector<std::string>& argv, int standard_input, const sigset_t& mask) {
-  std::vector<char*> arguments;
-  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
-  arguments.push_back(nullptr);
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+/// This process's environment, with `first` in place of variables of the same names.
+std::vector<std::string> environment_with(const std::vector<std::string>& first) {
+  std::vector<std::string> all = first;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('=') + 1);
+    const bool replaced = std::any_of(first.begin(), first.end(),
+                                      [&](const std::string& f) { return f.starts_with(name); });
+    if (!replaced) all.emplace_back(text);
+  }
+  return all;
+}
+
+pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+            int standard_input, const sigset_t& mask) {
+  const std::vector<char*> arguments = pointers(argv);
+  const std::vector<char*> variables = pointers(environment);
   SpawnActions actions;
   posix_spawn_file_actions_adddup2(&actions.value, standard_input, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions.value, STDERR_FILENO, STDOUT_FILENO);
@@ -75,7 +96,7 @@ pid_t spawn(const std::vector<std::string>& argv, int standard_input, const sigs
   posix_spawnattr_setflags(&attributes.value, POSIX_SPAWN_SETSIGMASK);
   pid_t child = 0;
   const int error = posix_spawnp(&child, argv[0].c_str(), &actions.value, &attributes.value,
-                                 arguments.data(), environ);
+                                 arguments.data(), variables.data());
   if (error == ENOENT) fail("{}: no such program; is it installed and on PATH?", argv[0]);
   if (error != 0) fail_errno(argv[0], "cannot run", error);
   return child;
@@ -101,7 +122,8 @@ int wait_for(pid_t child, const std::string& program) {
 
 }  // namespace
 
-int run_with_input(const std::vector<std::string>& argv, std::string_view input) {
+int run_with_input(const std::vector<std::string>& argv, std::string_view input,
+                   const std::vector<std::string>& environment) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(argv[0], "cannot make a pipe");
@@ -110,7 +132,7 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input)
   pid_t child = 0;
   {
     const BlockedSigpipe blocked;
-    child = spawn(argv, reading.get(), blocked.former());
+    child = spawn(argv, environment_with(environment), reading.get(), blocked.former());
     reading.reset();
     feed(writing.get(), input);
   }

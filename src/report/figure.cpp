@@ -43,7 +43,8 @@ void draw_figure(const fs::path& folder, const Figure& figure) {
   const Workshop workshop(folder);
   fs::copy_file(folder / "figure.tsv", workshop.path() / "figure.tsv");
   const std::string script = "cd " + quoted(workshop.path().string()) + "\n" + figure.script;
-  const int status = run_with_input({"gnuplot"}, script);
+  // In a locale without UTF-8 it warns of characters that it cannot show.
+  const int status = run_with_input({"gnuplot"}, script, {"LC_ALL=C.UTF-8"});
   if (status != 0) {
     fail("{}: gnuplot failed with status {}", (folder / "figure.gp").string(), status);
   }

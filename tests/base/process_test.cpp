@@ -24,6 +24,15 @@ TEST(RunWithInput, ReturnsTheExitStatus) {
   EXPECT_EQ(run_with_input({"sh", "-c", "kill -TERM $$"}, ""), 128 + SIGTERM);
 }
 
+TEST(RunWithInput, VariablesGivenReplaceThoseInherited) {
+  const test::ScopedEnv inherited("MOESAIC_TEST_A", "old");
+  const test::ScopedEnv kept("MOESAIC_TEST_AB", "kept");
+  const char* check = "test \"$MOESAIC_TEST_A$MOESAIC_TEST_AB$MOESAIC_TEST_C\" = newkeptmore";
+  EXPECT_EQ(run_with_input({"sh", "-c", check}, "", {"MOESAIC_TEST_A=new", "MOESAIC_TEST_C=more"}),
+            0);
+  EXPECT_EQ(run_with_input({"sh", "-c", "test $MOESAIC_TEST_A = old"}, ""), 0);
+}
+
 TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
   struct sigaction before {};
   ::sigaction(SIGPIPE, nullptr, &before);

@@ -9,8 +9,10 @@ namespace moesaic {
 
 /// Runs a program from PATH, without a shell, with `input` on its standard input, and waits for it.
 /// What it prints goes to standard error, since standard output may carry a JSON document.
+/// It inherits the environment with those NAME=VALUE in front.
 /// Returns its exit status, 128 + n when signal n ended it. A program that stops reading early is
 /// no error. Throws Error(failure) that names the program when it cannot be started.
-int run_with_input(const std::vector<std::string>& argv, std::string_view input);
+int run_with_input(const std::vector<std::string>& argv, std::string_view input,
+                   const std::vector<std::string>& environment = {});
 
 }  // namespace moesaic

@@ -43,6 +43,13 @@ void check_floating(const char* op, const char* name, const at::Tensor& tensor) 
   }
 }
 
+void check_values(const char* op, const char* name, const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  if (type != at::kBFloat16 && type != at::kFloat && type != at::kDouble) {
+    fail("{}: {} must be bfloat16, float32 or float64, found {}", op, name, c10::toString(type));
+  }
+}
+
 void check_index(const char* op, const char* name, const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kInt) {
     fail("{}: {} must be int32, found {}", op, name, c10::toString(tensor.scalar_type()));
@@ -55,6 +62,11 @@ void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor
     fail("{}: {} must be {}, found {}", op, name, c10::toString(like.scalar_type()),
          c10::toString(tensor.scalar_type()));
   }
+}
+
+void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows) {
+  const bool wider = rows.scalar_type() == at::kBFloat16 && gate.scalar_type() == at::kFloat;
+  if (!wider) check_same_dtype(op, "gate", gate, rows);
 }
 
 }  // namespace moesaic::ops

@@ -15,9 +15,14 @@ namespace moesaic::ops {
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
                  std::initializer_list<int64_t> shape);
 void check_floating(const char* op, const char* name, const at::Tensor& tensor);
+/// As check_floating, bfloat16 too.
+void check_values(const char* op, const char* name, const at::Tensor& tensor);
 void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like);
+
+/// Gates have the dtype of the rows; beside rows of bfloat16 they may be float32.
+void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 
 /// What the operators demand of their arguments; each is called by the operator's kernels and its
 /// shape function.
@@ -30,5 +35,10 @@ void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Ten
 void check_grouped_mlp(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
                        const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
                        int64_t activation);
+
+void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
+                      const at::Tensor& gate, const at::Tensor& token_offsets,
+                      const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
+                      const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
 
 }  // namespace moesaic::ops

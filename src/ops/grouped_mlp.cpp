@@ -3,6 +3,8 @@
 // its siblings.
 #include "moesaic/ops/grouped_mlp.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -60,7 +62,7 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
                        const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", rows, {-1, -1});
-  check_floating(kOp, "rows", rows);
+  check_values(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
   const int64_t experts = offsets.size(0) - 1;
@@ -71,8 +73,9 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
   check_shape(kOp, "w2", w2, {experts, hidden, width});
   check_shape(kOp, "b2", b2, {experts, width});
   for (const Tensor* weight : {&w1, &b1, &w2, &b2}) check_same_dtype(kOp, "weights", *weight, rows);
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::gelu_tanh)) {
-    fail("grouped_mlp: activation {} is unknown; choose 0 (relu) or 1 (gelu_tanh)", activation);
+  if (activation < 0 || activation >= static_cast<int64_t>(kActivationNames.size())) {
+    fail("grouped_mlp: activation {} is unknown; choose 0 to {} ({})", activation,
+         kActivationNames.size() - 1, fmt::join(kActivationNames, ", "));
   }
 }
 
@@ -143,9 +146,10 @@ bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
 }  // namespace ops
 
 Activation activation_from_name(std::string_view name) {
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu_tanh") return Activation::gelu_tanh;
-  const std::vector<std::string> names = {"relu", "gelu_tanh"};
+  for (size_t i = 0; i < kActivationNames.size(); ++i) {
+    if (name == kActivationNames[i]) return static_cast<Activation>(i);
+  }
+  const std::vector<std::string> names(kActivationNames.begin(), kActivationNames.end());
   fail_usage("unknown activation '{}'; {}", name, did_you_mean(name, names));
 }
 

@@ -3,14 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string_view>
+#include "moesaic/ops/activation.h"
 
 namespace moesaic {
-
-enum class Activation { relu, gelu_tanh };
-
-/// Throws Error (usage) naming the nearest activation for an unknown name.
-Activation activation_from_name(std::string_view name);
 
 /// The experts' weights, stacked; every tensor has the dtype of the rows.
 struct ExpertWeights {

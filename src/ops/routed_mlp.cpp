@@ -27,9 +27,8 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 
 Tensor call_routed_mlp(const Tensor& x, const Routing& routing, const ExpertWeights& weights,
                        int64_t activation) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::routed_mlp", "")
-                             .typed<Signature>();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("moesaic::routed_mlp", "").typed<Signature>();
   return op.call(x, routing.offsets, routing.token, routing.gate, routing.token_offsets,
                  routing.token_row, weights.w1, weights.b1, weights.w2, weights.b2, activation);
 }
@@ -68,9 +67,9 @@ Tensor in_three_steps(const Tensor& x, const Tensor& offsets, const Tensor& toke
 }
 
 Tensor routed_mlp_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                           const Tensor& gate, const Tensor& token_offsets,
-                           const Tensor& token_row, const Tensor& w1, const Tensor& b1,
-                           const Tensor& w2, const Tensor& b2, int64_t activation) {
+                           const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
+                           const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
+                           int64_t activation) {
   bool wants_gradient = false;
   for (const Tensor* tensor : {&x, &gate, &w1, &b1, &w2, &b2}) {
     wants_gradient |= at::GradMode::is_enabled() && tensor->requires_grad();

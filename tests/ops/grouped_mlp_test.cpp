@@ -23,14 +23,20 @@ ExpertWeights random_weights(int64_t experts, int64_t width, int64_t hidden, at:
 
 double activate(double x, Activation activation) {
   switch (activation) {
-    case Activation::relu: return x > 0 ? x : 0;
+    case Activation::relu:
+      return x > 0 ? x : 0;
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::cubic: return x * x * x;
-    case Activation::identity: return x;
-    case Activation::celu: return x > 0 ? x : std::expm1(x);
-    case Activation::tanh: return std::tanh(x);
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::cubic:
+      return x * x * x;
+    case Activation::identity:
+      return x;
+    case Activation::celu:
+      return x > 0 ? x : std::expm1(x);
+    case Activation::tanh:
+      return std::tanh(x);
   }
   return NAN;
 }
@@ -158,18 +164,16 @@ TEST(GroupedMlp, WeightsMayLieTurnedOverOrScattered) {
   const auto turned = [](const at::Tensor& t) {
     return t.transpose(1, 2).contiguous().transpose(1, 2);
   };
-  const auto scattered = [](const at::Tensor& t) {
-    return torch::stack({t, t}, -1).select(-1, 1);
-  };
+  const auto scattered = [](const at::Tensor& t) { return torch::stack({t, t}, -1).select(-1, 1); };
   const at::Tensor wanted = grouped_mlp(rows, offsets, w, Activation::gelu);
   EXPECT_TRUE(torch::equal(
       grouped_mlp(rows, offsets, {turned(w.w1), w.b1, turned(w.w2), w.b2}, Activation::gelu),
       wanted));
-  EXPECT_TRUE(torch::equal(
-      grouped_mlp(scattered(rows), offsets,
-                  {scattered(w.w1), scattered(w.b1), scattered(w.w2), scattered(w.b2)},
-                  Activation::gelu),
-      wanted));
+  EXPECT_TRUE(
+      torch::equal(grouped_mlp(scattered(rows), offsets,
+                               {scattered(w.w1), scattered(w.b1), scattered(w.w2), scattered(w.b2)},
+                               Activation::gelu),
+                   wanted));
 }
 
 TEST(GroupedMlp, Bfloat16IsCloseToFloat32ForwardsAndBackwards) {

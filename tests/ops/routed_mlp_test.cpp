@@ -34,8 +34,8 @@ TEST(RoutedMlp, EqualsItsThreeStepsBitForBit) {
       const Routing routing =
           route_token_choice(randn({130, 5}, 2, type), {.k = 2, .capacity_factor = capacity});
       const at::Tensor x = randn({130, 10}, 3, type);
-      EXPECT_TRUE(torch::equal(routed_mlp(x, routing, w, Activation::gelu),
-                               in_three_steps(x, routing, w)));
+      EXPECT_TRUE(
+          torch::equal(routed_mlp(x, routing, w, Activation::gelu), in_three_steps(x, routing, w)));
     }
   }
 }
@@ -69,8 +69,8 @@ TEST(RoutedMlp, Bfloat16IsCloseToFloat32) {
     const auto half = [](const at::Tensor& t) { return t.to(torch::kBFloat16); };
     const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});
     const at::Tensor x = randn({90, 34}, 3, torch::kFloat);
-    const at::Tensor y = routed_mlp(half(x), routing, {half(w.w1), half(w.b1), half(w.w2), half(w.b2)},
-                                    Activation::gelu_tanh);
+    const at::Tensor y = routed_mlp(
+        half(x), routing, {half(w.w1), half(w.b1), half(w.w2), half(w.b2)}, Activation::gelu_tanh);
     EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
     expect_close(y, routed_mlp(x, routing, w, Activation::gelu_tanh), 2e-2);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every thread takes its share of the rows through both products (mlp_layer.h); inference never writes
-// [A, m]. The weights' gradients sum over all rows of an expert: there the threads share out the
-// panels of the gradients instead.
+// Every thread takes its share of the rows through both products (mlp_layer.h); inference never
+// writes [A, m]. The weights' gradients sum over all rows of an expert: there the threads share out
+// the panels of the gradients instead.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/Dispatch.h>
@@ -33,15 +33,19 @@ struct GradientPanel {
   const Scalar *left, *right;  // [rows, p], [rows, q]
   Scalar *gradient, *sums;     // [p, q], and the sums over `right`'s rows [q]
   int64_t rows, p, q, column;
+  Prefetch next;
 
   int64_t work() const { return (rows + 4) * p; }
 
+  PanelSource<Scalar> source(const TileKernels<Scalar>& kernels) const {
+    return {right + column, q, rows, std::min(kernels.columns, q - column), false};
+  }
+
   void compute(const TileKernels<Scalar>& kernels, Scalar* packed) const {
-    const PanelSource<Scalar> panel{right + column, q, rows,
-                                    std::min(kernels.columns, q - column), false};
+    const PanelSource<Scalar> panel = source(kernels);
     kernels.pack(panel, packed, sums == nullptr ? nullptr : sums + column);
     kernels.multiply({p, rows, panel.columns, left, p, true, packed, nullptr, gradient + column, q,
-                      false, {}});
+                      false, true, next});
   }
 };
 
@@ -65,13 +69,30 @@ std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const 
     const Scalar* a = active.const_data_ptr<Scalar>() + first * m;
     const Scalar* gh = grad_hidden.const_data_ptr<Scalar>() + first * m;
     for (int64_t column = 0; column < m; column += step) {
-      panels.push_back({x, gh, out.w1.mutable_data_ptr<Scalar>() + e * d * m,
-                        out.b1.mutable_data_ptr<Scalar>() + e * m, count, d, m, column});
+      panels.push_back({x,
+                        gh,
+                        out.w1.mutable_data_ptr<Scalar>() + e * d * m,
+                        out.b1.mutable_data_ptr<Scalar>() + e * m,
+                        count,
+                        d,
+                        m,
+                        column,
+                        {}});
     }
     for (int64_t column = 0; column < d; column += step) {
-      panels.push_back({a, gy, out.w2.mutable_data_ptr<Scalar>() + e * m * d,
-                        out.b2.mutable_data_ptr<Scalar>() + e * d, count, m, d, column});
+      panels.push_back({a,
+                        gy,
+                        out.w2.mutable_data_ptr<Scalar>() + e * m * d,
+                        out.b2.mutable_data_ptr<Scalar>() + e * d,
+                        count,
+                        m,
+                        d,
+                        column,
+                        {}});
     }
+  }
+  for (size_t i = 0; i + 1 < panels.size(); ++i) {
+    panels[i].next = panels[i + 1].source(tile_kernels<Scalar>()).prefetch();
   }
   return panels;
 }
@@ -85,8 +106,8 @@ void compute_panels(const std::vector<GradientPanel<Scalar>>& panels, const Tens
     work += panel.work();
   }
   const int64_t parts = at::get_num_threads();
-  const Tensor scratch = at::empty({parts, (depth * kernels.columns + 63) / 64 * 64},
-                                   like.options());
+  const Tensor scratch =
+      at::empty({parts, (depth * kernels.columns + 63) / 64 * 64}, like.options());
   // Part p takes the panels that begin within its share of the work.
   at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
@@ -104,8 +125,8 @@ void compute_panels(const std::vector<GradientPanel<Scalar>>& panels, const Tens
 
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
                                        const Tensor& w1_in, const Tensor& b1_in,
-                                       const Tensor& w2_in, const Tensor& b2_in,
-                                       int64_t activation, bool keep_hidden);
+                                       const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
+                                       bool keep_hidden);
 
 struct Operands {
   Tensor rows, w1, b1, w2, b2;
@@ -134,8 +155,8 @@ std::tuple<Tensor, Tensor> forward_bfloat16(const Operands& in, const Tensor& of
 
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
                                        const Tensor& w1_in, const Tensor& b1_in,
-                                       const Tensor& w2_in, const Tensor& b2_in,
-                                       int64_t activation, bool keep_hidden) {
+                                       const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
+                                       bool keep_hidden) {
   check_grouped_mlp(rows_in, offsets, w1_in, b1_in, w2_in, b2_in, activation);
   const Tensor rows = rows_in.contiguous(), w1 = packable(w1_in), w2 = packable(w2_in);
   const Tensor b1 = b1_in.contiguous(), b2 = b2_in.contiguous();
@@ -147,8 +168,11 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
   AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp", [&] {
     const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
     const typename MlpLayer<scalar_t>::ForwardArrays arrays{
-        rows.const_data_ptr<scalar_t>(), nullptr, b1.const_data_ptr<scalar_t>(),
-        b2.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>(),
+        rows.const_data_ptr<scalar_t>(),
+        nullptr,
+        b1.const_data_ptr<scalar_t>(),
+        b2.const_data_ptr<scalar_t>(),
+        y.mutable_data_ptr<scalar_t>(),
         keep_hidden ? hidden.mutable_data_ptr<scalar_t>() : nullptr};
     for_blocks<scalar_t>(
         offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
@@ -164,8 +188,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
     const Tensor& w1_in, const Tensor& w2_in, int64_t activation) {
   if (rows_in.scalar_type() == at::kBFloat16) {
     auto [rows, w1, b1, w2, b2] =
-        backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets,
-                     hidden.to(at::kFloat), w1_in.to(at::kFloat), w2_in.to(at::kFloat), activation);
+        backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets, hidden.to(at::kFloat),
+                     w1_in.to(at::kFloat), w2_in.to(at::kFloat), activation);
     return {rows.to(at::kBFloat16), w1.to(at::kBFloat16), b1.to(at::kBFloat16),
             w2.to(at::kBFloat16), b2.to(at::kBFloat16)};
   }
@@ -184,7 +208,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
         grad_hidden.mutable_data_ptr<scalar_t>(), active.mutable_data_ptr<scalar_t>(),
         out.rows.mutable_data_ptr<scalar_t>()};
     for_blocks<scalar_t>(
-        offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1, layer.backward_scratch(),
+        offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
+        layer.backward_scratch(std::min(kBlockRows, rows.size(0))),
         [&](const Segment& s, scalar_t* scratch) { layer.backward(s, arrays, scratch); });
     compute_panels(gradient_panels<scalar_t>(offsets, rows, grad, active, grad_hidden, out), rows);
   });

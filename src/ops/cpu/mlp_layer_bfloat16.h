@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// As MlpLayer::forward, in bfloat16: sums, bias and activation are float32, what goes into a product
-// and the result are rounded.
+// As MlpLayer::forward, in bfloat16: sums, bias and activation are float32, what goes into a
+// product and the result are rounded.
 #pragma once
 
 #include <c10/util/BFloat16.h>

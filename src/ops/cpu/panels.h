@@ -38,8 +38,8 @@ struct PanelMatrix {
   /// Rows [row, row + depth) of at most `width` columns from `column` on.
   PanelSource<Scalar> panel(int64_t expert, int64_t row, int64_t depth, int64_t column,
                             int64_t width) const {
-    const Scalar* at = data + expert * expert_stride +
-                       (turned ? column * stride + row : row * stride + column);
+    const Scalar* at =
+        data + expert * expert_stride + (turned ? column * stride + row : row * stride + column);
     return {at, stride, depth, std::min(width, columns - column), turned};
   }
 
@@ -78,7 +78,7 @@ struct PanelMultiplier {
       const int64_t next = column + width;
       kernels.multiply({o.rows, o.depth, columns, o.a, o.a_stride, false, packed,
                         o.bias == nullptr ? nullptr : o.bias + column, o.c + column, o.c_stride,
-                        o.accumulate,
+                        o.accumulate, false,
                         next < o.columns ? panel_at(next, width).prefetch() : o.after});
       done(column, columns);
     }

@@ -125,8 +125,7 @@ Tensor run_bfloat16(const Operands& in, const RowIndex& index, Activation activa
     return run<at::BFloat16, float>(Bfloat16Layer{in.w1, in.w2, activation}, in, index);
   }
   const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
-  const Operands widened{wide(in.x),  in.gate,     wide(in.w1),
-                         wide(in.b1), wide(in.w2), wide(in.b2)};
+  const Operands widened{wide(in.x), in.gate, wide(in.w1), wide(in.b1), wide(in.w2), wide(in.b2)};
   return run<float, float>(MlpLayer<float>{widened.w1, widened.w2, activation}, widened, index)
       .to(at::kBFloat16);
 }
@@ -140,8 +139,9 @@ Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& toke
   const auto activation = static_cast<Activation>(activation_code);
   const RowIndex index{offsets, token, token_offsets, token_row};
   const auto sums = x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
-  const Operands in{x.contiguous(),  gate.to(sums).contiguous(), packable(w1),
-                    b1.contiguous(), packable(w2),               b2.contiguous()};
+  const Operands in{x.contiguous(), gate.to(sums).contiguous(),
+                    packable(w1),   b1.contiguous(),
+                    packable(w2),   b2.contiguous()};
   if (x.scalar_type() == at::kBFloat16) return run_bfloat16(in, index, activation);
   Tensor y;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "routed_mlp", [&] {

@@ -2,31 +2,30 @@
 // Part of tile_kernels.h: activations as branch-free scalar code that the compiler turns into
 // vectors. float uses own exp and erfc, exact to some 1e-7; double calls the C library.
 
-inline __attribute__((always_inline)) float exp_of(float x) {
-  // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2: Taylor to the 7th power is exact to 1e-7 there.
-  // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits, which keeps the
-  // loop free of calls and thus vectorisable.
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
-  const float shifted = x * 1.44269504f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
-  float r = x - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  float p = 1.0f / 5040.0f;
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
+inline __attribute__((always_inline)) float exp2_of(float x) {
+  // 2^x = 2^n 2^r with |r| <= 1/2, where a fit of degree 5 is exact to 8e-8. Adding 1.5 * 2^23 rounds
+  // to the nearest integer and leaves it in the low bits, which keeps the loop free of calls.
+  x = x < -126.0f ? -126.0f : x;
+  x = x > 126.0f ? 126.0f : x;
+  const float shifted = x + 12582912.0f;
+  const float r = x - (shifted - 12582912.0f);
+  float p = 0.001326697039f;
+  p = p * r + 0.009675459746f;
+  p = p * r + 0.05550742616f;
+  p = p * r + 0.2402212175f;
+  p = p * r + 0.6931469492f;
   p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  int32_t bits;
+  uint32_t bits;
   __builtin_memcpy(&bits, &shifted, sizeof bits);
-  const int32_t scale_bits = (bits - 0x4B400000 + 127) << 23;
+  bits = (bits << 23) + 0x3F800000u;
   float scale;
-  __builtin_memcpy(&scale, &scale_bits, sizeof scale);
+  __builtin_memcpy(&scale, &bits, sizeof scale);
   return p * scale;
 }
+inline __attribute__((always_inline)) double exp2_of(double x) { return __builtin_exp2(x); }
+
+// Exact to some 1e-7 of the larger of 1 and the result, up to exp(87).
+inline __attribute__((always_inline)) float exp_of(float x) { return exp2_of(x * 1.44269504f); }
 inline __attribute__((always_inline)) double exp_of(double x) { return __builtin_exp(x); }
 
 // erfc(x) = t P(t) exp(-x^2) with t = 1 / (1 + 0.35 x) for x >= 0; P is a least-squares fit over
@@ -72,8 +71,9 @@ struct Relu {
 struct GeluTanh {
   template <class S>
   static S gate(S x) {
-    const S z = S(1.5957691216057308) * (x + S(0.044715) * x * x * x);
-    return S(1) / (S(1) + exp_of(-z));
+    // exp(-2 c (x + a x^3)) as a power of 2.
+    const S power = x * (S(-2.302208198144325) + S(-0.1029432395800235) * x * x);
+    return S(1) / (S(1) + exp2_of(power));
   }
   template <class S>
   static S value(S x) { return x * gate(x); }
@@ -136,16 +136,20 @@ void activate_rows(const Block& block, const Scalar* in, Scalar* out) {
 }
 
 template <class Function, class Scalar>
-void activate_rows_backward(const Block& block, const Scalar* in, Scalar* grad, Scalar* out) {
+void activate_rows_backward(const Block& block, const Scalar* in, Scalar* grad, Scalar* out,
+                            Scalar* grad_too) {
   for (int64_t i = 0; i < block.rows; ++i) {
     const Scalar* x = in + i * block.in_stride;
-    Scalar* g = grad + i * block.in_stride;
-    Scalar* y = out + i * block.out_stride;
+    Scalar* g = grad + i * block.out_stride;
+    Scalar* y = out + i * block.in_stride;
+    Scalar* copy = grad_too + i * block.in_stride;
 #pragma GCC ivdep
     for (int64_t j = 0; j < block.columns; ++j) {
       const Scalar at = x[j];
+      const Scalar arriving = g[j] * Function::slope(at);
       y[j] = Function::value(at);
-      g[j] *= Function::slope(at);
+      g[j] = arriving;
+      copy[j] = arriving;
     }
   }
 }
@@ -165,14 +169,14 @@ void activate(Activation activation, const Block& block, const Scalar* in, Scala
 
 template <class Scalar>
 void activate_backward(Activation activation, const Block& block, const Scalar* in, Scalar* grad,
-                       Scalar* out) {
+                       Scalar* out, Scalar* grad_too) {
   switch (activation) {
-    case Activation::relu: return activate_rows_backward<Relu>(block, in, grad, out);
-    case Activation::gelu_tanh: return activate_rows_backward<GeluTanh>(block, in, grad, out);
-    case Activation::gelu: return activate_rows_backward<GeluErf>(block, in, grad, out);
-    case Activation::cubic: return activate_rows_backward<Cubic>(block, in, grad, out);
-    case Activation::identity: return activate_rows_backward<Identity>(block, in, grad, out);
-    case Activation::celu: return activate_rows_backward<Celu>(block, in, grad, out);
-    case Activation::tanh: return activate_rows_backward<Tanh>(block, in, grad, out);
+    case Activation::relu: return activate_rows_backward<Relu>(block, in, grad, out, grad_too);
+    case Activation::gelu_tanh: return activate_rows_backward<GeluTanh>(block, in, grad, out, grad_too);
+    case Activation::gelu: return activate_rows_backward<GeluErf>(block, in, grad, out, grad_too);
+    case Activation::cubic: return activate_rows_backward<Cubic>(block, in, grad, out, grad_too);
+    case Activation::identity: return activate_rows_backward<Identity>(block, in, grad, out, grad_too);
+    case Activation::celu: return activate_rows_backward<Celu>(block, in, grad, out, grad_too);
+    case Activation::tanh: return activate_rows_backward<Tanh>(block, in, grad, out, grad_too);
   }
 }

@@ -7,8 +7,12 @@
 namespace moesaic::ops {
 
 template <>
-const TileKernels<float>* tile_kernels_avx2<float>() { return &kTable<float>; }
+const TileKernels<float>* tile_kernels_avx2<float>() {
+  return &kTable<float>;
+}
 template <>
-const TileKernels<double>* tile_kernels_avx2<double>() { return &kTable<double>; }
+const TileKernels<double>* tile_kernels_avx2<double>() {
+  return &kTable<double>;
+}
 
 }  // namespace moesaic::ops

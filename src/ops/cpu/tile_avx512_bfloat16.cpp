@@ -141,8 +141,8 @@ void activate_and_round(Activation activation, int64_t rows, int64_t columns, fl
                           (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + j)));
     }
     for (; j < columns; ++j) {
-      y[j] = static_cast<uint16_t>(
-          _mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(x[j])), 0));
+      y[j] =
+          static_cast<uint16_t>(_mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(x[j])), 0));
     }
   }
 }

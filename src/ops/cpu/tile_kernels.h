@@ -21,8 +21,7 @@ struct VectorOf;
 template <>
 struct VectorOf<float> {
   typedef float type __attribute__((vector_size(MOESAIC_VECTOR_BYTES), may_alias));
-  typedef float unaligned
-      __attribute__((vector_size(MOESAIC_VECTOR_BYTES), aligned(4), may_alias));
+  typedef float unaligned __attribute__((vector_size(MOESAIC_VECTOR_BYTES), aligned(4), may_alias));
 };
 template <>
 struct VectorOf<double> {
@@ -55,14 +54,30 @@ struct Tile {
   const Scalar* bias;
   Scalar* c;
   int64_t c_stride;
-  bool accumulate;
-  const char* next;       // to be prefetched,
-  int64_t next_stride;    // a piece of one panel's width every so many bytes,
-  int64_t next_per_step;  // so many pieces for four steps of the depth
+  bool accumulate, stream;
+  Prefetch next;          // with its base where to go on,
+  int64_t next_byte;      // so many bytes into the row,
+  int64_t next_per_step;  // so many lines for four steps of the depth
 };
 
+constexpr int64_t kLine = 64;
+
+#if MOESAIC_VECTOR_BYTES == 64
+inline void store_past_caches(float* to, VectorOf<float>::type value) {
+  __builtin_ia32_movntps512(to, value);
+}
+inline void store_past_caches(double* to, VectorOf<double>::type value) {
+  __builtin_ia32_movntpd512(to, value);
+}
+#else
+template <class Scalar>
+void store_past_caches(Scalar* to, typename VectorOf<Scalar>::type value) {
+  store(to, value);
+}
+#endif
+
 template <class Scalar, int kRows, bool kByColumns>
-void multiply_tile(const Tile<Scalar>& tile) {
+void multiply_tile(Tile<Scalar>& tile) {
   using Vector = typename VectorOf<Scalar>::type;
   constexpr int kWidth = kColumns<Scalar>;
   Vector sum[kRows][2];
@@ -106,15 +121,17 @@ void multiply_tile(const Tile<Scalar>& tile) {
     a9 += by;
     a12 += by;
   };
-  const char* next = tile.next;
+  const char* next = tile.next.base;
+  int64_t next_byte = tile.next_byte;
   int64_t k = 0;
   for (; k + 4 <= tile.depth; k += 4) {
     for (int64_t p = 0; p < tile.next_per_step; ++p) {
-#pragma GCC unroll 4
-      for (unsigned line = 0; line < kWidth * sizeof(Scalar); line += 64) {
-        __builtin_prefetch(next + line, 0, 2);
+      __builtin_prefetch(next + next_byte, 0, 2);
+      next_byte += kLine;
+      if (next_byte >= tile.next.bytes) {
+        next_byte = 0;
+        next += tile.next.stride;
       }
-      next += tile.next_stride;
     }
     step(0);
     step(1);
@@ -126,6 +143,16 @@ void multiply_tile(const Tile<Scalar>& tile) {
     step(0);
     advance(1);
   }
+  tile.next.base = next;
+  tile.next_byte = next_byte;
+  if (tile.stream) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      store_past_caches(tile.c + i * tile.c_stride, sum[i][0]);
+      store_past_caches(tile.c + i * tile.c_stride + kLanes<Scalar>, sum[i][1]);
+    }
+    return;
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     store(tile.c + i * tile.c_stride, sum[i][0]);
@@ -135,8 +162,7 @@ void multiply_tile(const Tile<Scalar>& tile) {
 
 template <class Scalar, bool kByColumns, int... kRows>
 struct TileTable {
-  static constexpr void (*get[])(const Tile<Scalar>&) = {
-      multiply_tile<Scalar, kRows, kByColumns>...};
+  static constexpr void (*get[])(Tile<Scalar>&) = {multiply_tile<Scalar, kRows, kByColumns>...};
 };
 // Entry r - 1 takes r rows.
 #if MOESAIC_TILE_ROWS == 14
@@ -156,41 +182,46 @@ void multiply(const PanelProduct<Scalar>& p) {
   const bool whole = p.columns == kWidth;
   // Tiles of equal height: eleven rows twice keep the adders busier than fourteen and eight.
   const int64_t tiles = (p.rows + MOESAIC_TILE_ROWS - 1) / MOESAIC_TILE_ROWS;
-  const int64_t steps = p.depth / 4;
-  int64_t fetched = 0;
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(p.c) % kLine == 0 && p.c_stride * sizeof(Scalar) % kLine == 0;
+  // Never beyond the last row; the last few lines may be left to the hardware.
+  const int64_t fours = p.depth / 4;
+  int64_t lines = p.next.rows * ((p.next.bytes + kLine - 1) / kLine);
+  const int64_t lines_per_four = fours == 0 ? 0 : (lines + tiles * fours - 1) / (tiles * fours);
+  const auto* table = p.a_by_columns ? Tiles<Scalar, true>::get : Tiles<Scalar, false>::get;
+  Tile<Scalar> tile{p.depth,
+                    nullptr,
+                    p.a_stride,
+                    p.b,
+                    bias,
+                    nullptr,
+                    whole ? p.c_stride : kWidth,
+                    p.accumulate,
+                    p.stream && whole && aligned,
+                    p.next,
+                    0,
+                    lines_per_four};
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t begin = p.rows * t / tiles;
     const int64_t count = p.rows * (t + 1) / tiles - begin;
     Scalar* c = p.c + begin * p.c_stride;
-    Tile<Scalar> tile{p.depth,
-                      p.a + begin * (p.a_by_columns ? 1 : p.a_stride),
-                      p.a_stride,
-                      p.b,
-                      bias,
-                      whole ? c : edge,
-                      whole ? p.c_stride : kWidth,
-                      p.accumulate,
-                      static_cast<const char*>(p.next.base) + fetched * p.next.stride,
-                      p.next.stride,
-                      0};
-    const int64_t left = p.next.rows - fetched;
-    if (left > 0 && steps > 0) {
-      // The last pieces may be left to the hardware: never beyond what there is.
-      const int64_t wanted = (left + (tiles - t) * steps - 1) / ((tiles - t) * steps);
-      tile.next_per_step = wanted * steps <= left ? wanted : left / steps;
-      fetched += tile.next_per_step * steps;
-    }
+    tile.a = p.a + begin * (p.a_by_columns ? 1 : p.a_stride);
+    tile.c = whole ? c : edge;
+    if (lines < lines_per_four * fours) tile.next_per_step = lines / fours;
+    lines -= tile.next_per_step * fours;
     for (int64_t i = 0; !whole && p.accumulate && i < count; ++i) {
       for (int64_t j = 0; j < kWidth; ++j) {
         edge[i * kWidth + j] = j < p.columns ? c[i * p.c_stride + j] : Scalar(0);
       }
     }
-    (p.a_by_columns ? Tiles<Scalar, true>::get : Tiles<Scalar, false>::get)[count - 1](tile);
+    table[count - 1](tile);
     if (whole) continue;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t j = 0; j < p.columns; ++j) c[i * p.c_stride + j] = edge[i * kWidth + j];
     }
   }
+  if (p.stream)
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);  // streamed lines are there for all threads
 }
 
 template <class Scalar>
@@ -212,8 +243,8 @@ void pack_rows(const PanelSource<Scalar>& from, Scalar* panel) {
   }
 }
 
-// A square of kLanes x kLanes is turned over in registers: at each round, lanes whose numbers differ
-// in one bit change places between the rows whose numbers differ in that bit.
+// A square of kLanes x kLanes is turned over in registers: at each round, lanes whose numbers
+// differ in one bit change places between the rows whose numbers differ in that bit.
 template <class Scalar>
 void transpose_square(const Scalar* from, int64_t stride, Scalar* to) {
   using Vector = typename VectorOf<Scalar>::type;
@@ -280,8 +311,9 @@ void pack(const PanelSource<Scalar>& from, Scalar* panel, Scalar* sums) {
 #include "tile_activation.inl"
 
 template <class Scalar>
-constexpr TileKernels<Scalar> kTable = {MOESAIC_TILE_NAME, kColumns<Scalar>,  multiply<Scalar>,
-                                        pack<Scalar>,      activate<Scalar>, activate_backward<Scalar>};
+constexpr TileKernels<Scalar> kTable = {MOESAIC_TILE_NAME, kColumns<Scalar>,
+                                        multiply<Scalar>,  pack<Scalar>,
+                                        activate<Scalar>,  activate_backward<Scalar>};
 
 }  // namespace
 }  // namespace moesaic::ops

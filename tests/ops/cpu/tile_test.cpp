@@ -24,7 +24,9 @@ std::vector<const TileKernels<Scalar>*> tables() {
   return list;
 }
 
-double element(int64_t i, int64_t j) { return std::sin(static_cast<double>(3 * i + 7 * j + i * j)); }
+double element(int64_t i, int64_t j) {
+  return std::sin(static_cast<double>(3 * i + 7 * j + i * j));
+}
 
 struct Case {
   int64_t rows, depth, columns;
@@ -46,13 +48,26 @@ void check_product(const TileKernels<Scalar>& kernels, const Case& c) {
   const auto b = matrix(c.depth, c.columns, c.b_transposed);
   std::vector<Scalar> bias(c.columns), panel(c.depth * kernels.columns), sums(c.columns);
   for (int64_t j = 0; j < c.columns; ++j) bias[j] = static_cast<Scalar>(j + 0.5);
-  const int64_t stride = c.columns + 3;
-  std::vector<Scalar> out(c.rows * stride, Scalar(-7));
+  // Whole lines, as streamed results need them, for some.
+  const int64_t stride = c.columns == kernels.columns ? 2 * c.columns : c.columns + 3;
+  const at::Tensor memory =
+      at::full({c.rows * stride}, -7, at::CPU(sizeof(Scalar) == 4 ? at::kFloat : at::kDouble));
+  auto* out = memory.mutable_data_ptr<Scalar>();
   kernels.pack({b.data(), c.b_transposed ? c.depth : c.columns, c.depth, c.columns, c.b_transposed},
                panel.data(), sums.data());
-  kernels.multiply({c.rows, c.depth, c.columns, a.data(), c.a_by_columns ? c.rows : c.depth,
-                    c.a_by_columns, panel.data(), bias.data(), out.data(), stride, c.accumulate,
-                    {b.data(), static_cast<int64_t>(sizeof(Scalar)), 5}});
+  kernels.multiply({c.rows,
+                    c.depth,
+                    c.columns,
+                    a.data(),
+                    c.a_by_columns ? c.rows : c.depth,
+                    c.a_by_columns,
+                    panel.data(),
+                    bias.data(),
+                    out,
+                    stride,
+                    c.accumulate,
+                    c.rows % 2 == 0,
+                    {reinterpret_cast<const char*>(b.data()), 64, 5, 130}});
   const double tolerance = sizeof(Scalar) == 4 ? 2e-5 : 1e-12;
   for (int64_t i = 0; i < c.rows; ++i) {
     for (int64_t j = 0; j < c.columns; ++j) {
@@ -93,14 +108,20 @@ TEST(Tile, ProductsEqualPlainLoopsForEveryHeightDepthAndLayout) {
 
 double value(Activation activation, double x) {
   switch (activation) {
-    case Activation::relu: return x > 0 ? x : 0;
+    case Activation::relu:
+      return x > 0 ? x : 0;
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::cubic: return x * x * x;
-    case Activation::identity: return x;
-    case Activation::celu: return x > 0 ? x : std::expm1(x);
-    case Activation::tanh: return std::tanh(x);
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::cubic:
+      return x * x * x;
+    case Activation::identity:
+      return x;
+    case Activation::celu:
+      return x > 0 ? x : std::expm1(x);
+    case Activation::tanh:
+      return std::tanh(x);
   }
   return NAN;
 }
@@ -108,12 +129,12 @@ double value(Activation activation, double x) {
 template <class Scalar>
 void check_activation(const TileKernels<Scalar>& kernels, Activation activation, double tolerance) {
   constexpr int64_t kCount = 4003;
-  std::vector<Scalar> in(kCount), out(kCount), grad(kCount, Scalar(2)), again(kCount);
+  std::vector<Scalar> in(kCount), out(kCount), grad(kCount, Scalar(2)), again(kCount), copy(kCount);
   // Odd steps keep clear of 0, where relu has no slope.
   for (int64_t i = 0; i < kCount; ++i) in[i] = static_cast<Scalar>((i - 2001.5) / 200);
   kernels.activate(activation, {1, kCount, kCount, kCount}, in.data(), out.data());
   kernels.activate_backward(activation, {1, kCount, kCount, kCount}, in.data(), grad.data(),
-                            again.data());
+                            again.data(), copy.data());
   for (int64_t i = 0; i < kCount; ++i) {
     const double x = in[i], h = 1e-5;
     const double wanted = value(activation, x);
@@ -123,6 +144,7 @@ void check_activation(const TileKernels<Scalar>& kernels, Activation activation,
     ASSERT_NEAR(grad[i], 2 * slope, (tolerance + 1e-8) * 4 * (1 + std::abs(slope)))
         << kernels.name << " activation " << static_cast<int>(activation) << " at " << x;
     ASSERT_EQ(out[i], again[i]);
+    ASSERT_EQ(grad[i], copy[i]);
   }
 }
 

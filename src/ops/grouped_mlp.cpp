@@ -65,6 +65,8 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
   check_values(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
+  if (offsets.size(0) < 1) fail("grouped_mlp: offsets must not be empty");
+  check_offsets(kOp, "offsets", offsets, rows.size(0));
   const int64_t experts = offsets.size(0) - 1;
   const int64_t width = rows.size(1);
   check_shape(kOp, "w1", w1, {experts, width, -1});
@@ -79,6 +81,20 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
   }
 }
 
+void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
+                                const Tensor& hidden, const Tensor& w1, const Tensor& w2,
+                                int64_t activation) {
+  constexpr const char* kOp = "grouped_mlp_backward";
+  check_shape(kOp, "w1", w1, {-1, -1, -1});
+  check_shape(kOp, "w2", w2, {-1, -1, -1});
+  check_grouped_mlp(rows, offsets, w1, at::empty({w1.size(0), w1.size(2)}, w1.options()), w2,
+                    at::empty({w2.size(0), w2.size(2)}, w2.options()), activation);
+  check_shape(kOp, "grad", grad, {rows.size(0), rows.size(1)});
+  check_same_dtype(kOp, "grad", grad, rows);
+  check_shape(kOp, "hidden", hidden, {rows.size(0), w1.size(2)});
+  check_same_dtype(kOp, "hidden", hidden, rows);
+}
+
 namespace {
 
 ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
@@ -89,8 +105,10 @@ ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Ten
           at::empty({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options())};
 }
 
-BackwardTensors backward_meta(const Tensor&, const Tensor& rows, const Tensor&, const Tensor&,
-                              const Tensor& w1, const Tensor& w2, int64_t) {
+BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
+                              const Tensor& hidden, const Tensor& w1, const Tensor& w2,
+                              int64_t activation) {
+  check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, w2, activation);
   return {at::empty_like(rows), at::empty_like(w1),
           at::empty({w1.size(0), w1.size(2)}, w1.options()), at::empty_like(w2),
           at::empty({w2.size(0), w2.size(2)}, w2.options())};

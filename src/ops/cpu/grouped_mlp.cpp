@@ -186,6 +186,7 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
     const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets, const Tensor& hidden,
     const Tensor& w1_in, const Tensor& w2_in, int64_t activation) {
+  check_grouped_mlp_backward(grad_in, rows_in, offsets, hidden, w1_in, w2_in, activation);
   if (rows_in.scalar_type() == at::kBFloat16) {
     auto [rows, w1, b1, w2, b2] =
         backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets, hidden.to(at::kFloat),
@@ -199,12 +200,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
   Gradients out{at::empty(rows.sizes(), options), at::empty(w1.sizes(), options),
                 at::empty({w1.size(0), w1.size(2)}, options), at::empty(w2.sizes(), options),
                 at::empty({w2.size(0), w2.size(2)}, options)};
-  Tensor active = at::empty_like(hidden);
-  Tensor grad_hidden = at::empty_like(hidden);
+  const Tensor seen = hidden.contiguous();
+  Tensor active = at::empty_like(seen);
+  Tensor grad_hidden = at::empty_like(seen);
   AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp_backward", [&] {
     const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
     const typename MlpLayer<scalar_t>::BackwardArrays arrays{
-        grad.const_data_ptr<scalar_t>(), hidden.const_data_ptr<scalar_t>(),
+        grad.const_data_ptr<scalar_t>(), seen.const_data_ptr<scalar_t>(),
         grad_hidden.mutable_data_ptr<scalar_t>(), active.mutable_data_ptr<scalar_t>(),
         out.rows.mutable_data_ptr<scalar_t>()};
     for_blocks<scalar_t>(

@@ -293,5 +293,12 @@ TEST(LoadCheckpoint, SaysThatADocumentIsNone) {
               ::testing::EndsWith("state.json: damaged: it is no JSON document"));
 }
 
+TEST(ResolveCheckpoint, PointsToTheRunsOfAnExperiment) {
+  const test::TempDir folder;
+  fs::create_directories(folder / "train/checkpoints");
+  EXPECT_THAT(usage_of([&] { resolve_checkpoint(folder.path()); }),
+              HasSubstr("an experiment holds runs, e.g. " + (folder / "train").string()));
+}
+
 }  // namespace
 }  // namespace moesaic

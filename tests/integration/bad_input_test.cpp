@@ -280,7 +280,7 @@ TEST_F(BadInput, StandardOutputThatIsLost) {
   if (!have_fashion_mnist())
     GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist";
   const std::string checkpoint = shell_quoted((smoke_run() / "checkpoints/finetune").string());
-  for (const std::string verb : {"eval " + checkpoint + " --json", "inspect " + checkpoint}) {
+  for (const std::string& verb : {"eval " + checkpoint + " --json", "inspect " + checkpoint}) {
     expect_one_line_error(run_command({"sh", "-c", program + " " + verb + " >/dev/full"}), 1,
                           "standard output: cannot write");
   }

@@ -43,6 +43,23 @@ void check_floating(const char* op, const char* name, const at::Tensor& tensor) 
   }
 }
 
+void check_rows_type(const char* op, const char* name, const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  if (type == at::kBFloat16 && !tensor.is_cpu()) return;
+  if (type != at::kFloat && type != at::kDouble) {
+    fail("{}: {} must be float32 or float64, or bfloat16 on a GPU, found {}{}", op, name,
+         c10::toString(type), tensor.is_cpu() ? " on the CPU" : "");
+  }
+}
+
+void check_gate_type(const char* op, const at::Tensor& gate, const at::Tensor& rows) {
+  const auto wanted = rows.scalar_type() == at::kBFloat16 ? at::kFloat : rows.scalar_type();
+  if (gate.scalar_type() != wanted) {
+    fail("{}: gate must be {} beside rows of {}, found {}", op, c10::toString(wanted),
+         c10::toString(rows.scalar_type()), c10::toString(gate.scalar_type()));
+  }
+}
+
 void check_index(const char* op, const char* name, const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kInt) {
     fail("{}: {} must be int32, found {}", op, name, c10::toString(tensor.scalar_type()));

@@ -15,6 +15,10 @@ namespace moesaic::ops {
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
                  std::initializer_list<int64_t> shape);
 void check_floating(const char* op, const char* name, const at::Tensor& tensor);
+/// Rows and weights: as above, and bfloat16 where a GPU computes.
+void check_rows_type(const char* op, const char* name, const at::Tensor& tensor);
+/// Gates have the dtype of the rows, float32 beside bfloat16.
+void check_gate_type(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like);

@@ -48,9 +48,9 @@ std::tuple<at::Tensor, at::Tensor> call_combine_backward(const at::Tensor& grad,
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
                    const at::Tensor& token_row) {
   check_shape("combine", "rows", rows, {gate.numel(), -1});
-  check_floating("combine", "rows", rows);
+  check_rows_type("combine", "rows", rows);
   check_shape("combine", "gate", gate, {-1});
-  check_same_dtype("combine", "gate", gate, rows);
+  check_gate_type("combine", gate, rows);
   check_shape("combine", "token_row", token_row, {gate.numel()});
   check_index("combine", "token_offsets", token_offsets);
   check_index("combine", "token_row", token_row);

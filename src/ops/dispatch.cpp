@@ -45,7 +45,7 @@ at::Tensor call_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor&
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row) {
   check_shape("dispatch", "x", x, {token_offsets.numel() - 1, -1});
-  check_floating("dispatch", "x", x);
+  check_rows_type("dispatch", "x", x);
   check_shape("dispatch", "token_row", token_row, {token.numel()});
   for (const auto* index : {&offsets, &token, &token_offsets, &token_row}) {
     check_index("dispatch", "the routing", *index);

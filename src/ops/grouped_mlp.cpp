@@ -60,7 +60,7 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
                        const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", rows, {-1, -1});
-  check_floating(kOp, "rows", rows);
+  check_rows_type(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
   const int64_t experts = offsets.size(0) - 1;

@@ -22,9 +22,8 @@ at::Tensor dispatch_cuda(const at::Tensor& x_in, const at::Tensor& offsets,
   at::Tensor rows = at::empty({token.size(0), x.size(1)}, x.options());
   with_row_type(x, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    kernels::gather_rows<T>(in<T>(x), in<int32_t>(token),
-                            in<int32_t>(filled) + filled.size(0) - 1, out<T>(rows), rows.size(0),
-                            rows.size(1), device.stream());
+    kernels::gather_rows<T>(in<T>(x), in<int32_t>(token), in<int32_t>(filled) + filled.size(0) - 1,
+                            out<T>(rows), rows.size(0), rows.size(1), device.stream());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return rows;

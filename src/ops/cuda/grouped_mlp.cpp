@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16 on chips with its fast path takes LibTorch's grouped product and passes of our own around it;
-// everything else our own products, which end with bias and activation themselves.
+// bfloat16 on chips with its fast path takes LibTorch's grouped product and passes of our own
+// around it; everything else our own products, which end with bias and activation themselves.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -23,8 +23,8 @@ using at::Tensor;
 using kernels::Act;
 using kernels::ExpertRows;
 
-/// Where LibTorch's grouped product neither copies nor asks the host: see its rules on dtypes, sizes
-/// and addresses.
+/// Where LibTorch's grouped product neither copies nor asks the host: see its rules on dtypes,
+/// sizes and addresses.
 bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
   if (rows.scalar_type() != at::kBFloat16 || rows.size(0) == 0 || experts > 1023) return false;
   if (rows.size(1) % 8 != 0 || w1.size(2) % 8 != 0 || w1.size(2) == 0) return false;

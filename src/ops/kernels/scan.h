@@ -8,6 +8,8 @@
 
 namespace moesaic::ops::kernels {
 
+constexpr int kScanThreads = 1024;
+
 /// Bytes of shared memory that exclusive_scan() needs.
 MOESAIC_INLINE int64_t scan_bytes(int threads) {
   return static_cast<int64_t>(sizeof(int32_t)) * (2 * threads + 1);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "moesaic/base/error.h"
 #include "script_module.h"
 
 namespace moesaic::script {
@@ -105,8 +106,23 @@ std::string room_source(const TokenChoiceOptions& choice, int64_t experts) {
                      fmt::arg("queue_of_group", queue_of_group), fmt::arg("capacity", capacity));
 }
 
+/// The source above knows the routings that model configurations can name.
+void check_exportable(const TokenChoiceOptions& choice) {
+  const bool softmax = choice.gate == Gate::softmax_all || choice.gate == Gate::softmax_selected;
+  if (!softmax) {
+    fail("torchscript: gates '{}' cannot be exported yet",
+         gate_names()[static_cast<size_t>(choice.gate)]);
+  }
+  if (choice.batch_priority && choice.capacity_factor > 0.0) {
+    fail("torchscript: batch priority with a capacity cannot be exported yet");
+  }
+  if (choice.pruned == PrunedSelection::reroute && !choice.kept.empty()) {
+    fail("torchscript: pruned layers that reroute cannot be exported yet");
+  }
+}
+
 std::string weights_source(const TokenChoiceOptions& choice) {
-  const bool all = choice.softmax == GateSoftmax::all;
+  const bool all = choice.gate == Gate::softmax_all;
   const bool drops = choice.capacity_factor > 0.0;
   return fmt::format(
       kWeights, fmt::arg("k", choice.k),
@@ -135,6 +151,7 @@ Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
   const TokenChoiceOptions& choice = from.options().choice;
+  check_exportable(choice);
   std::string source = weights_source(choice) + forward_source(choice.kept);
   if (choice.capacity_factor > 0.0) source = room_source(choice, from.options().experts) + source;
   return make_module(

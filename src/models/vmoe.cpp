@@ -18,8 +18,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.hidden = config.encoder.mlp_dim;
   options.experts = moe.num_experts;
   options.choice.k = moe.router.num_selected_experts;
-  options.choice.softmax =
-      moe.router.gate == "softmax_all" ? GateSoftmax::all : GateSoftmax::selected;
+  options.choice.gate = gate_from_name(moe.router.gate);
   options.choice.capacity_factor = moe.router.dispatcher.capacity_factor;
   options.choice.group_size = moe.group_size;
   const auto kept = moe.kept_experts.find(std::to_string(block));

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "moesaic/base/error.h"
@@ -71,6 +73,65 @@ void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor
   if (tensor.scalar_type() != like.scalar_type()) {
     fail("{}: {} must be {}, found {}", op, name, c10::toString(like.scalar_type()),
          c10::toString(tensor.scalar_type()));
+  }
+}
+
+void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
+                       const at::Tensor& like) {
+  if (tensor.device() != like.device()) {
+    fail("{}: {} must be on {}, found {}", op, name, like.device().str(), tensor.device().str());
+  }
+}
+
+int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts) {
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const bool ascending = i == 0 || kept[i] > kept[i - 1];
+    if (kept[i] < 0 || kept[i] >= experts || !ascending) {
+      fail("{}: kept must be ascending expert numbers below {}, found {} at {}", op, experts,
+           kept[i], i);
+    }
+  }
+  return kept.empty() ? experts : static_cast<int64_t>(kept.size());
+}
+
+void check_logits(const char* op, const at::Tensor& logits) {
+  check_shape(op, "logits", logits, {-1, -1});
+  check_floating(op, "logits", logits);
+  if (logits.size(1) < 1) fail("{}: logits must have at least one expert, found none", op);
+}
+
+void check_row_count(const char* op, int64_t tokens, int64_t rows) {
+  if (rows > 0 && tokens > std::numeric_limits<int32_t>::max() / rows) {
+    fail("{}: {} tokens x {} rows exceed the 2^31 rows of a routing", op, tokens, rows);
+  }
+}
+
+void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t least,
+                          int64_t below) {
+  if (!index.is_cpu() || index.numel() == 0) return;
+  const at::Tensor values = index.contiguous();
+  const auto* value = values.const_data_ptr<int32_t>();
+  int32_t low = value[0], high = value[0];
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    low = std::min(low, value[i]);
+    high = std::max(high, value[i]);
+  }
+  if (low < least || high >= below) {
+    fail("{}: {} must be between {} and {}, found {}", op, name, least, below - 1,
+         low < least ? low : high);
+  }
+}
+
+void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound) {
+  if (!offsets.is_cpu()) return;
+  const at::Tensor values = offsets.contiguous();
+  const auto* value = values.const_data_ptr<int32_t>();
+  int64_t descents = 0;
+  for (int64_t i = 1; i < values.numel(); ++i) descents += value[i] < value[i - 1] ? 1 : 0;
+  const int32_t last = value[values.numel() - 1];
+  if (value[0] != 0 || descents > 0 || last > bound) {
+    fail("{}: {} must ascend from 0 to at most {}, found {} to {} with {} descents", op, name,
+         bound, value[0], last, descents);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Argument checks shared by the operators. They run on every device and on the meta device, so they
-// look at shapes and dtypes only.
+// Argument checks shared by the operators. They run on every device and on the meta device, so most
+// look at shapes and dtypes only; what looks at values does so on the CPU alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,14 +23,45 @@ void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like);
 
+void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
+                       const at::Tensor& like);
+/// Experts that are computed: `kept`, or all where it is empty. Throws unless ascending and below
+/// `experts`.
+int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts);
+/// Logits of routers: [T, E] floating, at least one expert.
+void check_logits(const char* op, const at::Tensor& logits);
+/// Throws where `rows` rows of each of `tokens` tokens would not fit into 32-bit indices.
+void check_row_count(const char* op, int64_t tokens, int64_t rows);
+
+/// Checks of values, for index tensors that live on the CPU; nothing on other devices. Callers may
+/// hand any tensor to an operator, and a kernel must not follow a wrong index.
+void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t least,
+                          int64_t below);
+/// offsets[0] = 0, ascending, the last at most `bound`.
+void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound);
+
 /// What the operators demand of their arguments; each is called by the operator's kernels and its
 /// shape function.
-void check_route(const at::Tensor& logits, int64_t k, double capacity_factor, int64_t group_size,
-                 at::IntArrayRef kept);
+void check_route(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
+                 int64_t group_size, at::IntArrayRef kept, bool reroute);
+void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                          const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
+                          at::IntArrayRef kept);
+void check_route_expert_choice(const at::Tensor& logits, int64_t rows, double capacity_factor,
+                               int64_t group_size, int64_t gate, at::IntArrayRef kept);
+void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                        const at::Tensor& token, const at::Tensor& gates,
+                                        int64_t rows, double capacity_factor, int64_t group_size,
+                                        int64_t gate, at::IntArrayRef kept);
+void check_route_adaptive(const at::Tensor& logits, double threshold, at::IntArrayRef kept);
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
+void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
+                             const at::Tensor& token_row);
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
                    const at::Tensor& token_row);
+void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
+                            const at::Tensor& token_offsets, const at::Tensor& token_row);
 void check_grouped_mlp(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
                        const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
                        int64_t activation);

@@ -6,7 +6,10 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "check.h"
+#include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace ops {
@@ -47,13 +50,29 @@ std::tuple<at::Tensor, at::Tensor> call_combine_backward(const at::Tensor& grad,
 
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
                    const at::Tensor& token_row) {
-  check_shape("combine", "rows", rows, {gate.numel(), -1});
-  check_rows_type("combine", "rows", rows);
-  check_shape("combine", "gate", gate, {-1});
-  check_gate_type("combine", gate, rows);
-  check_shape("combine", "token_row", token_row, {gate.numel()});
-  check_index("combine", "token_offsets", token_offsets);
-  check_index("combine", "token_row", token_row);
+  constexpr const char* kOp = "combine";
+  check_shape(kOp, "gate", gate, {-1});
+  check_shape(kOp, "rows", rows, {gate.size(0), -1});
+  check_rows_type(kOp, "rows", rows);
+  check_gate_type(kOp, gate, rows);
+  check_same_device(kOp, "gate", gate, rows);
+  for (const auto* index : {&token_offsets, &token_row}) {
+    check_shape(kOp, "each index of the routing", *index, {-1});
+    check_index(kOp, "each index of the routing", *index);
+    check_same_device(kOp, "the routing", *index, rows);
+  }
+  if (token_offsets.size(0) < 1) fail("combine: token_offsets must not be empty");
+  check_shape(kOp, "token_row", token_row, {gate.size(0)});
+  check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
+  check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(rows.size(0), 1));
+}
+
+void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
+                            const at::Tensor& token_offsets, const at::Tensor& token_row) {
+  check_combine(rows, gate, token_offsets, token_row);
+  check_shape("combine_backward", "grad", grad, {token_offsets.size(0) - 1, rows.size(1)});
+  check_same_dtype("combine_backward", "grad", grad, rows);
+  check_same_device("combine_backward", "grad", grad, rows);
 }
 
 namespace {
@@ -64,9 +83,12 @@ at::Tensor combine_meta(const at::Tensor& rows, const at::Tensor& gate,
   return at::empty({token_offsets.size(0) - 1, rows.size(1)}, rows.options());
 }
 
-std::tuple<at::Tensor, at::Tensor> combine_backward_meta(const at::Tensor&, const at::Tensor& rows,
-                                                         const at::Tensor& gate, const at::Tensor&,
-                                                         const at::Tensor&) {
+std::tuple<at::Tensor, at::Tensor> combine_backward_meta(const at::Tensor& grad,
+                                                         const at::Tensor& rows,
+                                                         const at::Tensor& gate,
+                                                         const at::Tensor& token_offsets,
+                                                         const at::Tensor& token_row) {
+  check_combine_backward(grad, rows, gate, token_offsets, token_row);
   return {at::empty_like(rows), at::empty_like(gate)};
 }
 

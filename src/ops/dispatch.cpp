@@ -6,7 +6,10 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "check.h"
+#include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace ops {
@@ -44,12 +47,36 @@ at::Tensor call_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor&
 
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row) {
-  check_shape("dispatch", "x", x, {token_offsets.numel() - 1, -1});
-  check_rows_type("dispatch", "x", x);
-  check_shape("dispatch", "token_row", token_row, {token.numel()});
+  constexpr const char* kOp = "dispatch";
   for (const auto* index : {&offsets, &token, &token_offsets, &token_row}) {
-    check_index("dispatch", "the routing", *index);
+    check_shape(kOp, "each index of the routing", *index, {-1});
+    check_index(kOp, "each index of the routing", *index);
+    check_same_device(kOp, "the routing", *index, x);
   }
+  if (offsets.size(0) < 1) fail("dispatch: offsets must not be empty");
+  if (token_offsets.size(0) < 1) fail("dispatch: token_offsets must not be empty");
+  check_shape(kOp, "x", x, {token_offsets.size(0) - 1, -1});
+  check_rows_type(kOp, "x", x);
+  check_shape(kOp, "token_row", token_row, {token.size(0)});
+  check_offsets(kOp, "offsets", offsets, token.size(0));
+  check_values_between(kOp, "token", token, 0, std::max<int64_t>(x.size(0), 1));
+  check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
+  check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(token.size(0), 1));
+}
+
+void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
+                             const at::Tensor& token_row) {
+  constexpr const char* kOp = "dispatch_backward";
+  for (const auto* index : {&token_offsets, &token_row}) {
+    check_shape(kOp, "each index of the routing", *index, {-1});
+    check_index(kOp, "each index of the routing", *index);
+    check_same_device(kOp, "the routing", *index, grad_rows);
+  }
+  if (token_offsets.size(0) < 1) fail("dispatch_backward: token_offsets must not be empty");
+  check_shape(kOp, "grad_rows", grad_rows, {token_row.size(0), -1});
+  check_rows_type(kOp, "grad_rows", grad_rows);
+  check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
+  check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(grad_rows.size(0), 1));
 }
 
 namespace {
@@ -61,7 +88,8 @@ at::Tensor dispatch_meta(const at::Tensor& x, const at::Tensor& offsets, const a
 }
 
 at::Tensor dispatch_backward_meta(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
-                                  const at::Tensor&) {
+                                  const at::Tensor& token_row) {
+  check_dispatch_backward(grad_rows, token_offsets, token_row);
   return at::empty({token_offsets.size(0) - 1, grad_rows.size(1)}, grad_rows.options());
 }
 

@@ -63,6 +63,8 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
   check_rows_type(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
+  if (offsets.size(0) < 1) fail("grouped_mlp: offsets must not be empty");
+  check_offsets(kOp, "offsets", offsets, rows.size(0));
   const int64_t experts = offsets.size(0) - 1;
   const int64_t width = rows.size(1);
   check_shape(kOp, "w1", w1, {experts, width, -1});

@@ -3,38 +3,89 @@
 
 #include <torch/torch.h>
 
+#include <numbers>
+
 #include "check.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace {
 
-/// [G, S, E] float32 gates over all experts. Groups must be full: these are training losses.
-at::Tensor grouped_gates(const char* name, const at::Tensor& logits_TE, int64_t group_size) {
+/// [G, S, E] float32, or float64 where the logits are, so that nothing is summed in less than
+/// float32. Groups must be full: these are training losses.
+at::Tensor grouped_logits(const char* name, const at::Tensor& logits_TE, int64_t group_size) {
   ops::check_shape(name, "logits", logits_TE, {-1, -1});
+  if (!logits_TE.is_floating_point()) {
+    fail("{}: logits must be floating, found {}", name, c10::toString(logits_TE.scalar_type()));
+  }
   const int64_t tokens = logits_TE.size(0);
   const int64_t size = group_size > 0 ? group_size : tokens;
   if (size == 0 || tokens % size != 0) {
     fail("{}: group_size {} must divide the {} tokens", name, size, tokens);
   }
-  return at::softmax(logits_TE.to(at::kFloat), -1).view({tokens / size, size, -1});
+  const auto type = logits_TE.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return logits_TE.to(type).reshape({tokens / size, size, logits_TE.size(1)});
+}
+
+at::Tensor squared_variation(const at::Tensor& values_GE) {
+  return values_GE.var(1, /*unbiased=*/false) / values_GE.mean(1).square();
+}
+
+/// Share of a group's tokens whose best expert this is: [G, E], a constant.
+at::Tensor first_choice_share(const at::Tensor& logits_GSE) {
+  const torch::NoGradGuard no_grad;
+  // argmax takes the first of equal values, as routing does.
+  return at::one_hot(logits_GSE.argmax(2), logits_GSE.size(2)).to(logits_GSE.dtype()).mean(1);
+}
+
+at::Tensor balance(const at::Tensor& logits_GSE, const at::Tensor& proxy_GSE) {
+  const at::Tensor loss_G = (first_choice_share(logits_GSE) * proxy_GSE.mean(1)).sum(1);
+  return (loss_G.mean() * static_cast<double>(logits_GSE.size(2))).to(at::kFloat);
 }
 
 }  // namespace
 
 at::Tensor importance_loss(const at::Tensor& logits_TE, int64_t group_size) {
-  const at::Tensor importance_GE = grouped_gates("importance_loss", logits_TE, group_size).sum(1);
-  const at::Tensor mean_G = importance_GE.mean(1);
-  return (importance_GE.var(1, /*unbiased=*/false) / mean_G.square()).mean();
+  const at::Tensor logits_GSE = grouped_logits("importance_loss", logits_TE, group_size);
+  return squared_variation(logits_GSE.softmax(-1).sum(1)).mean().to(at::kFloat);
+}
+
+at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits_TE, int64_t k,
+                     double noise_std, int64_t group_size) {
+  constexpr const char* kOp = "load_loss";
+  const at::Tensor logits_GSE = grouped_logits(kOp, logits_TE, group_size);
+  ops::check_shape(kOp, "noisy_logits", noisy_logits_TE, {logits_TE.size(0), logits_TE.size(1)});
+  ops::check_same_dtype(kOp, "noisy_logits", noisy_logits_TE, logits_TE);
+  ops::check_same_device(kOp, "noisy_logits", noisy_logits_TE, logits_TE);
+  if (k < 1 || k > logits_TE.size(1)) {
+    fail("{}: k must be between 1 and the {} experts, found {}", kOp, logits_TE.size(1), k);
+  }
+  if (!(noise_std > 0.0)) fail("{}: noise_std must be positive, found {}", kOp, noise_std);
+  const at::Tensor noisy_GSE = grouped_logits(kOp, noisy_logits_TE, group_size);
+  // A stable sort sends the gradient of equal thresholds to the expert that routing selects.
+  const at::Tensor order = at::argsort(noisy_GSE.detach(), /*stable=*/true, -1, true);
+  const at::Tensor threshold_GS1 = noisy_GSE.gather(-1, order.narrow(-1, k - 1, 1));
+  const at::Tensor p_GSE =
+      0.5 * at::erfc((threshold_GS1 - logits_GSE) / (noise_std * std::numbers::sqrt2));
+  return squared_variation(p_GSE.mean(1)).mean().to(at::kFloat);
 }
 
 at::Tensor gshard_loss(const at::Tensor& logits_TE, int64_t group_size) {
-  const at::Tensor gates_GSE = grouped_gates("gshard_loss", logits_TE, group_size);
-  const int64_t experts = gates_GSE.size(2);
-  const at::Tensor share_GE = at::one_hot(gates_GSE.argmax(2), experts).to(at::kFloat).mean(1);
-  const at::Tensor loss_G =
-      (share_GE * gates_GSE.mean(1)).mean(1) * static_cast<double>(experts * experts);
-  return loss_G.mean();
+  const at::Tensor logits_GSE = grouped_logits("gshard_loss", logits_TE, group_size);
+  // E^2 times the mean over E experts.
+  return balance(logits_GSE, logits_GSE.softmax(-1));
+}
+
+at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
+                               BalanceProxy proxy) {
+  const at::Tensor logits_GSE = grouped_logits("switch_balance_loss", logits_TE, group_size);
+  const bool logit = proxy == BalanceProxy::logit;
+  return balance(logits_GSE, logit ? logits_GSE : logits_GSE.softmax(-1));
+}
+
+at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size) {
+  const at::Tensor logits_GSE = grouped_logits("router_z_loss", logits_TE, group_size);
+  return logits_GSE.logsumexp({2}).square().mean().to(at::kFloat);
 }
 
 }  // namespace moesaic

@@ -7,10 +7,10 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <limits>
 
 #include "check.h"
 #include "moesaic/base/error.h"
+#include "names.h"
 #include "route_plan.h"
 
 namespace moesaic {
@@ -19,80 +19,94 @@ namespace {
 
 using RouteTensors =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-using RouteSignature = RouteTensors(const at::Tensor&, int64_t, bool, double, int64_t,
-                                    at::IntArrayRef);
+using RouteSignature = RouteTensors(const at::Tensor&, int64_t, int64_t, double, int64_t,
+                                    at::IntArrayRef, bool, bool);
 using RouteBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                          const at::Tensor&, bool);
+                                          const at::Tensor&, int64_t, at::IntArrayRef, bool);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
-      "route_token_choice(Tensor logits, int k, bool softmax_all, float capacity_factor, "
-      "int group_size, int[] kept) -> (Tensor offsets, Tensor token, Tensor gate, "
-      "Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
+      "route_token_choice(Tensor logits, int k, int gate, float capacity_factor, int group_size, "
+      "int[] kept, bool batch_priority, bool reroute) -> (Tensor offsets, Tensor token, "
+      "Tensor gate, Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
   m.def(
       "route_token_choice_backward(Tensor grad_gate, Tensor logits, Tensor choice, "
-      "Tensor choice_row, bool softmax_all) -> Tensor");
+      "Tensor choice_row, int gate, int[] kept, bool reroute) -> Tensor");
 }
 
-RouteTensors call_route(const at::Tensor& logits, int64_t k, bool softmax_all,
-                        double capacity_factor, int64_t group_size, at::IntArrayRef kept) {
+RouteTensors call_route(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
+                        int64_t group_size, at::IntArrayRef kept, bool batch_priority,
+                        bool reroute) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::route_token_choice", "")
                              .typed<RouteSignature>();
-  return op.call(logits, k, softmax_all, capacity_factor, group_size, kept);
+  return op.call(logits, k, gate, capacity_factor, group_size, kept, batch_priority, reroute);
 }
 
 at::Tensor call_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                               const at::Tensor& choice, const at::Tensor& choice_row,
-                               bool softmax_all) {
+                               const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
+                               at::IntArrayRef kept, bool reroute) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::route_token_choice_backward", "")
                              .typed<RouteBackwardSignature>();
-  return op.call(grad_gate, logits, choice, choice_row, softmax_all);
-}
-
-void check_kept(at::IntArrayRef kept, int64_t experts) {
-  for (size_t i = 0; i < kept.size(); ++i) {
-    const bool ascending = i == 0 || kept[i] > kept[i - 1];
-    if (kept[i] < 0 || kept[i] >= experts || !ascending) {
-      fail("route_token_choice: kept must be ascending expert numbers below {}, found {} at {}",
-           experts, kept[i], i);
-    }
-  }
+  return op.call(grad_gate, logits, choice, choice_row, gate, kept, reroute);
 }
 
 }  // namespace
 
-void check_route(const at::Tensor& logits, int64_t k, double capacity_factor, int64_t group_size,
-                 at::IntArrayRef kept) {
-  check_shape("route_token_choice", "logits", logits, {-1, -1});
-  check_floating("route_token_choice", "logits", logits);
+void check_route(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
+                 int64_t group_size, at::IntArrayRef kept, bool reroute) {
+  constexpr const char* kOp = "route_token_choice";
+  check_logits(kOp, logits);
   const int64_t experts = logits.size(1);
+  const int64_t computed = check_kept(kOp, kept, experts);
   if (k < 1 || k > experts) {
-    fail("route_token_choice: k must be between 1 and the {} experts, found {}", experts, k);
+    fail("{}: k must be between 1 and the {} experts, found {}", kOp, experts, k);
   }
+  if (reroute && k > computed) {
+    fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, computed);
+  }
+  check_enum(kOp, "gate", gate, gate_names());
   if (!(capacity_factor >= 0.0) || std::isinf(capacity_factor)) {
-    fail("route_token_choice: capacity_factor must be 0 (dropless) or a positive number, found {}",
+    fail("{}: capacity_factor must be 0 (dropless) or a positive number, found {}", kOp,
          capacity_factor);
   }
-  if (group_size < 0) fail("route_token_choice: group_size must not be negative: {}", group_size);
-  if (logits.size(0) > std::numeric_limits<int32_t>::max() / k) {
-    fail("route_token_choice: {} tokens x {} choices exceed the 2^31 rows of a routing",
-         logits.size(0), k);
+  if (group_size < 0) fail("{}: group_size must not be negative: {}", kOp, group_size);
+  check_row_count(kOp, logits.size(0), k);
+}
+
+void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                          const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
+                          at::IntArrayRef kept) {
+  constexpr const char* kOp = "route_token_choice_backward";
+  check_logits(kOp, logits);
+  check_shape(kOp, "grad_gate", grad_gate, {-1});
+  check_same_dtype(kOp, "grad_gate", grad_gate, logits);
+  check_shape(kOp, "choice", choice, {logits.size(0), -1});
+  if (choice.size(1) < 1) fail("{}: choice must have a column", kOp);
+  check_shape(kOp, "choice_row", choice_row, {logits.size(0), choice.size(1)});
+  check_index(kOp, "choice", choice);
+  check_index(kOp, "choice_row", choice_row);
+  for (const auto* tensor : {&grad_gate, &choice, &choice_row}) {
+    check_same_device(kOp, "every argument", *tensor, logits);
   }
-  check_kept(kept, experts);
+  check_values_between(kOp, "choice", choice, 0, logits.size(1));
+  check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.size(0));
+  check_enum(kOp, "gate", gate, gate_names());
+  check_kept(kOp, kept, logits.size(1));
 }
 
 namespace {
 
-RouteTensors route_meta(const at::Tensor& logits, int64_t k, bool softmax_all,
-                        double capacity_factor, int64_t group_size, at::IntArrayRef kept) {
-  check_route(logits, k, capacity_factor, group_size, kept);
+RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
+                        int64_t group_size, at::IntArrayRef kept, bool, bool reroute) {
+  check_route(logits, k, gate, capacity_factor, group_size, kept, reroute);
   const int64_t tokens = logits.size(0);
   const int64_t experts = logits.size(1);
   const int64_t computed = kept.empty() ? experts : static_cast<int64_t>(kept.size());
-  const int64_t bound =
-      token_choice_row_bound(tokens, k, experts, computed, capacity_factor, group_size);
+  const TokenGroups cut(tokens, group_size);
+  const GroupRows rows = capacity_rows(cut, k, capacity_factor, reroute ? computed : experts);
+  const int64_t bound = token_choice_row_bound(cut, k, computed, rows);
   const auto index = logits.options().dtype(at::kInt);
   return {at::empty({computed + 1}, index),
           at::empty({bound}, index),
@@ -103,42 +117,51 @@ RouteTensors route_meta(const at::Tensor& logits, int64_t k, bool softmax_all,
           at::empty({tokens, k}, index)};
 }
 
-at::Tensor route_backward_meta(const at::Tensor&, const at::Tensor& logits, const at::Tensor&,
-                               const at::Tensor&, bool) {
-  return at::empty_like(logits);
+at::Tensor route_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
+                               const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
+                               at::IntArrayRef kept, bool) {
+  check_route_backward(grad_gate, logits, choice, choice_row, gate, kept);
+  return at::empty(logits.sizes(), logits.options());
 }
 
 class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const at::Tensor& logits, int64_t k,
-                                                bool softmax_all, double capacity_factor,
-                                                int64_t group_size,
-                                                const std::vector<int64_t>& kept) {
+                                                const at::Tensor& logits, int64_t k, int64_t gate,
+                                                double capacity_factor, int64_t group_size,
+                                                const std::vector<int64_t>& kept,
+                                                bool batch_priority, bool reroute) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-        call_route(logits, k, softmax_all, capacity_factor, group_size, kept);
+    auto [offsets, token, gates, token_offsets, token_row, choice, choice_row] =
+        call_route(logits, k, gate, capacity_factor, group_size, kept, batch_priority, reroute);
     context->save_for_backward({logits, choice, choice_row});
-    context->saved_data["softmax_all"] = softmax_all;
+    context->saved_data["gate"] = gate;
+    context->saved_data["kept"] = kept;
+    context->saved_data["reroute"] = reroute;
     context->mark_non_differentiable(
         {offsets, token, token_offsets, token_row, choice, choice_row});
-    return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
+    return {offsets, token, gates, token_offsets, token_row, choice, choice_row};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor grad_logits =
-        call_route_backward(grads[2].contiguous(), saved[0], saved[1], saved[2],
-                            context->saved_data["softmax_all"].toBool());
-    return {grad_logits, {}, {}, {}, {}, {}};
+    const at::Tensor grad_logits = call_route_backward(
+        grads[2], saved[0], saved[1], saved[2], context->saved_data["gate"].toInt(),
+        context->saved_data["kept"].toIntVector(), context->saved_data["reroute"].toBool());
+    return {grad_logits, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
-RouteTensors route_autograd(const at::Tensor& logits, int64_t k, bool softmax_all,
-                            double capacity_factor, int64_t group_size, at::IntArrayRef kept) {
-  const auto out =
-      RouteTokenChoice::apply(logits, k, softmax_all, capacity_factor, group_size, kept.vec());
+RouteTensors route_autograd(const at::Tensor& logits, int64_t k, int64_t gate,
+                            double capacity_factor, int64_t group_size, at::IntArrayRef kept,
+                            bool batch_priority, bool reroute) {
+  if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return call_route(logits, k, gate, capacity_factor, group_size, kept, batch_priority, reroute);
+  }
+  const auto out = RouteTokenChoice::apply(logits, k, gate, capacity_factor, group_size, kept.vec(),
+                                           batch_priority, reroute);
   return {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
 }
 
@@ -153,33 +176,38 @@ TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
 }  // namespace
 }  // namespace ops
 
+std::vector<std::string> gate_names() {
+  return {"softmax_selected", "softmax_all", "logit", "one"};
+}
+std::vector<std::string> pruned_selection_names() {
+  return {"zero", "reroute"};
+}
+Gate gate_from_name(std::string_view name) {
+  return ops::enum_from_name<Gate>("gate", name, gate_names());
+}
+PrunedSelection pruned_selection_from_name(std::string_view name) {
+  return ops::enum_from_name<PrunedSelection>("treatment of pruned experts", name,
+                                              pruned_selection_names());
+}
+
 int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t experts) {
   const double exact =
       static_cast<double>(tokens) * static_cast<double>(k) * factor / static_cast<double>(experts);
-  const auto rows = static_cast<int64_t>(std::ceil(exact));
-  if (rows < 1) {
+  if (!(exact > 0.0)) {
     fail("capacity: {} tokens x {} choices x factor {} over {} experts give no row to an expert",
          tokens, k, factor, experts);
   }
+  constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, doubles skip integers
+  const auto rows = static_cast<int64_t>(std::min(std::ceil(exact), kMost));
   return (rows + 3) / 4 * 4;
 }
 
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
   auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-      ops::call_route(logits_TE, options.k, options.softmax == GateSoftmax::all,
-                      options.capacity_factor, options.group_size, options.kept);
+      ops::call_route(logits_TE, options.k, static_cast<int64_t>(options.gate),
+                      options.capacity_factor, options.group_size, options.kept,
+                      options.batch_priority, options.pruned == PrunedSelection::reroute);
   return {offsets, token, gate, token_offsets, token_row, choice};
-}
-
-at::Tensor combine_weights(const Routing& routing) {
-  const int64_t tokens = routing.tokens();
-  at::Tensor weights = at::zeros({tokens, routing.experts()}, routing.gate.options());
-  const at::Tensor counts = routing.offsets.diff().to(at::kLong);
-  const at::Tensor expert =
-      at::repeat_interleave(at::arange(routing.experts(), counts.options()), counts);
-  const int64_t rows = expert.size(0);
-  const at::Tensor token = routing.token.slice(0, 0, rows).to(at::kLong);
-  return weights.index_put({token, expert}, routing.gate.slice(0, 0, rows));
 }
 
 }  // namespace moesaic

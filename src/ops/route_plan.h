@@ -1,40 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens are cut into groups and how many rows a group may give to an expert. Shared by the
-// kernels and the shape function.
+// How tokens are cut into groups and segments, how many rows a group may give to an expert, and
+// where rows begin. Shared by the kernels of every device and the shape functions; all sizes are 64
+// bits wide.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "moesaic/ops/route.h"
+#include "route_segments.h"
 
 namespace moesaic::ops {
 
-struct TokenGroups {
-  int64_t tokens, group_size;
+/// min(capacity, tokens) of every group, see expert_capacity(); the tokens where the factor is 0.
+inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, double factor, int64_t experts) {
+  const int64_t groups = cut.count();
+  if (groups == 0) return {0, 0, 0};
+  const auto rows = [&](int64_t tokens) {
+    return factor > 0.0 ? std::min(tokens, expert_capacity(tokens, k, factor, experts)) : tokens;
+  };
+  return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
+}
 
-  TokenGroups(int64_t tokens_, int64_t group_size_)
-      : tokens(tokens_),
-        group_size(group_size_ > 0 ? group_size_ : std::max<int64_t>(tokens_, 1)) {}
-
-  int64_t count() const { return (tokens + group_size - 1) / group_size; }
-  int64_t begin(int64_t group) const { return group * group_size; }
-  int64_t end(int64_t group) const { return std::min(tokens, begin(group) + group_size); }
-  int64_t size(int64_t group) const { return end(group) - begin(group); }
-};
+/// Rows that experts select where experts choose: `rows`, or by capacity where it is 0.
+inline GroupRows expert_choice_rows(const TokenGroups& cut, int64_t rows, double capacity_factor,
+                                    int64_t computed) {
+  return rows > 0 ? GroupRows{cut.count(), rows, rows}
+                  : capacity_rows(cut, 1, capacity_factor, computed);
+}
 
 /// The static bound A of the rows of a token-choice routing.
-inline int64_t token_choice_row_bound(int64_t tokens, int64_t k, int64_t experts, int64_t kept,
-                                      double capacity_factor, int64_t group_size) {
-  const int64_t choices = tokens * std::min(k, kept);
-  if (capacity_factor <= 0.0) return choices;
-  const TokenGroups groups(tokens, group_size);
-  int64_t bound = 0;
-  for (int64_t group = 0; group < groups.count(); ++group) {
-    const int64_t capacity = expert_capacity(groups.size(group), k, capacity_factor, experts);
-    bound += kept * std::min(capacity, groups.size(group));
-  }
-  return std::min(bound, choices);
+inline int64_t token_choice_row_bound(const TokenGroups& cut, int64_t k, int64_t computed,
+                                      const GroupRows& rows) {
+  return std::min(computed * rows.total(), cut.tokens * std::min(k, computed));
 }
 
 }  // namespace moesaic::ops

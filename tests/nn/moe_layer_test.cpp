@@ -42,9 +42,9 @@ at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
 
 TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
   const torch::NoGradGuard no_grad;
-  for (const auto softmax : {GateSoftmax::all, GateSoftmax::selected}) {
+  for (const auto gate : {Gate::softmax_all, Gate::softmax_selected}) {
     nn::MoELayerOptions options = small_layer();
-    options.choice.softmax = softmax;
+    options.choice.gate = gate;
     options.choice.capacity_factor = 1.0;
     nn::MoELayer layer(options, 3);
     const at::Tensor x = randn({23, 6}, 1, torch::kFloat);

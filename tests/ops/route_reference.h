@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-choice routing as plain loops over doubles, written from the definitions and not from the
-// kernels.
+// Every routing as plain loops over doubles, written from the definitions and not from the kernels.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "moesaic/ops/route.h"
+#include "moesaic/ops/route_expert_choice.h"
 
 namespace moesaic::testing {
 
@@ -19,5 +19,19 @@ struct RouteReference {
 };
 
 RouteReference route_reference(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
+RouteReference expert_choice_reference(const at::Tensor& logits_TE,
+                                       const ExpertChoiceOptions& options);
+RouteReference adaptive_reference(const at::Tensor& logits_TE, double threshold,
+                                  const std::vector<int64_t>& kept);
+
+/// Checks every array of a routing, unused rows included, against the plain loops.
+void expect_routing(const Routing& routing, const RouteReference& reference,
+                    const std::vector<int64_t>& kept);
+
+/// Bitwise equal arrays.
+void expect_same_routing(const Routing& a, const Routing& b);
+
+/// Shapes and types of the same call on the meta device.
+void expect_same_shapes(const Routing& routing, const Routing& meta);
 
 }  // namespace moesaic::testing

@@ -1,18 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
+// Auxiliary losses of routers: return values, float32 scalars, differentiable. Logits are [T, E]
+// float32 or float64; `group_size` tokens form a group (0: all), which must divide T, and the mean
+// over groups is returned. CV^2(v) = var(v) / mean(v)^2 over experts, variance with divisor E.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace moesaic {
 
-/// Importance loss of V-MoE: the squared coefficient of variation, over experts, of the sum over
-/// tokens of softmax(logits). logits_TE: [T, E]; `group_size` tokens form a group (0: all), the
-/// mean over groups is returned as a float32 scalar, differentiable.
+/// V-MoE: CV^2 of the sum over tokens of softmax(logits). Takes the logits without noise.
 at::Tensor importance_loss(const at::Tensor& logits_TE, int64_t group_size);
 
+/// V-MoE: how evenly a second draw of the noise would spread the tokens. With tau the k-th largest
+/// noisy logit of a token and p_e = 1 - Phi((tau - logit_e) / std), CV^2 of the mean over tokens of
+/// p. The gradient also flows through tau, into the noisy logits.
+at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits_TE, int64_t k,
+                     double noise_std, int64_t group_size);
+
 /// GShard's load-balancing loss: E^2 times the mean over experts of (share of tokens whose best
-/// gate is the expert's) * (mean gate of the expert); the share is a constant for the gradient.
-/// Shapes as above.
+/// gate is the expert's) * (mean gate of the expert), on the logits that dispatch uses; the share
+/// is a constant for the gradient.
 at::Tensor gshard_loss(const at::Tensor& logits_TE, int64_t group_size);
+
+/// What stands for the load in the differentiable factor of switch_balance_loss().
+enum class BalanceProxy {
+  probability,  ///< softmax(logits) (switch transformer, eq. 4-6)
+  logit,        ///< the logit itself (clusters paper's released code)
+};
+
+/// Load balance of switch routing: E times the sum over experts of (share of tokens that select the
+/// expert first) * (mean over tokens of the expert's proxy), on the logits that dispatch uses,
+/// noise included; the share is a constant for the gradient. With `probability` this is
+/// gshard_loss().
+at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
+                               BalanceProxy proxy = BalanceProxy::probability);
+
+/// Router z-loss (ST-MoE, eq. 5): mean over tokens of logsumexp(logits)^2.
+at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size);
 
 }  // namespace moesaic

@@ -1,38 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
 
-/// Over which experts the softmax that gives the gates runs.
-enum class GateSoftmax {
-  selected,  ///< over the k selected: gates of a token sum to 1 (pruning paper, eq. 3)
-  all,  ///< over all E, then the top k (released V-MoE): gates of the selected sum to less than 1
+/// What weighs an expert's output.
+enum class Gate : int64_t {
+  softmax_selected,  ///< softmax over the k selected: a token's gates sum to 1 (pruning paper, eq.
+                     ///< 3)
+  softmax_all,  ///< softmax over all E, then the top k (released V-MoE, and with k = 1 the switch):
+                ///< gates of the selected sum to less than 1
+  logit,        ///< the selected logit itself (clusters paper's released code)
+  one,          ///< 1
 };
+
+/// What becomes of a pruned expert's row of the router.
+enum class PrunedSelection : int64_t {
+  zero,     ///< it stays: the expert is selected and gated as ever, costs nothing and adds zero, so
+            ///< that the others' gates do not change (pruning paper, eqs. 5-6)
+  reroute,  ///< it goes: selection, softmax and capacity see the kept experts only
+};
+
+/// Throw Error (usage) naming the nearest valid name for an unknown one.
+Gate gate_from_name(std::string_view name);
+PrunedSelection pruned_selection_from_name(std::string_view name);
+/// Names in the order of the enumerators.
+std::vector<std::string> gate_names();
+std::vector<std::string> pruned_selection_names();
 
 /// Options of token-choice routing.
 struct TokenChoiceOptions {
-  int64_t k = 2;                           ///< experts that a token selects
-  GateSoftmax softmax = GateSoftmax::all;  ///< how gates are normalised
-  double capacity_factor = 0.0;            ///< 0: dropless; else see expert_capacity()
-  int64_t group_size = 0;                  ///< tokens that share a capacity; 0: all of the call
-  std::vector<int64_t> kept = {};          ///< experts that are computed, ascending; empty: all
+  int64_t k = 2;                   ///< experts that a token selects
+  Gate gate = Gate::softmax_all;   ///< what weighs their outputs
+  double capacity_factor = 0.0;    ///< 0: dropless; else see expert_capacity()
+  int64_t group_size = 0;          ///< tokens that share a capacity; 0: all of the call
+  std::vector<int64_t> kept = {};  ///< experts that are computed, ascending; empty: all
+  bool batch_priority = false;     ///< tokens queue by falling first gate instead of by position
+  PrunedSelection pruned = PrunedSelection::zero;  ///< how tokens see experts that are not kept
 };
 
 /// Rows that an expert takes per group: ceil(tokens * k * factor / experts), raised to a multiple
 /// of 4 (V-MoE). Throws Error where the value before raising is below 1.
 int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t experts);
 
-/// Token-choice top-k routing (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6).
+/// Token-choice top-k routing (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); with k = 1 the
+/// switch routing of the clusters paper (its noise: router_noise.h).
 ///
 /// logits_TE: [T, E] float32 or float64. Ties go to the lower expert. With a capacity, all first
-/// choices of a group queue before its second choices, each rank in token order, and what finds its
-/// expert full is dropped. Experts that are not kept stay in the selection and in the softmax, so
-/// that the others' gates do not change, but get no rows. Deterministic. Throws Error for wrong
-/// shapes, k > E, NaN logits, or a bad `kept`.
+/// choices of a group queue before its second choices; each rank queues in token order or, with
+/// `batch_priority`, by the gate of the token's first choice, equal gates in token order. What
+/// finds its expert full is dropped. Deterministic; gradients flow through the gates. Throws Error
+/// for wrong shapes, k > E (or k > kept with `reroute`), logits that are NaN or +infinity, a token
+/// without a finite logit, or a bad `kept`.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
 
 }  // namespace moesaic

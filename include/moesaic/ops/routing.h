@@ -20,13 +20,18 @@ struct Routing {
   at::Tensor token;          ///< [A]
   at::Tensor gate;           ///< [A], dtype of the logits, differentiable through them
   at::Tensor token_offsets;  ///< [T + 1]: where a token's rows begin in `token_row`
-  at::Tensor token_row;      ///< [A]: the rows that a token pulls back, best choice first
-  at::Tensor choice;  ///< [T, k]: the experts that each token selected, drops included, best first
+  at::Tensor token_row;  ///< [A]: the rows that a token pulls back, best choice first where tokens
+                         ///< choose, else in the order of experts
+  at::Tensor choice;  ///< [T, k]: the experts that each token selected, drops included, best first;
+                      ///< [T, 0] where tokens do not rank experts
 
   int64_t tokens() const { return token_offsets.size(0) - 1; }
   int64_t experts() const { return offsets.size(0) - 1; }
   int64_t row_bound() const { return token.size(0); }
 };
+
+/// Who computes each row of the buffer: [A] int64; K for unused rows.
+at::Tensor row_experts(const Routing& routing);
 
 /// The weight with which each expert's output is added to each token: [T, K], 0 where not routed.
 /// `rows` of a pruned layer are its kept experts, in the order of their ids.

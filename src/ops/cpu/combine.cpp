@@ -17,10 +17,12 @@ namespace moesaic::ops {
 namespace {
 
 at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
-                       const at::Tensor& token_offsets, const at::Tensor& token_row) {
-  check_combine(rows_in, gate, token_offsets, token_row);
+                       const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
+  check_combine(rows_in, gate, token_offsets_in, token_row_in);
   const at::Tensor rows = rows_in.contiguous();
   const at::Tensor weights = gate.contiguous();
+  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
   const int64_t width = rows.size(1);
   at::Tensor y = at::empty({tokens, width}, rows.options());
@@ -45,8 +47,11 @@ at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
 std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const at::Tensor& grad_in,
                                                         const at::Tensor& rows_in,
                                                         const at::Tensor& gate_in,
-                                                        const at::Tensor& token_offsets,
-                                                        const at::Tensor& token_row) {
+                                                        const at::Tensor& token_offsets_in,
+                                                        const at::Tensor& token_row_in) {
+  check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in);
+  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor token_row = token_row_in.contiguous();
   const at::Tensor grad = grad_in.contiguous();
   const at::Tensor rows = rows_in.contiguous();
   const at::Tensor gate = gate_in.contiguous();

@@ -14,14 +14,19 @@
 namespace moesaic::ops {
 namespace {
 
-at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets, const at::Tensor& token,
-                        const at::Tensor& token_offsets, const at::Tensor& token_row) {
-  check_dispatch(x_in, offsets, token, token_offsets, token_row);
+at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
+                        const at::Tensor& token_in, const at::Tensor& token_offsets,
+                        const at::Tensor& token_row) {
+  check_dispatch(x_in, offsets_in, token_in, token_offsets, token_row);
   const at::Tensor x = x_in.contiguous();
+  const at::Tensor offsets = offsets_in.contiguous();
+  const at::Tensor token = token_in.contiguous();
   const int64_t width = x.size(1);
   const int64_t bound = token.size(0);
   at::Tensor rows = at::empty({bound, width}, x.options());
-  const int64_t filled = offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
+  // A token's index is only followed in rows that some expert owns.
+  const int64_t filled =
+      x.size(0) == 0 ? 0 : offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
   const auto* token_of = token.const_data_ptr<int32_t>();
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "dispatch", [&] {
     const auto* from = x.const_data_ptr<scalar_t>();
@@ -39,9 +44,12 @@ at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets, const
   return rows;
 }
 
-at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& token_offsets,
-                                 const at::Tensor& token_row) {
+at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& token_offsets_in,
+                                 const at::Tensor& token_row_in) {
+  check_dispatch_backward(grad_in, token_offsets_in, token_row_in);
   const at::Tensor grad_rows = grad_in.contiguous();
+  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
   const int64_t width = grad_rows.size(1);
   at::Tensor grad_x = at::empty({tokens, width}, grad_rows.options());

@@ -37,6 +37,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cuda(const at::Tensor& grad_
                                                          const at::Tensor& gate_in,
                                                          const at::Tensor& token_offsets_in,
                                                          const at::Tensor& token_row_in) {
+  check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in);
   const DeviceScope device(rows_in);
   const at::Tensor grad = grad_in.contiguous();
   const at::Tensor rows = rows_in.contiguous();

@@ -31,6 +31,7 @@ at::Tensor dispatch_cuda(const at::Tensor& x_in, const at::Tensor& offsets,
 
 at::Tensor dispatch_backward_cuda(const at::Tensor& grad_in, const at::Tensor& token_offsets_in,
                                   const at::Tensor& token_row_in) {
+  check_dispatch_backward(grad_in, token_offsets_in, token_row_in);
   const DeviceScope device(grad_in);
   const at::Tensor grad_rows = grad_in.contiguous();
   const at::Tensor token_offsets = token_offsets_in.contiguous();

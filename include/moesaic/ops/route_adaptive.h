@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "moesaic/ops/routing.h"
+
+namespace moesaic {
+
+/// Adaptive top-k routing (latent paper, sections 3.1 and 3.3): a token goes to every expert whose
+/// logit is at least `threshold`, to none if there is none, with gate 1. Nothing is differentiable.
+///
+/// logits_TE: [T, E] float32 or float64. `kept`: experts that are computed, ascending; empty: all.
+/// Rows of an expert are in token order, a token's rows in the order of experts; `choice` is
+/// [T, 0]. Throws Error for wrong shapes or NaN.
+Routing route_adaptive(const at::Tensor& logits_TE, double threshold = 0.0,
+                       const std::vector<int64_t>& kept = {});
+
+}  // namespace moesaic

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/ops/routing.h"
+
+namespace moesaic {
+
+/// What weighs an expert's output where experts choose tokens.
+enum class ExpertGate : int64_t {
+  softmax_selected,  ///< softmax over the tokens that the expert selected (pruning paper, eq. 4)
+  softmax_tokens,    ///< softmax over all tokens of the group, then the top rows (WRN-pMoE)
+  softmax_experts,   ///< softmax over the experts, for each token (V-MoE's expert choice)
+  one,               ///< 1 (separately trained pMoE)
+};
+
+/// Throws Error (usage) naming the nearest valid name for an unknown one.
+ExpertGate expert_gate_from_name(std::string_view name);
+/// Names in the order of the enumerators.
+std::vector<std::string> expert_gate_names();
+
+/// Options of expert-choice routing; exactly one of `rows` and `capacity_factor` is given.
+struct ExpertChoiceOptions {
+  int64_t rows = 0;  ///< l: tokens that an expert selects in each group
+  double capacity_factor =
+      0.0;                 ///< rows = min(S, expert_capacity(S, 1, factor, experts)), S tokens
+  int64_t group_size = 0;  ///< tokens of an image, or of V-MoE's group; 0: all of the call
+  ExpertGate gate = ExpertGate::softmax_selected;
+  std::vector<int64_t> kept = {};  ///< experts whose rows the router still has; empty: all
+};
+
+/// Expert-choice top-l routing: each expert takes the `rows` best tokens of every group (pruning
+/// paper, eqs. 2 and 4; pMoE, model (1); V-MoE's top items per expert). One expert with all tokens
+/// of a group is the border case of a plain network.
+///
+/// logits_TE: [T, E] float32 or float64. "Best" is by logit or, with softmax_experts, by gate; ties
+/// go to the earlier token. Rows of an expert are in token order, a token's rows in the order of
+/// experts. Experts that are not kept have lost their router row (pruning paper, below eq. 6): the
+/// result is that of the kept columns alone, numbered by their place in `kept`. Every offset is
+/// known from the sizes. `choice` is [T, 0]. Deterministic; gradients flow through the gates.
+/// Throws Error for wrong shapes, more rows than a group has tokens, logits that are NaN or
+/// +infinity, or a softmax without a finite logit.
+Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
+
+}  // namespace moesaic

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/route_adaptive.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "../check.h"
+#include "moesaic/base/error.h"
+#include "row_layout.h"
+
+namespace moesaic::ops {
+namespace {
+
+/// Which experts a token goes to: those of `columns` whose logit is at least `threshold`.
+template <class Scalar>
+struct Threshold {
+  const Scalar* logits;
+  int64_t experts;
+  const std::vector<int32_t>& columns;
+  double threshold;
+
+  bool passes(int64_t token, size_t slot) const {
+    return static_cast<double>(logits[token * experts + columns[slot]]) >= threshold;
+  }
+  /// Adds a token's rows to `counts`; false where a logit is NaN.
+  bool count(int64_t token, int32_t* counts) const {
+    bool good = true;
+    for (size_t slot = 0; slot < columns.size(); ++slot) {
+      const Scalar logit = logits[token * experts + columns[slot]];
+      good &= logit == logit;
+      counts[slot] += passes(token, slot) ? 1 : 0;
+    }
+    return good;
+  }
+};
+
+template <class Scalar>
+std::vector<int32_t> count_adaptive(const Segments& segments, const Threshold<Scalar>& select) {
+  const auto slots = static_cast<int64_t>(select.columns.size());
+  std::vector<int32_t> rows(segments.count() * slots, 0);
+  std::vector<int64_t> bad(segments.count(), -1);
+  at::parallel_for(0, segments.count(), segment_grain(segments), [&](int64_t from, int64_t to) {
+    for (int64_t s = from; s < to; ++s) {
+      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
+        if (!select.count(t, rows.data() + s * slots) && bad[s] < 0) bad[s] = t;
+      }
+    }
+  });
+  for (const int64_t token : bad) {
+    if (token >= 0) fail("route_adaptive: the logits of token {} are NaN", token);
+  }
+  return rows;
+}
+
+template <class Scalar>
+void fill_adaptive(const Segments& segments, const Threshold<Scalar>& select, int64_t bound,
+                   const RoutingArrays<Scalar>& out) {
+  const auto slots = static_cast<int64_t>(select.columns.size());
+  std::vector<int32_t> rows = count_adaptive(segments, select);
+  std::vector<int32_t> pulled(segments.count() + 1);
+  lay_out_rows(segments.count(), slots, rows.data(), out.offsets, pulled.data());
+  at::parallel_for(0, segments.count(), segment_grain(segments), [&](int64_t from, int64_t to) {
+    for (int64_t s = from; s < to; ++s) {
+      int32_t* cursor = rows.data() + s * slots;
+      int32_t next = pulled[s];
+      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
+        out.token_offsets[t] = next;
+        for (int64_t slot = 0; slot < slots; ++slot) {
+          if (!select.passes(t, slot)) continue;
+          const int32_t row = cursor[slot]++;
+          out.token[row] = static_cast<int32_t>(t);
+          out.gate[row] = Scalar(1);
+          out.token_row[next++] = row;
+        }
+      }
+    }
+  });
+  const int32_t filled = pulled[segments.count()];
+  out.token_offsets[segments.cut.tokens] = filled;
+  out.clear_from(filled, bound);
+}
+
+using AdaptiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+AdaptiveTensors route_adaptive_cpu(const at::Tensor& logits_in, double threshold,
+                                   at::IntArrayRef kept) {
+  check_route_adaptive(logits_in, threshold, kept);
+  const at::Tensor logits = logits_in.contiguous();
+  const int64_t tokens = logits.size(0), experts = logits.size(1);
+  std::vector<int32_t> columns(kept.begin(), kept.end());
+  if (kept.empty()) {
+    columns.resize(experts);
+    std::iota(columns.begin(), columns.end(), 0);
+  }
+  const auto computed = static_cast<int64_t>(columns.size());
+  const int64_t bound = tokens * computed;
+  const auto index = logits.options().dtype(at::kInt);
+  const at::Tensor offsets = at::empty({computed + 1}, index);
+  const at::Tensor token = at::empty({bound}, index);
+  const at::Tensor gate = at::empty({bound}, logits.options());
+  const at::Tensor token_offsets = at::empty({tokens + 1}, index);
+  const at::Tensor token_row = at::empty({bound}, index);
+  AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_adaptive", [&] {
+    fill_adaptive<scalar_t>(
+        Segments(TokenGroups(tokens, 0), kTokensPerSegment),
+        {logits.const_data_ptr<scalar_t>(), experts, columns, threshold}, bound,
+        {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
+         token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
+         gate.mutable_data_ptr<scalar_t>()});
+  });
+  return {offsets, token, gate, token_offsets, token_row};
+}
+
+TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
+  m.impl("route_adaptive", route_adaptive_cpu);
+}
+
+}  // namespace
+}  // namespace moesaic::ops

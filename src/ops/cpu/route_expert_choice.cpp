@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/route_expert_choice.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "../check.h"
+#include "../route_math.h"
+#include "../route_plan.h"
+#include "moesaic/base/error.h"
+#include "row_layout.h"
+
+namespace moesaic::ops {
+namespace {
+
+struct ExpertChoicePlan {
+  int64_t tokens, experts, computed;
+  std::vector<int32_t> columns;  ///< computed experts
+  TokenGroups cut;
+  GroupRows rows;
+  ExpertGate gate;
+
+  ExpertChoicePlan(const at::Tensor& logits, int64_t rows_, double capacity_factor,
+                   int64_t group_size, int64_t gate_, at::IntArrayRef kept)
+      : tokens(logits.size(0)),
+        experts(logits.size(1)),
+        computed(kept.empty() ? experts : static_cast<int64_t>(kept.size())),
+        columns(kept.begin(), kept.end()),
+        cut(tokens, group_size),
+        rows(expert_choice_rows(cut, rows_, capacity_factor, computed)),
+        gate(static_cast<ExpertGate>(gate_)) {
+    if (!kept.empty()) return;
+    columns.resize(experts);
+    std::iota(columns.begin(), columns.end(), 0);
+  }
+
+  int64_t bound() const { return computed * rows.total(); }
+  int64_t first_row(int64_t slot, int64_t group) const {
+    return slot * rows.total() + rows.before(group);
+  }
+  /// Pairs of a group and an expert that make a task of their own.
+  int64_t pair_grain() const { return std::max<int64_t>(1, kTokensPerTask / cut.group_size); }
+  bool over_experts() const { return gate == ExpertGate::softmax_experts; }
+};
+
+/// Softmax of a token over the computed experts into shares[K]; false where there is none.
+template <class Scalar>
+bool softmax_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, Scalar* shares) {
+  Scalar top = -std::numeric_limits<Scalar>::infinity();
+  bool good = true;
+  for (const int32_t column : plan.columns) {
+    good &= logits[column] == logits[column];
+    top = std::max(top, logits[column]);
+  }
+  Scalar sum = 0;
+  for (int64_t slot = 0; slot < plan.computed; ++slot) {
+    shares[slot] = softmax_exp(logits[plan.columns[slot]] - top);
+    sum += shares[slot];
+  }
+  for (int64_t slot = 0; slot < plan.computed; ++slot) shares[slot] /= sum;
+  return good && std::isfinite(top);
+}
+
+/// What experts compare: value of (token, slot) is from[token * stride + column[slot]].
+template <class Scalar>
+struct Scores {
+  const Scalar* from;
+  int64_t stride;
+  std::vector<int32_t> columns;
+
+  Scalar of(int64_t token, int64_t slot) const { return from[token * stride + columns[slot]]; }
+};
+
+/// One expert in one group of tokens.
+template <class Scalar>
+class GroupExpert {
+ public:
+  GroupExpert(const ExpertChoicePlan& plan, const Scores<Scalar>& scores, int64_t group,
+              int64_t slot)
+      : plan_(plan),
+        scores_(scores),
+        slot_(slot),
+        begin_(plan.cut.begin(group)),
+        end_(plan.cut.end(group)),
+        count_(plan.rows.of(group)) {}
+
+  /// The expert's tokens in their order. False where a score is NaN or none is finite.
+  bool select(int32_t* token) {
+    std::vector<QueuePlace> queue(end_ - begin_);
+    bool good = true;
+    for (int64_t t = begin_; t < end_; ++t) {
+      const Scalar score = scores_.of(t, slot_);
+      good &= score == score;
+      top_ = std::max(top_, score);
+      queue[t - begin_] = QueuePlace::of(score, t);
+    }
+    if (!good || !std::isfinite(top_)) return false;
+    const auto last = queue.begin() + (count_ - 1);
+    if (count_ < end_ - begin_) std::nth_element(queue.begin(), last, queue.end());
+    const bool all = count_ == end_ - begin_;
+    const QueuePlace border = *last;
+    for (int64_t t = begin_; t < end_; ++t) {
+      const bool chosen = all || !(border < QueuePlace::of(scores_.of(t, slot_), t));
+      if (chosen) *token++ = static_cast<int32_t>(t);
+    }
+    return true;
+  }
+
+  void weigh(const int32_t* token, Scalar* gate) const {
+    if (plan_.gate == ExpertGate::one) {
+      std::fill_n(gate, count_, Scalar(1));
+    } else if (plan_.gate == ExpertGate::softmax_experts) {
+      for (int64_t i = 0; i < count_; ++i) gate[i] = scores_.of(token[i], slot_);
+    } else {
+      const Scalar sum = softmax_sum(token);
+      for (int64_t i = 0; i < count_; ++i) {
+        gate[i] = softmax_exp(scores_.of(token[i], slot_) - top_) / sum;
+      }
+    }
+  }
+
+  /// d loss / d scores from u = grad_gate and g = gate of the selected rows: g_t (u_t - sum g u)
+  /// over the tokens that the softmax runs over.
+  void gradient(const int32_t* token, const Scalar* gate, const Scalar* grad_gate,
+                Scalar* grad_logits) {
+    Scalar inner = 0;
+    for (int64_t i = 0; i < count_; ++i) inner += gate[i] * grad_gate[i];
+    if (plan_.gate == ExpertGate::softmax_tokens) {
+      for (int64_t t = begin_; t < end_; ++t) top_ = std::max(top_, scores_.of(t, slot_));
+      const Scalar sum = softmax_sum(token);
+      for (int64_t t = begin_; t < end_; ++t) {
+        grad_logits[t * plan_.experts] = -softmax_exp(scores_.of(t, slot_) - top_) / sum * inner;
+      }
+      for (int64_t i = 0; i < count_; ++i) {
+        grad_logits[token[i] * plan_.experts] += gate[i] * grad_gate[i];
+      }
+    } else {
+      for (int64_t i = 0; i < count_; ++i) {
+        grad_logits[token[i] * plan_.experts] = gate[i] * (grad_gate[i] - inner);
+      }
+    }
+  }
+
+ private:
+  Scalar softmax_sum(const int32_t* token) const {
+    Scalar sum = 0;
+    if (plan_.gate == ExpertGate::softmax_tokens) {
+      for (int64_t t = begin_; t < end_; ++t) sum += softmax_exp(scores_.of(t, slot_) - top_);
+    } else {
+      for (int64_t i = 0; i < count_; ++i) sum += softmax_exp(scores_.of(token[i], slot_) - top_);
+    }
+    return sum;
+  }
+
+  const ExpertChoicePlan& plan_;
+  const Scores<Scalar>& scores_;
+  int64_t slot_, begin_, end_, count_;
+  Scalar top_ = -std::numeric_limits<Scalar>::infinity();
+};
+
+[[noreturn]] void fail_scores() {
+  fail("route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
+}
+
+/// What the experts compare: the logits, or where gates are over experts those gates, in `shares`
+/// [T, K].
+template <class Scalar>
+Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
+                             std::vector<Scalar>& shares) {
+  if (!plan.over_experts()) return {logits, plan.experts, plan.columns};
+  shares.resize(plan.tokens * plan.computed);
+  std::atomic<bool> good = true;
+  at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (!softmax_over_experts(plan, logits + t * plan.experts, shares.data() + t * plan.computed))
+        good = false;
+    }
+  });
+  if (!good) fail_scores();
+  std::vector<int32_t> columns(plan.computed);
+  std::iota(columns.begin(), columns.end(), 0);
+  return {shares.data(), plan.computed, columns};
+}
+
+/// The rows that each token of a group pulls back, in the order of experts.
+void pull_back(const ExpertChoicePlan& plan, int64_t group, const int32_t* token,
+               int32_t* token_offsets, int32_t* token_row) {
+  const int64_t begin = plan.cut.begin(group), size = plan.cut.size(group);
+  const int64_t rows = plan.rows.of(group);
+  std::vector<int32_t> cursor(size + 1, 0);
+  for (int64_t slot = 0; slot < plan.computed; ++slot) {
+    const int32_t* chosen = token + plan.first_row(slot, group);
+    for (int64_t i = 0; i < rows; ++i) ++cursor[chosen[i] - begin + 1];
+  }
+  cursor[0] = static_cast<int32_t>(plan.computed * plan.rows.before(group));
+  for (int64_t i = 0; i < size; ++i) {
+    cursor[i + 1] += cursor[i];
+    token_offsets[begin + i] = cursor[i];
+  }
+  for (int64_t slot = 0; slot < plan.computed; ++slot) {
+    const int64_t first = plan.first_row(slot, group);
+    for (int64_t row = first; row < first + rows; ++row) {
+      token_row[cursor[token[row] - begin]++] = static_cast<int32_t>(row);
+    }
+  }
+}
+
+template <class Scalar>
+void choose_tokens(const ExpertChoicePlan& plan, const Scalar* logits,
+                   const RoutingArrays<Scalar>& out) {
+  std::vector<Scalar> shares;
+  const Scores<Scalar> scores = expert_scores(plan, logits, shares);
+  const int64_t groups = plan.cut.count();
+  std::atomic<bool> good = true;
+  at::parallel_for(0, groups * plan.computed, plan.pair_grain(), [&](int64_t from, int64_t to) {
+    for (int64_t pair = from; pair < to; ++pair) {
+      const int64_t group = pair / plan.computed, slot = pair % plan.computed;
+      const int64_t first = plan.first_row(slot, group);
+      GroupExpert<Scalar> expert(plan, scores, group, slot);
+      if (expert.select(out.token + first)) {
+        expert.weigh(out.token + first, out.gate + first);
+      } else {
+        good = false;
+      }
+    }
+  });
+  if (!good) fail_scores();
+  for (int64_t slot = 0; slot <= plan.computed; ++slot) {
+    out.offsets[slot] = static_cast<int32_t>(slot * plan.rows.total());
+  }
+  at::parallel_for(0, groups, plan.pair_grain(), [&](int64_t from, int64_t to) {
+    for (int64_t group = from; group < to; ++group) {
+      pull_back(plan, group, out.token, out.token_offsets, out.token_row);
+    }
+  });
+  out.token_offsets[plan.tokens] = static_cast<int32_t>(plan.bound());
+}
+
+using ExpertChoiceTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+ExpertChoiceTensors route_expert_choice_cpu(const at::Tensor& logits_in, int64_t rows,
+                                            double capacity_factor, int64_t group_size,
+                                            int64_t gate_kind, at::IntArrayRef kept) {
+  check_route_expert_choice(logits_in, rows, capacity_factor, group_size, gate_kind, kept);
+  const at::Tensor logits = logits_in.contiguous();
+  const ExpertChoicePlan plan(logits, rows, capacity_factor, group_size, gate_kind, kept);
+  const auto index = logits.options().dtype(at::kInt);
+  const at::Tensor offsets = at::empty({plan.computed + 1}, index);
+  const at::Tensor token = at::empty({plan.bound()}, index);
+  const at::Tensor gate = at::empty({plan.bound()}, logits.options());
+  const at::Tensor token_offsets = at::empty({plan.tokens + 1}, index);
+  const at::Tensor token_row = at::empty({plan.bound()}, index);
+  AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_expert_choice", [&] {
+    choose_tokens<scalar_t>(
+        plan, logits.const_data_ptr<scalar_t>(),
+        {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
+         token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
+         gate.mutable_data_ptr<scalar_t>()});
+  });
+  return {offsets, token, gate, token_offsets, token_row};
+}
+
+/// Gates over experts: p_e (u_e - sum_i p_i u_i) for each token, with u_e what arrives at the row
+/// of expert e, 0 without one.
+template <class Scalar>
+void gradient_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, const int32_t* token,
+                           const Scalar* grad_gate, Scalar* grad_logits) {
+  const int64_t rows = plan.rows.total();
+  for (int64_t slot = 0; slot < plan.computed; ++slot) {
+    for (int64_t row = slot * rows; row < (slot + 1) * rows; ++row) {
+      grad_logits[token[row] * plan.experts + plan.columns[slot]] = grad_gate[row];
+    }
+  }
+  at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
+    std::vector<Scalar> shares(plan.computed);
+    for (int64_t t = begin; t < end; ++t) {
+      Scalar* grad = grad_logits + t * plan.experts;
+      softmax_over_experts(plan, logits + t * plan.experts, shares.data());
+      Scalar inner = 0;
+      for (int64_t slot = 0; slot < plan.computed; ++slot) {
+        inner += shares[slot] * grad[plan.columns[slot]];
+      }
+      for (int64_t slot = 0; slot < plan.computed; ++slot) {
+        Scalar& to = grad[plan.columns[slot]];
+        to = shares[slot] * (to - inner);
+      }
+    }
+  });
+}
+
+template <class Scalar>
+void gradient_over_tokens(const ExpertChoicePlan& plan, const Scalar* logits, const int32_t* token,
+                          const Scalar* gates, const Scalar* grad_gate, Scalar* grad_logits) {
+  const Scores<Scalar> scores{logits, plan.experts, plan.columns};
+  const int64_t pairs = plan.cut.count() * plan.computed;
+  at::parallel_for(0, pairs, plan.pair_grain(), [&](int64_t from, int64_t to) {
+    for (int64_t pair = from; pair < to; ++pair) {
+      const int64_t group = pair / plan.computed, slot = pair % plan.computed;
+      const int64_t first = plan.first_row(slot, group);
+      GroupExpert<Scalar>(plan, scores, group, slot)
+          .gradient(token + first, gates + first, grad_gate + first,
+                    grad_logits + plan.columns[slot]);
+    }
+  });
+}
+
+at::Tensor route_expert_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
+                                            const at::Tensor& token_in, const at::Tensor& gates_in,
+                                            int64_t rows, double capacity_factor,
+                                            int64_t group_size, int64_t gate_kind,
+                                            at::IntArrayRef kept) {
+  check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, rows, capacity_factor,
+                                     group_size, gate_kind, kept);
+  const at::Tensor logits = logits_in.contiguous();
+  const at::Tensor token = token_in.contiguous();
+  const at::Tensor gates = gates_in.contiguous();
+  const at::Tensor grad_gate = grad_in.contiguous();
+  const ExpertChoicePlan plan(logits, rows, capacity_factor, group_size, gate_kind, kept);
+  const at::Tensor grad_logits = at::zeros(logits.sizes(), logits.options());
+  if (plan.gate == ExpertGate::one) return grad_logits;
+  AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_expert_choice_backward", [&] {
+    const auto* from = logits.const_data_ptr<scalar_t>();
+    const auto* chosen = token.const_data_ptr<int32_t>();
+    const auto* arriving = grad_gate.const_data_ptr<scalar_t>();
+    auto* to = grad_logits.mutable_data_ptr<scalar_t>();
+    if (plan.over_experts()) {
+      gradient_over_experts(plan, from, chosen, arriving, to);
+    } else {
+      gradient_over_tokens(plan, from, chosen, gates.const_data_ptr<scalar_t>(), arriving, to);
+    }
+  });
+  return grad_logits;
+}
+
+TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
+  m.impl("route_expert_choice", route_expert_choice_cpu);
+  m.impl("route_expert_choice_backward", route_expert_choice_backward_cpu);
+}
+
+}  // namespace
+}  // namespace moesaic::ops

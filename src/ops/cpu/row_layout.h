@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counting sort of a routing's rows: counts for each segment of tokens become places, so that
+// segments can be filled side by side and still stand in token order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "../route_plan.h"
+
+namespace moesaic::ops {
+
+/// Tokens of a segment, and the least that is worth a task of its own.
+constexpr int64_t kTokensPerSegment = 256;
+constexpr int64_t kTokensPerTask = 1024;
+
+/// Segments for each task of at::parallel_for.
+inline int64_t segment_grain(const Segments& segments) {
+  const int64_t length = std::min(segments.length, segments.cut.group_size);
+  return std::max<int64_t>(1, kTokensPerTask / length);
+}
+
+/// counts [segments][slots]: rows of each segment at each computed expert; on return, where they
+/// begin. offsets [slots + 1]: where an expert's rows begin. pulled [segments + 1]: where a
+/// segment's entries of `token_row` begin.
+inline void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32_t* offsets,
+                         int32_t* pulled) {
+  std::fill_n(pulled, segments + 1, 0);
+  int32_t row = 0;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    offsets[slot] = row;
+    for (int64_t segment = 0; segment < segments; ++segment) {
+      const int32_t count = counts[segment * slots + slot];
+      counts[segment * slots + slot] = row;
+      pulled[segment + 1] += count;
+      row += count;
+    }
+  }
+  offsets[slots] = row;
+  for (int64_t segment = 0; segment < segments; ++segment) pulled[segment + 1] += pulled[segment];
+}
+
+/// The arrays of a routing (ops/routing.h) that a kernel fills.
+template <class Scalar>
+struct RoutingArrays {
+  int32_t *offsets, *token, *token_offsets, *token_row;
+  Scalar* gate;
+
+  /// Unused rows: token and gate 0.
+  void clear_from(int64_t row, int64_t bound) const {
+    std::fill(token + row, token + bound, 0);
+    std::fill(token_row + row, token_row + bound, 0);
+    std::fill(gate + row, gate + bound, Scalar(0));
+  }
+};
+
+}  // namespace moesaic::ops

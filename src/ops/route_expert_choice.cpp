@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expert-choice routing: schema, checks, shape function and gradient. The kernels are
+// cpu/route_expert_choice.cpp and its siblings.
+#include "moesaic/ops/route_expert_choice.h"
+
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "check.h"
+#include "moesaic/base/error.h"
+#include "names.h"
+#include "route_plan.h"
+
+namespace moesaic {
+namespace ops {
+namespace {
+
+using ExpertChoiceTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using ExpertChoiceSignature = ExpertChoiceTensors(const at::Tensor&, int64_t, double, int64_t,
+                                                  int64_t, at::IntArrayRef);
+using ExpertChoiceBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                                 const at::Tensor&, const at::Tensor&, int64_t,
+                                                 double, int64_t, int64_t, at::IntArrayRef);
+
+TORCH_LIBRARY_FRAGMENT(moesaic, m) {
+  m.def(
+      "route_expert_choice(Tensor logits, int rows, float capacity_factor, int group_size, "
+      "int gate, int[] kept) -> (Tensor offsets, Tensor token, Tensor gate, "
+      "Tensor token_offsets, Tensor token_row)");
+  m.def(
+      "route_expert_choice_backward(Tensor grad_gate, Tensor logits, Tensor token, Tensor gates, "
+      "int rows, float capacity_factor, int group_size, int gate, int[] kept) -> Tensor");
+}
+
+ExpertChoiceTensors call_expert_choice(const at::Tensor& logits, int64_t rows,
+                                       double capacity_factor, int64_t group_size, int64_t gate,
+                                       at::IntArrayRef kept) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::route_expert_choice", "")
+                             .typed<ExpertChoiceSignature>();
+  return op.call(logits, rows, capacity_factor, group_size, gate, kept);
+}
+
+at::Tensor call_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                       const at::Tensor& token, const at::Tensor& gates,
+                                       int64_t rows, double capacity_factor, int64_t group_size,
+                                       int64_t gate, at::IntArrayRef kept) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::route_expert_choice_backward", "")
+                             .typed<ExpertChoiceBackwardSignature>();
+  return op.call(grad_gate, logits, token, gates, rows, capacity_factor, group_size, gate, kept);
+}
+
+}  // namespace
+
+void check_route_expert_choice(const at::Tensor& logits, int64_t rows, double capacity_factor,
+                               int64_t group_size, int64_t gate, at::IntArrayRef kept) {
+  constexpr const char* kOp = "route_expert_choice";
+  check_logits(kOp, logits);
+  const int64_t tokens = logits.size(0);
+  const int64_t computed = check_kept(kOp, kept, logits.size(1));
+  if (rows < 0) fail("{}: rows must not be negative: {}", kOp, rows);
+  if (!(capacity_factor >= 0.0) || std::isinf(capacity_factor)) {
+    fail("{}: capacity_factor must be 0 (unused) or a positive number, found {}", kOp,
+         capacity_factor);
+  }
+  if ((rows > 0) == (capacity_factor > 0.0)) {
+    fail("{}: give either rows or capacity_factor, found {} and {}", kOp, rows, capacity_factor);
+  }
+  if (group_size < 0) fail("{}: group_size must not be negative: {}", kOp, group_size);
+  const TokenGroups cut(tokens, group_size);
+  const int64_t smallest = tokens > 0 ? cut.size(cut.count() - 1) : 0;
+  if (tokens > 0 && rows > smallest) {
+    fail("{}: an expert cannot select {} of the {} tokens of a group", kOp, rows, smallest);
+  }
+  check_enum(kOp, "gate", gate, expert_gate_names());
+  check_row_count(kOp, expert_choice_rows(cut, rows, capacity_factor, computed).total(), computed);
+  check_row_count(kOp, tokens, 1);
+}
+
+void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                        const at::Tensor& token, const at::Tensor& gates,
+                                        int64_t rows, double capacity_factor, int64_t group_size,
+                                        int64_t gate, at::IntArrayRef kept) {
+  constexpr const char* kOp = "route_expert_choice_backward";
+  check_route_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
+  const TokenGroups cut(logits.size(0), group_size);
+  const int64_t computed = kept.empty() ? logits.size(1) : static_cast<int64_t>(kept.size());
+  const int64_t bound = computed * expert_choice_rows(cut, rows, capacity_factor, computed).total();
+  for (const auto* tensor : {&grad_gate, &token, &gates}) {
+    check_shape(kOp, "every argument of rows", *tensor, {bound});
+    check_same_device(kOp, "every argument", *tensor, logits);
+  }
+  check_same_dtype(kOp, "grad_gate", grad_gate, logits);
+  check_same_dtype(kOp, "gates", gates, logits);
+  check_index(kOp, "token", token);
+  check_values_between(kOp, "token", token, 0, logits.size(0));
+}
+
+namespace {
+
+ExpertChoiceTensors expert_choice_meta(const at::Tensor& logits, int64_t rows,
+                                       double capacity_factor, int64_t group_size, int64_t gate,
+                                       at::IntArrayRef kept) {
+  check_route_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
+  const int64_t tokens = logits.size(0);
+  const int64_t computed = kept.empty() ? logits.size(1) : static_cast<int64_t>(kept.size());
+  const TokenGroups cut(tokens, group_size);
+  const int64_t bound = computed * expert_choice_rows(cut, rows, capacity_factor, computed).total();
+  const auto index = logits.options().dtype(at::kInt);
+  return {at::empty({computed + 1}, index), at::empty({bound}, index),
+          at::empty({bound}, logits.options()), at::empty({tokens + 1}, index),
+          at::empty({bound}, index)};
+}
+
+at::Tensor expert_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                       const at::Tensor& token, const at::Tensor& gates,
+                                       int64_t rows, double capacity_factor, int64_t group_size,
+                                       int64_t gate, at::IntArrayRef kept) {
+  check_route_expert_choice_backward(grad_gate, logits, token, gates, rows, capacity_factor,
+                                     group_size, gate, kept);
+  return at::empty(logits.sizes(), logits.options());
+}
+
+class RouteExpertChoice : public torch::autograd::Function<RouteExpertChoice> {
+ public:
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const at::Tensor& logits, int64_t rows,
+                                                double capacity_factor, int64_t group_size,
+                                                int64_t gate, const std::vector<int64_t>& kept) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    auto [offsets, token, gates, token_offsets, token_row] =
+        call_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
+    context->save_for_backward({logits, token, gates});
+    context->saved_data["rows"] = rows;
+    context->saved_data["capacity_factor"] = capacity_factor;
+    context->saved_data["group_size"] = group_size;
+    context->saved_data["gate"] = gate;
+    context->saved_data["kept"] = kept;
+    context->mark_non_differentiable({offsets, token, token_offsets, token_row});
+    return {offsets, token, gates, token_offsets, token_row};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    auto& data = context->saved_data;
+    const at::Tensor grad_logits =
+        call_expert_choice_backward(grads[2], saved[0], saved[1], saved[2], data["rows"].toInt(),
+                                    data["capacity_factor"].toDouble(), data["group_size"].toInt(),
+                                    data["gate"].toInt(), data["kept"].toIntVector());
+    return {grad_logits, {}, {}, {}, {}, {}};
+  }
+};
+
+ExpertChoiceTensors expert_choice_autograd(const at::Tensor& logits, int64_t rows,
+                                           double capacity_factor, int64_t group_size, int64_t gate,
+                                           at::IntArrayRef kept) {
+  if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return call_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
+  }
+  const auto out =
+      RouteExpertChoice::apply(logits, rows, capacity_factor, group_size, gate, kept.vec());
+  return {out[0], out[1], out[2], out[3], out[4]};
+}
+
+TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
+  m.impl("route_expert_choice", expert_choice_meta);
+  m.impl("route_expert_choice_backward", expert_choice_backward_meta);
+}
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
+  m.impl("route_expert_choice", expert_choice_autograd);
+}
+
+}  // namespace
+}  // namespace ops
+
+std::vector<std::string> expert_gate_names() {
+  return {"softmax_selected", "softmax_tokens", "softmax_experts", "one"};
+}
+ExpertGate expert_gate_from_name(std::string_view name) {
+  return ops::enum_from_name<ExpertGate>("gate of expert choice", name, expert_gate_names());
+}
+
+Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {
+  auto [offsets, token, gate, token_offsets, token_row] =
+      ops::call_expert_choice(logits_TE, options.rows, options.capacity_factor, options.group_size,
+                              static_cast<int64_t>(options.gate), options.kept);
+  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
+  return {offsets, token, gate, token_offsets, token_row, choice};
+}
+
+}  // namespace moesaic

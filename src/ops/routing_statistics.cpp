@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/routing_statistics.h"
+
+#include <torch/torch.h>
+
+#include "check.h"
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+/// - sum p ln p over the last dimension; 0 ln 0 = 0.
+at::Tensor entropy_of(const at::Tensor& shares) {
+  return -at::xlogy(shares, shares).sum(-1);
+}
+
+at::Tensor shares_of(const at::Tensor& counts, int64_t dim) {
+  const at::Tensor total = counts.sum(dim, /*keepdim=*/true).clamp_min(1);
+  return counts.to(at::kDouble) / total.to(at::kDouble);
+}
+
+/// Choices of experts that are computed.
+at::Tensor computed_choices(const at::Tensor& choice_Tk, const std::vector<int64_t>& kept) {
+  if (kept.empty())
+    return at::scalar_tensor(choice_Tk.numel(), choice_Tk.options().dtype(at::kLong));
+  at::Tensor count = at::zeros({}, choice_Tk.options().dtype(at::kLong));
+  for (const int64_t expert : kept) count += choice_Tk.eq(expert).sum();
+  return count;
+}
+
+}  // namespace
+
+RoutingStatistics routing_statistics(const Routing& routing, const std::vector<int64_t>& kept) {
+  if (!kept.empty() && static_cast<int64_t>(kept.size()) != routing.experts()) {
+    fail("routing_statistics: {} kept experts for a routing of {}", kept.size(), routing.experts());
+  }
+  const torch::NoGradGuard no_grad;
+  RoutingStatistics out;
+  out.rows = routing.offsets.diff().to(at::kLong);
+  const at::Tensor load = shares_of(out.rows, 0);
+  out.load = load.to(at::kFloat);
+  out.entropy = entropy_of(load).to(at::kFloat);
+  const bool tokens_choose = routing.choice.size(1) > 0;
+  const at::Tensor filled = out.rows.sum();
+  out.dropped =
+      tokens_choose ? computed_choices(routing.choice, kept) - filled : at::zeros_like(filled);
+  out.unrouted = routing.token_offsets.diff().eq(0).sum();
+  return out;
+}
+
+at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
+  constexpr const char* kOp = "dispatch_counts";
+  ops::check_shape(kOp, "cluster", cluster_T, {routing.tokens()});
+  if (cluster_T.scalar_type() != at::kLong) {
+    fail("{}: cluster must be int64, found {}", kOp, c10::toString(cluster_T.scalar_type()));
+  }
+  if (clusters < 1) fail("{}: clusters must be at least 1, found {}", kOp, clusters);
+  if (cluster_T.is_cpu() && cluster_T.numel() > 0 &&
+      (cluster_T.min().item<int64_t>() < 0 || cluster_T.max().item<int64_t>() >= clusters)) {
+    fail("{}: clusters must be between 0 and {}", kOp, clusters - 1);
+  }
+  const int64_t columns = routing.experts() + 1;
+  const at::Tensor counts = at::zeros({clusters * columns}, cluster_T.options());
+  if (routing.tokens() == 0) return counts.view({clusters, columns}).narrow(1, 0, columns - 1);
+  const at::Tensor cluster = cluster_T.index_select(0, routing.token);
+  const at::Tensor cell = cluster * columns + row_experts(routing);
+  return counts.index_add(0, cell, at::ones_like(cell))
+      .view({clusters, columns})
+      .narrow(1, 0, columns - 1);
+}
+
+at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
+  const at::Tensor counts_KC = dispatch_counts(routing, cluster_T, clusters).t();
+  const at::Tensor of_expert_K = entropy_of(shares_of(counts_KC, 1));
+  return (shares_of(counts_KC.sum(1), 0) * of_expert_K).sum().to(at::kFloat);
+}
+
+}  // namespace moesaic

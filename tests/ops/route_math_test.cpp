@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/route_math.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace moesaic::ops {
+namespace {
+
+constexpr float kInfinityF = std::numeric_limits<float>::infinity();
+
+TEST(SoftmaxExp, IsWithinTwoUnitsOfTheExponential) {
+  double worst = 0;
+  for (int i = 0; i <= 860000; ++i) {
+    const float x = -static_cast<float>(i) * 1e-4f;
+    const double exact = std::exp(static_cast<double>(x));
+    worst = std::max(worst, std::abs(softmax_exp(x) - exact) / exact);
+  }
+  EXPECT_LT(worst, 2.4e-7);
+}
+
+TEST(SoftmaxExp, IsExactAtItsEnds) {
+  EXPECT_EQ(softmax_exp(0.0f), 1.0f);
+  EXPECT_EQ(softmax_exp(-0.0f), 1.0f);
+  EXPECT_EQ(softmax_exp(-88.0f), 0.0f);
+  EXPECT_EQ(softmax_exp(-1e30f), 0.0f);
+  EXPECT_EQ(softmax_exp(-kInfinityF), 0.0f);
+  EXPECT_GT(softmax_exp(-87.0f), 0.0f);
+  EXPECT_EQ(softmax_exp(0.0), 1.0);
+}
+
+TEST(RanksBefore, IsByValueThenByIndex) {
+  EXPECT_TRUE(ranks_before(2.0f, 9, 1.0f, 0));
+  EXPECT_FALSE(ranks_before(1.0f, 0, 2.0f, 9));
+  EXPECT_TRUE(ranks_before(1.0f, 3, 1.0f, 4));
+  EXPECT_FALSE(ranks_before(1.0f, 4, 1.0f, 3));
+  EXPECT_FALSE(ranks_before(1.0f, 3, 1.0f, 3));
+  EXPECT_TRUE(ranks_before(0.0f, 0, -0.0f, 1));
+  EXPECT_TRUE(ranks_before(-0.0f, 0, 0.0f, 1));
+}
+
+template <class Scalar>
+void expect_keys_in_order() {
+  using Limits = std::numeric_limits<Scalar>;
+  const std::vector<Scalar> ascending = {-Limits::infinity(),
+                                         -Limits::max(),
+                                         Scalar(-2),
+                                         Scalar(-1),
+                                         -Limits::min(),
+                                         -Limits::denorm_min(),
+                                         Scalar(0),
+                                         Limits::denorm_min(),
+                                         Limits::min(),
+                                         Scalar(1),
+                                         Scalar(1) + Limits::epsilon(),
+                                         Limits::max(),
+                                         Limits::infinity()};
+  for (size_t i = 0; i < ascending.size(); ++i) {
+    for (size_t j = 0; j < ascending.size(); ++j) {
+      EXPECT_EQ(order_key(ascending[i]) < order_key(ascending[j]), i < j) << i << " " << j;
+    }
+  }
+  EXPECT_EQ(order_key(Scalar(0)), order_key(-Scalar(0)));
+}
+
+TEST(OrderKey, OrdersLikeTheNumbers) {
+  expect_keys_in_order<float>();
+  expect_keys_in_order<double>();
+}
+
+TEST(QueuePlace, IsByFallingValueThenByToken) {
+  EXPECT_TRUE(QueuePlace::of(2.0f, 5) < QueuePlace::of(1.0f, 0));
+  EXPECT_TRUE(QueuePlace::of(1.0f, 4) < QueuePlace::of(1.0f, 5));
+  EXPECT_FALSE(QueuePlace::of(1.0f, 5) < QueuePlace::of(1.0f, 5));
+  EXPECT_TRUE(QueuePlace::of(-0.0, 4) < QueuePlace::of(0.0, 5));
+  EXPECT_FALSE(QueuePlace::of(-1.0, 0) < QueuePlace::of(0.5, 7));
+}
+
+}  // namespace
+}  // namespace moesaic::ops

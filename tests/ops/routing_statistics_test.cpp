@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/routing_statistics.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_expert_choice.h"
+#include "ops/route_reference.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::randn;
+using testing::route_reference;
+
+TEST(RoutingStatistics, EqualPlainLoops) {
+  for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 2, 3}}) {
+    const at::Tensor logits = randn({60, 5}, 4, torch::kFloat);
+    const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.6, .kept = kept};
+    const auto reference = route_reference(logits, options);
+    auto free = options;
+    free.capacity_factor = 0.0;
+    const auto without_limit = route_reference(logits, free);
+    const auto experts = kept.empty() ? std::vector<int64_t>{0, 1, 2, 3, 4} : kept;
+    std::vector<double> rows(experts.size(), 0.0);
+    double total = 0, wanted = 0, unrouted = 0;
+    for (size_t t = 0; t < 60; ++t) {
+      double of_token = 0;
+      for (size_t slot = 0; slot < experts.size(); ++slot) {
+        of_token += reference.routed[t][experts[slot]];
+        rows[slot] += reference.routed[t][experts[slot]];
+        wanted += without_limit.routed[t][experts[slot]];
+      }
+      total += of_token;
+      unrouted += of_token == 0;
+    }
+    const RoutingStatistics found = routing_statistics(route_token_choice(logits, options), kept);
+    double entropy = 0;
+    for (size_t slot = 0; slot < experts.size(); ++slot) {
+      EXPECT_EQ(found.rows[slot].item<double>(), rows[slot]);
+      EXPECT_NEAR(found.load[slot].item<double>(), rows[slot] / total, 1e-7);
+      entropy -= rows[slot] / total * std::log(rows[slot] / total);
+    }
+    EXPECT_GT(wanted - total, 0);
+    EXPECT_EQ(found.dropped.item<double>(), wanted - total);
+    EXPECT_EQ(found.unrouted.item<double>(), unrouted);
+    EXPECT_NEAR(found.entropy.item<double>(), entropy, 1e-6);
+    EXPECT_EQ(found.load.scalar_type(), torch::kFloat);
+  }
+}
+
+TEST(RoutingStatistics, OfNoTokensAreZero) {
+  const RoutingStatistics found =
+      routing_statistics(route_token_choice(torch::zeros({0, 3}), {.k = 1}));
+  EXPECT_EQ(found.load.sum().item<double>(), 0.0);
+  EXPECT_EQ(found.entropy.item<double>(), 0.0);
+  EXPECT_EQ(found.dropped.item<int64_t>() + found.unrouted.item<int64_t>(), 0);
+}
+
+TEST(RoutingStatistics, NothingIsDroppedWhereExpertsChoose) {
+  const Routing routing = route_expert_choice(randn({20, 2}, 3, torch::kFloat), {.rows = 3});
+  const RoutingStatistics found = routing_statistics(routing);
+  EXPECT_EQ(found.dropped.item<int64_t>(), 0);
+  EXPECT_GE(found.unrouted.item<int64_t>(), 14);
+  EXPECT_NEAR(found.entropy.item<double>(), std::log(2.0), 1e-6);
+  EXPECT_THROW(routing_statistics(routing, {0}), Error);
+}
+
+TEST(DispatchEntropy, EqualsPlainLoops) {
+  const at::Tensor logits = randn({200, 4}, 6, torch::kFloat);
+  const TokenChoiceOptions options{.k = 1, .capacity_factor = 0.9, .kept = {0, 1, 3}};
+  const Routing routing = route_token_choice(logits, options);
+  const auto reference = route_reference(logits, options);
+  const at::Tensor cluster = torch::arange(200).remainder(7).clamp_max(4);
+  std::vector<std::vector<double>> n(5, std::vector<double>(3, 0.0));
+  double total = 0;
+  for (int64_t t = 0; t < 200; ++t) {
+    for (size_t slot = 0; slot < 3; ++slot) {
+      const double routed = reference.routed[t][options.kept[slot]] ? 1.0 : 0.0;
+      n[cluster[t].item<int64_t>()][slot] += routed;
+      total += routed;
+    }
+  }
+  const at::Tensor counts = dispatch_counts(routing, cluster, 5);
+  double wanted = 0;
+  for (size_t slot = 0; slot < 3; ++slot) {
+    double of_expert = 0;
+    for (size_t k = 0; k < 5; ++k) of_expert += n[k][slot];
+    for (size_t k = 0; k < 5; ++k) {
+      EXPECT_EQ(counts[k][slot].item<double>(), n[k][slot]);
+      if (n[k][slot] > 0) {
+        wanted -= of_expert / total * n[k][slot] / of_expert * std::log(n[k][slot] / of_expert);
+      }
+    }
+  }
+  EXPECT_NEAR(dispatch_entropy(routing, cluster, 5).item<double>(), wanted, 1e-6);
+}
+
+TEST(DispatchEntropy, IsZeroForPureExpertsAndTheLogarithmForIndifferentOnes) {
+  const at::Tensor cluster = torch::arange(40).remainder(4);
+  const at::Tensor pure = at::one_hot(cluster, 6).to(torch::kFloat);
+  EXPECT_EQ(dispatch_entropy(route_token_choice(pure, {.k = 1}), cluster, 4).item<double>(), 0.0);
+  const Routing blind = route_token_choice(torch::zeros({40, 6}), {.k = 1});
+  EXPECT_NEAR(dispatch_entropy(blind, cluster, 4).item<double>(), std::log(4.0), 1e-6);
+  const Routing none = route_token_choice(torch::zeros({0, 6}), {.k = 1});
+  EXPECT_EQ(dispatch_entropy(none, cluster.slice(0, 0, 0), 4).item<double>(), 0.0);
+}
+
+TEST(DispatchEntropy, RefusesWrongClusters) {
+  const Routing routing = route_token_choice(torch::zeros({4, 2}), {.k = 1});
+  EXPECT_THROW(dispatch_entropy(routing, torch::zeros({3}, torch::kLong), 2), Error);
+  EXPECT_THROW(dispatch_entropy(routing, torch::zeros({4}), 2), Error);
+  EXPECT_THROW(dispatch_entropy(routing, torch::full({4}, 2, torch::kLong), 2), Error);
+  EXPECT_THROW(dispatch_entropy(routing, torch::zeros({4}, torch::kLong), 0), Error);
+}
+
+}  // namespace
+}  // namespace moesaic

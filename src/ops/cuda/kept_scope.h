@@ -6,8 +6,7 @@
 
 #include "../kernels/kept_experts.h"
 #include "../kernels/scan.h"
-#include "start.h"
-#include "tensors.h"
+#include "tensor_data.h"
 
 namespace moesaic::ops {
 
@@ -26,7 +25,8 @@ inline int scan_threads(int64_t count) {
 class KeptScope {
  public:
   /// Throws Error where there are more experts than the kernels have room for.
-  KeptScope(const char* op, const at::Tensor& logits, at::IntArrayRef kept, cudaStream_t stream) {
+  template <class Device>
+  KeptScope(const char* op, const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
     const int64_t experts = logits.size(1);
     if (experts > kernels::kMostExperts) {
       fail("{}: a GPU routes to at most {} experts, found {}", op, kernels::kMostExperts, experts);
@@ -39,7 +39,7 @@ class KeptScope {
     kernel.experts = static_cast<int32_t>(experts);
     kernel.slot_of = out<int32_t>(storage_);
     kernel.columns = kernel.slot_of + experts;
-    kernels::start<256>(kernel, 1, 256, 0, stream);
+    device.template start<256>(kernel, 1, 256, 0);
     view_ = {kernel.slot_of, kernel.columns};
   }
 

@@ -8,14 +8,13 @@
 
 #include "../kernels/dense_routing.h"
 #include "kept_scope.h"
-#include "start.h"
-#include "tensors.h"
+#include "tensor_data.h"
 
 namespace moesaic::ops {
 
-template <class Scalar, class Rule>
+template <class Scalar, class Rule, class Device>
 void route_by_rule(const at::Tensor& logits, int64_t slots, const Rule& rule,
-                   const kernels::RoutingArrays<Scalar>& arrays, cudaStream_t stream) {
+                   const kernels::RoutingArrays<Scalar>& arrays, const Device& device) {
   const Segments segments(TokenGroups(logits.size(0), 0), segment_length(slots));
   const int64_t count = segments.count();
   const auto experts = static_cast<int32_t>(slots);
@@ -24,14 +23,14 @@ void route_by_rule(const at::Tensor& logits, int64_t slots, const Rule& rule,
   const at::Tensor before = at::empty({slots * count}, index);
   const at::Tensor totals = at::empty({slots}, index);
   const kernels::CountRule<Rule> counting{segments, count, experts, rule, out<int32_t>(before)};
-  kernels::start<256>(counting, count, threads, counting.shared_bytes(threads), stream);
+  device.template start<256>(counting, count, threads, counting.shared_bytes(threads));
   const kernels::ScanRows scan{count, out<int32_t>(before), out<int32_t>(totals)};
   const int scanning = scan_threads(count);
-  kernels::start<kernels::kScanThreads>(scan, slots, scanning, scan.shared_bytes(scanning), stream);
+  device.template start<kernels::kScanThreads>(scan, slots, scanning, scan.shared_bytes(scanning));
   const kernels::PlaceRule<Scalar, Rule> place{
       segments, {in<int32_t>(before), in<int32_t>(totals), count, experts}, rule, arrays};
-  kernels::start<256>(place, std::max<int64_t>(count, 1), threads, place.shared_bytes(threads),
-                      stream);
+  device.template start<256>(place, std::max<int64_t>(count, 1), threads,
+                             place.shared_bytes(threads));
 }
 
 /// The tensors of a routing without choices.

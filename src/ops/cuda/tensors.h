@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between tensors and kernels that know pointers only.
+// What an operator's kernel on a GPU begins with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "../kernels/number.h"
-#include "moesaic/base/error.h"
+#include "start.h"
+#include "tensor_data.h"
 
 namespace moesaic::ops {
 
@@ -23,40 +23,15 @@ class DeviceScope {
 
   cudaStream_t stream() const { return stream_.stream(); }
 
+  /// Starts a kernel there; see start.h.
+  template <int Threads, class Kernel>
+  void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes) const {
+    kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream());
+  }
+
  private:
   c10::cuda::CUDAGuard guard_;
   c10::cuda::CUDAStream stream_;
 };
-
-template <class T>
-struct TypeTag {
-  using type = T;
-};
-
-/// Calls body(TypeTag<T>()) for the kernels' type of a tensor's numbers.
-template <class Body>
-void with_logit_type(const at::Tensor& tensor, const Body& body) {
-  if (tensor.scalar_type() == at::kDouble) return body(TypeTag<double>());
-  body(TypeTag<float>());
-}
-template <class Body>
-void with_row_type(const at::Tensor& tensor, const Body& body) {
-  if (tensor.scalar_type() == at::kBFloat16) return body(TypeTag<kernels::BFloat16>());
-  with_logit_type(tensor, body);
-}
-
-template <class T>
-const T* in(const at::Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-template <class T>
-T* out(const at::Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
-
-/// What sums of numbers of this type are kept in.
-inline at::ScalarType sum_type(at::ScalarType type) {
-  return type == at::kBFloat16 ? at::kFloat : type;
-}
 
 }  // namespace moesaic::ops

@@ -26,7 +26,8 @@ using kernels::ExpertRows;
 /// Where LibTorch's grouped product neither copies nor asks the host: see its rules on dtypes,
 /// sizes and addresses.
 bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
-  if (rows.scalar_type() != at::kBFloat16 || rows.size(0) == 0 || experts > 1023) return false;
+  if (rows.scalar_type() != at::kBFloat16 || rows.size(0) == 0 || experts < 1 || experts > 1023)
+    return false;
   if (rows.size(1) % 8 != 0 || w1.size(2) % 8 != 0 || w1.size(2) == 0) return false;
   int major = 0;
   C10_CUDA_CHECK(

@@ -86,7 +86,7 @@ struct ActivationGradient {
   MOESAIC_INLINE void apply(int32_t, int64_t row, int64_t column, Sum<T> (&sums)[Count]) const {
     const int64_t place = row * columns + column;
     const Piece<T, Count> seen = read<T, Count>(hidden + place);
-    Sum<T> values[Count];
+    Sum<T> values[Count] = {};
     with_activation(kind, [&](auto constant) {
       MOESAIC_UNROLL
       for (int c = 0; c < Count; ++c) {

@@ -79,7 +79,8 @@ struct PlacePrefix {
   }
   /// A border that accepts everything that begins like this or comes before it.
   MOESAIC_INLINE Border border(const PlaceDigits& digits) const {
-    return {~key_mask | key, digits.first_token + ((~token_mask & INT32_MAX) | token)};
+    const int64_t meant = (int64_t{1} << (digits.token_digits * kDigitBits)) - 1;
+    return {~key_mask | key, digits.first_token + ((~token_mask & meant) | token)};
   }
 };
 

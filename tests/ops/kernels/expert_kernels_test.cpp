@@ -55,7 +55,7 @@ Tensor wide(const Tensor& tensor) {
 /// A routing with tokens of several rows, of none, and rows that are not used.
 Routing some_routing(at::ScalarType gates) {
   const Tensor logits = randn({70, 6}, 1, gates);
-  return route_token_choice(logits, {.k = 3, .capacity_factor = 0.9, .kept = {0, 2, 5}});
+  return route_token_choice(logits, {.k = 3, .kept = {0, 2, 5}});
 }
 
 template <class T, int Count>

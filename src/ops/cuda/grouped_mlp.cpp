@@ -23,6 +23,9 @@ using at::Tensor;
 using kernels::Act;
 using kernels::ExpertRows;
 
+static_assert(static_cast<int>(Activation::relu) == static_cast<int>(Act::relu) &&
+              static_cast<int>(Activation::gelu_tanh) == static_cast<int>(Act::gelu_tanh));
+
 /// Where LibTorch's grouped product neither copies nor asks the host: see its rules on dtypes,
 /// sizes and addresses.
 bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {

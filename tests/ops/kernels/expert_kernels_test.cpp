@@ -87,7 +87,7 @@ void expect_moves(int64_t width) {
                  token_blocks, kMoveThreads, 0, order);
     expect_close(wide(y), combine(wide(rows), exact), TypeOf<T>::tolerance);
 
-    Tensor leaf = wide(rows).set_requires_grad(true);
+    Tensor leaf = wide(rows).detach().clone().set_requires_grad(true);
     exact.gate = wide(routing.gate).detach().set_requires_grad(true);
     combine(leaf, exact).backward(wide(grad));
     const Tensor grad_rows = torch::empty({bound, width}, type);
@@ -237,7 +237,7 @@ void expect_products(const Problem<T>& p, Order order) {
 
   std::vector<Tensor> leaves;
   for (const Tensor* leaf : {&p.rows, &p.w1, &p.b1, &p.w2, &p.b2}) {
-    leaves.push_back(wide(*leaf).set_requires_grad(true));
+    leaves.push_back(wide(*leaf).clone().set_requires_grad(true));
   }
   std::vector<Tensor> parts;
   for (int32_t e = 0; e < kExperts; ++e) {

@@ -206,7 +206,7 @@ struct FindExpertBorders {
       border.last = select_border(
           block, block.template shared<char>(0), size, static_cast<int32_t>(count),
           PlaceDigits::of(sizeof(Scalar), begin, size), [](int64_t) { return true; },
-          [&](int64_t i) { return QueuePlace::of(own[i], begin + i); });
+          [&](int64_t i) { return QueueEntry::of(own[i], begin + i); });
     }
     border.sum = softmax_sum(block, part, own, begin, size, border);
     block.each([&](int thread) {
@@ -244,7 +244,7 @@ struct FindExpertBorders {
     block.each([&](int thread) {
       Scalar sum = 0;
       for (int64_t i = thread; i < size; i += block.threads()) {
-        if (all || border.last.accepts(QueuePlace::of(own[i], begin + i))) {
+        if (all || border.last.accepts(QueueEntry::of(own[i], begin + i))) {
           sum += softmax_exp(own[i] - border.top);
         }
       }
@@ -269,7 +269,7 @@ struct ExpertChoiceRule {
     return scores[slot * cut.tokens + token];
   }
   MOESAIC_INLINE bool selects(int64_t token, int32_t slot) const {
-    return border(token, slot).last.accepts(QueuePlace::of(score(token, slot), token));
+    return border(token, slot).last.accepts(QueueEntry::of(score(token, slot), token));
   }
   MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
     const ExpertBorder<Scalar>& at = border(token, slot);

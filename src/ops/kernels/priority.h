@@ -17,7 +17,7 @@ struct QueueBorder {
   Border last;
   int32_t rank, room;
 
-  MOESAIC_INLINE bool fits(int32_t of_rank, const QueuePlace& place) const {
+  MOESAIC_INLINE bool fits(int32_t of_rank, const QueueEntry& place) const {
     return of_rank < rank || (of_rank == rank && room > 0 && last.accepts(place));
   }
 };
@@ -46,7 +46,7 @@ struct FindQueueBorders {
       border.last = select_border(
           block, block.template shared<char>(0), size, border.room, digits,
           [&](int64_t i) { return slot[(begin + i) * queues.k + border.rank] == expert; },
-          [&](int64_t i) { return QueuePlace::of(gate[(begin + i) * queues.k], begin + i); });
+          [&](int64_t i) { return QueueEntry::of(gate[(begin + i) * queues.k], begin + i); });
     }
     block.each([&](int thread) {
       if (thread == 0) borders[block.index()] = border;
@@ -93,7 +93,7 @@ struct MarkByPriority {
     block.each([&](int thread) {
       const int64_t token = begin + thread;
       if (token >= end) return;
-      const QueuePlace place = QueuePlace::of(gate[token * queues.k], token);
+      const QueueEntry place = QueueEntry::of(gate[token * queues.k], token);
       for (int32_t rank = 0; rank < queues.k; ++rank) {
         int32_t& expert = slot[token * queues.k + rank];
         if (expert < 0) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selection by radix: of many candidates the n-th in a queue that is ordered by falling value,
-// earlier tokens first where values are equal (QueuePlace of ../route_math.h). A block looks at
+// earlier tokens first where values are equal (QueueEntry of ../route_math.h). A block looks at
 // eight bits of all candidates at a time and never sorts.
 #pragma once
 
@@ -16,13 +16,28 @@ constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kSelectThreads = 1024;
 
+/// A place in such a queue; the key is the complement of the value's order_key, which fills the
+/// lower half only where values are float.
+struct QueueEntry {
+  uint64_t key;
+  int64_t token;
+
+  template <class Scalar>
+  static MOESAIC_INLINE QueueEntry of(Scalar value, int64_t token) {
+    return {~static_cast<uint64_t>(order_key(value)), token};
+  }
+  MOESAIC_INLINE bool operator<(const QueueEntry& other) const {
+    return key < other.key || (key == other.key && token < other.token);
+  }
+};
+
 /// The last place that is still accepted.
 struct Border {
   uint64_t key;
   int64_t token;
 
   static MOESAIC_INLINE Border everything() { return {~uint64_t{0}, INT64_MAX}; }
-  MOESAIC_INLINE bool accepts(const QueuePlace& place) const {
+  MOESAIC_INLINE bool accepts(const QueueEntry& place) const {
     return place.key < key || (place.key == key && place.token <= token);
   }
 };
@@ -49,7 +64,7 @@ struct PlaceDigits {
     return {key_bytes, digits, first};
   }
   MOESAIC_INLINE int count() const { return key_digits + token_digits; }
-  MOESAIC_INLINE int at(const QueuePlace& place, int digit) const {
+  MOESAIC_INLINE int at(const QueueEntry& place, int digit) const {
     const bool in_key = digit < key_digits;
     const uint64_t word = in_key ? place.key : static_cast<uint64_t>(place.token - first_token);
     const int from_low = in_key ? key_digits - 1 - digit : key_digits + token_digits - 1 - digit;
@@ -62,7 +77,7 @@ struct PlacePrefix {
   uint64_t key, key_mask;
   int64_t token, token_mask;  // relative to the first token
 
-  MOESAIC_INLINE bool matches(const QueuePlace& place, int64_t first) const {
+  MOESAIC_INLINE bool matches(const QueueEntry& place, int64_t first) const {
     return (place.key & key_mask) == key && ((place.token - first) & token_mask) == token;
   }
   MOESAIC_INLINE void append(const PlaceDigits& digits, int digit, int found) {
@@ -101,7 +116,7 @@ MOESAIC_INLINE Border select_border(Block& block, char* shared, int64_t count, i
     block.each([&](int thread) {
       for (int64_t i = thread; i < count; i += block.threads()) {
         if (!candidate(i)) continue;
-        const QueuePlace at = place(i);
+        const QueueEntry at = place(i);
         if (prefix.matches(at, digits.first_token)) block.add(histogram + digits.at(at, digit), 1);
       }
     });

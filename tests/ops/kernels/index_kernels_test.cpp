@@ -93,7 +93,7 @@ struct SelectOnce {
     *border = select_border(
         block, block.template shared<char>(0), count, rank,
         PlaceDigits::of(sizeof(Scalar), first, count), [&](int64_t i) { return candidate(i); },
-        [&](int64_t i) { return QueuePlace::of((*values)[i], first + i); });
+        [&](int64_t i) { return QueueEntry::of((*values)[i], first + i); });
   }
 };
 
@@ -104,12 +104,12 @@ void expect_selection(std::mt19937& random, size_t count, int distinct, int64_t 
     value = static_cast<Scalar>(static_cast<int>(random() % distinct) - distinct / 2) / Scalar(3);
     if (value == 0 && random() % 2 == 0) value = -value;  // both zeros are one value
   }
-  std::vector<QueuePlace> queue;
+  std::vector<QueueEntry> queue;
   Border border{};
   SelectOnce<Scalar> kernel{&values, first, 0, &border};
   for (size_t i = 0; i < count; ++i) {
     const auto at = static_cast<int64_t>(i);
-    if (kernel.candidate(at)) queue.push_back(QueuePlace::of(values[i], first + at));
+    if (kernel.candidate(at)) queue.push_back(QueueEntry::of(values[i], first + at));
   }
   std::sort(queue.begin(), queue.end());
   const size_t step = std::max<size_t>(1, queue.size() / 7);

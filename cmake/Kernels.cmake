@@ -12,6 +12,7 @@ set_target_properties(moesaic_kernels PROPERTIES
 foreach(code ${MOESAIC_GPU_CODE})
   target_compile_options(moesaic_kernels PRIVATE "SHELL:-gencode ${code}")
 endforeach()
+target_include_directories(moesaic_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(moesaic_kernels PRIVATE -Xcompiler=-Wall,-Wextra)
 if(MOESAIC_WERROR)
   target_compile_options(moesaic_kernels PRIVATE "SHELL:-Werror all-warnings")

@@ -7,9 +7,14 @@ if(MOESAIC_WERROR)
   target_compile_options(moesaic_options INTERFACE -Werror)
 endif()
 if(MOESAIC_SANITIZE)
+  # Instrumented code misleads the warning of uninitialised variables.
   target_compile_options(moesaic_options INTERFACE
-    -fsanitize=${MOESAIC_SANITIZE} -fno-omit-frame-pointer)
+    -fsanitize=${MOESAIC_SANITIZE} -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   target_link_options(moesaic_options INTERFACE -fsanitize=${MOESAIC_SANITIZE})
+endif()
+if(CMAKE_UNITY_BUILD)
+  # Sources look like headers there, whose private types would be a mistake.
+  target_compile_options(moesaic_options INTERFACE -Wno-subobject-linkage)
 endif()
 
 # LibTorch's headers take some ten seconds of every file. A unity build (presets release, cuda, cpu-only and asan)
@@ -17,8 +22,6 @@ endif()
 function(moesaic_heavy_headers target)
   if(CMAKE_UNITY_BUILD)
     set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
-    # Sources look like headers there, whose private types would be a mistake.
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   else()
     target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
     target_precompile_headers(${target} PRIVATE ${ARGN})

@@ -36,7 +36,7 @@ class Report {
 
 void check_operators(Report& report) {
   int missing = 0;
-  for (const char* name : {"route_token_choice", "dispatch", "grouped_mlp", "combine"}) {
+  for (const char* name : {"route_token_choice", "dispatch", "grouped_mlp", "combine", "routed_mlp"}) {
     const bool here =
         c10::Dispatcher::singleton().findSchema({std::string("moesaic::") + name, ""}).has_value();
     missing += here ? 0 : 1;

@@ -27,7 +27,7 @@ int run(int argc, char** argv) {
   namespace tools = moesaic::tools;
   for (const auto add : {tools::add_train, tools::add_eval, tools::add_predict, tools::add_prune,
                          tools::add_export, tools::add_inspect, tools::add_data, tools::add_list,
-                         tools::add_reproduce, tools::add_doctor}) {
+                         tools::add_reproduce, tools::add_bench, tools::add_doctor}) {
     add(app, exit_code);
   }
   try {

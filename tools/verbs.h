@@ -17,6 +17,7 @@ void add_inspect(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_reproduce(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 
 }  // namespace moesaic::tools

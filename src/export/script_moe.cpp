@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
+
 #include "moesaic/base/error.h"
 #include "script_module.h"
 
@@ -24,12 +26,12 @@ def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
                                  self.w2.unbind(0), self.b2.unbind(0)):
         if x.size(0) > 0:
             hidden = torch.addmm(b1, x, w1)
-            outputs.append(torch.addmm(b2, torch.{activation}, w2))
+            outputs.append(torch.addmm(b2, {activation}, w2))
     return torch.cat(outputs)
 
 def all_at_once(self, rows: Tensor) -> Tensor:
     hidden = torch.baddbmm(self.b1.unsqueeze(1), rows, self.w1)
-    return torch.baddbmm(self.b2.unsqueeze(1), torch.{activation}, self.w2)
+    return torch.baddbmm(self.b2.unsqueeze(1), {activation}, self.w2)
 )";
 
 // has_room(choice [T, k]) -> bool [T, k]. A queue holds all first choices before the second ones,
@@ -140,9 +142,18 @@ Module make_router(const Unit& unit, const nn::RouterImpl& from) {
   return make_module(unit, "Router", from, {}, kRouter);
 }
 
+// In the order of Activation.
+constexpr std::array<const char*, kActivationNames.size()> kActivations = {
+    "torch.relu(hidden)",
+    "torch.gelu(hidden, approximate=\"tanh\")",
+    "torch.gelu(hidden)",
+    "(hidden * hidden * hidden)",
+    "(hidden)",
+    "torch.celu(hidden)",
+    "torch.tanh(hidden)"};
+
 Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
-  const bool relu = from.options().activation == Activation::relu;
-  const char* activation = relu ? "relu(hidden)" : "gelu(hidden, approximate=\"tanh\")";
+  const char* activation = kActivations.at(static_cast<size_t>(from.options().activation));
   return make_module(unit, "Experts", from, {},
                      fmt::format(kExperts, fmt::arg("activation", activation)));
 }

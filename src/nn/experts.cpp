@@ -17,8 +17,8 @@ ExpertsImpl::ExpertsImpl(ExpertsOptions options, at::Generator generator) : opti
   xavier_uniform(w2, generator);
 }
 
-at::Tensor ExpertsImpl::forward(const at::Tensor& rows_Ad, const at::Tensor& offsets_K) const {
-  return grouped_mlp(rows_Ad, offsets_K, {w1, b1, w2, b2}, options_.activation);
+at::Tensor ExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing) const {
+  return routed_mlp(x_Td, routing, {w1, b1, w2, b2}, options_.activation);
 }
 
 void ExpertsImpl::keep(const std::vector<int64_t>& slots) {

@@ -8,8 +8,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/combine.h"
-#include "moesaic/ops/dispatch.h"
 
 namespace moesaic::nn {
 
@@ -31,9 +29,7 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
 MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td) const {
   const at::Tensor logits_TE = router->logits(x_Td);
   const Routing routing = router->route(logits_TE);
-  const at::Tensor rows_Ad = dispatch(x_Td, routing);
-  const at::Tensor y_Td = combine(experts->forward(rows_Ad, routing.offsets), routing);
-  return {y_Td, logits_TE, routing};
+  return {experts->forward(x_Td, routing), logits_TE, routing};
 }
 
 std::vector<int64_t> MoELayerImpl::kept() const {

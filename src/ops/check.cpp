@@ -45,20 +45,10 @@ void check_floating(const char* op, const char* name, const at::Tensor& tensor) 
   }
 }
 
-void check_rows_type(const char* op, const char* name, const at::Tensor& tensor) {
+void check_values(const char* op, const char* name, const at::Tensor& tensor) {
   const auto type = tensor.scalar_type();
-  if (type == at::kBFloat16 && !tensor.is_cpu()) return;
-  if (type != at::kFloat && type != at::kDouble) {
-    fail("{}: {} must be float32 or float64, or bfloat16 on a GPU, found {}{}", op, name,
-         c10::toString(type), tensor.is_cpu() ? " on the CPU" : "");
-  }
-}
-
-void check_gate_type(const char* op, const at::Tensor& gate, const at::Tensor& rows) {
-  const auto wanted = rows.scalar_type() == at::kBFloat16 ? at::kFloat : rows.scalar_type();
-  if (gate.scalar_type() != wanted) {
-    fail("{}: gate must be {} beside rows of {}, found {}", op, c10::toString(wanted),
-         c10::toString(rows.scalar_type()), c10::toString(gate.scalar_type()));
+  if (type != at::kBFloat16 && type != at::kFloat && type != at::kDouble) {
+    fail("{}: {} must be bfloat16, float32 or float64, found {}", op, name, c10::toString(type));
   }
 }
 
@@ -74,6 +64,11 @@ void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor
     fail("{}: {} must be {}, found {}", op, name, c10::toString(like.scalar_type()),
          c10::toString(tensor.scalar_type()));
   }
+}
+
+void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows) {
+  const bool wider = rows.scalar_type() == at::kBFloat16 && gate.scalar_type() == at::kFloat;
+  if (!wider) check_same_dtype(op, "gate", gate, rows);
 }
 
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,

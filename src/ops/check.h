@@ -15,14 +15,14 @@ namespace moesaic::ops {
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
                  std::initializer_list<int64_t> shape);
 void check_floating(const char* op, const char* name, const at::Tensor& tensor);
-/// Rows and weights: as above, and bfloat16 where a GPU computes.
-void check_rows_type(const char* op, const char* name, const at::Tensor& tensor);
-/// Gates have the dtype of the rows, float32 beside bfloat16.
-void check_gate_type(const char* op, const at::Tensor& gate, const at::Tensor& rows);
+/// As check_floating, bfloat16 too.
+void check_values(const char* op, const char* name, const at::Tensor& tensor);
 void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like);
 
+/// Gates have the dtype of the rows; beside rows of bfloat16 they may be float32.
+void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
                        const at::Tensor& like);
 /// Experts that are computed: `kept`, or all where it is empty. Throws unless ascending and below
@@ -65,5 +65,13 @@ void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, cons
 void check_grouped_mlp(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
                        const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
                        int64_t activation);
+
+void check_grouped_mlp_backward(const at::Tensor& grad, const at::Tensor& rows,
+                                const at::Tensor& offsets, const at::Tensor& hidden,
+                                const at::Tensor& w1, const at::Tensor& w2, int64_t activation);
+void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
+                      const at::Tensor& gate, const at::Tensor& token_offsets,
+                      const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
+                      const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
 
 }  // namespace moesaic::ops

@@ -53,8 +53,8 @@ void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Ten
   constexpr const char* kOp = "combine";
   check_shape(kOp, "gate", gate, {-1});
   check_shape(kOp, "rows", rows, {gate.size(0), -1});
-  check_rows_type(kOp, "rows", rows);
-  check_gate_type(kOp, gate, rows);
+  check_values(kOp, "rows", rows);
+  check_gate(kOp, gate, rows);
   check_same_device(kOp, "gate", gate, rows);
   for (const auto* index : {&token_offsets, &token_row}) {
     check_shape(kOp, "each index of the routing", *index, {-1});

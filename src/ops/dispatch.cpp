@@ -56,7 +56,7 @@ void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Te
   if (offsets.size(0) < 1) fail("dispatch: offsets must not be empty");
   if (token_offsets.size(0) < 1) fail("dispatch: token_offsets must not be empty");
   check_shape(kOp, "x", x, {token_offsets.size(0) - 1, -1});
-  check_rows_type(kOp, "x", x);
+  check_values(kOp, "x", x);
   check_shape(kOp, "token_row", token_row, {token.size(0)});
   check_offsets(kOp, "offsets", offsets, token.size(0));
   check_values_between(kOp, "token", token, 0, std::max<int64_t>(x.size(0), 1));
@@ -74,7 +74,7 @@ void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& toke
   }
   if (token_offsets.size(0) < 1) fail("dispatch_backward: token_offsets must not be empty");
   check_shape(kOp, "grad_rows", grad_rows, {token_row.size(0), -1});
-  check_rows_type(kOp, "grad_rows", grad_rows);
+  check_values(kOp, "grad_rows", grad_rows);
   check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
   check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(grad_rows.size(0), 1));
 }

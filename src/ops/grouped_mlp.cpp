@@ -3,6 +3,8 @@
 // its siblings.
 #include "moesaic/ops/grouped_mlp.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -60,7 +62,7 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
                        const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", rows, {-1, -1});
-  check_rows_type(kOp, "rows", rows);
+  check_values(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
   if (offsets.size(0) < 1) fail("grouped_mlp: offsets must not be empty");
@@ -73,9 +75,24 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
   check_shape(kOp, "w2", w2, {experts, hidden, width});
   check_shape(kOp, "b2", b2, {experts, width});
   for (const Tensor* weight : {&w1, &b1, &w2, &b2}) check_same_dtype(kOp, "weights", *weight, rows);
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::gelu_tanh)) {
-    fail("grouped_mlp: activation {} is unknown; choose 0 (relu) or 1 (gelu_tanh)", activation);
+  if (activation < 0 || activation >= static_cast<int64_t>(kActivationNames.size())) {
+    fail("grouped_mlp: activation {} is unknown; choose 0 to {} ({})", activation,
+         kActivationNames.size() - 1, fmt::join(kActivationNames, ", "));
   }
+}
+
+void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
+                                const Tensor& hidden, const Tensor& w1, const Tensor& w2,
+                                int64_t activation) {
+  constexpr const char* kOp = "grouped_mlp_backward";
+  check_shape(kOp, "w1", w1, {-1, -1, -1});
+  check_shape(kOp, "w2", w2, {-1, -1, -1});
+  check_grouped_mlp(rows, offsets, w1, at::empty({w1.size(0), w1.size(2)}, w1.options()), w2,
+                    at::empty({w2.size(0), w2.size(2)}, w2.options()), activation);
+  check_shape(kOp, "grad", grad, {rows.size(0), rows.size(1)});
+  check_same_dtype(kOp, "grad", grad, rows);
+  check_shape(kOp, "hidden", hidden, {rows.size(0), w1.size(2)});
+  check_same_dtype(kOp, "hidden", hidden, rows);
 }
 
 namespace {
@@ -88,8 +105,10 @@ ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Ten
           at::empty({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options())};
 }
 
-BackwardTensors backward_meta(const Tensor&, const Tensor& rows, const Tensor&, const Tensor&,
-                              const Tensor& w1, const Tensor& w2, int64_t) {
+BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
+                              const Tensor& hidden, const Tensor& w1, const Tensor& w2,
+                              int64_t activation) {
+  check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, w2, activation);
   return {at::empty_like(rows), at::empty_like(w1),
           at::empty({w1.size(0), w1.size(2)}, w1.options()), at::empty_like(w2),
           at::empty({w2.size(0), w2.size(2)}, w2.options())};
@@ -145,9 +164,10 @@ bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
 }  // namespace ops
 
 Activation activation_from_name(std::string_view name) {
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu_tanh") return Activation::gelu_tanh;
-  const std::vector<std::string> names = {"relu", "gelu_tanh"};
+  for (size_t i = 0; i < kActivationNames.size(); ++i) {
+    if (name == kActivationNames[i]) return static_cast<Activation>(i);
+  }
+  const std::vector<std::string> names(kActivationNames.begin(), kActivationNames.end());
   fail_usage("unknown activation '{}'; {}", name, did_you_mean(name, names));
 }
 

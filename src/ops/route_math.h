@@ -64,18 +64,24 @@ MOESAIC_HD inline uint64_t order_key(double x) {
 }
 
 /// A place in a queue that is ordered by falling value, earlier tokens first where values are
-/// equal.
-struct QueuePlace {
-  uint64_t key;  ///< complement of the value's order_key
-  int64_t token;
+/// equal: places are compared with <. Tokens are below 2^32.
+MOESAIC_HD inline uint64_t queue_place(float value, int64_t token) {
+  return static_cast<uint64_t>(~order_key(value)) << 32 | static_cast<uint32_t>(token);
+}
 
-  template <class Scalar>
-  MOESAIC_HD static QueuePlace of(Scalar value, int64_t token) {
-    return {~static_cast<uint64_t>(order_key(value)), token};
-  }
-  MOESAIC_HD bool operator<(const QueuePlace& other) const {
+struct WideQueuePlace {
+  uint64_t key, token;
+
+  MOESAIC_HD bool operator<(const WideQueuePlace& other) const {
     return key < other.key || (key == other.key && token < other.token);
   }
 };
+
+MOESAIC_HD inline WideQueuePlace queue_place(double value, int64_t token) {
+  return {~order_key(value), static_cast<uint64_t>(token)};
+}
+
+template <class Scalar>
+using QueuePlace = decltype(queue_place(Scalar(), 0));
 
 }  // namespace moesaic::ops

@@ -29,7 +29,9 @@ TEST(Combine, IsTheGatedSumAndZeroForTokensWithoutAnExpert) {
   const at::Tensor y = combine(rows, routing);
   expect_close(y, wanted, 1e-14);
   for (int64_t t = 0; t < 50; ++t) {
-    if (!touched[t]) { EXPECT_EQ(y[t].abs().sum().item<double>(), 0.0); }
+    if (!touched[t]) {
+      EXPECT_EQ(y[t].abs().sum().item<double>(), 0.0);
+    }
   }
 }
 

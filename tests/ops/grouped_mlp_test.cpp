@@ -22,8 +22,29 @@ ExpertWeights random_weights(int64_t experts, int64_t width, int64_t hidden, at:
 }
 
 double activate(double x, Activation activation) {
-  if (activation == Activation::relu) return x > 0 ? x : 0;
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  switch (activation) {
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::cubic:
+      return x * x * x;
+    case Activation::identity:
+      return x;
+    case Activation::celu:
+      return x > 0 ? x : std::expm1(x);
+    case Activation::tanh:
+      return std::tanh(x);
+  }
+  return NAN;
+}
+
+std::vector<Activation> all_activations() {
+  std::vector<Activation> all;
+  for (const auto name : kActivationNames) all.push_back(activation_from_name(name));
+  return all;
 }
 
 /// Plain loops over doubles.
@@ -57,7 +78,7 @@ at::Tensor index(const std::vector<int32_t>& offsets) {
 
 TEST(GroupedMlp, EqualsPlainLoopsWithEmptyAndLargeExpertsAndUnusedRows) {
   const std::vector<int32_t> offsets = {0, 0, 300, 300, 301, 310};
-  for (const auto activation : {Activation::relu, Activation::gelu_tanh}) {
+  for (const auto activation : all_activations()) {
     for (const auto type : {torch::kFloat, torch::kDouble}) {
       const at::Tensor rows = randn({320, 7}, 1, type);
       const ExpertWeights weights = random_weights(5, 7, 19, type);
@@ -83,7 +104,7 @@ TEST(GroupedMlp, GeluIsExactOverItsWholeRange) {
 
 TEST(GroupedMlp, GradientsEqualFiniteDifferences) {
   const at::Tensor offsets = index({0, 3, 3, 5});
-  for (const auto activation : {Activation::relu, Activation::gelu_tanh}) {
+  for (const auto activation : all_activations()) {
     const ExpertWeights w = random_weights(3, 4, 6, torch::kDouble);
     std::vector<at::Tensor> inputs = {randn({7, 4}, 5), w.w1, w.b1, w.w2, w.b2};
     for (auto& input : inputs) input.set_requires_grad(true);
@@ -105,6 +126,92 @@ TEST(GroupedMlp, AnExpertWithoutRowsGetsExactlyZeroGradients) {
     EXPECT_EQ(tensor->grad()[0].abs().sum().item<double>(), 0.0);
     EXPECT_GT(tensor->grad()[1].abs().sum().item<double>(), 0.0);
   }
+}
+
+TEST(GroupedMlp, WideLayersEqualPlainLoops) {
+  // More than one block of rows, one stretch of the hidden width, and partial panels of both.
+  const std::vector<int32_t> offsets = {0, 270, 275};
+  const at::Tensor rows = randn({275, 35}, 1, torch::kFloat);
+  const ExpertWeights w = random_weights(2, 35, 801, torch::kFloat);
+  expect_close(grouped_mlp(rows, index(offsets), w, Activation::gelu),
+               reference(rows, offsets, w, Activation::gelu), 5e-6);
+}
+
+TEST(GroupedMlp, WideGradientsEqualThoseOfAutograd) {
+  const ExpertWeights w = random_weights(1, 35, 801, torch::kDouble);
+  std::vector<at::Tensor> inputs = {randn({270, 35}, 5), w.w1, w.b1, w.w2, w.b2};
+  for (auto& input : inputs) input.set_requires_grad(true);
+  const at::Tensor weight = randn({270, 35}, 8);
+  (grouped_mlp(inputs[0], index({0, 270}), {inputs[1], inputs[2], inputs[3], inputs[4]},
+               Activation::tanh) *
+   weight)
+      .sum()
+      .backward();
+  std::vector<at::Tensor> gradients;
+  for (auto& input : inputs) {
+    gradients.push_back(input.grad());
+    input.mutable_grad() = at::Tensor();
+  }
+  const at::Tensor hidden = torch::tanh(torch::mm(inputs[0], inputs[1][0]) + inputs[2][0]);
+  ((torch::mm(hidden, inputs[3][0]) + inputs[4][0]) * weight).sum().backward();
+  for (size_t i = 0; i < inputs.size(); ++i) expect_close(gradients[i], inputs[i].grad(), 1e-12);
+}
+
+TEST(GroupedMlp, WeightsMayLieTurnedOverOrScattered) {
+  const ExpertWeights w = random_weights(2, 8, 40, torch::kFloat);
+  const at::Tensor rows = randn({50, 8}, 7, torch::kFloat);
+  const at::Tensor offsets = index({0, 20, 50});
+  const auto turned = [](const at::Tensor& t) {
+    return t.transpose(1, 2).contiguous().transpose(1, 2);
+  };
+  const auto scattered = [](const at::Tensor& t) { return torch::stack({t, t}, -1).select(-1, 1); };
+  const at::Tensor wanted = grouped_mlp(rows, offsets, w, Activation::gelu);
+  EXPECT_TRUE(torch::equal(
+      grouped_mlp(rows, offsets, {turned(w.w1), w.b1, turned(w.w2), w.b2}, Activation::gelu),
+      wanted));
+  EXPECT_TRUE(
+      torch::equal(grouped_mlp(scattered(rows), offsets,
+                               {scattered(w.w1), scattered(w.b1), scattered(w.w2), scattered(w.b2)},
+                               Activation::gelu),
+                   wanted));
+}
+
+TEST(GroupedMlp, Bfloat16IsCloseToFloat32ForwardsAndBackwards) {
+  const ExpertWeights w = random_weights(2, 36, 70, torch::kFloat);
+  const at::Tensor offsets = index({0, 20, 50});
+  std::vector<std::vector<at::Tensor>> results;
+  for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+    std::vector<at::Tensor> in = {randn({50, 36}, 7, torch::kFloat), w.w1, w.b1, w.w2, w.b2};
+    for (auto& tensor : in) tensor = tensor.to(type).detach().requires_grad_();
+    const at::Tensor y =
+        grouped_mlp(in[0], offsets, {in[1], in[2], in[3], in[4]}, Activation::gelu_tanh);
+    y.sum().backward();
+    results.push_back({y.detach()});
+    for (auto& tensor : in) results.back().push_back(tensor.grad());
+  }
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_EQ(results[1][i].scalar_type(), torch::kBFloat16);
+    expect_close(results[1][i], results[0][i], 2e-2);
+  }
+}
+
+TEST(GroupedMlp, ResultsDoNotDependOnThreads) {
+  const ExpertWeights w = random_weights(3, 40, 50, torch::kFloat);
+  const at::Tensor rows = randn({700, 40}, 7, torch::kFloat);
+  const at::Tensor offsets = index({0, 15, 600, 700});
+  const int threads = at::get_num_threads();
+  std::vector<at::Tensor> found;
+  for (const int count : {1, 2, 5}) {
+    at::set_num_threads(count);
+    ExpertWeights own = w;
+    own.w1 = w.w1.clone().requires_grad_();
+    const at::Tensor y = grouped_mlp(rows, offsets, own, Activation::celu);
+    y.sum().backward();
+    found.push_back(torch::cat({y.detach().flatten(), own.w1.grad().flatten()}));
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(torch::equal(found[0], found[1]));
+  EXPECT_TRUE(torch::equal(found[0], found[2]));
 }
 
 TEST(GroupedMlp, TwoRunsAreBitwiseEqual) {

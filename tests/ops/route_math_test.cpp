@@ -73,11 +73,11 @@ TEST(OrderKey, OrdersLikeTheNumbers) {
 }
 
 TEST(QueuePlace, IsByFallingValueThenByToken) {
-  EXPECT_TRUE(QueuePlace::of(2.0f, 5) < QueuePlace::of(1.0f, 0));
-  EXPECT_TRUE(QueuePlace::of(1.0f, 4) < QueuePlace::of(1.0f, 5));
-  EXPECT_FALSE(QueuePlace::of(1.0f, 5) < QueuePlace::of(1.0f, 5));
-  EXPECT_TRUE(QueuePlace::of(-0.0, 4) < QueuePlace::of(0.0, 5));
-  EXPECT_FALSE(QueuePlace::of(-1.0, 0) < QueuePlace::of(0.5, 7));
+  EXPECT_TRUE(queue_place(2.0f, 5) < queue_place(1.0f, 0));
+  EXPECT_TRUE(queue_place(1.0f, 4) < queue_place(1.0f, 5));
+  EXPECT_FALSE(queue_place(1.0f, 5) < queue_place(1.0f, 5));
+  EXPECT_TRUE(queue_place(-0.0, 4) < queue_place(0.0, 5));
+  EXPECT_FALSE(queue_place(-1.0, 0) < queue_place(0.5, 7));
 }
 
 }  // namespace

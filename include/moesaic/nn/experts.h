@@ -4,7 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
-#include "moesaic/ops/grouped_mlp.h"
+#include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::nn {
 
@@ -21,8 +21,8 @@ class ExpertsImpl : public torch::nn::Module {
  public:
   ExpertsImpl(ExpertsOptions options, at::Generator generator);
 
-  /// rows_Ad [A, d] grouped by expert, offsets_K [K + 1] -> [A, d].
-  at::Tensor forward(const at::Tensor& rows_Ad, const at::Tensor& offsets_K) const;
+  /// x_Td [T, d] -> [T, d]: dispatch, these networks, combine.
+  at::Tensor forward(const at::Tensor& x_Td, const Routing& routing) const;
 
   /// Removes all but these slots (places among the present K experts, ascending): the tensors
   /// shrink.

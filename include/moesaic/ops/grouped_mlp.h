@@ -3,14 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string_view>
+#include "moesaic/ops/activation.h"
 
 namespace moesaic {
-
-enum class Activation { relu, gelu_tanh };
-
-/// Throws Error (usage) naming the nearest activation for an unknown name.
-Activation activation_from_name(std::string_view name);
 
 /// The experts' weights, stacked; every tensor has the dtype of the rows.
 struct ExpertWeights {
@@ -23,7 +18,7 @@ struct ExpertWeights {
 /// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (the f_s of pruning paper, eq. 2,
 /// without its gate).
 ///
-/// rows_Ad: [A, d] float32 or float64, on a GPU also bfloat16; offsets_K: [K + 1] int32. Returns
+/// rows_Ad: [A, d] bfloat16, float32 or float64; offsets_K: [K + 1] int32. Returns
 /// [A, d]; rows past offsets[K] are zero. Differentiable in rows and weights; an expert without
 /// rows gets exactly zero gradients.
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,

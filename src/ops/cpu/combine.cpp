@@ -16,11 +16,17 @@
 namespace moesaic::ops {
 namespace {
 
+/// The gates in the type of the sums over such rows.
+at::Tensor sums_of(const at::Tensor& gate, const at::Tensor& rows) {
+  return gate.to(rows.scalar_type() == at::kBFloat16 ? at::kFloat : rows.scalar_type())
+      .contiguous();
+}
+
 at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
                        const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
   check_combine(rows_in, gate, token_offsets_in, token_row_in);
   const at::Tensor rows = rows_in.contiguous();
-  const at::Tensor weights = gate.contiguous();
+  const at::Tensor weights = sums_of(gate, rows);
   const at::Tensor token_offsets = token_offsets_in.contiguous();
   const at::Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
@@ -28,16 +34,17 @@ at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
   at::Tensor y = at::empty({tokens, width}, rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "combine", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, rows.scalar_type(), "combine", [&] {
     const auto* from = rows.const_data_ptr<scalar_t>();
-    const auto* weight = weights.const_data_ptr<scalar_t>();
+    const auto* weight = weights.const_data_ptr<SumOf<scalar_t>>();
     auto* to = y.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        std::fill_n(to + t * width, width, scalar_t(0));
-        for (int32_t i = begins[t]; i < begins[t + 1]; ++i) {
-          add_scaled(to + t * width, from + row_of[i] * width, weight[row_of[i]], width);
-        }
+        const int32_t* rows_of_t = row_of + begins[t];
+        weighted_sum(
+            to + t * width, width, begins[t + 1] - begins[t],
+            [&](int32_t i) { return from + rows_of_t[i] * width; },
+            [&](int32_t i) { return weight[rows_of_t[i]]; });
       }
     });
   });
@@ -54,30 +61,32 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const at::Tensor& grad_i
   const at::Tensor token_row = token_row_in.contiguous();
   const at::Tensor grad = grad_in.contiguous();
   const at::Tensor rows = rows_in.contiguous();
-  const at::Tensor gate = gate_in.contiguous();
+  const at::Tensor gate = sums_of(gate_in, rows);
   const int64_t width = rows.size(1);
   at::Tensor grad_rows = at::zeros_like(rows);
   at::Tensor grad_gate = at::zeros_like(gate);
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "combine_backward", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, rows.scalar_type(), "combine_backward", [&] {
     const auto* arriving = grad.const_data_ptr<scalar_t>();
     const auto* from = rows.const_data_ptr<scalar_t>();
-    const auto* weight = gate.const_data_ptr<scalar_t>();
+    const auto* weight = gate.const_data_ptr<SumOf<scalar_t>>();
     auto* to = grad_rows.mutable_data_ptr<scalar_t>();
-    auto* to_gate = grad_gate.mutable_data_ptr<scalar_t>();
+    auto* to_gate = grad_gate.mutable_data_ptr<SumOf<scalar_t>>();
     // Every row belongs to one token, so tokens can be shared out among threads.
     at::parallel_for(0, token_offsets.size(0) - 1, kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         for (int32_t i = begins[t]; i < begins[t + 1]; ++i) {
           const int64_t row = row_of[i];
-          add_scaled(to + row * width, arriving + t * width, weight[row], width);
+          weighted_sum(
+              to + row * width, width, 1, [&](int32_t) { return arriving + t * width; },
+              [&](int32_t) { return weight[row]; });
           to_gate[row] = dot(arriving + t * width, from + row * width, width);
         }
       }
     });
   });
-  return {grad_rows, grad_gate};
+  return {grad_rows, grad_gate.to(gate_in.scalar_type())};
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {

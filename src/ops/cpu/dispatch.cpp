@@ -28,7 +28,7 @@ at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
   const int64_t filled =
       x.size(0) == 0 ? 0 : offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
   const auto* token_of = token.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "dispatch", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "dispatch", [&] {
     const auto* from = x.const_data_ptr<scalar_t>();
     auto* to = rows.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, bound, kRowsPerTask, [&](int64_t begin, int64_t end) {
@@ -55,15 +55,15 @@ at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& to
   at::Tensor grad_x = at::empty({tokens, width}, grad_rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES(grad_rows.scalar_type(), "dispatch_backward", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, grad_rows.scalar_type(), "dispatch_backward", [&] {
     const auto* from = grad_rows.const_data_ptr<scalar_t>();
     auto* to = grad_x.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        std::fill_n(to + t * width, width, scalar_t(0));
-        for (int32_t i = begins[t]; i < begins[t + 1]; ++i) {
-          add_scaled(to + t * width, from + row_of[i] * width, scalar_t(1), width);
-        }
+        const int32_t* rows = row_of + begins[t];
+        weighted_sum(
+            to + t * width, width, begins[t + 1] - begins[t],
+            [&](int32_t i) { return from + rows[i] * width; }, [](int32_t) { return 1; });
       }
     });
   });

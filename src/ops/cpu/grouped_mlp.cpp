@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each task takes a block of one expert's rows through both products, so that the hidden panel
-// stays in cache and inference never writes [A, m]. Tasks are equal in size, hence a contiguous
-// split over threads is balanced.
+// Every thread takes its share of the rows through both products (mlp_layer.h); inference never
+// writes [A, m]. The weights' gradients sum over all rows of an expert: there the threads share out
+// the panels of the gradients instead.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -21,154 +15,207 @@
 #include <vector>
 
 #include "../check.h"
-#include "activation.h"
+#include "mlp_layer.h"
+#include "mlp_layer_bfloat16.h"
 
 namespace moesaic::ops {
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t kPanelRows = 128;
-
-struct Panel {
-  int64_t expert, begin, end;
-};
-
-std::vector<Panel> panels(const Tensor& offsets) {
-  const auto* begins = offsets.const_data_ptr<int32_t>();
-  std::vector<Panel> list;
-  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    const int64_t rows = begins[e + 1] - begins[e];
-    const int64_t count = (rows + kPanelRows - 1) / kPanelRows;
-    for (int64_t i = 0; i < count; ++i) {
-      list.push_back({e, begins[e] + rows * i / count, begins[e] + rows * (i + 1) / count});
-    }
-  }
-  return list;
-}
-
 int64_t filled_rows(const Tensor& offsets) {
   return offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
 }
 
-struct Weights {
-  Tensor w1, b1, w2, b2;
+/// One panel of one expert's gradient of a weight: left^T right over the expert's rows.
+template <class Scalar>
+struct GradientPanel {
+  const Scalar *left, *right;  // [rows, p], [rows, q]
+  Scalar *gradient, *sums;     // [p, q], and the sums over `right`'s rows [q]
+  int64_t rows, p, q, column;
+  Prefetch next;
+
+  int64_t work() const { return (rows + 4) * p; }
+
+  PanelSource<Scalar> source(const TileKernels<Scalar>& kernels) const {
+    return {right + column, q, rows, std::min(kernels.columns, q - column), false};
+  }
+
+  void compute(const TileKernels<Scalar>& kernels, Scalar* packed) const {
+    const PanelSource<Scalar> panel = source(kernels);
+    kernels.pack(panel, packed, sums == nullptr ? nullptr : sums + column);
+    kernels.multiply({p, rows, panel.columns, left, p, true, packed, nullptr, gradient + column, q,
+                      false, true, next});
+  }
 };
-
-/// One panel: hidden = x W1 + b1 (left in `hidden`), y = act(hidden) W2 + b2.
-void forward_panel(const Panel& panel, const Tensor& rows, const Weights& weights,
-                   Activation activation, Tensor& hidden, Tensor& active, Tensor& y) {
-  const int64_t count = panel.end - panel.begin;
-  Tensor h = hidden.narrow(0, 0, count);
-  Tensor a = active.narrow(0, 0, count);
-  Tensor out = y.narrow(0, panel.begin, count);
-  at::mm_out(h, rows.narrow(0, panel.begin, count), weights.w1.select(0, panel.expert));
-  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "grouped_mlp", [&] {
-    bias_activation<scalar_t>(activation, h.mutable_data_ptr<scalar_t>(),
-                              weights.b1.select(0, panel.expert).const_data_ptr<scalar_t>(),
-                              a.mutable_data_ptr<scalar_t>(), count, h.size(1));
-  });
-  at::addmm_out(out, weights.b2.select(0, panel.expert), a, weights.w2.select(0, panel.expert));
-}
-
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
-                                       const Tensor& w1, const Tensor& b1, const Tensor& w2,
-                                       const Tensor& b2, int64_t activation, bool keep_hidden) {
-  check_grouped_mlp(rows_in, offsets, w1, b1, w2, b2, activation);
-  const Tensor rows = rows_in.contiguous();
-  const Weights weights{w1, b1.contiguous(), w2, b2};
-  const int64_t width = w1.size(2);
-  Tensor y = at::empty_like(rows);
-  Tensor hidden = at::empty({keep_hidden ? rows.size(0) : 0, width}, rows.options());
-  const std::vector<Panel> list = panels(offsets);
-  at::parallel_for(0, static_cast<int64_t>(list.size()), 1, [&](int64_t begin, int64_t end) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    Tensor active = at::empty({kPanelRows, width}, rows.options());
-    for (int64_t i = begin; i < end; ++i) {
-      const Panel& panel = list[i];
-      Tensor into = keep_hidden ? hidden.narrow(0, panel.begin, panel.end - panel.begin) : active;
-      forward_panel(panel, rows, weights, static_cast<Activation>(activation), into, active, y);
-    }
-  });
-  y.slice(0, filled_rows(offsets)).zero_();
-  return {y, hidden};
-}
 
 struct Gradients {
   Tensor rows, w1, b1, w2, b2;
 };
 
-/// Turns hidden into act(hidden) and gives d loss / d hidden, panel by panel.
-void backward_hidden(const std::vector<Panel>& list, const Tensor& grad, const Tensor& hidden,
-                     const Tensor& w2, Activation activation, Tensor& active, Tensor& grad_hidden) {
-  at::parallel_for(0, static_cast<int64_t>(list.size()), 1, [&](int64_t begin, int64_t end) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    for (int64_t i = begin; i < end; ++i) {
-      const Panel& panel = list[i];
-      const int64_t count = panel.end - panel.begin;
-      Tensor gh = grad_hidden.narrow(0, panel.begin, count);
-      at::mm_out(gh, grad.narrow(0, panel.begin, count), w2.select(0, panel.expert).t());
-      AT_DISPATCH_FLOATING_TYPES(gh.scalar_type(), "grouped_mlp_backward", [&] {
-        activation_backward<scalar_t>(
-            activation, hidden.narrow(0, panel.begin, count).const_data_ptr<scalar_t>(),
-            gh.mutable_data_ptr<scalar_t>(),
-            active.narrow(0, panel.begin, count).mutable_data_ptr<scalar_t>(), gh.numel());
-      });
-    }
-  });
-}
-
-void backward_rows(const std::vector<Panel>& list, const Tensor& grad_hidden, const Tensor& w1,
-                   Tensor& grad_rows) {
-  at::parallel_for(0, static_cast<int64_t>(list.size()), 1, [&](int64_t begin, int64_t end) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    for (int64_t i = begin; i < end; ++i) {
-      const Panel& panel = list[i];
-      const int64_t count = panel.end - panel.begin;
-      Tensor to = grad_rows.narrow(0, panel.begin, count);
-      at::mm_out(to, grad_hidden.narrow(0, panel.begin, count), w1.select(0, panel.expert).t());
-    }
-  });
-}
-
-/// Weight gradients sum over all rows of an expert: the products themselves use the threads, one
-/// expert at a time.
-void backward_weights(const Tensor& offsets, const Tensor& grad, const Tensor& rows,
-                      const Tensor& active, const Tensor& grad_hidden, Gradients& out) {
+template <class Scalar>
+std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const Tensor& rows,
+                                                   const Tensor& grad, const Tensor& active,
+                                                   const Tensor& grad_hidden,
+                                                   const Gradients& out) {
   const auto* begins = offsets.const_data_ptr<int32_t>();
+  const int64_t d = rows.size(1), m = active.size(1);
+  const int64_t step = tile_kernels<Scalar>().columns;
+  std::vector<GradientPanel<Scalar>> panels;
   for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    const int64_t begin = begins[e];
-    const int64_t count = begins[e + 1] - begin;
-    Tensor w1 = out.w1.select(0, e), b1 = out.b1.select(0, e);
-    Tensor w2 = out.w2.select(0, e), b2 = out.b2.select(0, e);
-    if (count == 0) {
-      for (Tensor* gradient : {&w1, &b1, &w2, &b2}) gradient->zero_();
-      continue;
+    const int64_t first = begins[e], count = begins[e + 1] - begins[e];
+    const Scalar* x = rows.const_data_ptr<Scalar>() + first * d;
+    const Scalar* gy = grad.const_data_ptr<Scalar>() + first * d;
+    const Scalar* a = active.const_data_ptr<Scalar>() + first * m;
+    const Scalar* gh = grad_hidden.const_data_ptr<Scalar>() + first * m;
+    for (int64_t column = 0; column < m; column += step) {
+      panels.push_back({x,
+                        gh,
+                        out.w1.mutable_data_ptr<Scalar>() + e * d * m,
+                        out.b1.mutable_data_ptr<Scalar>() + e * m,
+                        count,
+                        d,
+                        m,
+                        column,
+                        {}});
     }
-    const Tensor gh = grad_hidden.narrow(0, begin, count);
-    const Tensor gy = grad.narrow(0, begin, count);
-    at::mm_out(w1, rows.narrow(0, begin, count).t(), gh);
-    at::mm_out(w2, active.narrow(0, begin, count).t(), gy);
-    at::sum_out(b1, gh, {0});
-    at::sum_out(b2, gy, {0});
+    for (int64_t column = 0; column < d; column += step) {
+      panels.push_back({a,
+                        gy,
+                        out.w2.mutable_data_ptr<Scalar>() + e * m * d,
+                        out.b2.mutable_data_ptr<Scalar>() + e * d,
+                        count,
+                        m,
+                        d,
+                        column,
+                        {}});
+    }
   }
+  for (size_t i = 0; i + 1 < panels.size(); ++i) {
+    panels[i].next = panels[i + 1].source(tile_kernels<Scalar>()).prefetch();
+  }
+  return panels;
+}
+
+template <class Scalar>
+void compute_panels(const std::vector<GradientPanel<Scalar>>& panels, const Tensor& like) {
+  const auto& kernels = tile_kernels<Scalar>();
+  int64_t depth = 0, work = 0;
+  for (const auto& panel : panels) {
+    depth = std::max(depth, panel.rows);
+    work += panel.work();
+  }
+  const int64_t parts = at::get_num_threads();
+  const Tensor scratch =
+      at::empty({parts, (depth * kernels.columns + 63) / 64 * 64}, like.options());
+  // Part p takes the panels that begin within its share of the work.
+  at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) {
+      Scalar* packed = scratch.mutable_data_ptr<Scalar>() + part * scratch.stride(0);
+      int64_t done = 0;
+      for (const auto& panel : panels) {
+        if (done * parts >= work * part && done * parts < work * (part + 1)) {
+          panel.compute(kernels, packed);
+        }
+        done += panel.work();
+      }
+    }
+  });
+}
+
+std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
+                                       const Tensor& w1_in, const Tensor& b1_in,
+                                       const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
+                                       bool keep_hidden);
+
+struct Operands {
+  Tensor rows, w1, b1, w2, b2;
+};
+
+/// In training, and where the processor has no products of bfloat16, in float32.
+std::tuple<Tensor, Tensor> forward_bfloat16(const Operands& in, const Tensor& offsets,
+                                            int64_t activation, bool keep_hidden) {
+  if (keep_hidden || !Bfloat16Layer::possible(in.w1)) {
+    auto [y, hidden] =
+        forward_cpu(in.rows.to(at::kFloat), offsets, in.w1.to(at::kFloat), in.b1.to(at::kFloat),
+                    in.w2.to(at::kFloat), in.b2.to(at::kFloat), activation, keep_hidden);
+    return {y.to(at::kBFloat16), hidden.to(at::kBFloat16)};
+  }
+  Tensor y = at::empty(in.rows.sizes(), in.rows.options());
+  const Bfloat16Layer layer{in.w1, in.w2, static_cast<Activation>(activation)};
+  const Bfloat16Layer::ForwardArrays arrays{
+      in.rows.const_data_ptr<at::BFloat16>(), nullptr, in.b1.const_data_ptr<at::BFloat16>(),
+      in.b2.const_data_ptr<at::BFloat16>(), y.mutable_data_ptr<at::BFloat16>()};
+  for_blocks<float>(offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
+                    layer.forward_scratch(std::min(kBlockRows, in.rows.size(0))),
+                    [&](const Segment& s, float* scratch) { layer.forward(s, arrays, scratch); });
+  y.slice(0, filled_rows(offsets)).zero_();
+  return {y, at::empty({0, in.w1.size(2)}, y.options())};
+}
+
+std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
+                                       const Tensor& w1_in, const Tensor& b1_in,
+                                       const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
+                                       bool keep_hidden) {
+  check_grouped_mlp(rows_in, offsets, w1_in, b1_in, w2_in, b2_in, activation);
+  const Tensor rows = rows_in.contiguous(), w1 = packable(w1_in), w2 = packable(w2_in);
+  const Tensor b1 = b1_in.contiguous(), b2 = b2_in.contiguous();
+  if (rows.scalar_type() == at::kBFloat16) {
+    return forward_bfloat16({rows, w1, b1, w2, b2}, offsets, activation, keep_hidden);
+  }
+  Tensor y = at::empty(rows.sizes(), rows.options());
+  Tensor hidden = at::empty({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
+  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp", [&] {
+    const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
+    const typename MlpLayer<scalar_t>::ForwardArrays arrays{
+        rows.const_data_ptr<scalar_t>(),
+        nullptr,
+        b1.const_data_ptr<scalar_t>(),
+        b2.const_data_ptr<scalar_t>(),
+        y.mutable_data_ptr<scalar_t>(),
+        keep_hidden ? hidden.mutable_data_ptr<scalar_t>() : nullptr};
+    for_blocks<scalar_t>(
+        offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
+        layer.forward_scratch(std::min(kBlockRows, rows.size(0))),
+        [&](const Segment& s, scalar_t* scratch) { layer.forward(s, arrays, scratch); });
+  });
+  y.slice(0, filled_rows(offsets)).zero_();
+  return {y, hidden};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
     const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets, const Tensor& hidden,
-    const Tensor& w1, const Tensor& w2, int64_t activation) {
-  const Tensor grad = grad_in.contiguous();
-  const Tensor rows = rows_in.contiguous();
-  Gradients out{at::empty_like(rows), at::empty_like(w1),
-                at::empty({w1.size(0), w1.size(2)}, w1.options()), at::empty_like(w2),
-                at::empty({w2.size(0), w2.size(2)}, w2.options())};
-  Tensor active = at::empty_like(hidden);
-  Tensor grad_hidden = at::empty_like(hidden);
-  const std::vector<Panel> list = panels(offsets);
-  backward_hidden(list, grad, hidden, w2, static_cast<Activation>(activation), active, grad_hidden);
-  backward_rows(list, grad_hidden, w1, out.rows);
+    const Tensor& w1_in, const Tensor& w2_in, int64_t activation) {
+  check_grouped_mlp_backward(grad_in, rows_in, offsets, hidden, w1_in, w2_in, activation);
+  if (rows_in.scalar_type() == at::kBFloat16) {
+    auto [rows, w1, b1, w2, b2] =
+        backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets, hidden.to(at::kFloat),
+                     w1_in.to(at::kFloat), w2_in.to(at::kFloat), activation);
+    return {rows.to(at::kBFloat16), w1.to(at::kBFloat16), b1.to(at::kBFloat16),
+            w2.to(at::kBFloat16), b2.to(at::kBFloat16)};
+  }
+  const Tensor grad = grad_in.contiguous(), rows = rows_in.contiguous();
+  const Tensor w1 = packable(w1_in), w2 = packable(w2_in);
+  const auto options = rows.options();
+  Gradients out{at::empty(rows.sizes(), options), at::empty(w1.sizes(), options),
+                at::empty({w1.size(0), w1.size(2)}, options), at::empty(w2.sizes(), options),
+                at::empty({w2.size(0), w2.size(2)}, options)};
+  const Tensor seen = hidden.contiguous();
+  Tensor active = at::empty_like(seen);
+  Tensor grad_hidden = at::empty_like(seen);
+  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp_backward", [&] {
+    const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
+    const typename MlpLayer<scalar_t>::BackwardArrays arrays{
+        grad.const_data_ptr<scalar_t>(), seen.const_data_ptr<scalar_t>(),
+        grad_hidden.mutable_data_ptr<scalar_t>(), active.mutable_data_ptr<scalar_t>(),
+        out.rows.mutable_data_ptr<scalar_t>()};
+    for_blocks<scalar_t>(
+        offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
+        layer.backward_scratch(std::min(kBlockRows, rows.size(0))),
+        [&](const Segment& s, scalar_t* scratch) { layer.backward(s, arrays, scratch); });
+    compute_panels(gradient_panels<scalar_t>(offsets, rows, grad, active, grad_hidden, out), rows);
+  });
   out.rows.slice(0, filled_rows(offsets)).zero_();
-  backward_weights(offsets, grad, rows, active, grad_hidden, out);
   return {out.rows, out.w1, out.b1, out.w2, out.b2};
 }
 

@@ -132,9 +132,10 @@ std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<
 
 /// Where an expert's queue overflows: choices of lower ranks than `rank` are all accepted, of
 /// `rank` itself the `room` first by priority, which end with `last`.
+template <class Scalar>
 struct QueueBorder {
   int64_t rank, room;
-  QueuePlace last;
+  QueuePlace<Scalar> last;
 };
 
 template <class Scalar>
@@ -146,7 +147,7 @@ class PriorityQueues {
   /// Marks the accepted choices of a group with 0, the others with kDropped, and counts rows
   /// [segments][K].
   void mark(int64_t group, int32_t* mark_Tk, int32_t* rows) const {
-    const std::vector<QueueBorder> borders = find_borders(group);
+    const std::vector<QueueBorder<Scalar>> borders = find_borders(group);
     const int64_t k = plan_.k;
     const Segments& segments = plan_.segments;
     for (int64_t s = segments.first_of(group); s < end_segment(group); ++s) {
@@ -167,17 +168,17 @@ class PriorityQueues {
     return group + 1 < segments.cut.count() ? segments.first_of(group + 1) : segments.count();
   }
 
-  QueuePlace place(int64_t token) const {
-    return QueuePlace::of(selection_.gate_Tk[token * plan_.k], token);
+  QueuePlace<Scalar> place(int64_t token) const {
+    return queue_place(selection_.gate_Tk[token * plan_.k], token);
   }
 
-  bool has_room(const QueueBorder& border, int64_t token, int64_t rank) const {
+  bool has_room(const QueueBorder<Scalar>& border, int64_t token, int64_t rank) const {
     return rank < border.rank ||
            (rank == border.rank && border.room > 0 && !(border.last < place(token)));
   }
 
-  std::vector<QueueBorder> find_borders(int64_t group) const {
-    std::vector<QueueBorder> borders(plan_.experts, {plan_.k, 0, {}});
+  std::vector<QueueBorder<Scalar>> find_borders(int64_t group) const {
+    std::vector<QueueBorder<Scalar>> borders(plan_.experts, {plan_.k, 0, {}});
     std::vector<int64_t> queue(plan_.experts, 0);
     for (int64_t rank = 0; rank < plan_.k; ++rank) {
       for (int64_t s = plan_.segments.first_of(group); s < end_segment(group); ++s) {
@@ -194,9 +195,9 @@ class PriorityQueues {
   }
 
   /// The last accepted choice of the rank at which a queue overflows.
-  void set_room(int64_t group, std::vector<QueueBorder>& borders) const {
+  void set_room(int64_t group, std::vector<QueueBorder<Scalar>>& borders) const {
     const int64_t k = plan_.k;
-    std::vector<std::vector<QueuePlace>> places(plan_.experts);
+    std::vector<std::vector<QueuePlace<Scalar>>> places(plan_.experts);
     std::vector<int64_t> lower(plan_.experts, 0);
     const TokenGroups& cut = plan_.segments.cut;
     for (int64_t t = cut.begin(group); t < cut.end(group); ++t) {

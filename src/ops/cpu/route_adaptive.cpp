@@ -6,6 +6,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <vector>
@@ -17,16 +21,23 @@
 namespace moesaic::ops {
 namespace {
 
-/// Which experts a token goes to: those of `columns` whose logit is at least `threshold`.
+/// Which experts a token goes to: those of `columns` whose logit is at least `least`.
 template <class Scalar>
 struct Threshold {
   const Scalar* logits;
   int64_t experts;
   const std::vector<int32_t>& columns;
-  double threshold;
+  Scalar least;
 
-  bool passes(int64_t token, size_t slot) const {
-    return static_cast<double>(logits[token * experts + columns[slot]]) >= threshold;
+  /// The experts from slot `first` on, at most 64, that the token goes to: a bit for each.
+  uint64_t passed(int64_t token, int64_t first) const {
+    const Scalar* logit = logits + token * experts;
+    const auto count = std::min<int64_t>(static_cast<int64_t>(columns.size()) - first, 64);
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      bits |= static_cast<uint64_t>(logit[columns[first + i]] >= least ? 1 : 0) << i;
+    }
+    return bits;
   }
   /// Adds a token's rows to `counts`; false where a logit is NaN.
   bool count(int64_t token, int32_t* counts) const {
@@ -34,11 +45,19 @@ struct Threshold {
     for (size_t slot = 0; slot < columns.size(); ++slot) {
       const Scalar logit = logits[token * experts + columns[slot]];
       good &= logit == logit;
-      counts[slot] += passes(token, slot) ? 1 : 0;
+      counts[slot] += logit >= least ? 1 : 0;
     }
     return good;
   }
 };
+
+/// The least number of the logits' type that is not below the threshold.
+template <class Scalar>
+Scalar rounded_up(double threshold) {
+  const auto least = static_cast<Scalar>(threshold);
+  const bool below = static_cast<double>(least) < threshold;
+  return below ? std::nextafter(least, std::numeric_limits<Scalar>::infinity()) : least;
+}
 
 template <class Scalar>
 std::vector<int32_t> count_adaptive(const Segments& segments, const Threshold<Scalar>& select) {
@@ -71,12 +90,13 @@ void fill_adaptive(const Segments& segments, const Threshold<Scalar>& select, in
       int32_t next = pulled[s];
       for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
         out.token_offsets[t] = next;
-        for (int64_t slot = 0; slot < slots; ++slot) {
-          if (!select.passes(t, slot)) continue;
-          const int32_t row = cursor[slot]++;
-          out.token[row] = static_cast<int32_t>(t);
-          out.gate[row] = Scalar(1);
-          out.token_row[next++] = row;
+        for (int64_t first = 0; first < slots; first += 64) {
+          for (uint64_t bits = select.passed(t, first); bits != 0; bits &= bits - 1) {
+            const int32_t row = cursor[first + std::countr_zero(bits)]++;
+            out.token[row] = static_cast<int32_t>(t);
+            out.gate[row] = Scalar(1);
+            out.token_row[next++] = row;
+          }
         }
       }
     }
@@ -109,7 +129,8 @@ AdaptiveTensors route_adaptive_cpu(const at::Tensor& logits_in, double threshold
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_adaptive", [&] {
     fill_adaptive<scalar_t>(
         Segments(TokenGroups(tokens, 0), kTokensPerSegment),
-        {logits.const_data_ptr<scalar_t>(), experts, columns, threshold}, bound,
+        {logits.const_data_ptr<scalar_t>(), experts, columns, rounded_up<scalar_t>(threshold)},
+        bound,
         {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
          token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
          gate.mutable_data_ptr<scalar_t>()});

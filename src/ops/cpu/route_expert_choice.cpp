@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -19,6 +20,7 @@
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
 #include "row_layout.h"
+#include "softmax.h"
 
 namespace moesaic::ops {
 namespace {
@@ -53,24 +55,6 @@ struct ExpertChoicePlan {
   bool over_experts() const { return gate == ExpertGate::softmax_experts; }
 };
 
-/// Softmax of a token over the computed experts into shares[K]; false where there is none.
-template <class Scalar>
-bool softmax_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, Scalar* shares) {
-  Scalar top = -std::numeric_limits<Scalar>::infinity();
-  bool good = true;
-  for (const int32_t column : plan.columns) {
-    good &= logits[column] == logits[column];
-    top = std::max(top, logits[column]);
-  }
-  Scalar sum = 0;
-  for (int64_t slot = 0; slot < plan.computed; ++slot) {
-    shares[slot] = softmax_exp(logits[plan.columns[slot]] - top);
-    sum += shares[slot];
-  }
-  for (int64_t slot = 0; slot < plan.computed; ++slot) shares[slot] /= sum;
-  return good && std::isfinite(top);
-}
-
 /// What experts compare: value of (token, slot) is from[token * stride + column[slot]].
 template <class Scalar>
 struct Scores {
@@ -81,65 +65,69 @@ struct Scores {
   Scalar of(int64_t token, int64_t slot) const { return from[token * stride + columns[slot]]; }
 };
 
-/// One expert in one group of tokens.
+/// One expert in one group of tokens. Meant to be used for many in turn: it keeps its scratch.
 template <class Scalar>
 class GroupExpert {
  public:
-  GroupExpert(const ExpertChoicePlan& plan, const Scores<Scalar>& scores, int64_t group,
-              int64_t slot)
-      : plan_(plan),
-        scores_(scores),
-        slot_(slot),
-        begin_(plan.cut.begin(group)),
-        end_(plan.cut.end(group)),
-        count_(plan.rows.of(group)) {}
+  GroupExpert(const ExpertChoicePlan& plan, const Scores<Scalar>& scores)
+      : plan_(plan), scores_(scores) {}
+
+  void enter(int64_t group, int64_t slot) {
+    begin_ = plan_.cut.begin(group);
+    count_ = plan_.rows.of(group);
+    const int64_t size = plan_.cut.size(group);
+    value_.resize(size);
+    const Scalar* from = scores_.from + begin_ * scores_.stride + scores_.columns[slot];
+    top_ = -std::numeric_limits<Scalar>::infinity();
+    nan_ = false;
+    for (int64_t i = 0; i < size; ++i) {
+      const Scalar value = from[i * scores_.stride];
+      value_[i] = value;
+      nan_ |= value != value;
+      top_ = value > top_ ? value : top_;
+    }
+  }
 
   /// The expert's tokens in their order. False where a score is NaN or none is finite.
   bool select(int32_t* token) {
-    std::vector<QueuePlace> queue(end_ - begin_);
-    bool good = true;
-    for (int64_t t = begin_; t < end_; ++t) {
-      const Scalar score = scores_.of(t, slot_);
-      good &= score == score;
-      top_ = std::max(top_, score);
-      queue[t - begin_] = QueuePlace::of(score, t);
-    }
-    if (!good || !std::isfinite(top_)) return false;
-    const auto last = queue.begin() + (count_ - 1);
-    if (count_ < end_ - begin_) std::nth_element(queue.begin(), last, queue.end());
-    const bool all = count_ == end_ - begin_;
-    const QueuePlace border = *last;
-    for (int64_t t = begin_; t < end_; ++t) {
-      const bool chosen = all || !(border < QueuePlace::of(scores_.of(t, slot_), t));
-      if (chosen) *token++ = static_cast<int32_t>(t);
+    if (nan_ || !std::isfinite(top_)) return false;
+    const auto size = static_cast<int64_t>(value_.size());
+    place_.resize(size);
+    for (int64_t i = 0; i < size; ++i) place_[i] = queue_place(value_[i], i);
+    const auto last = place_.begin() + (count_ - 1);
+    if (count_ < size) std::nth_element(place_.begin(), last, place_.end());
+    const QueuePlace<Scalar> border = *last;
+    int64_t found = 0;
+    for (int64_t i = 0; i < size && found < count_; ++i) {
+      token[found] = static_cast<int32_t>(begin_ + i);
+      found += count_ == size || !(border < queue_place(value_[i], i)) ? 1 : 0;
     }
     return true;
   }
 
-  void weigh(const int32_t* token, Scalar* gate) const {
+  void weigh(const int32_t* token, Scalar* gate) {
     if (plan_.gate == ExpertGate::one) {
       std::fill_n(gate, count_, Scalar(1));
-    } else if (plan_.gate == ExpertGate::softmax_experts) {
-      for (int64_t i = 0; i < count_; ++i) gate[i] = scores_.of(token[i], slot_);
-    } else {
-      const Scalar sum = softmax_sum(token);
-      for (int64_t i = 0; i < count_; ++i) {
-        gate[i] = softmax_exp(scores_.of(token[i], slot_) - top_) / sum;
-      }
+      return;
     }
+    for (int64_t i = 0; i < count_; ++i) gate[i] = value_[token[i] - begin_];
+    if (plan_.over_experts()) return;
+    softmax_terms(gate, count_, top_);
+    const Scalar sum =
+        plan_.gate == ExpertGate::softmax_tokens ? sum_over_group() : sum_of(gate, count_);
+    for (int64_t i = 0; i < count_; ++i) gate[i] /= sum;
   }
 
   /// d loss / d scores from u = grad_gate and g = gate of the selected rows: g_t (u_t - sum g u)
-  /// over the tokens that the softmax runs over.
+  /// over the tokens that the softmax runs over. grad_logits: the expert's column, [T] by stride E.
   void gradient(const int32_t* token, const Scalar* gate, const Scalar* grad_gate,
                 Scalar* grad_logits) {
     Scalar inner = 0;
     for (int64_t i = 0; i < count_; ++i) inner += gate[i] * grad_gate[i];
     if (plan_.gate == ExpertGate::softmax_tokens) {
-      for (int64_t t = begin_; t < end_; ++t) top_ = std::max(top_, scores_.of(t, slot_));
-      const Scalar sum = softmax_sum(token);
-      for (int64_t t = begin_; t < end_; ++t) {
-        grad_logits[t * plan_.experts] = -softmax_exp(scores_.of(t, slot_) - top_) / sum * inner;
+      const Scalar sum = sum_over_group();
+      for (size_t i = 0; i < value_.size(); ++i) {
+        grad_logits[(begin_ + static_cast<int64_t>(i)) * plan_.experts] = -value_[i] / sum * inner;
       }
       for (int64_t i = 0; i < count_; ++i) {
         grad_logits[token[i] * plan_.experts] += gate[i] * grad_gate[i];
@@ -152,21 +140,38 @@ class GroupExpert {
   }
 
  private:
-  Scalar softmax_sum(const int32_t* token) const {
+  static Scalar sum_of(const Scalar* values, int64_t count) {
     Scalar sum = 0;
-    if (plan_.gate == ExpertGate::softmax_tokens) {
-      for (int64_t t = begin_; t < end_; ++t) sum += softmax_exp(scores_.of(t, slot_) - top_);
-    } else {
-      for (int64_t i = 0; i < count_; ++i) sum += softmax_exp(scores_.of(token[i], slot_) - top_);
-    }
+    for (int64_t i = 0; i < count; ++i) sum += values[i];
     return sum;
+  }
+  /// Turns the scores of the whole group into their terms of the softmax.
+  Scalar sum_over_group() {
+    softmax_terms(value_.data(), static_cast<int64_t>(value_.size()), top_);
+    return sum_of(value_.data(), static_cast<int64_t>(value_.size()));
   }
 
   const ExpertChoicePlan& plan_;
   const Scores<Scalar>& scores_;
-  int64_t slot_, begin_, end_, count_;
-  Scalar top_ = -std::numeric_limits<Scalar>::infinity();
+  int64_t begin_ = 0, count_ = 0;
+  Scalar top_ = 0;
+  bool nan_ = false;
+  std::vector<Scalar> value_;
+  std::vector<QueuePlace<Scalar>> place_;
 };
+
+/// Softmax over the computed experts of the tokens [begin, end) into shares [end - begin, K]; false
+/// where there is none.
+template <class Scalar>
+bool shares_of_experts(const ExpertChoicePlan& plan, const Scalar* logits, int64_t begin,
+                       int64_t end, Scalar* shares) {
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t slot = 0; slot < plan.computed; ++slot) {
+      shares[(t - begin) * plan.computed + slot] = logits[t * plan.experts + plan.columns[slot]];
+    }
+  }
+  return softmax_rows(shares, end - begin, plan.computed) < 0;
+}
 
 [[noreturn]] void fail_scores() {
   fail("route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
@@ -181,9 +186,8 @@ Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
   shares.resize(plan.tokens * plan.computed);
   std::atomic<bool> good = true;
   at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      if (!softmax_over_experts(plan, logits + t * plan.experts, shares.data() + t * plan.computed))
-        good = false;
+    if (!shares_of_experts(plan, logits, begin, end, shares.data() + begin * plan.computed)) {
+      good = false;
     }
   });
   if (!good) fail_scores();
@@ -223,10 +227,11 @@ void choose_tokens(const ExpertChoicePlan& plan, const Scalar* logits,
   const int64_t groups = plan.cut.count();
   std::atomic<bool> good = true;
   at::parallel_for(0, groups * plan.computed, plan.pair_grain(), [&](int64_t from, int64_t to) {
+    GroupExpert<Scalar> expert(plan, scores);
     for (int64_t pair = from; pair < to; ++pair) {
       const int64_t group = pair / plan.computed, slot = pair % plan.computed;
       const int64_t first = plan.first_row(slot, group);
-      GroupExpert<Scalar> expert(plan, scores, group, slot);
+      expert.enter(group, slot);
       if (expert.select(out.token + first)) {
         expert.weigh(out.token + first, out.gate + first);
       } else {
@@ -282,17 +287,18 @@ void gradient_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, c
     }
   }
   at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    std::vector<Scalar> shares(plan.computed);
+    std::vector<Scalar> shares((end - begin) * plan.computed);
+    shares_of_experts(plan, logits, begin, end, shares.data());
     for (int64_t t = begin; t < end; ++t) {
+      const Scalar* share = shares.data() + (t - begin) * plan.computed;
       Scalar* grad = grad_logits + t * plan.experts;
-      softmax_over_experts(plan, logits + t * plan.experts, shares.data());
       Scalar inner = 0;
       for (int64_t slot = 0; slot < plan.computed; ++slot) {
-        inner += shares[slot] * grad[plan.columns[slot]];
+        inner += share[slot] * grad[plan.columns[slot]];
       }
       for (int64_t slot = 0; slot < plan.computed; ++slot) {
         Scalar& to = grad[plan.columns[slot]];
-        to = shares[slot] * (to - inner);
+        to = share[slot] * (to - inner);
       }
     }
   });
@@ -304,12 +310,13 @@ void gradient_over_tokens(const ExpertChoicePlan& plan, const Scalar* logits, co
   const Scores<Scalar> scores{logits, plan.experts, plan.columns};
   const int64_t pairs = plan.cut.count() * plan.computed;
   at::parallel_for(0, pairs, plan.pair_grain(), [&](int64_t from, int64_t to) {
+    GroupExpert<Scalar> expert(plan, scores);
     for (int64_t pair = from; pair < to; ++pair) {
       const int64_t group = pair / plan.computed, slot = pair % plan.computed;
       const int64_t first = plan.first_row(slot, group);
-      GroupExpert<Scalar>(plan, scores, group, slot)
-          .gradient(token + first, gates + first, grad_gate + first,
-                    grad_logits + plan.columns[slot]);
+      expert.enter(group, slot);
+      expert.gradient(token + first, gates + first, grad_gate + first,
+                      grad_logits + plan.columns[slot]);
     }
   });
 }

@@ -2,6 +2,9 @@
 // Loops over one row of a tensor that several CPU kernels share.
 #pragma once
 
+#include <ATen/AccumulateType.h>
+
+#include <algorithm>
 #include <cstdint>
 
 namespace moesaic::ops {
@@ -9,20 +12,39 @@ namespace moesaic::ops {
 /// Rows of [A, d] that one task of a row-wise loop takes.
 constexpr int64_t kRowsPerTask = 128;
 
+/// What sums over values of this type are kept in: float32 for bfloat16, else the type itself.
 template <class Scalar>
-inline void add_scaled(Scalar* to, const Scalar* from, Scalar weight, int64_t width) {
-  for (int64_t j = 0; j < width; ++j) to[j] += weight * from[j];
+using SumOf = at::acc_type<Scalar, /*is_cuda=*/true>;
+
+/// to[j] = sum over i < count of weight(i) * row(i)[j], in the order of i.
+template <class Scalar, class RowOf, class WeightOf>
+inline void weighted_sum(Scalar* to, int64_t width, int32_t count, RowOf row, WeightOf weight) {
+  constexpr int64_t kPiece = 64;
+  using Sum = SumOf<Scalar>;
+  for (int64_t begin = 0; begin < width; begin += kPiece) {
+    const int64_t columns = std::min(kPiece, width - begin);
+    Sum sums[kPiece] = {};
+    for (int32_t i = 0; i < count; ++i) {
+      const Scalar* from = row(i) + begin;
+      const Sum factor = weight(i);
+      for (int64_t j = 0; j < columns; ++j) sums[j] += factor * static_cast<Sum>(from[j]);
+    }
+    for (int64_t j = 0; j < columns; ++j) to[begin + j] = static_cast<Scalar>(sums[j]);
+  }
 }
 
 template <class Scalar>
-inline Scalar dot(const Scalar* a, const Scalar* b, int64_t width) {
+inline SumOf<Scalar> dot(const Scalar* a, const Scalar* b, int64_t width) {
   // Eight fixed lanes: vectorises without letting the compiler choose an order of summation.
-  Scalar lanes[8] = {};
+  using Sum = SumOf<Scalar>;
+  Sum lanes[8] = {};
   int64_t j = 0;
   for (; j + 8 <= width; j += 8) {
-    for (int64_t lane = 0; lane < 8; ++lane) lanes[lane] += a[j + lane] * b[j + lane];
+    for (int64_t lane = 0; lane < 8; ++lane) {
+      lanes[lane] += static_cast<Sum>(a[j + lane]) * static_cast<Sum>(b[j + lane]);
+    }
   }
-  for (; j < width; ++j) lanes[0] += a[j] * b[j];
+  for (; j < width; ++j) lanes[0] += static_cast<Sum>(a[j]) * static_cast<Sum>(b[j]);
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
          ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }

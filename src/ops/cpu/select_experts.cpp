@@ -34,10 +34,26 @@ template <class Scalar>
 MOESAIC_IN_CLONE void load_lanes(const Scalar* __restrict from, int64_t stride,
                                  const int32_t* __restrict columns, int64_t count, int64_t tokens,
                                  Scalar* __restrict to) {
-  for (int64_t lane = 0; lane < tokens; ++lane) {
-    for (int64_t c = 0; c < count; ++c) {
-      to[c * kSelectLanes + lane] = from[lane * stride + columns[c]];
+  if (count < stride) {
+    for (int64_t lane = 0; lane < tokens; ++lane) {
+      for (int64_t c = 0; c < count; ++c) {
+        to[c * kSelectLanes + lane] = from[lane * stride + columns[c]];
+      }
     }
+    return;
+  }
+  // All columns: a transposition, in strips that the compiler unrolls.
+  constexpr int64_t kStrip = 8;
+  int64_t c = 0;
+  for (; c + kStrip <= count; c += kStrip) {
+    for (int64_t lane = 0; lane < tokens; ++lane) {
+      for (int64_t i = 0; i < kStrip; ++i) {
+        to[(c + i) * kSelectLanes + lane] = from[lane * stride + c + i];
+      }
+    }
+  }
+  for (int64_t lane = 0; lane < tokens; ++lane) {
+    for (int64_t i = c; i < count; ++i) to[i * kSelectLanes + lane] = from[lane * stride + i];
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/combine.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
@@ -17,9 +18,10 @@ namespace {
 at::Tensor combine_cuda(const at::Tensor& rows_in, const at::Tensor& gate_in,
                         const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
   check_combine(rows_in, gate_in, token_offsets_in, token_row_in);
+  const at::AutoDispatchBelowADInplaceOrView guard;
   const DeviceScope device(rows_in);
   const at::Tensor rows = rows_in.contiguous();
-  const at::Tensor gate = gate_in.contiguous();
+  const at::Tensor gate = gate_in.to(sum_type(rows.scalar_type())).contiguous();
   const at::Tensor token_offsets = token_offsets_in.contiguous();
   const at::Tensor token_row = token_row_in.contiguous();
   at::Tensor y = at::empty({token_offsets.size(0) - 1, rows.size(1)}, rows.options());
@@ -38,10 +40,11 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cuda(const at::Tensor& grad_
                                                          const at::Tensor& token_offsets_in,
                                                          const at::Tensor& token_row_in) {
   check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in);
+  const at::AutoDispatchBelowADInplaceOrView guard;
   const DeviceScope device(rows_in);
   const at::Tensor grad = grad_in.contiguous();
   const at::Tensor rows = rows_in.contiguous();
-  const at::Tensor gate = gate_in.contiguous();
+  const at::Tensor gate = gate_in.to(sum_type(rows.scalar_type())).contiguous();
   const at::Tensor token_offsets = token_offsets_in.contiguous();
   const at::Tensor token_row = token_row_in.contiguous();
   at::Tensor grad_rows = at::empty_like(rows);
@@ -55,7 +58,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cuda(const at::Tensor& grad_
         device.stream());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {grad_rows, grad_gate};
+  return {grad_rows, grad_gate.to(gate_in.scalar_type())};
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {

@@ -23,9 +23,6 @@ using at::Tensor;
 using kernels::Act;
 using kernels::ExpertRows;
 
-static_assert(static_cast<int>(Activation::relu) == static_cast<int>(Act::relu) &&
-              static_cast<int>(Activation::gelu_tanh) == static_cast<int>(Act::gelu_tanh));
-
 /// Where LibTorch's grouped product neither copies nor asks the host: see its rules on dtypes,
 /// sizes and addresses.
 bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
@@ -183,6 +180,7 @@ void bias_gradient(const Step& step, const Tensor& from, const Tensor& to) {
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cuda(
     const Tensor& grad, const Tensor& rows, const Tensor& offsets, const Tensor& hidden,
     const Tensor& w1, const Tensor& w2, int64_t activation) {
+  check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, w2, activation);
   const at::AutoDispatchBelowADInplaceOrView guard;
   const DeviceScope device(rows);
   const BackwardInputs x{ready(grad), ready(rows), ready(hidden),

@@ -22,6 +22,14 @@ namespace moesaic::ops::on_device {
 using at::Tensor;
 using kernels::ExpertGateKind;
 
+static_assert(static_cast<int>(ExpertGate::softmax_selected) ==
+                  static_cast<int>(ExpertGateKind::softmax_selected) &&
+              static_cast<int>(ExpertGate::softmax_tokens) ==
+                  static_cast<int>(ExpertGateKind::softmax_tokens) &&
+              static_cast<int>(ExpertGate::softmax_experts) ==
+                  static_cast<int>(ExpertGateKind::softmax_experts) &&
+              static_cast<int>(ExpertGate::one) == static_cast<int>(ExpertGateKind::one));
+
 /// Everything about a call that depends on sizes and options only.
 struct ExpertChoicePlan {
   int64_t tokens, experts, slots;

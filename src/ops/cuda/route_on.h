@@ -27,6 +27,13 @@ namespace moesaic::ops::on_device {
 using at::Tensor;
 using RouteTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
+static_assert(static_cast<int>(Gate::softmax_selected) ==
+                  static_cast<int>(kernels::GateKind::softmax_selected) &&
+              static_cast<int>(Gate::softmax_all) ==
+                  static_cast<int>(kernels::GateKind::softmax_all) &&
+              static_cast<int>(Gate::logit) == static_cast<int>(kernels::GateKind::logit) &&
+              static_cast<int>(Gate::one) == static_cast<int>(kernels::GateKind::one));
+
 /// Everything about a call that depends on sizes and options only.
 struct TokenChoicePlan {
   int64_t tokens, experts, k, computed;

@@ -5,12 +5,12 @@
 #include <cmath>
 
 #include "block.h"
+#include "moesaic/ops/activation.h"
 #include "number.h"
 
 namespace moesaic::ops::kernels {
 
-/// The numbers of moesaic::Activation.
-enum class Act : int { relu, gelu_tanh, gelu, cubic, identity, celu, tanh };
+using Act = Activation;
 
 MOESAIC_INLINE float erfc_of(float x) {
   return erfcf(x);

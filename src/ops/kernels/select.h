@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selection by radix: of many candidates the n-th in a queue that is ordered by falling value,
-// earlier tokens first where values are equal (QueueEntry of ../route_math.h). A block looks at
-// eight bits of all candidates at a time and never sorts.
+// earlier tokens first where values are equal. A block looks at eight bits of all candidates at a
+// time and never sorts.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Needs no tensors: the inner loops of the CPU include it too.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace moesaic {
+
+/// What stands between the two layers of an expert. The numbers are those of the operators' schema.
+enum class Activation {
+  relu = 0,
+  gelu_tanh = 1,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): V-MoE's
+  gelu = 2,       ///< x Phi(x), with erf
+  cubic = 3,      ///< x^3
+  identity = 4,
+  celu = 5,  ///< x above 0, exp(x) - 1 below
+  tanh = 6,
+};
+
+/// Names in the order of the numbers.
+inline constexpr std::array<std::string_view, 7> kActivationNames = {
+    "relu", "gelu_tanh", "gelu", "cubic", "identity", "celu", "tanh"};
+
+/// Throws Error (usage) naming the nearest activation for an unknown name.
+Activation activation_from_name(std::string_view name);
+
+}  // namespace moesaic

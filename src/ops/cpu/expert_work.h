@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the rows of all experts are shared out among threads.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace moesaic::ops {
+
+/// Rows [begin, end) of one expert.
+struct Segment {
+  int64_t expert, begin, end;
+  int64_t rows() const { return end - begin; }
+};
+
+/// Rows of an expert that share a packed panel.
+constexpr int64_t kBlockRows = 256;
+
+/// The rows of all experts in order, cut into `parts` pieces of equal work; packing an expert's
+/// weights counts as `overhead` rows. Results do not depend on the cut: every row is computed by
+/// itself. `offsets` has experts + 1 entries.
+std::vector<std::vector<Segment>> share_rows(const int32_t* offsets, int64_t experts, int64_t parts,
+                                             int64_t overhead);
+
+/// Calls block(part of a segment, scratch) for blocks of at most kBlockRows rows, on all threads;
+/// each has `scratch` scalars, aligned to a cache line, of its own.
+template <class Scalar, class Block>
+void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block block) {
+  constexpr int64_t kPackingWork = 12;  // rows; measured at d 192 and d 768
+  const int64_t parts = at::get_num_threads();
+  const auto shares = share_rows(offsets, experts, parts, kPackingWork);
+  const int64_t bytes = (scratch * static_cast<int64_t>(sizeof(Scalar)) + 63) / 64 * 64;
+  const at::Tensor memory = at::empty({parts * bytes}, at::kByte);
+  at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) {
+      auto* own = reinterpret_cast<Scalar*>(memory.mutable_data_ptr<uint8_t>() + part * bytes);
+      for (const Segment& s : shares[part]) {
+        const int64_t blocks = (s.rows() + kBlockRows - 1) / kBlockRows;
+        for (int64_t i = 0; i < blocks; ++i) {
+          block(Segment{s.expert, s.begin + s.rows() * i / blocks,
+                        s.begin + s.rows() * (i + 1) / blocks},
+                own);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace moesaic::ops

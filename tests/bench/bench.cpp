@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace moesaic::bench {
+namespace {
+
+constexpr int kTurns = 11;
+constexpr double kTurnSeconds = 0.05;  // at least, for each side
+constexpr double kSideSeconds = 4.0;   // long enough for a median of fewer turns
+
+double seconds(const std::function<void()>& work, int repeats) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < repeats; ++i) work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+int repeats_for(double once) {
+  return std::clamp(static_cast<int>(kTurnSeconds / std::max(once, 1e-7)), 1, 2000);
+}
+
+}  // namespace
+
+Times alternate(const std::function<void()>& ours, const std::function<void()>& peer) {
+  ours();
+  peer();
+  const int ours_repeats = repeats_for(seconds(ours, 1));
+  const int peer_repeats = repeats_for(seconds(peer, 1));
+  std::vector<double> a, b;
+  double spent = 0;
+  for (int turn = 0; turn < kTurns && (turn < 5 || spent < 2 * kSideSeconds); ++turn) {
+    // Who begins changes from turn to turn.
+    if (turn % 2 == 0) a.push_back(seconds(ours, ours_repeats));
+    b.push_back(seconds(peer, peer_repeats));
+    if (turn % 2 == 1) a.push_back(seconds(ours, ours_repeats));
+    spent += a.back() * ours_repeats + b.back() * peer_repeats;
+  }
+  return {median(a), median(b)};
+}
+
+const std::vector<Benchmark>& benchmarks() {
+  static const std::vector<Benchmark> all = {
+      {"operators", "routing, dispatch, experts and combine against plain ATen", bench_operators},
+  };
+  return all;
+}
+
+}  // namespace moesaic::bench

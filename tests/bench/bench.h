@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `moesaic bench` runs. A benchmark is not a test: it prints figures and never fails for them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace moesaic::bench {
+
+/// One line of a benchmark.
+struct Row {
+  std::string name;  ///< "cpu/routing"
+  double ours = 0;
+  double peer = 0;
+  std::string unit;                ///< of ours and peer: "ms" or "MB"
+  double ratio = 0;                ///< peer / ours, unless `meaning` says otherwise
+  std::optional<double> at_least;  ///< the goal for `ratio`
+  std::optional<double> at_most;
+  std::string meaning;  ///< what the peer is
+};
+
+/// Median times in seconds of two sides that run in turn, so that a slow moment of the machine
+/// meets both; short ones are repeated within a turn. The first turns are not counted.
+struct Times {
+  double ours, peer;
+};
+Times alternate(const std::function<void()>& ours, const std::function<void()>& peer);
+
+using Report = std::function<void(const Row&)>;  // is called as soon as a row is known
+
+struct Benchmark {
+  std::string name, description;
+  std::function<void(const Report&)> run;
+};
+
+/// All there are, by name.
+const std::vector<Benchmark>& benchmarks();
+
+/// Routing, dispatch, experts and combine against plain ATen.
+void bench_operators(const Report& report);
+
+}  // namespace moesaic::bench

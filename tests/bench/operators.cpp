@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "bench.h"
+#include "eager_moe.h"
+#include "moesaic/ops/route.h"
+#include "moesaic/ops/routed_mlp.h"
+
+namespace moesaic::bench {
+namespace {
+
+using at::Tensor;
+
+Tensor our_layer(const EagerLayer& layer, const Tensor& x_Td,
+                 const std::vector<int64_t>& kept = {}) {
+  const Tensor logits = at::mm(x_Td.to(layer.router.scalar_type()), layer.router);
+  const Routing routing = route_token_choice(logits, {.k = layer.k, .kept = kept});
+  return routed_mlp(x_Td, routing, {layer.w1, layer.b1, layer.w2, layer.b2}, Activation::gelu_tanh);
+}
+
+using Layer = std::function<Tensor(const EagerLayer&, const Tensor&)>;
+
+std::function<void()> forward(const Layer& f, const EagerLayer& layer, const Tensor& x) {
+  return [=] {
+    const torch::NoGradGuard no_grad;
+    f(layer, x);
+  };
+}
+
+std::function<void()> train(const Layer& f, const EagerLayer& layer, const Tensor& x) {
+  const Tensor gradient = at::ones_like(x) * 0.1;
+  return [=] {
+    for (const Tensor& parameter : layer.parameters()) parameter.mutable_grad() = Tensor();
+    x.mutable_grad() = Tensor();
+    f(layer, x).backward(gradient);
+  };
+}
+
+struct Shape {
+  const char* name;
+  int64_t width, hidden, experts, tokens;
+};
+
+EagerLayer layer_of(const Shape& shape) {
+  at::manual_seed(1);
+  return make_layer(shape.width, shape.hidden, shape.experts, 2);
+}
+
+EagerLayer trainable(EagerLayer layer) {
+  for (Tensor& tensor : {std::ref(layer.router), std::ref(layer.w1), std::ref(layer.b1),
+                         std::ref(layer.w2), std::ref(layer.b2)}) {
+    tensor = tensor.detach().requires_grad_();
+  }
+  return layer;
+}
+
+Row timed(std::string name, const Times& times, double at_least, std::string meaning) {
+  return {std::move(name),
+          times.ours * 1e3,
+          times.peer * 1e3,
+          "ms",
+          times.peer / times.ours,
+          at_least,
+          {},
+          std::move(meaning)};
+}
+
+/// Against the better of two ways to write the layer in ATen.
+Row against_loops(const std::string& name, const std::function<void()>& ours,
+                  const std::function<void()>& masked, const std::function<void()>& sorted,
+                  double at_least) {
+  const Times first = alternate(ours, masked);
+  const Times second = alternate(ours, sorted);
+  const bool masked_is_better = first.peer / first.ours < second.peer / second.ours;
+  return timed(name, masked_is_better ? first : second, at_least,
+               masked_is_better ? "masked loop over the experts" : "loop over sorted slices");
+}
+
+void bench_routing(const Report& report) {
+  at::manual_seed(1);
+  const Tensor logits = at::randn({8320, 8});
+  const TokenChoiceOptions options{.k = 2, .capacity_factor = 1.05};
+  const int64_t capacity = expert_capacity(8320, 2, 1.05, 8);
+  const torch::NoGradGuard no_grad;
+  report(timed("cpu/routing",
+               alternate([&] { route_token_choice(logits, options); },
+                         [&] { eager_routing(logits, 2, capacity); }),
+               8, "softmax, topk, one-hot cumsum, sort, bincount"));
+}
+
+void bench_layers(const Report& report) {
+  struct Goal {
+    Shape shape;
+    double forward, train;
+  };
+  for (const auto& [shape, forward_goal, train_goal] :
+       {Goal{{"d768", 768, 3072, 8, 520}, 1.35, 2.5}, Goal{{"d192", 192, 768, 32, 4160}, 1.5, 2.0},
+        Goal{{"d192_small", 192, 768, 32, 520}, 2.2, 6.0}}) {
+    const EagerLayer layer = layer_of(shape), learner = trainable(layer_of(shape));
+    const Tensor x = at::randn({shape.tokens, shape.width});
+    const Tensor learned = x.clone().requires_grad_();
+    const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
+    report(against_loops(fmt::format("cpu/layer_forward_{}", shape.name), forward(ours, layer, x),
+                         forward(masked_loop, layer, x), forward(sorted_loop, layer, x),
+                         forward_goal));
+    report(against_loops(fmt::format("cpu/layer_train_{}", shape.name),
+                         train(ours, learner, learned), train(masked_loop, learner, learned),
+                         train(sorted_loop, learner, learned), train_goal));
+  }
+}
+
+void bench_dense(const Report& report) {
+  const Shape shape{"d768", 768, 3072, 8, 520};
+  const EagerLayer layer = layer_of(shape), learner = trainable(layer_of(shape));
+  const EagerLayer dense = trainable(make_layer(768, 3072, 1, 1));
+  const Tensor x = at::randn({shape.tokens, shape.width}), rows = at::randn({1040, shape.width});
+  const Tensor learned = x.clone().requires_grad_(), learned_rows = rows.clone().requires_grad_();
+  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
+  report(timed("cpu/layer_vs_dense",
+               alternate(forward(ours, layer, x), forward(dense_mlp, dense, rows)), 0.95,
+               "one dense MLP over as many rows"));
+  report(timed("cpu/train_vs_dense",
+               alternate(train(ours, learner, learned), train(dense_mlp, dense, learned_rows)), 0.9,
+               "one dense MLP over as many rows"));
+}
+
+void bench_bfloat16(const Report& report) {
+  const EagerLayer layer = layer_of({"d768", 768, 3072, 8, 520});
+  EagerLayer half = layer;
+  for (Tensor& tensor :
+       {std::ref(half.w1), std::ref(half.b1), std::ref(half.w2), std::ref(half.b2)}) {
+    tensor = tensor.to(at::kBFloat16);
+  }
+  const Tensor x = at::randn({520, 768});
+  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
+  report(timed("cpu/bfloat16",
+               alternate(forward(ours, half, x.to(at::kBFloat16)), forward(ours, layer, x)), 1.6,
+               "the same layer in float32"));
+}
+
+void bench_experts(const Report& report) {
+  at::manual_seed(1);
+  const EagerLayer many = make_layer(192, 768, 64, 1), one = make_layer(192, 768, 1, 1);
+  const Tensor x = at::randn({8320, 192});
+  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
+  const Times times = alternate(forward(ours, many, x), forward(ours, one, x));
+  report({"cpu/experts_1_to_64",
+          times.ours * 1e3,
+          times.peer * 1e3,
+          "ms",
+          times.ours / times.peer,
+          {},
+          1.15,
+          "ours: 64 experts, peer: 1 expert; ratio: ours / peer"});
+}
+
+void bench_pruned(const Report& report) {
+  EagerLayer whole = layer_of({"d768", 768, 3072, 8, 1040});
+  const std::vector<int64_t> kept = {0, 2, 5, 7};
+  EagerLayer pruned = whole;
+  const Tensor index = torch::tensor(kept);
+  for (Tensor& tensor :
+       {std::ref(pruned.w1), std::ref(pruned.b1), std::ref(pruned.w2), std::ref(pruned.b2)}) {
+    tensor = tensor.index_select(0, index);
+  }
+  const Tensor x = at::randn({1040, 768});
+  const Layer kept_only = [kept](const EagerLayer& l, const Tensor& t) {
+    return our_layer(l, t, kept);
+  };
+  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
+  const Routing routing =
+      route_token_choice(at::mm(x, whole.router), TokenChoiceOptions{.k = 2, .kept = kept});
+  const double share = routing.offsets[4].item<double>() / (2.0 * 1040);
+  const Times times = alternate(forward(kept_only, pruned, x), forward(ours, whole, x));
+  report(
+      {"cpu/pruned_half",
+       times.ours * 1e3,
+       times.peer * 1e3,
+       "ms",
+       times.ours / times.peer / share,
+       {},
+       1.05,
+       fmt::format("ours: 4 of 8 experts with {:.1f} % of the rows, peer: all; ratio: ours / peer "
+                   "/ share of rows",
+                   100 * share)});
+}
+
+/// The most that tensors took at a time on this thread while it lived, beyond what there was.
+class PeakMemory : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    now_ += size;
+    peak_ = std::max(peak_, now_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  double megabytes() const { return static_cast<double>(peak_) / 1e6; }
+
+ private:
+  int64_t now_ = 0, peak_ = 0;
+};
+
+double peak_of(const std::function<void()>& work) {
+  const auto peak = std::make_shared<PeakMemory>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, peak);
+  work();
+  return peak->megabytes();
+}
+
+void bench_memory(const Report& report) {
+  for (const auto& shape : {Shape{"d768", 768, 3072, 8, 520}, Shape{"d192", 192, 768, 32, 4160},
+                            Shape{"d768_large", 768, 3072, 8, 4160}}) {
+    const EagerLayer layer = layer_of(shape);
+    const Tensor x = at::randn({shape.tokens, shape.width});
+    const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
+    const double output = static_cast<double>(x.nbytes()) / 1e6;
+    const double mine = peak_of(forward(ours, layer, x)) - output;
+    const double peer = peak_of(forward(sorted_loop, layer, x)) - output;
+    report({fmt::format("cpu/inference_memory_{}", shape.name),
+            mine,
+            peer,
+            "MB",
+            mine,
+            {},
+            16,
+            "beyond weights, input and output; peer: loop over sorted slices; ratio: ours in MB"});
+  }
+}
+
+}  // namespace
+
+void bench_operators(const Report& report) {
+  bench_routing(report);
+  bench_layers(report);
+  bench_dense(report);
+  bench_bfloat16(report);
+  bench_experts(report);
+  bench_pruned(report);
+  bench_memory(report);
+}
+
+}  // namespace moesaic::bench

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/tile.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "ops/cpu/bfloat16.h"
+#include "ops/cpu/expert_work.h"
+#include "support/tensors.h"
+
+namespace moesaic::ops {
+namespace {
+
+template <class Scalar>
+std::vector<const TileKernels<Scalar>*> tables() {
+  std::vector<const TileKernels<Scalar>*> list = {tile_kernels_generic<Scalar>()};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) list.push_back(tile_kernels_avx2<Scalar>());
+  if (__builtin_cpu_supports("avx512f")) list.push_back(tile_kernels_avx512<Scalar>());
+#endif
+  return list;
+}
+
+double element(int64_t i, int64_t j) {
+  return std::sin(static_cast<double>(3 * i + 7 * j + i * j));
+}
+
+struct Case {
+  int64_t rows, depth, columns;
+  bool a_by_columns, b_transposed, accumulate;
+};
+
+template <class Scalar>
+void check_product(const TileKernels<Scalar>& kernels, const Case& c) {
+  const auto matrix = [](int64_t rows, int64_t columns, bool turned) {
+    std::vector<Scalar> m(rows * columns);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        m[turned ? j * rows + i : i * columns + j] = static_cast<Scalar>(element(i, j));
+      }
+    }
+    return m;
+  };
+  const auto a = matrix(c.rows, c.depth, c.a_by_columns);
+  const auto b = matrix(c.depth, c.columns, c.b_transposed);
+  std::vector<Scalar> bias(c.columns), panel(c.depth * kernels.columns), sums(c.columns);
+  for (int64_t j = 0; j < c.columns; ++j) bias[j] = static_cast<Scalar>(j + 0.5);
+  // Whole lines, as streamed results need them, for some.
+  const int64_t stride = c.columns == kernels.columns ? 2 * c.columns : c.columns + 3;
+  const at::Tensor memory =
+      at::full({c.rows * stride}, -7, at::CPU(sizeof(Scalar) == 4 ? at::kFloat : at::kDouble));
+  auto* out = memory.mutable_data_ptr<Scalar>();
+  kernels.pack({b.data(), c.b_transposed ? c.depth : c.columns, c.depth, c.columns, c.b_transposed},
+               panel.data(), sums.data());
+  kernels.multiply({c.rows,
+                    c.depth,
+                    c.columns,
+                    a.data(),
+                    c.a_by_columns ? c.rows : c.depth,
+                    c.a_by_columns,
+                    panel.data(),
+                    bias.data(),
+                    out,
+                    stride,
+                    c.accumulate,
+                    c.rows % 2 == 0,
+                    {reinterpret_cast<const char*>(b.data()), 64, 5, 130}});
+  const double tolerance = sizeof(Scalar) == 4 ? 2e-5 : 1e-12;
+  for (int64_t i = 0; i < c.rows; ++i) {
+    for (int64_t j = 0; j < c.columns; ++j) {
+      double wanted = c.accumulate ? -7.0 : static_cast<double>(j) + 0.5;
+      for (int64_t k = 0; k < c.depth; ++k) wanted += element(i, k) * element(k, j);
+      ASSERT_NEAR(out[i * stride + j], wanted, tolerance * static_cast<double>(c.depth + 10))
+          << kernels.name << " rows " << c.rows << " depth " << c.depth << " columns " << c.columns
+          << " at " << i << ", " << j;
+    }
+    for (int64_t j = c.columns; j < stride; ++j) ASSERT_EQ(out[i * stride + j], Scalar(-7));
+  }
+  for (int64_t j = 0; j < c.columns; ++j) {
+    double wanted = 0;
+    for (int64_t k = 0; k < c.depth; ++k) wanted += element(k, j);
+    ASSERT_NEAR(sums[j], wanted, tolerance * static_cast<double>(c.depth + 10));
+  }
+}
+
+template <class Scalar>
+void check_products() {
+  for (const auto* kernels : tables<Scalar>()) {
+    for (int64_t rows = 1; rows <= 30; ++rows) {
+      const int64_t columns = rows % 3 == 0 ? kernels->columns : 1 + rows % kernels->columns;
+      for (const int64_t depth : {1, 4, 7, 33}) {
+        for (int flags = 0; flags < 8; ++flags) {
+          check_product(*kernels, {rows, depth, columns, (flags & 1) != 0, (flags & 2) != 0,
+                                   (flags & 4) != 0});
+        }
+      }
+    }
+  }
+}
+
+TEST(Tile, ProductsEqualPlainLoopsForEveryHeightDepthAndLayout) {
+  check_products<float>();
+  check_products<double>();
+}
+
+double value(Activation activation, double x) {
+  switch (activation) {
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::cubic:
+      return x * x * x;
+    case Activation::identity:
+      return x;
+    case Activation::celu:
+      return x > 0 ? x : std::expm1(x);
+    case Activation::tanh:
+      return std::tanh(x);
+  }
+  return NAN;
+}
+
+template <class Scalar>
+void check_activation(const TileKernels<Scalar>& kernels, Activation activation, double tolerance) {
+  constexpr int64_t kCount = 4003;
+  std::vector<Scalar> in(kCount), out(kCount), grad(kCount, Scalar(2)), again(kCount), copy(kCount);
+  // Odd steps keep clear of 0, where relu has no slope.
+  for (int64_t i = 0; i < kCount; ++i) in[i] = static_cast<Scalar>((i - 2001.5) / 200);
+  kernels.activate(activation, {1, kCount, kCount, kCount}, in.data(), out.data());
+  kernels.activate_backward(activation, {1, kCount, kCount, kCount}, in.data(), grad.data(),
+                            again.data(), copy.data());
+  for (int64_t i = 0; i < kCount; ++i) {
+    const double x = in[i], h = 1e-5;
+    const double wanted = value(activation, x);
+    const double slope = (value(activation, x + h) - value(activation, x - h)) / (2 * h);
+    ASSERT_NEAR(out[i], wanted, tolerance * (1 + std::abs(wanted)))
+        << kernels.name << " activation " << static_cast<int>(activation) << " at " << x;
+    ASSERT_NEAR(grad[i], 2 * slope, (tolerance + 1e-8) * 4 * (1 + std::abs(slope)))
+        << kernels.name << " activation " << static_cast<int>(activation) << " at " << x;
+    ASSERT_EQ(out[i], again[i]);
+    ASSERT_EQ(grad[i], copy[i]);
+  }
+}
+
+TEST(Tile, ActivationsAndTheirSlopesAreExact) {
+  for (size_t i = 0; i < kActivationNames.size(); ++i) {
+    for (const auto* k : tables<float>()) check_activation(*k, static_cast<Activation>(i), 6e-7);
+    for (const auto* k : tables<double>()) check_activation(*k, static_cast<Activation>(i), 1e-14);
+  }
+}
+
+TEST(Tile, ActivationsOfExtremeValues) {
+  const std::vector<float> in = {-INFINITY, -1e4F, -90.0F, 90.0F, 1e4F, NAN};
+  for (const auto* kernels : tables<float>()) {
+    for (const auto activation : {Activation::gelu_tanh, Activation::gelu}) {
+      std::vector<float> out(in.size());
+      kernels->activate(activation, {1, 6, 6, 6}, in.data(), out.data());
+      for (int i = 1; i < 3; ++i) EXPECT_NEAR(out[i], 0, 1e-30) << kernels->name << in[i];
+      EXPECT_EQ(out[3], 90.0F);
+      EXPECT_EQ(out[4], 1e4F);
+      EXPECT_TRUE(std::isnan(out[5])) << kernels->name;
+    }
+  }
+}
+
+TEST(Tile, TheTableIsOneThatTheProcessorRuns) {
+  bool known = false;
+  for (const auto* kernels : tables<float>()) known |= kernels == &tile_kernels<float>();
+  EXPECT_TRUE(known);
+}
+
+TEST(ShareRows, CoversEveryRowOnceInOrderAndEvenly) {
+  const std::vector<int32_t> offsets = {0, 0, 500, 507, 507, 800, 1600};
+  for (const int64_t parts : {1, 2, 3, 7}) {
+    const auto shares = share_rows(offsets.data(), 6, parts, 12);
+    ASSERT_EQ(static_cast<int64_t>(shares.size()), parts);
+    int64_t at = 0;
+    for (const auto& share : shares) {
+      int64_t rows = 0;
+      for (const Segment& s : share) {
+        EXPECT_EQ(s.begin, at);
+        EXPECT_GE(s.begin, offsets[s.expert]);
+        EXPECT_LE(s.end, offsets[s.expert + 1]);
+        EXPECT_GT(s.rows(), 0);
+        at = s.end;
+        rows += s.rows();
+      }
+      EXPECT_LE(rows, 1600 / parts + 60);
+    }
+    EXPECT_EQ(at, 1600);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::ops

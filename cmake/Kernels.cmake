@@ -13,7 +13,9 @@ foreach(code ${MOESAIC_GPU_CODE})
   target_compile_options(moesaic_kernels PRIVATE "SHELL:-gencode ${code}")
 endforeach()
 target_include_directories(moesaic_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(moesaic_kernels PRIVATE -Xcompiler=-Wall,-Wextra)
+# Registers that spill into memory are warned of: no kernel does.
+target_compile_options(moesaic_kernels PRIVATE -Xcompiler=-Wall,-Wextra
+  -Xptxas=--warn-on-spills,--warn-on-local-memory-usage)
 if(MOESAIC_WERROR)
   target_compile_options(moesaic_kernels PRIVATE "SHELL:-Werror all-warnings")
 endif()

@@ -7,11 +7,13 @@ if(NOT TARGET moesaic::torch)
   string(REPLACE ":" ";" moesaic_prefixes "$ENV{CMAKE_PREFIX_PATH}")
   find_path(MOESAIC_TORCH_CMAKE_DIR TorchConfig.cmake
     HINTS ${Torch_DIR} $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ${moesaic_prefixes}
+    PATHS ${MOESAIC_TORCH_LAST}  # so that ninja may configure again by itself
     PATH_SUFFIXES share/cmake/Torch Torch
     NO_CACHE)  # a LibTorch that is given later must win
   if(NOT MOESAIC_TORCH_CMAKE_DIR)
     message(FATAL_ERROR "LibTorch not found: run tools/setup.sh, or give Torch_DIR or CMAKE_PREFIX_PATH")
   endif()
+  set(MOESAIC_TORCH_LAST ${MOESAIC_TORCH_CMAKE_DIR} CACHE INTERNAL "where LibTorch was found last")
   get_filename_component(MOESAIC_TORCH_PREFIX "${MOESAIC_TORCH_CMAKE_DIR}/../../.." ABSOLUTE)
 
   add_library(moesaic::torch INTERFACE IMPORTED GLOBAL)

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <string>
 
+#include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/nn/moe_layer.h"
@@ -66,6 +67,13 @@ void check_data(Report& report) {
   }
 }
 
+/// Only one verb needs it, so a machine without it is in order.
+void note_gnuplot(Report& report) {
+  const std::filesystem::path gnuplot = find_program("gnuplot");
+  report.note("gnuplot", gnuplot.empty() ? "not on PATH; moesaic reproduce draws figures with it"
+                                         : gnuplot.string());
+}
+
 void doctor(int& exit_code) {
   Report report;
   report.note("moesaic", MOESAIC_VERSION);
@@ -75,6 +83,7 @@ void doctor(int& exit_code) {
   report.note("CUDA", torch::cuda::is_available()
                           ? "a device is present; the operators of this build run on the CPU"
                           : "not in this build, or no device");
+  note_gnuplot(report);
   const auto space = std::filesystem::space(std::filesystem::current_path());
   report.note("disk", fmt::format("{:.1f} GiB free here",
                                   static_cast<double>(space.available) / (1 << 30)));

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "command_line.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
 
@@ -17,12 +18,13 @@ void add_eval(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a test split");
   verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
       ->required()
+      ->check(not_empty())
       ->type_name("RUN_OR_CHECKPOINT");
   verb->add_option("--data", arguments->options.data,
                    "data set (what the checkpoint was trained on)")
       ->type_name("NAME");
   verb->add_option("--batch-size", arguments->options.evaluate.batch_size, "pictures a batch")
-      ->check(CLI::PositiveNumber)
+      ->check(batch_size())
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "one JSON document on standard output");
   verb->callback([arguments] {

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/safetensors.h"
 #include "moesaic/export/torchscript.h"
@@ -30,6 +32,17 @@ const std::map<std::string, Writer>& formats() {
   return list;
 }
 
+/// Before a network is loaded that could then not be written.
+void check_target(const Arguments& arguments) {
+  const bool file =
+      arguments.format == "torchscript" || arguments.out.extension() == ".safetensors";
+  if (file) {
+    check_new_file(arguments.out, "--out");
+  } else {
+    check_new_folder(arguments.out, "--out");
+  }
+}
+
 void export_model(const Arguments& arguments) {
   const auto format = formats().find(arguments.format);
   if (format == formats().end()) {
@@ -38,6 +51,7 @@ void export_model(const Arguments& arguments) {
     fail_usage("export: unknown format '{}'; {}", arguments.format,
                did_you_mean(arguments.format, names));
   }
+  check_target(arguments);
   const fs::path folder = resolve_checkpoint(arguments.checkpoint);
   format->second(*load_model(folder), arguments.out, export_info(folder));
 }
@@ -49,6 +63,7 @@ void add_export(CLI::App& app, int& /*exit_code*/) {
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
+      ->check(not_empty())
       ->type_name("CHECKPOINT");
   verb->add_option("--format", arguments->format,
                    "safetensors, the form that lasts, or torchscript, one file that PyTorch and "
@@ -56,8 +71,9 @@ void add_export(CLI::App& app, int& /*exit_code*/) {
       ->required()
       ->type_name("NAME");
   verb->add_option("--out", arguments->out,
-                   "the file; for safetensors also a new folder, unless it ends in .safetensors")
+                   "a new file; for safetensors a new folder, unless it ends in .safetensors")
       ->required()
+      ->check(not_empty())
       ->type_name("FILE");
   verb->footer(
       "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "command_line.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "verbs.h"
 
@@ -39,6 +40,12 @@ void print_summary(const Json& found) {
   print_tensors(found["tensors"]);
 }
 
+/// Experts that pruning left are listed by block; a block that is not listed has all of them.
+std::string config_text(const std::string& key, const Json& value) {
+  if (!value.is_null()) return value.dump();
+  return key.find("/kept_experts/") != std::string::npos ? "all" : "absent";
+}
+
 void print_difference(const Json& difference) {
   for (const char* side : {"only_in_first", "only_in_second"}) {
     for (const auto& name : difference[side]) {
@@ -54,8 +61,9 @@ void print_difference(const Json& difference) {
                              item["relative_change"].get<double>());
   }
   for (const auto& item : difference["config"]) {
-    std::cout << fmt::format("config          {}: {} and {}\n", item["key"].get<std::string>(),
-                             item["first"].dump(), item["second"].dump());
+    const auto key = item["key"].get<std::string>();
+    std::cout << fmt::format("config          {}: {} and {}\n", key,
+                             config_text(key, item["first"]), config_text(key, item["second"]));
   }
   std::cout << fmt::format("equal           {} tensors\n", difference["equal"].get<int64_t>());
 }
@@ -83,8 +91,11 @@ void inspect_verb(const InspectOptions& options) {
 void add_inspect(CLI::App& app, int&) {
   auto* verb = app.add_subcommand("inspect", "Show what a run, a checkpoint or a file holds");
   auto options = std::make_shared<InspectOptions>();
-  verb->add_option("PATH", options->first, "run, checkpoint or .safetensors file")->required();
-  verb->add_option("PATH2", options->second, "another one: show how they differ");
+  verb->add_option("PATH", options->first, "run, checkpoint or .safetensors file")
+      ->required()
+      ->check(not_empty());
+  verb->add_option("PATH2", options->second, "another one: show how they differ")
+      ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document");
   verb->callback([options] { inspect_verb(*options); });
 }

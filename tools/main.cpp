@@ -2,11 +2,18 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <filesystem>
+#include <new>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+
+#include "command_line.h"
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "runtime.h"
+#include "standard_output.h"
 #include "verbs.h"
 
 namespace {
@@ -15,13 +22,15 @@ int run(int argc, char** argv) {
   CLI::App app{"moesaic: train, prune and ship mixture-of-experts networks for vision", "moesaic"};
   app.require_subcommand(1);
   app.set_version_flag("--version", MOESAIC_VERSION);
-  app.failure_message([](const CLI::App* root, const CLI::Error& error) {
+  app.failure_message([argc, argv](const CLI::App* root, const CLI::Error& error) {
+    const std::string unknown = moesaic::tools::unknown_word(*root, argc, argv);
     std::string command = "moesaic";
     for (const CLI::App* verb = root; !verb->get_subcommands().empty();) {
       verb = verb->get_subcommands().front();
       command += " " + verb->get_name();
     }
-    return "moesaic: " + std::string(error.what()) + " (see " + command + " --help)\n";
+    return "moesaic: " + (unknown.empty() ? std::string(error.what()) : unknown) + " (see " +
+           command + " --help)\n";
   });
   int exit_code = 0;
   namespace tools = moesaic::tools;
@@ -38,20 +47,43 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-}  // namespace
+/// PyTorch's words for a lack of memory are several, and none is for users.
+std::string without_jargon(const std::string& what) {
+  for (const std::string_view sign : {"can't allocate memory", "not enough memory",
+                                      "Storage size calculation overflowed", "out of memory"}) {
+    if (what.find(sign) != std::string::npos) {
+      return "not enough memory; a smaller batch or model may do";
+    }
+  }
+  return what.substr(0, what.find('\n'));
+}
 
-int main(int argc, char** argv) {
-  moesaic::tools::tune_runtime(argv);
+int run_or_explain(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
     moesaic::log_error("{}", error.what());
     return error.exit_code();
   } catch (const c10::Error& error) {
-    moesaic::log_error("{}", error.what_without_backtrace());
-    return 1;
+    moesaic::log_error("{}", without_jargon(error.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    moesaic::log_error("{}", without_jargon("out of memory"));
+  } catch (const std::filesystem::filesystem_error& error) {
+    moesaic::log_error("{}: {}", error.path1().string(), error.code().message());
+  } catch (const nlohmann::json::exception& error) {
+    const std::string_view what = error.what();
+    moesaic::log_error("damaged JSON: {}", what.substr(what.find("] ") + 2));
   } catch (const std::exception& error) {
-    moesaic::log_error("{}", error.what());
-    return 1;
+    moesaic::log_error("{}", without_jargon(error.what()));
   }
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  moesaic::tools::tune_runtime(argv);
+  moesaic::tools::hold_standard_output();
+  moesaic::tools::remember_call(argv[0]);
+  return moesaic::tools::checked_output(run_or_explain(argc, argv));
 }

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "command_line.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/predict.h"
 #include "verbs.h"
@@ -17,21 +19,27 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
   CLI::App* verb = app.add_subcommand("predict", "apply a network to a file of pictures");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
+      ->check(not_empty())
       ->type_name("CHECKPOINT");
   verb->add_option("--input", arguments->input,
                    "safetensors with 'images' [batch, C, H, W] float32, normalised")
       ->required()
+      ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--output", arguments->output, "safetensors with 'logits' and 'pre_logits'")
+  verb->add_option("--output", arguments->output,
+                   "safetensors with 'logits' and 'pre_logits'; a new file")
       ->required()
+      ->check(not_empty())
       ->type_name("FILE");
   verb->add_flag("--routing", arguments->options.routing,
                  "also 'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "pictures at a time; networks whose experts have a capacity take all at once")
-      ->check(CLI::PositiveNumber)
+      ->check(batch_size())
       ->capture_default_str();
   verb->callback([arguments] {
+    check_input_file(arguments->input);
+    check_new_file(arguments->output, "--output");
     const auto model = load_model(arguments->checkpoint);
     predict_file(*model, arguments->input, arguments->output, arguments->options);
   });

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 
+#include "command_line.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "verbs.h"
@@ -38,9 +40,11 @@ void add_prune(CLI::App& app, int& /*exit_code*/) {
   CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
   verb->add_option("--finetuned", options.finetuned, "the run or checkpoint to prune")
       ->required()
+      ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--pretrained", options.pretrained,
                    "what it was fine-tuned from; only router-norm-change needs it")
+      ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--criterion", options.criterion, criteria_text())
       ->type_name("NAME")
@@ -52,8 +56,11 @@ void add_prune(CLI::App& app, int& /*exit_code*/) {
       ->type_name("SHARE|COUNT|FILE");
   verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
       ->required()
+      ->check(not_empty())
       ->type_name("DIR");
-  verb->add_option("--seed", options.seed, "for --criterion random")->capture_default_str();
+  verb->add_option("--seed", options.seed, "for --criterion random")
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments] { prune(*arguments); });
 }

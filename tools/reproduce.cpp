@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/reproduce.h"
@@ -50,6 +51,7 @@ void add_reproduce(CLI::App& app, int& exit_code) {
   verb->add_option("overrides", arguments->overrides, "settings to change, e.g. train.seed=2")
       ->type_name("KEY=VALUE");
   verb->add_option("--out", arguments->out, "folder for everything (checkpoints/<name>)")
+      ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--scale", arguments->scale, "sizes: paper, or quick to try it out")
       ->type_name("SCALE")

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "command_line.h"
+#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
 #include "moesaic/train/trainer.h"
 #include "verbs.h"
@@ -25,6 +28,10 @@ struct TrainArguments {
 };
 
 RunConfig read_config(const TrainArguments& arguments) {
+  if (arguments.config.find('=') != std::string::npos && !path_exists(arguments.config)) {
+    fail_usage("train: the recipe comes first, then settings like '{}'", arguments.config);
+  }
+  check_input_file(arguments.config);
   Document document = Document::from_file(arguments.config);
   for (const std::string& assignment : arguments.overrides) document.set(assignment);
   return parse<RunConfig>(document.root());
@@ -34,16 +41,17 @@ void print_plan(const RunConfig& given) {
   RunConfig config = given;
   Datasets datasets;
   const std::shared_ptr<Model> model = build_initial_model(config);
-  config.model = Value::from_json(model->config(), "model");
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
+  config.model = Value::from_json(model->config(), "model");
   load_initial_weights(config, *model);
   std::fputs(describe_run(config, *model, phases).c_str(), stdout);
 }
 
 std::string resume_command(const TrainArguments& arguments, const std::string& out) {
-  std::vector<std::string> words = {"moesaic", "train", arguments.config};
-  words.insert(words.end(), arguments.overrides.begin(), arguments.overrides.end());
-  return fmt::format("{} --out {} --resume", fmt::join(words, " "), out);
+  std::string words = called_as() + " train " + shell_quoted(arguments.config);
+  for (const std::string& setting : arguments.overrides) words += " " + shell_quoted(setting);
+  if (arguments.device != "cpu") words += " --device " + shell_quoted(arguments.device);
+  return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
 int train(const TrainArguments& arguments) {
@@ -83,6 +91,7 @@ void add_train(CLI::App& app, int& exit_code) {
                    "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")
       ->type_name("KEY=VALUE");
   verb->add_option("--out", arguments->out, "the run's folder (checkpoints/<name>)")
+      ->check(not_empty())
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
   verb->add_option("--device", arguments->device, "where to compute: cpu | cuda")

@@ -44,7 +44,8 @@ fs::path replaceable(const fs::path& path) {
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
-  const UniqueFd fd = open_file(path, O_RDONLY);
+  // Opening a named pipe would else wait for someone who writes to it.
+  const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
   const struct stat status = status_of(fd, path);
   if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
   const auto size = static_cast<std::size_t>(status.st_size);

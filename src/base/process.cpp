@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
+#include <cstdlib>
 #include <ctime>
 #include <system_error>
 
@@ -138,6 +140,30 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input,
   }
   writing.reset();  // end of input
   return wait_for(child, argv[0]);
+}
+
+std::filesystem::path find_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path == nullptr ? "" : path;
+  while (!rest.empty()) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+    const std::filesystem::path place = std::filesystem::path(folder) / name;
+    std::error_code ignored;
+    const bool file = std::filesystem::is_regular_file(place, ignored);
+    if (file && ::access(place.c_str(), X_OK) == 0) return place;
+  }
+  return {};
+}
+
+std::string shell_quoted(std::string_view word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("-_./=:,+@%").find(c) != std::string_view::npos;
+  });
+  if (plain) return std::string(word);
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
 }  // namespace moesaic

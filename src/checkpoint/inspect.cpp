@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/formats/safetensors.h"
 
@@ -23,11 +23,13 @@ struct Target {
 };
 
 Target find_target(const fs::path& path) {
+  if (!path_exists(path)) {
+    fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
+  }
   if (fs::is_directory(path)) {
     const fs::path folder = resolve_checkpoint(path);
     return {folder, folder / "model.safetensors"};
   }
-  if (!fs::exists(path)) fail_usage("{}: no such file or folder", path.string());
   return {{}, path};
 }
 
@@ -115,20 +117,24 @@ void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out)
   out["equal"] = equal;
 }
 
+/// Lists stay whole, since a list that grew by an item has not changed in all that follow it.
+void add_differences(const Json& a, const Json& b, const std::string& path, Json& list) {
+  if (!a.is_object() || !b.is_object()) {
+    if (a != b) list.push_back({{"key", path}, {"first", a}, {"second", b}});
+    return;
+  }
+  for (const auto& [key, value] : a.items()) {
+    add_differences(value, b.value(key, Json()), path + "/" + key, list);
+  }
+  for (const auto& [key, value] : b.items()) {
+    if (!a.contains(key)) add_differences(Json(), value, path + "/" + key, list);
+  }
+}
+
 Json config_difference(const Json& first, const Json& second) {
   Json list = Json::array();
   if (first.empty() || second.empty()) return list;  // a bare file has no configuration to compare
-  const Json a = first.flatten(), b = second.flatten();
-  for (const auto& [key, value] : a.items()) {
-    if (!b.contains(key)) {
-      list.push_back({{"key", key}, {"first", value}, {"second", nullptr}});
-    } else if (b[key] != value) {
-      list.push_back({{"key", key}, {"first", value}, {"second", b[key]}});
-    }
-  }
-  for (const auto& [key, value] : b.items()) {
-    if (!a.contains(key)) list.push_back({{"key", key}, {"first", nullptr}, {"second", value}});
-  }
+  add_differences(first, second, "", list);
   return list;
 }
 

@@ -1,10 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <torch/types.h>
+
 #include "manifest.h"
+#include "moesaic/base/error.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {
+namespace {
+
+/// Up to so many numbers too many are built, so that load_state() can name what differs.
+constexpr double kCheapToBuild = 1 << 26;
+
+double numbers_in(const TensorMap& tensors) {
+  double count = 0.0;
+  for (const auto& [name, tensor] : tensors) count += static_cast<double>(tensor.numel());
+  return count;
+}
+
+void check_finite(const TensorMap& tensors, const std::string& from) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
+    fail("{}: '{}' holds NaN or infinity", from, name);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
+                                const std::string& from) {
+  const double meant = count_parameters(config), found = numbers_in(tensors);
+  if (meant > found + kCheapToBuild) {
+    fail("{}: holds {:.4g} numbers, but {} means a model of {:.4g}", from, found, config.where(),
+         meant);
+  }
+  std::shared_ptr<Model> model = build_model(config, 0);
+  load_state(*model, tensors, from);
+  return model;
+}
 
 std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint) {
   const std::filesystem::path folder = resolve_checkpoint(run_or_checkpoint);
@@ -12,9 +46,9 @@ std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint
   const Checkpoint checkpoint = load_checkpoint(folder, {.verify = !verified, .optimizer = false});
   // From the file rather than from `checkpoint`, for errors with line and column.
   const Document config = Document::from_file(folder / kConfigFile);
-  std::shared_ptr<Model> model = build_model(config.root().at("model"), 0);
-  load_state(*model, checkpoint.model, (folder / kModelFile).string());
-  return model;
+  const std::string from = (folder / kModelFile).string();
+  check_finite(checkpoint.model, from);
+  return model_of(config.root().at("model"), checkpoint.model, from);
 }
 
 }  // namespace moesaic

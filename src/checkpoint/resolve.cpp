@@ -10,7 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 
 namespace moesaic {
@@ -49,19 +49,6 @@ std::vector<Step> steps_in(const fs::path& folder) {
   return steps;
 }
 
-std::string nearest_sibling(const fs::path& path) {
-  const fs::path named = path.has_filename() ? path : path.parent_path();
-  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  const auto near = nearest(named.filename().string(), names);
-  return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
-}
-
 fs::path newest_whole(const std::vector<Step>& steps, const fs::path& folder) {
   std::string first_error;
   for (const Step& step : steps) {
@@ -82,19 +69,22 @@ fs::path newest_whole(const std::vector<Step>& steps, const fs::path& folder) {
 fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
   const fs::path& given = run_or_checkpoint;
   std::error_code error;
-  if (!fs::exists(given, error)) {
+  if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
+  if (!path_exists(given)) {
     fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
   }
   if (!fs::is_directory(given, error)) {
     fail_usage("{}: not a folder; a run or a checkpoint is one", given.string());
   }
-  if (fs::exists(given / kManifestFile, error)) return given;
+  if (path_exists(given / kManifestFile)) return given;
   for (const fs::path& folder : {given / "checkpoints", given}) {
     const std::vector<Step> steps = steps_in(folder);
     if (!steps.empty()) return newest_whole(steps, folder);
   }
-  fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>)", given.string(),
-             kManifestFile);
+  const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
+  fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>){}",
+             given.string(), kManifestFile,
+             experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
 }
 
 void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {

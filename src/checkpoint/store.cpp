@@ -23,11 +23,9 @@ void write_json(const fs::path& path, const Json& json) {
 }
 
 Json read_json(const fs::path& path) {
-  try {
-    return Json::parse(read_text(path));
-  } catch (const Json::exception& error) {
-    fail("{}: damaged: {}", path.string(), error.what());
-  }
+  Json json = Json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) fail("{}: damaged: it is no JSON document", path.string());
+  return json;
 }
 
 /// Format and version stand first, so that a reader meets them before anything they decide.

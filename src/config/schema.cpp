@@ -46,8 +46,8 @@ void fail_missing(const Value& object, const std::string& path, std::string_view
   fail_usage("{}: missing key '{}'{}", object.where(), name, in_path(path));
 }
 
-void fail_problem(const Value& object, const std::string& path, const std::string& problem) {
-  fail_usage("{}: {}{}", object.where(), problem, in_path(path));
+void fail_problem(const Value& object, const std::string& path, const ConfigProblem& problem) {
+  fail_usage("{}: {}{}", place_of(object, problem.blamed), problem.text, in_path(path));
 }
 
 nlohmann::ordered_json write_number(double number) {

@@ -10,6 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
 
@@ -69,12 +70,21 @@ const safetensors::Entry& checked_entry(const safetensors::File& file, const Mod
   return *entry;
 }
 
+void check_finite(const at::Tensor& images, const fs::path& path) {
+  if (images.numel() == 0) return;
+  const at::Tensor finite = images.flatten(1).isfinite().all(1);
+  if (finite.all().item<bool>()) return;
+  fail("{}: image {} of 'images' (from 0) holds NaN or infinity", path.string(),
+       finite.logical_not().nonzero()[0][0].item<int64_t>());
+}
+
 at::Tensor read_images(const Model& model, const fs::path& path) {
   const safetensors::File file(path);
   const safetensors::Entry& entry = checked_entry(file, model, path);
   at::Tensor images = torch::empty(entry.shape, torch::kFloat);
   const auto bytes = file.bytes(entry);
   if (!bytes.empty()) std::memcpy(images.mutable_data_ptr(), bytes.data(), bytes.size());
+  check_finite(images, path);
   return images;
 }
 
@@ -102,6 +112,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
 
 void predict_file(Model& model, const fs::path& input, const fs::path& output,
                   const PredictOptions& options) {
+  check_new_file(output, "predict");
   write_tensors(output, predict(model, read_images(model, input), options));
 }
 

@@ -3,10 +3,10 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/base/path.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
-#include "moesaic/models/registry.h"
 
 namespace moesaic {
 namespace {
@@ -23,10 +23,7 @@ Metadata format_mark() {
 }
 
 void write_folder(const Model& model, const fs::path& out, const ExportInfo& info) {
-  if (fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
-    fail_usage("export: '{}' is there already; give a new or an empty folder, or FILE.safetensors",
-               out.string());
-  }
+  check_new_folder(out, "export");
   StagedDirectory staged(out);
   write_tensors(staged.path() / kWeights, state_of(model), format_mark());
   for (const auto& [name, text] : side_files(model, info)) {
@@ -36,6 +33,7 @@ void write_folder(const Model& model, const fs::path& out, const ExportInfo& inf
 }
 
 void write_file(const Model& model, const fs::path& out, const ExportInfo& info) {
+  check_new_file(out, "export");
   Metadata metadata = format_mark();
   for (const auto& [name, text] : side_files(model, info)) {
     metadata[fs::path(name).stem().string()] = text;
@@ -66,9 +64,7 @@ std::shared_ptr<Model> load_exported(const fs::path& path) {
   const bool folder = fs::is_directory(path);
   const fs::path weights = folder ? path / kWeights : path;
   const Document config = folder ? Document::from_file(path / kConfig) : config_in(path);
-  std::shared_ptr<Model> model = build_model(config.root(), 0);
-  load_state(*model, read_tensors(weights), weights.string());
-  return model;
+  return model_of(config.root(), read_tensors(weights), weights.string());
 }
 
 }  // namespace moesaic

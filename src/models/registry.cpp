@@ -5,6 +5,7 @@
 #include <map>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/models/vmoe.h"
 
@@ -12,6 +13,7 @@ namespace moesaic {
 namespace {
 
 struct Family {
+  std::function<double(const Value&)> count;
   std::function<std::shared_ptr<Model>(const Value&, uint64_t)> build;
   std::function<std::string()> help;
 };
@@ -20,7 +22,8 @@ struct Family {
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> list = {
       {"vmoe",
-       {[](const Value& config, uint64_t seed) {
+       {[](const Value& config) { return parameter_count(parse<VMoEConfig>(config, "model")); },
+        [](const Value& config, uint64_t seed) {
           return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
         },
         [] { return help_text<VMoEConfig>(); }}},
@@ -36,6 +39,16 @@ const Family& family(const std::string& name, const std::string& where) {
   return found->second;
 }
 
+const Family& family_of(const Value& config) {
+  config.members("model");
+  const Value* name = config.find("name");
+  if (name == nullptr) {
+    fail_usage("{}: missing key 'name' in model; {}", config.where(),
+               did_you_mean("", model_names()));
+  }
+  return family(name->as_string("model.name"), name->where());
+}
+
 }  // namespace
 
 std::vector<std::string> model_names() {
@@ -44,9 +57,24 @@ std::vector<std::string> model_names() {
   return names;
 }
 
+double count_parameters(const Value& config) {
+  return family_of(config).count(config);
+}
+
+void check_memory(double bytes, const std::string& what, const std::string& where) {
+  const double limit = memory_limit();
+  if (bytes > limit) {
+    fail_usage("{}: {} needs {} of memory, this machine has {}", where, what, bytes_text(bytes),
+               bytes_text(limit));
+  }
+}
+
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
-  const Value& name = config.at("name");
-  return family(name.as_string("model.name"), name.where()).build(config, seed);
+  const Family& found = family_of(config);
+  const double count = found.count(config);
+  check_memory(count * sizeof(float), fmt::format("a model of {:.4g} parameters", count),
+               config.where());
+  return found.build(config, seed);
 }
 
 std::string model_help(const std::string& name) {

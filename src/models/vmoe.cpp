@@ -49,8 +49,8 @@ torch::nn::Linear zero_linear(int64_t in, int64_t out) {
 }  // namespace
 
 VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
-  const std::string problem = config_problem(config_);
-  if (!problem.empty()) fail_usage("vmoe: {}", problem);
+  const ConfigProblem problem = config_problem(config_);
+  if (!problem.empty()) fail_usage("vmoe: {}", problem.text);
   at::Generator generator = nn::make_generator(seed);
   const int64_t width = config_.hidden_size, patch = config_.patch_size;
 

@@ -8,51 +8,88 @@
 namespace moesaic {
 namespace {
 
-std::string kept_problem(const VMoEMoeConfig& moe) {
+ConfigProblem kept_problem(const VMoEMoeConfig& moe) {
   for (const auto& [block, ids] : moe.kept_experts) {
     const bool known = std::any_of(moe.layers.begin(), moe.layers.end(),
                                    [&](int64_t layer) { return std::to_string(layer) == block; });
+    const std::string key = "encoder.moe.kept_experts." + block;
     if (!known) {
-      return fmt::format("encoder.moe.kept_experts names block {}, which is not in layers", block);
+      return {fmt::format("encoder.moe.kept_experts names block {}, which is not in layers", block),
+              {key + ":"}};
     }
     const bool ascending = std::is_sorted(ids.begin(), ids.end(), std::less_equal<>());
     if (ids.empty() || !ascending || ids.front() < 0 || ids.back() >= moe.num_experts) {
-      return fmt::format(
-          "encoder.moe.kept_experts of block {} must be ascending experts below {}, at least one",
-          block, moe.num_experts);
+      return {
+          fmt::format("encoder.moe.kept_experts of block {} must be ascending experts below {}, "
+                      "at least one",
+                      block, moe.num_experts),
+          {key}};
     }
   }
-  return "";
+  return {};
 }
 
-std::string moe_problem(const VMoEEncoderConfig& encoder) {
+ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
   const VMoEMoeConfig& moe = encoder.moe;
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
-    return "encoder.moe.layers must be ascending, each block once";
+    return {"encoder.moe.layers must be ascending, each block once", {"encoder.moe.layers"}};
   }
   if (!moe.layers.empty() && moe.layers.back() >= encoder.num_layers) {
-    return fmt::format("encoder.moe.layers names block {}, but there are {} blocks (0 to {})",
-                       moe.layers.back(), encoder.num_layers, encoder.num_layers - 1);
+    return {fmt::format("encoder.moe.layers names block {}, but there are {} blocks (0 to {})",
+                        moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
+            {"encoder.moe.layers", "encoder.num_layers"}};
   }
   if (moe.router.num_selected_experts > moe.num_experts) {
-    return fmt::format("encoder.moe.router.num_selected_experts is {}, but there are {} experts",
-                       moe.router.num_selected_experts, moe.num_experts);
+    return {fmt::format("encoder.moe.router.num_selected_experts is {}, but there are {} experts",
+                        moe.router.num_selected_experts, moe.num_experts),
+            {"encoder.moe.router.num_selected_experts", "encoder.moe.num_experts"}};
   }
   return kept_problem(moe);
 }
 
+double linear_count(double in, double out) {
+  return in * out + out;
+}
+
+/// Of the perceptron, or the router and the experts, of a block.
+double mlp_count(const VMoEConfig& config, int64_t block) {
+  const VMoEMoeConfig& moe = config.encoder.moe;
+  const auto d = static_cast<double>(config.hidden_size);
+  const auto m = static_cast<double>(config.encoder.mlp_dim);
+  const double perceptron = linear_count(d, m) + linear_count(m, d);
+  if (std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end()) return perceptron;
+  const auto kept = moe.kept_experts.find(std::to_string(block));
+  const auto experts = static_cast<double>(moe.num_experts);
+  const double held =
+      kept == moe.kept_experts.end() ? experts : static_cast<double>(kept->second.size());
+  return experts * d + held * perceptron;
+}
+
 }  // namespace
 
-std::string config_problem(const VMoEConfig& config) {
+ConfigProblem config_problem(const VMoEConfig& config) {
   if (config.image_size % config.patch_size != 0) {
-    return fmt::format("patch_size {} does not divide image_size {}", config.patch_size,
-                       config.image_size);
+    return {fmt::format("patch_size {} does not divide image_size {}", config.patch_size,
+                        config.image_size),
+            {"patch_size", "image_size"}};
   }
   if (config.hidden_size % config.encoder.num_heads != 0) {
-    return fmt::format("encoder.num_heads {} does not divide hidden_size {}",
-                       config.encoder.num_heads, config.hidden_size);
+    return {fmt::format("encoder.num_heads {} does not divide hidden_size {}",
+                        config.encoder.num_heads, config.hidden_size),
+            {"encoder.num_heads", "hidden_size"}};
   }
   return moe_problem(config.encoder);
+}
+
+double parameter_count(const VMoEConfig& config) {
+  const auto d = static_cast<double>(config.hidden_size);
+  const auto patch = static_cast<double>(config.patch_size);
+  double count = linear_count(static_cast<double>(config.channels) * patch * patch, d);
+  count += static_cast<double>(config.tokens()) * d + (config.classifier == "token" ? d : 0.0);
+  for (int64_t block = 0; block < config.encoder.num_layers; ++block) {
+    count += 4 * d + linear_count(d, 3 * d) + linear_count(d, d) + mlp_count(config, block);
+  }
+  return count + 2 * d + linear_count(d, static_cast<double>(config.classes));
 }
 
 }  // namespace moesaic

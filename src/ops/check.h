@@ -62,6 +62,10 @@ void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Ten
                    const at::Tensor& token_row);
 void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
                             const at::Tensor& token_offsets, const at::Tensor& token_row);
+/// The weights of experts, beside rows of their width.
+void check_experts(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
+                   const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
+                   int64_t activation);
 void check_grouped_mlp(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
                        const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
                        int64_t activation);

@@ -58,15 +58,14 @@ BackwardTensors call_backward(const Tensor& grad, const Tensor& rows, const Tens
 
 }  // namespace
 
-void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
-                       const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
+void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, const Tensor& b1,
+                   const Tensor& w2, const Tensor& b2, int64_t activation) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", rows, {-1, -1});
   check_values(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
   if (offsets.size(0) < 1) fail("grouped_mlp: offsets must not be empty");
-  check_offsets(kOp, "offsets", offsets, rows.size(0));
   const int64_t experts = offsets.size(0) - 1;
   const int64_t width = rows.size(1);
   check_shape(kOp, "w1", w1, {experts, width, -1});
@@ -79,6 +78,12 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
     fail("grouped_mlp: activation {} is unknown; choose 0 to {} ({})", activation,
          kActivationNames.size() - 1, fmt::join(kActivationNames, ", "));
   }
+}
+
+void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
+                       const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
+  check_experts(rows, offsets, w1, b1, w2, b2, activation);
+  check_offsets("grouped_mlp", "offsets", offsets, rows.size(0));
 }
 
 void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,

@@ -42,7 +42,7 @@ void check_routed_mlp(const Tensor& x, const Tensor& offsets, const Tensor& toke
   check_dispatch(x, offsets, token, token_offsets, token_row);
   check_shape("routed_mlp", "gate", gate, {token.numel()});
   check_gate("routed_mlp", gate, x);
-  check_grouped_mlp(x, offsets, w1, b1, w2, b2, activation);
+  check_experts(x, offsets, w1, b1, w2, b2, activation);
 }
 
 namespace {

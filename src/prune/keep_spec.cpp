@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {
@@ -85,18 +85,18 @@ const std::vector<int64_t>* KeepRule::ids() const {
   return list == nullptr ? nullptr : &list->ids;
 }
 
-KeepSpec KeepSpec::parse(const std::string& text) {
-  const std::string where = fmt::format("keep '{}'", text);
+KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
+  const std::string where = fmt::format("{}{}keep '{}'", place, place.empty() ? "" : ": ", text);
   KeepSpec spec;
   if (const auto count = whole_number<int64_t>(text)) {
     spec.every_ = count_rule(*count, where);
   } else if (const auto share = whole_number<double>(text)) {
     spec.every_ = share_rule(*share, where);
-  } else if (std::filesystem::exists(text)) {
+  } else if (path_exists(text)) {
     spec.blocks_ = block_rules(Document::from_file(text).root());
   } else {
-    fail_usage("{}: neither a share like 0.25, nor a count like 4, nor a JSON file that exists",
-               where);
+    fail_usage("{}: neither a share like 0.25, nor a count like 4, nor a JSON file that exists{}",
+               where, nearest_sibling(text));
   }
   return spec;
 }
@@ -111,8 +111,14 @@ KeepSpec KeepSpec::from_value(const Value& value) {
       spec.every_ = share_rule(value.as_double("keep"), value.where());
       return spec;
     case Value::Kind::string:
-      return parse(value.as_string("keep"));
+      return parse(value.as_string("keep"), value.where());
     default:
+      if (!value.is_object()) {
+        fail_usage(
+            "{}: 'keep' must be a share (0.25), a count (4), a file, or an object "
+            "{{\"<block>\": count or [ids]}}, found {}",
+            value.where(), value.described());
+      }
       spec.blocks_ = block_rules(value);
       return spec;
   }

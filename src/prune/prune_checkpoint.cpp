@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
@@ -19,15 +23,26 @@ void check_options(const PruneCheckpointOptions& options) {
     fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
                options.criterion);
   }
-  if (fs::exists(options.out) && !(fs::is_directory(options.out) && fs::is_empty(options.out))) {
-    fail_usage("prune: '{}' is there already; give a new or an empty folder", options.out.string());
-  }
+  check_new_folder(options.out, "prune");
 }
 
 std::string change(const char* name, double before, double after, int precision) {
   const double percent = before > 0.0 ? 100.0 * (after - before) / before : 0.0;
   return fmt::format("{:<12}{:>16.{}f} -> {:>16.{}f}  ({:+.1f} %)\n", name, before, precision,
                      after, precision, percent);
+}
+
+/// Where all experts count the same, the choice says nothing about them.
+void warn_of_ties(const PrunePlan& plan) {
+  for (const PruneLayerPlan& layer : plan.layers) {
+    const auto [least, most] = std::minmax_element(layer.scores.begin(), layer.scores.end());
+    if (static_cast<int64_t>(layer.kept.size()) == layer.experts || *least < *most) continue;
+    log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
+                layer.block, plan.criterion, *least,
+                criterion_needs_pretrained(plan.criterion)
+                    ? "; are --pretrained and --finetuned the same network?"
+                    : "");
+  }
 }
 
 }  // namespace
@@ -56,15 +71,16 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_options(options);
   const fs::path folder = resolve_checkpoint(options.finetuned);
   Checkpoint checkpoint = load_checkpoint(folder, {.verify = true, .optimizer = false});
-  const auto model = build_model(
-      Value::from_json(checkpoint.config.at("model"), (folder / "config.json").string()), 0);
-  load_state(*model, checkpoint.model, folder.string());
+  const auto model =
+      model_of(Value::from_json(checkpoint.config.at("model"), (folder / "config.json").string()),
+               checkpoint.model, folder.string());
   std::shared_ptr<Model> pretrained;
   if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
 
   PruneCheckpointResult result;
   result.plan =
       plan_pruning(*model, pretrained.get(), options.criterion, options.keep, options.seed);
+  warn_of_ties(result.plan);
   result.before = footprint(*model);
   apply_plan(*model, result.plan);
   result.after = footprint(*model);

@@ -8,6 +8,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 
@@ -28,7 +29,10 @@ std::map<std::string, fs::path> shipped_experiments() {
 }
 
 fs::path find_experiment(const std::string& name_or_file) {
-  if (name_or_file.ends_with(".json")) return name_or_file;
+  if (name_or_file.ends_with(".json")) {
+    check_input_file(name_or_file);
+    return name_or_file;
+  }
   const auto shipped = shipped_experiments();
   if (const auto found = shipped.find(name_or_file); found != shipped.end()) return found->second;
   fail_usage("no experiment '{}'; {}", name_or_file,

@@ -14,6 +14,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
@@ -67,6 +68,21 @@ void check_same_experiment(const Json& started, const Json& now, const fs::path&
                  out.string());
 }
 
+/// A folder of someone else's, or of an experiment? The lock and the time of a call that failed
+/// early count as nothing.
+void check_output(const fs::path& out) {
+  if (out.empty()) fail_usage("an experiment needs a folder; give --out");
+  if (!path_exists(out)) return;
+  if (!fs::is_directory(out)) fail_usage("{}: not a folder", out.string());
+  if (fs::exists(out / "config.json")) return;  // which says what it is of
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (name == ".lock" || name == "elapsed.json") continue;
+    fail_usage("{}: there is something already that is not this experiment; give another --out",
+               out.string());
+  }
+}
+
 class PruneSweep {
  public:
   PruneSweep(const PruneSweepConfig& config, const ReproduceOptions& options)
@@ -103,7 +119,7 @@ class PruneSweep {
  private:
   /// Absolute, since recovery runs remember where they started from.
   static fs::path made(const fs::path& out) {
-    if (out.empty()) fail_usage("an experiment needs a folder; give --out");
+    check_output(out);
     std::error_code error;
     fs::create_directories(out, error);
     if (error) fail("{}: cannot make the folder: {}", out.string(), error.message());
@@ -268,31 +284,37 @@ bool contains(const std::vector<T>& list, const T& item) {
 
 }  // namespace
 
-std::string config_problem(const PruneSweepConfig& config) {
+ConfigProblem config_problem(const PruneSweepConfig& config) {
   const std::vector<PhaseConfig>& phases = config.train.phases;
-  if (phases.size() < 2) return "train.phases must pre-train and fine-tune, found one phase";
+  if (phases.size() < 2) {
+    return {"train.phases must pre-train and fine-tune, found one phase", {"train.phases"}};
+  }
   if (config.recover.data != phases.back().data) {
-    return fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
-                       config.recover.data, phases.back().data);
+    return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
+                        config.recover.data, phases.back().data),
+            {"recover.data", fmt::format("train.phases.{}.data", phases.size() - 1)}};
   }
   const std::vector<std::string> known = criterion_names();
-  for (const std::string& criterion : config.criteria) {
+  for (size_t i = 0; i < config.criteria.size(); ++i) {
+    const std::string& criterion = config.criteria[i];
     if (!contains(known, criterion)) {
-      return fmt::format("criteria has no '{}'; {}", criterion, did_you_mean(criterion, known));
+      return {fmt::format("criteria has no '{}'; {}", criterion, did_you_mean(criterion, known)),
+              {fmt::format("criteria.{}", i)}};
     }
   }
   if (std::set(config.keep.begin(), config.keep.end()).size() != config.keep.size()) {
-    return "keep names a number twice";
+    return {"keep names a number twice", {"keep"}};
   }
   if (std::set(config.criteria.begin(), config.criteria.end()).size() != config.criteria.size()) {
-    return "criteria names one twice";
+    return {"criteria names one twice", {"criteria"}};
   }
   if (!contains(config.keep, config.exported.keep) ||
       !contains(config.criteria, config.exported.criterion)) {
-    return fmt::format("export is keep {} by '{}', which is not part of the sweep",
-                       config.exported.keep, config.exported.criterion);
+    return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
+                        config.exported.keep, config.exported.criterion),
+            {"export.keep", "export.criterion", "keep", "criteria"}};
   }
-  return "";
+  return {};
 }
 
 const SweepPoint& SweepOutcome::at(int64_t keep, const std::string& criterion) const {

@@ -6,6 +6,8 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/process.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/report/sweep_report.h"
 
@@ -20,8 +22,7 @@ class Stopwatch {
  public:
   explicit Stopwatch(fs::path file) : file_(std::move(file)) {
     std::error_code ignored;
-    if (fs::exists(file_, ignored))
-      before_ = nlohmann::json::parse(read_text(file_)).value("seconds", 0.0);
+    if (fs::is_regular_file(file_, ignored)) before_ = read_seconds();
   }
   double save() const {
     const auto spent = std::chrono::steady_clock::now() - begin_;
@@ -31,6 +32,17 @@ class Stopwatch {
   }
 
  private:
+  /// A time that cannot be read is not worth an experiment.
+  double read_seconds() const {
+    const auto json = nlohmann::json::parse(read_text(file_), nullptr, /*allow_exceptions=*/false);
+    const auto seconds = json.is_object() ? json.find("seconds") : json.end();
+    const double found =
+        seconds != json.end() && seconds->is_number() ? seconds->get<double>() : -1.0;
+    if (found >= 0.0) return found;
+    log_warning("{}: damaged; the time of earlier calls is left out", file_.string());
+    return 0.0;
+  }
+
   fs::path file_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   double before_ = 0.0;
@@ -46,6 +58,9 @@ fs::path default_output(const Experiment& experiment) {
 // One kind of experiment so far; its parser refuses every other one by name.
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options) {
   const auto config = parse<PruneSweepConfig>(experiment.config);
+  if (find_program("gnuplot").empty()) {
+    fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
+  }
   const Stopwatch stopwatch(options.out / "elapsed.json");
   SweepOutcome outcome;
   const bool complete = run_prune_sweep(config, options, outcome);

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/store.h"
 
@@ -18,6 +20,19 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   return data->get<std::string>();
 }
 
+/// What goes wrong in a forward pass is the checkpoint's fault, not that of who asks.
+Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& dataset,
+                          const EvaluateOptions& options, const std::filesystem::path& from) {
+  try {
+    Evaluation evaluation = evaluate(model, dataset, options);
+    if (!std::isfinite(evaluation.loss)) fail("the loss is {}", evaluation.loss);
+    return evaluation;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage) throw;
+    fail("{}: {}", from.string(), error.what());
+  }
+}
+
 }  // namespace
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
@@ -28,7 +43,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
   const std::shared_ptr<const Dataset> dataset = options.open(result.data, "test");
   const std::shared_ptr<Model> model = load_model(result.checkpoint);
-  result.evaluation = evaluate(*model, dataset, options.evaluate);
+  result.evaluation = evaluate_model(*model, dataset, options.evaluate, result.checkpoint);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
   return result;

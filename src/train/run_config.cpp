@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <regex>
-#include <set>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -16,41 +16,68 @@ namespace moesaic {
 namespace {
 
 // Names become folders.
-std::string name_problem(const std::string& name) {
+ConfigProblem name_problem(const std::string& name) {
   const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.';
   });
-  if (plain && name.front() != '.') return "";
-  return fmt::format("name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'",
-                     name);
+  if (plain && name.front() != '.') return {};
+  return {fmt::format(
+              "name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'", name),
+          {"name"}};
 }
 
-std::string patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    try {
-      const std::regex check(pattern);
-    } catch (const std::regex_error&) {
-      return fmt::format("{} holds '{}', which is no regular expression", key, pattern);
+/// What keeps a text from being a pattern. std::regex calls itself for every bracket and would
+/// exhaust the stack with enough of them.
+std::string pattern_problem(const std::string& pattern) {
+  constexpr size_t kLongest = 1000;
+  if (pattern.size() > kLongest) {
+    return fmt::format("a pattern of {} characters; at most {} are allowed", pattern.size(),
+                       kLongest);
+  }
+  try {
+    const std::regex check(pattern);
+    return "";
+  } catch (const std::regex_error&) {
+    return fmt::format("'{}', which is no regular expression", pattern);
+  }
+}
+
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string problem = pattern_problem(patterns[i]);
+    if (!problem.empty()) {
+      return {fmt::format("{} holds {}", key, problem), {fmt::format("{}.{}", key, i)}};
     }
   }
-  return "";
+  return {};
 }
 
-std::string aux_losses_problem(const std::map<std::string, double>& losses) {
+ConfigProblem aux_losses_problem(const std::map<std::string, double>& losses) {
   const std::vector<std::string> known = aux_loss_names();
   for (const auto& [name, weight] : losses) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known));
+      return {fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known)),
+              {"aux_losses." + name + ":"}};
     }
   }
-  return "";
+  return {};
 }
 
-std::string first_problem(std::initializer_list<std::string> problems) {
-  for (const std::string& problem : problems) {
+ConfigProblem length_problem(const PhaseConfig& config) {
+  if (config.epochs && config.steps) {
+    return {"'epochs' and 'steps' exclude one another", {"steps", "epochs"}};
+  }
+  if (!config.epochs && !config.steps) {
+    return {"'epochs' or 'steps' must be given", {"steps", "epochs"}};
+  }
+  return {};
+}
+
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
+  for (const ConfigProblem& problem : problems) {
     if (!problem.empty()) return problem;
   }
-  return "";
+  return {};
 }
 
 // Dotted path of the first place where two documents differ, "" if there is none.
@@ -99,30 +126,32 @@ std::string at_path(const nlohmann::ordered_json& json, const std::string& path)
 
 }  // namespace
 
-std::string config_problem(const OptimizerConfig& config) {
-  if (config.betas.size() != 2) return "betas must hold two numbers";
+ConfigProblem config_problem(const OptimizerConfig& config) {
+  if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
   return patterns_problem("no_decay", config.no_decay);
 }
 
-std::string config_problem(const PhaseConfig& config) {
-  std::string length;
-  if (config.epochs && config.steps) length = "'epochs' and 'steps' exclude one another";
-  if (!config.epochs && !config.steps) length = "'epochs' or 'steps' must be given";
-  std::string reserved;
+ConfigProblem config_problem(const PhaseConfig& config) {
+  ConfigProblem reserved;
   if (config.name.starts_with("step_")) {
-    reserved = fmt::format("name '{}' could be a checkpoint on the way; do not begin with 'step_'",
-                           config.name);
+    reserved = {fmt::format("name '{}' could be a checkpoint on the way; do not begin with 'step_'",
+                            config.name),
+                {"name"}};
   }
-  return first_problem({name_problem(config.name), reserved, length,
+  return first_problem({name_problem(config.name), reserved, length_problem(config),
                         patterns_problem("trains", config.trains),
                         aux_losses_problem(config.aux_losses)});
 }
 
-std::string config_problem(const RunConfig& config) {
-  if (config.model.is_null() && config.init.empty()) return "'model' or 'init' must be given";
-  std::set<std::string> names;
-  for (const PhaseConfig& phase : config.phases) {
-    if (!names.insert(phase.name).second) return fmt::format("two phases are '{}'", phase.name);
+ConfigProblem config_problem(const RunConfig& config) {
+  if (config.model.is_null() && config.init.empty()) return {"'model' or 'init' must be given"};
+  std::map<std::string, size_t> names;
+  for (size_t i = 0; i < config.phases.size(); ++i) {
+    const auto [first, fresh] = names.emplace(config.phases[i].name, i);
+    if (!fresh) {
+      return {fmt::format("two phases are '{}'", config.phases[i].name),
+              {fmt::format("phases.{}.name", i), fmt::format("phases.{}.name", first->second)}};
+    }
   }
   return name_problem(config.name);
 }
@@ -143,11 +172,9 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
 
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-    try {
-      return std::regex_search(name, std::regex(pattern));
-    } catch (const std::regex_error&) {
-      fail_usage("'{}' is no regular expression", pattern);
-    }
+    const std::string problem = pattern_problem(pattern);
+    if (!problem.empty()) fail_usage("found {}", problem);
+    return std::regex_search(name, std::regex(pattern));
   });
 }
 

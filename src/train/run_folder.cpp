@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
@@ -24,14 +25,42 @@ std::optional<int64_t> step_of(const fs::path& folder) {
   return error == std::errc() && stop == end ? std::optional(step) : std::nullopt;
 }
 
-// The lock alone is what a process leaves that failed before its run began.
+/// A file of a run that has no checkpoint yet.
+bool is_of_a_start(const fs::path& entry) {
+  const std::string name = entry.filename().string();
+  if (name == "checkpoints") return fs::is_directory(entry) && fs::is_empty(entry);
+  return name == ".lock" || name == "config.json" || name == "metrics.jsonl" ||
+         name.starts_with("events.out.tfevents.");
+}
+
+bool is_config_of_a_run(const fs::path& path) {
+  const auto json = nlohmann::json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("phases");
+}
+
+/// Something other than what a run leaves that failed before its first checkpoint: it can begin
+/// again, since nothing of it is worth keeping. Its lock tells it from a folder of someone else's
+/// with a config.json.
 bool holds_something(const fs::path& root) {
-  if (!fs::exists(root)) return false;
+  if (!path_exists(root)) return false;
   if (!fs::is_directory(root)) return true;
+  bool files = false;
   for (const auto& entry : fs::directory_iterator(root)) {
-    if (entry.path().filename() != ".lock") return true;
+    if (!is_of_a_start(entry.path())) return true;
+    files = files || (!entry.is_directory() && entry.path().filename() != ".lock");
   }
-  return false;
+  if (!files) return false;
+  return !fs::exists(root / ".lock") || !fs::exists(root / "config.json") ||
+         !is_config_of_a_run(root / "config.json");
+}
+
+void remove_start(const fs::path& root) {
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (is_of_a_start(entry.path()) && entry.is_regular_file() &&
+        entry.path().filename() != ".lock") {
+      fs::remove(entry.path());
+    }
+  }
 }
 
 fs::path made(fs::path folder) {
@@ -45,7 +74,10 @@ fs::path made(fs::path folder) {
 
 void RunFolder::check(const fs::path& root, bool resume) {
   if (root.empty()) fail_usage("a run needs a folder; give --out");
-  if (fs::exists(root) && !fs::is_directory(root)) fail_usage("{}: not a folder", root.string());
+  if (path_exists(root) && !fs::is_directory(root)) fail_usage("{}: not a folder", root.string());
+  if (fs::exists(root / "MANIFEST.json")) {
+    fail_usage("{}: a checkpoint, not a run; give the run's folder", root.string());
+  }
   if (!resume && holds_something(root)) {
     fail_usage("{}: there is something already; use --resume to go on with it, or another --out",
                root.string());
@@ -60,6 +92,7 @@ nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
 
 RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))), lock_(root_) {
   check(root_, resume);  // again: another process may have used it before the lock was ours
+  if (!resume) remove_start(root_);
   remove_leftovers(root_);
   remove_leftovers(made(root_ / "checkpoints"));
 }

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <limits>
+#include <set>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/registry.h"
@@ -15,29 +17,114 @@
 #include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/evaluate.h"
+#include "moesaic/train/optimizer.h"
 
 namespace moesaic {
 namespace {
 
-void check_pictures(const Model& model, const PhaseConfig& phase, const DatasetInfo& data) {
+/// Does `action`; a usage error of it also says where the setting was written.
+template <class F>
+auto at_place(const std::string& place, F&& action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    fail_usage("{}: {}", place, error.what());
+  }
+}
+
+/// Of settings that do not fit together, the one given on the command line changed last.
+std::string blame(const std::vector<std::string>& places) {
+  for (const std::string& place : places) {
+    if (place.starts_with("argument '")) return place;
+  }
+  return places.front();
+}
+
+/// Where a setting of the model stands; where the model is one of a checkpoint, that of the phase.
+std::string place_in_model(const RunConfig& config, const std::string& setting,
+                           const PhaseConfig& phase, const std::string& otherwise) {
+  const std::string in_phase = place_of(phase.source, {otherwise});
+  if (!config.model.is_object()) return in_phase;
+  return blame({place_of(config.model, {setting}), in_phase});
+}
+
+/// What the phases make of the network, as far as it can be known before training: how many experts
+/// stay, but not which ones.
+class Rehearsal {
+ public:
+  Rehearsal(const RunConfig& config, const Model& model) : model_(&model) {
+    const bool needed = std::any_of(
+        config.phases.begin(), config.phases.end(),
+        [](const PhaseConfig& phase) { return phase.on_entry.prune || phase.on_entry.new_head; });
+    if (!needed) return;
+    copy_ = build_model(Value::from_json(model.config(), "model"), 0);
+    model_ = copy_.get();
+  }
+
+  const Model& model() const { return *model_; }
+
+  void prune(const KeepSpec& keep) {
+    if (!names_unknown_experts(keep)) check_keep(*model_, keep);
+    for (const MoEBlock& block : copy_->moe_blocks()) {
+      const KeepRule* rule = keep.rule_of(block.block);
+      if (rule != nullptr) prune(block, *rule);
+    }
+  }
+
+  void reset_head(int64_t classes) { copy_->reset_head(classes); }
+
+ private:
+  void prune(const MoEBlock& block, const KeepRule& rule) {
+    std::vector<int64_t> ids = block.layer->kept();
+    const auto count = static_cast<size_t>(rule.count(block.layer->options().experts));
+    if (rule.ids() != nullptr && !guessed_.contains(block.block)) {
+      ids = *rule.ids();
+    } else if (count < ids.size()) {
+      ids.resize(count);
+      guessed_.insert(block.block);
+    }
+    nn::MoELayer layer = block.layer;  // a handle; that of a const block gives no other access
+    layer->keep_experts(ids);
+  }
+
+  bool names_unknown_experts(const KeepSpec& keep) const {
+    return std::any_of(guessed_.begin(), guessed_.end(), [&](int64_t block) {
+      const KeepRule* rule = keep.rule_of(block);
+      return rule != nullptr && rule->ids() != nullptr;
+    });
+  }
+
+  std::shared_ptr<Model> copy_;
+  const Model* model_;
+  std::set<int64_t> guessed_;  ///< blocks that scores have pruned
+};
+
+void check_pictures(const RunConfig& config, const PhaseConfig& phase, const Model& model,
+                    const DatasetInfo& data) {
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
+  const std::string setting = shape[0] == wanted[0] ? "image_size" : "channels";
   fail_usage(
-      "phase '{}': '{}' has pictures of {} x {} x {} (channels, height, width), the model "
+      "{}: phase '{}': '{}' has pictures of {} x {} x {} (channels, height, width), the model "
       "takes {} x {} x {}",
-      phase.name, phase.data, shape[0], shape[1], shape[2], wanted[0], wanted[1], wanted[2]);
+      place_in_model(config, setting, phase, "data"), phase.name, phase.data, shape[0], shape[1],
+      shape[2], wanted[0], wanted[1], wanted[2]);
 }
 
 int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
   int64_t count = 0;
-  for (const std::string& pattern : phase.trains) {
+  for (size_t i = 0; i < phase.trains.size(); ++i) {
+    const std::string& pattern = phase.trains[i];
     const auto parameters = model.named_parameters();
     const bool found = std::any_of(parameters.begin(), parameters.end(), [&](const auto& item) {
       return matches_any(item.key(), {pattern});
     });
-    if (!found)
-      fail_usage("phase '{}': trains has '{}', but no parameter is called so", phase.name, pattern);
+    if (!found) {
+      fail_usage("{}: phase '{}': trains has '{}', but no parameter is called so",
+                 place_of(phase.source, {fmt::format("trains.{}", i)}), phase.name, pattern);
+    }
   }
   for (const auto& item : model.named_parameters()) {
     if (matches_any(item.key(), phase.trains)) count += item.value().numel();
@@ -45,45 +132,108 @@ int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
   return count;
 }
 
-void check_prune(const RunConfig& config, size_t index, const Model& model) {
+/// `index`: of the phase.
+void check_pretrained(const RunConfig& config, size_t index) {
   const PhaseConfig& phase = config.phases[index];
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
-  check_keep(model, KeepSpec::from_value(prune.keep));
-  const bool needed = criterion_needs_pretrained(prune.criterion);
+  const std::string place = place_of(prune.source, {"pretrained", "criterion"});
+  const bool needed = at_place(place_of(prune.source, {"criterion"}),
+                               [&] { return criterion_needs_pretrained(prune.criterion); });
   if (prune.pretrained.empty()) {
     if (needed) {
-      fail_usage("phase '{}': prune by {} needs 'pretrained', an earlier phase or a checkpoint",
-                 phase.name, prune.criterion);
+      fail_usage("{}: phase '{}': prune by {} needs 'pretrained', an earlier phase or a checkpoint",
+                 place, phase.name, prune.criterion);
     }
     return;
   }
   std::vector<std::string> earlier;
   for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
-  const bool known = std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end();
-  if (!known && !std::filesystem::exists(prune.pretrained)) {
-    fail_usage("phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder; {}",
-               phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
+  if (std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end()) return;
+  if (!path_exists(prune.pretrained)) {
+    fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder; {}",
+               place, phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
+  }
+  at_place(place, [&] { return resolve_checkpoint(prune.pretrained); });
+}
+
+/// Everything about tokens that a step would find out.
+void check_routing(const RunConfig& config, const PhaseConfig& phase, const Model& model,
+                   int64_t batch) {
+  const int64_t tokens = batch * model.tokens_per_image();
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const TokenChoiceOptions& choice = block.layer->options().choice;
+    if (tokens > std::numeric_limits<int32_t>::max() / choice.k) {
+      fail_usage(
+          "{}: phase '{}': {} pictures of {} tokens that select {} experts are more rows "
+          "than the 2^31 of a routing",
+          place_of(phase.source, {"batch_size"}), phase.name, batch, model.tokens_per_image(),
+          choice.k);
+    }
+    if (phase.aux_losses.empty() || choice.group_size == 0 || tokens % choice.group_size == 0) {
+      continue;
+    }
+    fail_usage(
+        "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} pictures of "
+        "{}), since there are auxiliary losses",
+        place_in_model(config, "encoder.moe.group_size", phase, "batch_size"), phase.name,
+        choice.group_size, tokens, batch, model.tokens_per_image());
   }
 }
 
-PhasePlan plan_phase(const PhaseConfig& phase, const Model& model, int64_t classes,
+void check_classes(const RunConfig& config, size_t index, int64_t classes, int64_t found) {
+  const PhaseConfig& phase = config.phases[index];
+  if (phase.on_entry.new_head || classes == found) return;
+  const std::string place = index == 0 ? place_in_model(config, "classes", phase, "data")
+                                       : place_of(phase.source, {"data"});
+  fail_usage(
+      "{}: phase '{}': '{}' has {} classes, the model has {}; set \"on_entry\": "
+      "{{\"new_head\": true}} or the model's classes",
+      place, phase.name, phase.data, found, classes);
+}
+
+std::shared_ptr<const Dataset> open_data(const PhaseConfig& phase, Datasets& datasets) {
+  return at_place(place_of(phase.source, {"data"}), [&] {
+    if (phase.evaluate) datasets.get(phase.data, "test");
+    return datasets.get(phase.data, "train");
+  });
+}
+
+PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,
                      Datasets& datasets) {
-  const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
-  check_pictures(model, phase, data->info());
-  const auto found = static_cast<int64_t>(data->info().classes.size());
-  if (phase.on_entry.new_head) {
-    classes = found;
-  } else if (classes != found) {
-    fail_usage(
-        "phase '{}': '{}' has {} classes, the model has {}; set \"on_entry\": {{\"new_head\""
-        ": true}} or the model's classes",
-        phase.name, phase.data, found, classes);
+  const PhaseConfig& phase = config.phases[index];
+  const std::shared_ptr<const Dataset> data = open_data(phase, datasets);
+  check_pictures(config, phase, rehearsal.model(), data->info());
+  at_place(place_of(phase.source, {"augment.shift", "augment"}),
+           [&] { return ImageTransform(data->info(), phase.augment); });
+  const auto classes = static_cast<int64_t>(data->info().classes.size());
+  check_classes(config, index, rehearsal.model().classes(), classes);
+  if (phase.on_entry.prune) {
+    check_pretrained(config, index);
+    rehearsal.prune(KeepSpec::from_value(phase.on_entry.prune->keep));
   }
-  if (phase.evaluate) datasets.get(phase.data, "test");
+  if (phase.on_entry.new_head) rehearsal.reset_head(classes);
+  const Model& model = rehearsal.model();
   PhasePlan plan{phase, classes, data->size(), 0, 0, trained_numbers(model, phase)};
   plan.batches_per_epoch = std::max<int64_t>(1, data->size() / phase.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.batches_per_epoch;
+  if (plan.steps > 0) {
+    check_routing(config, phase, model, std::min(phase.batch_size, data->size()));
+  }
   return plan;
+}
+
+/// Weights, their gradients and the optimizer's tensors, where a phase trains them all; what a step
+/// needs besides is not known.
+void check_training_memory(const RunConfig& config) {
+  const double numbers = count_parameters(config.model);
+  for (const PhaseConfig& phase : config.phases) {
+    if (phase.steps.value_or(1) == 0 || phase.trains != PhaseConfig().trains) continue;
+    const auto slots = static_cast<double>(make_update_rule(phase.optimizer)->slot_names().size());
+    check_memory(
+        (2.0 + slots) * numbers * sizeof(float),
+        fmt::format("training a model of {:.4g} parameters by {}", numbers, phase.optimizer.name),
+        config.model.where());
+  }
 }
 
 }  // namespace
@@ -91,11 +241,9 @@ PhasePlan plan_phase(const PhaseConfig& phase, const Model& model, int64_t class
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,
                                    Datasets& datasets) {
   std::vector<PhasePlan> plans;
-  int64_t classes = model.classes();
+  Rehearsal rehearsal(config, model);
   for (size_t i = 0; i < config.phases.size(); ++i) {
-    if (config.phases[i].on_entry.prune) check_prune(config, i, model);
-    plans.push_back(plan_phase(config.phases[i], model, classes, datasets));
-    classes = plans.back().classes;
+    plans.push_back(plan_phase(config, i, rehearsal, datasets));
   }
   return plans;
 }
@@ -124,6 +272,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
 
 std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
   if (config.model.is_null()) return load_model(config.init);
+  check_training_memory(config);
   return build_model(config.model, static_cast<uint64_t>(config.seed));
 }
 

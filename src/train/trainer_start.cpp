@@ -45,9 +45,10 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
   model_ = build_initial_model(config_);
+  const RunConfig given = config_;
   config_.model = Value::from_json(model_->config(), "model");
   if (!started.is_null()) check_same_run(started, to_json(config_), options_.out.string());
-  plan_ = plan_phases(config_, *model_, datasets_);
+  plan_ = plan_phases(given, *model_, datasets_);
   if (!resuming) load_initial_weights(config_, *model_);
 
   folder_.emplace(options_.out, options_.resume);
@@ -68,8 +69,8 @@ void Trainer::restore(const fs::path& checkpoint) {
          state_.phase_index, state_.phase);
   }
   const std::string from = (checkpoint / "config.json").string();
-  model_ = build_model(Value::from_json(loaded.config.at("model"), from), 0);
-  load_state(*model_, loaded.model, checkpoint.string());
+  model_ = model_of(Value::from_json(loaded.config.at("model"), from), loaded.model,
+                    checkpoint.string());
   resumed_optimizer_ = std::move(loaded.optimizer);
   result_.checkpoint = checkpoint;
   log_info("going on from {}", checkpoint.string());

@@ -168,5 +168,12 @@ TEST(AtomicFile, JoinsItsPieces) {
   test::usage_of([&] { file.commit(); });
 }
 
+TEST(MappedFile, DoesNotWaitForAPipe) {
+  const test::TempDir folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(test::failure_of([&] { MappedFile file(folder / "pipe"); }),
+              HasSubstr("not a regular file"));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -74,5 +74,23 @@ TEST(RunWithInput, NamesAMissingProgram) {
   test::usage_of([] { run_with_input({}, ""); });
 }
 
+TEST(FindProgram, SearchesPath) {
+  EXPECT_EQ(find_program("sh").filename(), "sh");
+  EXPECT_EQ(find_program("no-such-program-here"), "");
+  const test::TempDir folder;
+  test::put(folder / "tool", "not executable");
+  const test::ScopedEnv path("PATH", folder.path().string());
+  EXPECT_EQ(find_program("tool"), "");
+  EXPECT_EQ(find_program("sh"), "");
+}
+
+TEST(ShellQuoted, QuotesOnlyWhatNeedsIt) {
+  EXPECT_EQ(shell_quoted("runs/a-b_1.json"), "runs/a-b_1.json");
+  EXPECT_EQ(shell_quoted("seed=2"), "seed=2");
+  EXPECT_EQ(shell_quoted(""), "''");
+  EXPECT_EQ(shell_quoted("my run"), "'my run'");
+  EXPECT_EQ(shell_quoted("it's [1]"), "'it'\\''s [1]'");
+}
+
 }  // namespace
 }  // namespace moesaic

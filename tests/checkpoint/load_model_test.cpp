@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
@@ -96,6 +98,33 @@ TEST(LoadModel, RefusesAnAlteredCheckpoint) {
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 4);
   test::put(folder / "a/model.safetensors", bytes);
   EXPECT_THAT(test::failure_of([&] { load_model(folder / "a"); }), HasSubstr("altered"));
+}
+
+TEST(LoadModel, RefusesAConfigThatMeansFarMoreThanTheFileHolds) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  Json config = model->config();
+  config["encoder"]["mlp_dim"] = 1048576;
+  config["hidden_size"] = 96;
+  save(folder / "a", *model, config);
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "a"); }),
+              AllOf(HasSubstr("model.safetensors: holds "), HasSubstr("config.json:4:")));
+  config["encoder"]["num_layers"] = 1000000000000000000;
+  save(folder / "b", *model, config);
+  EXPECT_THAT(test::usage_of([&] { load_model(folder / "b"); }),
+              HasSubstr("'model.encoder.num_layers' must be between 1 and 1024"));
+}
+
+TEST(LoadModel, NamesATensorThatIsNotFinite) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  {
+    const torch::NoGradGuard no_grad;
+    model->named_parameters()["head.weight"][1][2] = std::numeric_limits<float>::quiet_NaN();
+  }
+  save(folder / "a", *model, model->config());
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "a"); }),
+              HasSubstr("model.safetensors: 'head.weight' holds NaN or infinity"));
 }
 
 }  // namespace

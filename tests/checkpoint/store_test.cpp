@@ -10,6 +10,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/hash.h"
 
 namespace moesaic {
 namespace {
@@ -279,6 +280,24 @@ TEST(PruneOldCheckpoints, KeepsTheNewestCompleteOnes) {
   EXPECT_EQ(folder.names().size(), 7u);
   EXPECT_THAT(usage_of([&] { prune_old_checkpoints(folder.path(), 0); }), HasSubstr("not 0"));
   EXPECT_NO_THROW(prune_old_checkpoints(folder / "absent", 1));
+}
+
+TEST(LoadCheckpoint, SaysThatADocumentIsNone) {
+  const test::TempDir folder;
+  save_checkpoint(folder / "a", {{{"model", nullptr}}, nlohmann::ordered_json::object(), {}, {}});
+  auto manifest = nlohmann::json::parse(test::get(folder / "a/MANIFEST.json"));
+  test::put(folder / "a/state.json", "");
+  manifest["files"]["state.json"] = {{"size", 0}, {"sha256", sha256_hex({})}};
+  test::put(folder / "a/MANIFEST.json", manifest.dump());
+  EXPECT_THAT(test::failure_of([&] { load_checkpoint(folder / "a"); }),
+              ::testing::EndsWith("state.json: damaged: it is no JSON document"));
+}
+
+TEST(ResolveCheckpoint, PointsToTheRunsOfAnExperiment) {
+  const test::TempDir folder;
+  fs::create_directories(folder / "train/checkpoints");
+  EXPECT_THAT(usage_of([&] { resolve_checkpoint(folder.path()); }),
+              HasSubstr("an experiment holds runs, e.g. " + (folder / "train").string()));
 }
 
 }  // namespace

@@ -109,5 +109,27 @@ TEST(PredictFile, RefusesOtherInputInOneLine) {
   EXPECT_FALSE(fs::exists(folder / "out.safetensors"));
 }
 
+TEST(PredictFile, NamesAnImageThatIsNotFinite) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  const at::Tensor images = small_images(4);
+  images[2][0][3][3] = std::numeric_limits<float>::infinity();
+  write_tensors(folder / "in.safetensors", {{"images", images}});
+  EXPECT_THAT(test::failure_of([&] {
+                predict_file(*model, folder / "in.safetensors", folder / "out.safetensors");
+              }),
+              HasSubstr("in.safetensors: image 2 of 'images'"));
+}
+
+TEST(PredictFile, WritesOverNothing) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  const fs::path in = folder / "in.safetensors";
+  write_tensors(in, {{"images", small_images(2)}});
+  const std::string before = test::get(in);
+  EXPECT_THAT(test::usage_of([&] { predict_file(*model, in, in); }), HasSubstr("is there already"));
+  EXPECT_EQ(test::get(in), before);
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -101,5 +101,12 @@ TEST(LoadExported, RefusesOtherFiles) {
               HasSubstr("blocks.3.moe.experts"));
 }
 
+TEST(ExportSafetensors, OverwritesNoFile) {
+  const test::TempDir folder;
+  test::put(folder / "a.safetensors", "mine");
+  test::usage_of([&] { export_safetensors(*pruned_model(), folder / "a.safetensors"); });
+  EXPECT_EQ(test::get(folder / "a.safetensors"), "mine");
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -195,7 +195,8 @@ TEST(ExportTorchScript, TheFileRunsWithoutTheLibraryAndCarriesItsFacts) {
       torch::jit::load((folder / "model.ts.pt").string(), std::nullopt, extra);
   const at::Tensor images = small_images(5);
   expect_close(forward(script, images), run(*model, images).logits, 1e-5);
-  for (const auto& [name, text] : side_files(*model, kScriptInfo)) EXPECT_EQ(extra[name], text) << name;
+  for (const auto& [name, text] : side_files(*model, kScriptInfo))
+    EXPECT_EQ(extra[name], text) << name;
 }
 
 TEST(ExportTorchScript, AFailureLeavesNothing) {
@@ -216,6 +217,7 @@ class UnknownFamily : public Model {
   void reset_head(int64_t) override {}
   std::vector<MoEBlock> moe_blocks() const override { return {}; }
   std::vector<int64_t> input_shape() const override { return {1, 8, 8}; }
+  int64_t tokens_per_image() const override { return 1; }
   int64_t classes() const override { return 1; }
   double flops_per_image(const RowsPerToken&) const override { return 0.0; }
 };

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever is wrong gets one line that says where and what, the right exit code, and leaves nothing
 // behind.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
+#include "moesaic/base/process.h"
+#include "moesaic/checkpoint/tensors.h"
 
 #define NEEDS_FASHION_MNIST()                                                \
   if (!::moesaic::testing::have_fashion_mnist()) {                           \
@@ -67,14 +73,20 @@ TEST_F(BadInput, AWrongKeyTypeOrValueInARecipe) {
 }
 
 TEST_F(BadInput, APathThatDoesNotExist) {
-  expect_one_line_error(train(text_path("nowhere.json")), 1, "nowhere.json");
+  expect_one_line_error(train(text_path("nowhere.json")), 2, "nowhere.json");
   expect_no_run();
   expect_one_line_error(run_program({"eval", text_path("nowhere")}), 2, "nowhere");
   expect_one_line_error(run_program({"inspect", text_path("nowhere")}), 2, "nowhere");
 }
 
 TEST_F(BadInput, AnUnknownVerbOrOption) {
-  EXPECT_EQ(run_program({"trane"}).exit_code, 2);
+  expect_one_line_error(run_program({"trane"}), 2, "unknown verb 'trane'; choose one of train");
+  expect_one_line_error(run_program({"traim", "x"}), 2, "did you mean 'train'?");
+  expect_one_line_error(run_program({"data", "verfy", "x"}), 2, "did you mean 'verify'?");
+  expect_one_line_error(run_program({"--jsn"}), 2, "unknown option '--jsn'");
+  expect_one_line_error(run_program({"prune", "--kep", "4"}), 2, "did you mean '--keep'?");
+  expect_one_line_error(run_program({"train", "x.json", "--dryrun"}), 2,
+                        "unknown option '--dryrun'; did you mean '--dry-run'?");
   EXPECT_EQ(run_program({}).exit_code, 2);
   const auto incomplete = run_program({"train"});
   EXPECT_EQ(incomplete.exit_code, 2);
@@ -214,6 +226,149 @@ TEST_F(BadInput, ADeviceThatThisBuildCannotUse) {
       run_program({"train", smoke_recipe(), "--out", text_path("run"), "--device", "cuda"});
   expect_one_line_error(result, 2, "cpu");
   expect_no_run();
+}
+
+TEST_F(BadInput, APathThatIsNearlyRight) {
+  write("smoke.json", "{}");
+  write("file.txt", "x");
+  expect_one_line_error(train(text_path("smok.json")), 2, "did you mean 'smoke.json'?");
+  expect_one_line_error(train(text_path("")), 2, "a folder, not a file");
+  expect_one_line_error(run_program({"train", "seed=2"}), 2, "the recipe comes first");
+  const std::string name(300, 'x');
+  expect_one_line_error(run_program({"eval", name}), 1, "File name too long");
+  expect_one_line_error(run_program({"inspect", name}), 1, "File name too long");
+  expect_one_line_error(run_program({"train", smoke_recipe(), "--out", text_path(name)}), 1,
+                        "File name too long");
+  ASSERT_EQ(run_command({"mkfifo", text_path("pipe")}).exit_code, 0);
+  expect_one_line_error(run_program({"inspect", text_path("pipe")}), 1, "not a regular file");
+}
+
+TEST_F(BadInput, AnEmptyName) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"export", "x", "--format", "torchscript", "--out", ""},
+           {"prune", "--finetuned", "x", "--keep", "2", "--out", ""},
+           {"predict", "x", "--input", "y", "--output", ""},
+           {"train", smoke_recipe(), "--out", ""},
+           {"reproduce", "quickstart", "--out", ""},
+           {"eval", ""}}) {
+    expect_one_line_error(run_program(command), 2, "must not be empty");
+  }
+}
+
+TEST_F(BadInput, ANumberThatIsOutOfRange) {
+  for (const char* size : {"0", "-3", "1e9", "4000000000", "many"}) {
+    expect_one_line_error(run_program({"eval", "x", "--batch-size", size}), 2,
+                          "must be a whole number between 1 and 1048576");
+    expect_one_line_error(
+        run_program({"predict", "x", "--input", "y", "--output", "z", "--batch-size", size}), 2,
+        "between 1 and 1048576");
+  }
+  expect_one_line_error(
+      run_program({"prune", "--finetuned", "x", "--keep", "2", "--out", "y", "--seed", "-1"}), 2,
+      "between 0 and");
+}
+
+TEST_F(BadInput, StandardOutputThatIsLost) {
+  const std::string program = shell_quoted(MOESAIC_PROGRAM);
+  for (const std::string verb :
+       {"--help", "train --help", "list models", "list models --json", "doctor", "data list"}) {
+    for (const std::string lost : {">/dev/full", ">&-"}) {
+      expect_one_line_error(run_command({"sh", "-c", program + " " + verb + " " + lost}), 1,
+                            "standard output: cannot write");
+    }
+  }
+  if (!have_fashion_mnist())
+    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist";
+  const std::string checkpoint = shell_quoted((smoke_run() / "checkpoints/finetune").string());
+  for (const std::string& verb : {"eval " + checkpoint + " --json", "inspect " + checkpoint}) {
+    expect_one_line_error(run_command({"sh", "-c", program + " " + verb + " >/dev/full"}), 1,
+                          "standard output: cannot write");
+  }
+}
+
+TEST_F(BadInput, WhatIsThereIsNeverWrittenOver) {
+  NEEDS_FASHION_MNIST();
+  const fs::path checkpoint = copy_checkpoint("finetune");
+  const std::string weights = (checkpoint / "model.safetensors").string();
+  const std::string before = sha256_file_hex(weights);
+  for (const char* format : {"torchscript", "safetensors"}) {
+    expect_one_line_error(
+        run_program({"export", checkpoint.string(), "--format", format, "--out", weights}), 2,
+        "is there already");
+  }
+  expect_one_line_error(run_program({"export", checkpoint.string(), "--format", "torchscript",
+                                     "--out", checkpoint.string()}),
+                        2, "is there already");
+  expect_one_line_error(
+      run_program({"predict", checkpoint.string(), "--input", weights, "--output", weights}), 2,
+      "is there already");
+  EXPECT_EQ(sha256_file_hex(weights), before);
+  expect_one_line_error(run_program({"reproduce", "quickstart", "--out", text_path("")}), 2,
+                        "something already");
+}
+
+TEST_F(BadInput, ASettingThatNoMachineCanHold) {
+  NEEDS_FASHION_MNIST();
+  expect_one_line_error(train(smoke_recipe(), {"model.encoder.num_layers=1000000000"}), 2,
+                        "between 1 and 1024");
+  for (const char* dry : {"--dry-run", "seed=1"}) {
+    expect_one_line_error(train(smoke_recipe(), {"model.encoder.mlp_dim=1048576",
+                                                 "model.encoder.moe.num_experts=65536", dry}),
+                          2, "this machine has");
+    expect_one_line_error(
+        train(smoke_recipe(),
+              {"phases.pretrain.trains=[\"" + std::string(20000, '(') + "\"]", dry}),
+        2, "at most 1000");
+    expect_one_line_error(train(smoke_recipe(), {"phases.pretrain.augment.shift=100", dry}), 2,
+                          "choose 0 to 27");
+    expect_one_line_error(train(smoke_recipe(), {"model.encoder.moe.group_size=7", dry}), 2,
+                          "must divide");
+    expect_one_line_error(
+        train(smoke_recipe(), {"model.encoder.moe.router.dispatcher.capacity_factor=1e300", dry}),
+        2, "between 0 and 1000000");
+  }
+  expect_no_run();
+}
+
+TEST_F(BadInput, AWrongValueHasItsPlace) {
+  NEEDS_FASHION_MNIST();
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"\"data\": \"fashion-mnist\"", "\"data\": \"fashion-mnits\""},
+      {"\"criterion\": \"router-norm-change\"", "\"criterion\": \"router-norm\""},
+      {"\"pretrained\": \"pretrain\"", "\"pretrained\": \"pretrian\""},
+      {"\"keep\": 0.5", "\"keep\": \"half\""},
+      {"\"keep\": 0.5", "\"keep\": true"},
+      {"\"classes\": 10", "\"classes\": 11"},
+      {"\"importance\"", "\"importanc\""}};
+  for (const auto& [from, to] : cases) {
+    const std::string recipe = recipe_with(from, to);
+    const std::string text = read_text(recipe);
+    const size_t place = text.find(to), value = place + to.find(": ") + 2;
+    const size_t blamed = to.find(": ") == std::string::npos ? place : value;
+    const auto line = std::count(text.begin(), text.begin() + static_cast<long>(blamed), '\n') + 1;
+    const size_t column = blamed - text.rfind('\n', blamed);
+    expect_one_line_error(train(recipe), 2, fmt::format("recipe.json:{}:{}: ", line, column));
+  }
+  expect_no_run();
+}
+
+TEST_F(BadInput, ACheckpointOrAPictureThatIsNotFinite) {
+  NEEDS_FASHION_MNIST();
+  const fs::path checkpoint = copy_checkpoint("finetune");
+  write_tensors(path("in.safetensors"), {{"images", torch::full({3, 1, 28, 28}, NAN)}});
+  expect_one_line_error(
+      run_program({"predict", checkpoint.string(), "--input", text_path("in.safetensors"),
+                   "--output", text_path("out.safetensors")}),
+      1, "in.safetensors: image 0");
+  auto tensors = read_tensors(checkpoint / "model.safetensors");
+  tensors.at("head.bias").fill_(NAN);
+  write_tensors(checkpoint / "model.safetensors", tensors);
+  auto manifest = ordered_json::parse(read_text(checkpoint / "MANIFEST.json"));
+  manifest["files"]["model.safetensors"]["sha256"] =
+      sha256_file_hex(checkpoint / "model.safetensors");
+  manifest["files"]["model.safetensors"]["size"] = fs::file_size(checkpoint / "model.safetensors");
+  write_atomic(checkpoint / "MANIFEST.json", manifest.dump(2));
+  expect_one_line_error(run_program({"eval", checkpoint.string()}), 1, checkpoint.string());
 }
 
 }  // namespace

@@ -127,16 +127,18 @@ TEST_F(Workflow, TorchScriptEqualsPredictHereAndInStockPython) {
 TEST_F(Workflow, InterruptedTrainingResumesToTheSameBits) {
   NEEDS_FASHION_MNIST();
   ProgramOptions options;
-  options.interrupt_when = path("run") / "metrics.jsonl";
   options.interrupt_after_ms = 300;
-  const auto stopped = run_program({"train", smoke_recipe(), "--out", text_path("run")}, options);
+  options.interrupt_when = path("my run") / "metrics.jsonl";
+  const auto stopped =
+      run_program({"train", smoke_recipe(), "--out", text_path("my run")}, options);
   ASSERT_EQ(stopped.exit_code, 130) << stopped.err;
-  EXPECT_NE(stopped.err.find("--resume"), std::string::npos) << stopped.err;
-  const auto resumed =
-      run_program({"train", smoke_recipe(), "--out", text_path("run"), "--resume"});
+  const size_t command = stopped.err.find("go on with: ");
+  ASSERT_NE(command, std::string::npos) << stopped.err;
+  // As a user would: copied into a shell.
+  const auto resumed = run_command({"sh", "-c", stopped.err.substr(command + 12)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   const auto wanted = read_tensors(smoke_run() / "checkpoints/recover/model.safetensors");
-  const auto found = read_tensors(path("run") / "checkpoints/recover/model.safetensors");
+  const auto found = read_tensors(path("my run") / "checkpoints/recover/model.safetensors");
   ASSERT_EQ(found.size(), wanted.size());
   for (const auto& [name, tensor] : wanted)
     EXPECT_TRUE(torch::equal(found.at(name), tensor)) << name;
@@ -150,10 +152,16 @@ TEST_F(Workflow, InspectShowsAndCompares) {
   const auto two = run_program({"inspect", phase("pretrain"), phase("finetune"), "--json"}).json();
   EXPECT_FALSE(two["changed"].empty());
   EXPECT_FALSE(two["config"].empty());
+  const auto pruned = run_program({"inspect", phase("finetune"), phase("prune")});
+  EXPECT_NE(pruned.out.find("/encoder/moe/kept_experts/1: all and ["), std::string::npos)
+      << pruned.out;
+  EXPECT_EQ(pruned.out.find("null"), std::string::npos) << pruned.out;
 }
 
 TEST(Verbs, DoctorListAndHelpWork) {
-  EXPECT_EQ(run_program({"doctor"}).exit_code, 0);
+  const auto doctor = run_program({"doctor"});
+  EXPECT_EQ(doctor.exit_code, 0);
+  EXPECT_NE(doctor.out.find("gnuplot"), std::string::npos) << doctor.out;
   for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes"}) {
     const auto result = run_program({"list", kind, "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;

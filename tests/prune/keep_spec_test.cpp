@@ -105,5 +105,12 @@ TEST(KeepSpec, NamesABlockWithoutExperts) {
   KeepSpec::count(2).check_blocks({1, 3});
 }
 
+TEST(KeepSpec, SaysWhereAConfigurationHoldsNone) {
+  EXPECT_THAT(test::usage_of([] { from_text("\n \"half\""); }),
+              HasSubstr("keep.json:2:2: keep 'half': neither a share"));
+  EXPECT_THAT(test::usage_of([] { from_text("true"); }),
+              HasSubstr("'keep' must be a share (0.25), a count (4), a file, or an object"));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -117,5 +117,18 @@ TEST_F(PruneCheckpoint, AnErrorLeavesNothing) {
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
 }
 
+TEST(PruneCheckpointTies, AreWorthAWarning) {
+  const test::TempDir folder;
+  save(folder / "same", *small_vmoe());
+  PruneCheckpointOptions options;
+  options.pretrained = options.finetuned = folder / "same";
+  options.out = folder / "out";
+  options.keep = KeepSpec::count(2);
+  ::testing::internal::CaptureStderr();
+  prune_checkpoint(options);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("warning: "), HasSubstr("the same network?")));
+}
+
 }  // namespace
 }  // namespace moesaic

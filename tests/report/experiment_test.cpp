@@ -123,24 +123,21 @@ TEST(Experiments, ErrorsSayLineAndColumn) {
 
 TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   const ExperimentFile file;
-  EXPECT_EQ(file.error({"criteria=[\"randon\"]"}),
-            "usage: tiny.json:1:1: criteria has no 'randon'; did you mean 'random'?");
-  EXPECT_EQ(file.error({"recover.data=three"}),
-            "usage: tiny.json:1:1: recover.data is 'three', but the last phase of train was on "
-            "'two'");
-  EXPECT_EQ(file.error({"export.keep=1"}),
-            "usage: tiny.json:1:1: export is keep 1 by 'router-norm-change', which is not part of "
-            "the sweep");
-  EXPECT_EQ(file.error({"export.criterion=magnitude"}),
-            "usage: tiny.json:1:1: export is keep 2 by 'magnitude', which is not part of the "
-            "sweep");
-  EXPECT_EQ(file.error({"keep=[4, 2, 4]"}), "usage: tiny.json:1:1: keep names a number twice");
-  EXPECT_EQ(file.error({"criteria=[\"router-norm-change\", \"router-norm-change\"]"}),
-            "usage: tiny.json:1:1: criteria names one twice");
   const std::string one_phase =
       R"({"name": "p", "data": "two", "steps": 1, "optimizer": {"lr": 0.1}})";
-  EXPECT_EQ(file.error({"train.phases=[" + one_phase + "]"}),
-            "usage: tiny.json:1:1: train.phases must pre-train and fine-tune, found one phase");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"criteria=[\"randon\"]", "criteria has no 'randon'; did you mean 'random'?"},
+      {"recover.data=three", "recover.data is 'three', but the last phase of train was on 'two'"},
+      {"export.keep=1", "export is keep 1 by 'router-norm-change', which is not part of the sweep"},
+      {"export.criterion=magnitude",
+       "export is keep 2 by 'magnitude', which is not part of the sweep"},
+      {"keep=[4, 2, 4]", "keep names a number twice"},
+      {"criteria=[\"router-norm-change\", \"router-norm-change\"]", "criteria names one twice"},
+      {"train.phases=[" + one_phase + "]",
+       "train.phases must pre-train and fine-tune, found one phase"}};
+  for (const auto& [change, problem] : cases) {
+    EXPECT_EQ(file.error({change}), "usage: argument '" + change + "': " + problem);
+  }
   EXPECT_EQ(file.error(), "no error");
 }
 

@@ -29,6 +29,7 @@ class Probe : public Model {
   void reset_head(int64_t) override {}
   std::vector<MoEBlock> moe_blocks() const override { return {}; }
   std::vector<int64_t> input_shape() const override { return {1, 1, 1}; }
+  int64_t tokens_per_image() const override { return 1; }
   int64_t classes() const override { return 1; }
   double flops_per_image(const RowsPerToken&) const override { return 0.0; }
 
@@ -47,14 +48,14 @@ std::shared_ptr<const Dataset> counting(int64_t images) {
                              pixels, labels);
 }
 
-class Throughput : public ::testing::Test {
+class MeasurePasses : public ::testing::Test {
  protected:
   std::vector<std::string> calls;
   std::shared_ptr<Probe> a = std::make_shared<Probe>("a", calls);
   std::shared_ptr<Probe> b = std::make_shared<Probe>("b", calls);
 };
 
-TEST_F(Throughput, NetworksTakeTurnsAndEachBeginsARound) {
+TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
   const auto rates = measure_throughput({a, b}, counting(6), {.batch_size = 3, .rounds = 2});
   ASSERT_EQ(rates.size(), 2u);
   EXPECT_GT(rates[0], 0.0);
@@ -63,7 +64,7 @@ TEST_F(Throughput, NetworksTakeTurnsAndEachBeginsARound) {
   EXPECT_EQ(calls, (std::vector<std::string>{"a", "b", "b", "a", "a", "b", "b", "a"}));
 }
 
-TEST_F(Throughput, AllNetworksSeeTheSameWholeBatchesOfRealPictures) {
+TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealPictures) {
   measure_throughput({a, b}, counting(8), {.batch_size = 3, .rounds = 2});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{3, 3, 3, 3}));
   ASSERT_EQ(a->first_pixels.size(), 4u);
@@ -71,12 +72,12 @@ TEST_F(Throughput, AllNetworksSeeTheSameWholeBatchesOfRealPictures) {
   EXPECT_EQ(a->first_pixels, b->first_pixels);
 }
 
-TEST_F(Throughput, FewerPicturesThanABatchAreOneBatch) {
+TEST_F(MeasurePasses, FewerPicturesThanABatchAreOneBatch) {
   measure_throughput({a}, counting(2), {.batch_size = 128, .rounds = 1});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{2, 2, 2}));
 }
 
-TEST_F(Throughput, StopsWhenAskedTo) {
+TEST_F(MeasurePasses, StopsWhenAskedTo) {
   int64_t rounds = 0;
   const auto rates = measure_throughput({a, b}, counting(2), {.batch_size = 1, .rounds = 50},
                                         [&] { return ++rounds <= 3; });

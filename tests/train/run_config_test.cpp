@@ -85,5 +85,35 @@ TEST(RunConfig, HelpNamesEverySetting) {
   }
 }
 
+TEST(RunConfig, PointsAtTheSettingThatIsWrong) {
+  std::string text = four_phases();
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    text = four_phases();
+    text.replace(text.find(from), from.size(), to);
+  };
+  replace("\"importance\"", "\n\"importanc\"");
+  EXPECT_THAT(error_of([&] { config_of(text); }),
+              HasSubstr("recipe.json:11:1: aux_losses has no 'importanc'"));
+  replace("\"name\": \"finetune\"", "\n\"name\": \"step_1\"");
+  EXPECT_THAT(error_of([&] { config_of(text); }), HasSubstr("recipe.json:12:9: name 'step_1'"));
+  for (const char* change : {"phases.1.name=pretrain", "phases.0.epochs=2",
+                             "phases.0.trains=[\"(\"]", "phases.0.optimizer.betas=[0.9]"}) {
+    EXPECT_THAT(error_of([&] { config_of(four_phases(), {change}); }),
+                HasSubstr("usage: argument '" + std::string(change) + "': "));
+  }
+}
+
+TEST(RunConfig, BoundsPatternsAndSizes) {
+  const std::string brackets(20000, '(');
+  EXPECT_THAT(
+      error_of([&] { config_of(four_phases(), {"phases.0.trains=[\"" + brackets + "\"]"}); }),
+      HasSubstr("trains holds a pattern of 20000 characters; at most 1000"));
+  EXPECT_THAT(error_of([&] { matches_any("head", {brackets}); }), HasSubstr("usage: "));
+  for (const char* size : {"phases.0.batch_size", "phases.0.steps", "evaluate_batch_size"}) {
+    EXPECT_THAT(error_of([&] { config_of(four_phases(), {size + std::string("=1e15")}); }),
+                HasSubstr("must be between"));
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

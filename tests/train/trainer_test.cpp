@@ -163,9 +163,9 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
 }
 
 TEST(Trainer, RefusesClassesThatDifferBeforeTraining) {
-  EXPECT_EQ(refusal({"phases.finetune.on_entry.new_head=false"}),
-            "usage: phase 'finetune': 'two' has 2 classes, the model has 3; set \"on_entry\": "
-            "{\"new_head\": true} or the model's classes");
+  EXPECT_THAT(refusal({"phases.finetune.on_entry.new_head=false"}),
+              HasSubstr("phase 'finetune': 'two' has 2 classes, the model has 3; set \"on_entry\": "
+                        "{\"new_head\": true} or the model's classes"));
 }
 
 TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,5 +15,12 @@ namespace moesaic {
 /// no error. Throws Error(failure) that names the program when it cannot be started.
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment = {});
+
+/// Where on PATH a program is, "" where it is not.
+std::filesystem::path find_program(const std::string& name);
+
+/// The word as a shell takes it: as it is, or in single quotes where something in it would be read
+/// otherwise.
+std::string shell_quoted(std::string_view word);
 
 }  // namespace moesaic

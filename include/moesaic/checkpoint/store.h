@@ -15,6 +15,7 @@
 #include <string>
 
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/value.h"
 
 namespace moesaic {
 
@@ -54,7 +55,14 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& run_or_che
 /// is at least 1.
 void prune_old_checkpoints(const std::filesystem::path& checkpoints, int64_t keep);
 
-/// Builds the model that a checkpoint's config.json describes and loads its tensors strictly.
+/// Builds the model that `config` describes and loads `tensors`, read from `from`, strictly. A
+/// config that means far more numbers than there are is refused before anything is built. Throws
+/// Error.
+std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
+                                const std::string& from);
+
+/// Builds the model that a checkpoint's config.json describes and loads its tensors strictly, which
+/// must be finite.
 std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint);
 
 }  // namespace moesaic

@@ -29,7 +29,8 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
                                           const PredictOptions& options = {});
 
 /// Reads `images` from a safetensors file and writes what predict() returns to another, atomically.
-/// Throws Error in one line for a missing tensor, another dtype or shape.
+/// Throws Error in one line for a missing tensor, another dtype or shape, a number that is not
+/// finite, and (usage) an output that is there already.
 void predict_file(Model& model, const std::filesystem::path& input,
                   const std::filesystem::path& output, const PredictOptions& options = {});
 

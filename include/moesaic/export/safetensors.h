@@ -11,7 +11,8 @@ namespace moesaic {
 
 /// Where `out` ends in ".safetensors": one file, the texts of side_files() in its metadata under
 /// "config", "labels" and "preprocess". Else a folder, which must be absent or empty:
-/// `model.safetensors` and the side files. Atomic either way; values are bit-equal.
+/// `model.safetensors` and the side files. Atomic either way; values are bit-equal. Throws Error
+/// (usage) where there is something already.
 void export_safetensors(const Model& model, const std::filesystem::path& out,
                         const ExportInfo& info = {});
 

@@ -57,6 +57,9 @@ class Model : public torch::nn::Module {
   virtual std::vector<int64_t> input_shape() const = 0;
   virtual int64_t classes() const = 0;
 
+  /// Rows that its MoE layers route for one image.
+  virtual int64_t tokens_per_image() const = 0;
+
   /// Multiplications and additions of matrix products in one forward pass of one image.
   virtual double flops_per_image(const RowsPerToken& rows_per_token = {}) const = 0;
 

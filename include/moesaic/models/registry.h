@@ -14,8 +14,15 @@ namespace moesaic {
 std::vector<std::string> model_names();
 
 /// Builds the network that a configuration describes, with initial values from `seed`. Throws Error
-/// (usage) with the place of a wrong key, type or value, and the nearest valid name.
+/// (usage) with the place of a wrong key, type or value, and the nearest valid name; and for a
+/// network that this machine could not hold, before anything of it is made.
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed);
+
+/// Numbers in the parameters of the network that build_model() would make; nothing is built.
+double count_parameters(const Value& config);
+
+/// Throws Error (usage), "<where>: <what> needs ... of memory", where this machine has less.
+void check_memory(double bytes, const std::string& what, const std::string& where);
 
 /// A table of the settings of one model: key, type, default, range, meaning.
 std::string model_help(const std::string& name);

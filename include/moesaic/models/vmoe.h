@@ -24,6 +24,7 @@ class VMoE : public Model {
   std::vector<MoEBlock> moe_blocks() const override;
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
+  int64_t tokens_per_image() const override { return config_.tokens(); }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
 
   const VMoEConfig& settings() const { return config_; }

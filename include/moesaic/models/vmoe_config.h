@@ -10,13 +10,20 @@
 
 namespace moesaic {
 
+// No network that a machine can hold comes near these bounds. They keep products of settings within
+// 64 bits, and a slip of the finger from being built.
+inline constexpr double kMostLayers = 1024, kMostExperts = 65536, kWidest = 1048576;
+inline constexpr double kLargestPicture = 65536, kMostChannels = 4096, kMostTokens = 2147483647;
+inline constexpr double kLargestCapacityFactor = 1e6;
+
 struct VMoEDispatcherConfig {
   double capacity_factor = 0.0;
 };
 template <class Fields>
 void describe(Fields& f, VMoEDispatcherConfig& c) {
   f("capacity_factor", c.capacity_factor,
-    "rows of an expert over its fair share; 0: no token is ever dropped", at_least(0.0));
+    "rows of an expert over its fair share; 0: no token is ever dropped",
+    between(0.0, kLargestCapacityFactor));
 }
 
 struct VMoERouterConfig {
@@ -26,7 +33,8 @@ struct VMoERouterConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoERouterConfig& c) {
-  f("num_selected_experts", c.num_selected_experts, "experts that a token selects", at_least(1));
+  f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
+    between(1, kMostExperts));
   f("gate", c.gate, "softmax over all experts, or over the selected ones",
     one_of({"softmax_all", "softmax_selected"}));
   f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
@@ -41,9 +49,11 @@ struct VMoEMoeConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEMoeConfig& c) {
-  f("layers", c.layers, "blocks whose perceptron is a mixture of experts", at_least(0));
-  f("num_experts", c.num_experts, "experts a layer", at_least(1));
-  f("group_size", c.group_size, "tokens that share a capacity; 0: all of a batch", at_least(0));
+  f("layers", c.layers, "blocks whose perceptron is a mixture of experts",
+    between(0, kMostLayers - 1));
+  f("num_experts", c.num_experts, "experts a layer", between(1, kMostExperts));
+  f("group_size", c.group_size, "tokens that share a capacity; 0: all of a batch",
+    between(0, kMostTokens));
   f("router", c.router, "how tokens select experts");
   f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
 }
@@ -54,9 +64,9 @@ struct VMoEEncoderConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEEncoderConfig& c) {
-  f("num_layers", c.num_layers, "transformer blocks", at_least(1));
-  f("num_heads", c.num_heads, "attention heads", at_least(1));
-  f("mlp_dim", c.mlp_dim, "hidden width of perceptrons and experts", at_least(1));
+  f("num_layers", c.num_layers, "transformer blocks", between(1, kMostLayers));
+  f("num_heads", c.num_heads, "attention heads", between(1, kWidest));
+  f("mlp_dim", c.mlp_dim, "hidden width of perceptrons and experts", between(1, kWidest));
   f("moe", c.moe, "the mixture-of-experts layers");
 }
 
@@ -72,11 +82,12 @@ struct VMoEConfig {
 template <class Fields>
 void describe(Fields& f, VMoEConfig& c) {
   f("name", c.name, "model family", required, one_of({"vmoe"}));
-  f("image_size", c.image_size, "height and width of the pictures, pixels", at_least(1));
-  f("channels", c.channels, "colour channels of the pictures", at_least(1));
-  f("patch_size", c.patch_size, "height and width of a patch, pixels", at_least(1));
-  f("hidden_size", c.hidden_size, "width of a token", at_least(1));
-  f("classes", c.classes, "outputs of the head", at_least(1));
+  f("image_size", c.image_size, "height and width of the pictures, pixels",
+    between(1, kLargestPicture));
+  f("channels", c.channels, "colour channels of the pictures", between(1, kMostChannels));
+  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestPicture));
+  f("hidden_size", c.hidden_size, "width of a token", between(1, kWidest));
+  f("classes", c.classes, "outputs of the head", between(1, kWidest));
   f("classifier", c.classifier, "what the head sees: a class token, or the mean of all tokens",
     one_of({"token", "gap"}));
   f("encoder", c.encoder, "the transformer");
@@ -84,6 +95,9 @@ void describe(Fields& f, VMoEConfig& c) {
 
 /// What one setting alone does not show, e.g. a patch size that does not divide the image size; ""
 /// if all fits.
-std::string config_problem(const VMoEConfig& config);
+ConfigProblem config_problem(const VMoEConfig& config);
+
+/// Numbers in the network's parameters, without building it.
+double parameter_count(const VMoEConfig& config);
 
 }  // namespace moesaic

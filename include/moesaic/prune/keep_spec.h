@@ -41,7 +41,8 @@ class KeepSpec {
   /// "0.25": a share (anything with a point or an exponent); "4": a count; else the path of a JSON
   /// file
   /// {"<block>": count | [ids], ...}. Throws Error (usage), in a file with its line and column.
-  static KeepSpec parse(const std::string& text);
+  /// `where` says where the text was written, if not on the command line.
+  static KeepSpec parse(const std::string& text, const std::string& where = {});
   /// The same from a configuration: a number with a fraction, a whole number, an object, or a
   /// string for parse().
   static KeepSpec from_value(const Value& value);

@@ -49,7 +49,7 @@ void describe(Fields& f, PruneSweepConfig& c) {
   f("export", c.exported, "which recovered network becomes TorchScript", required);
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
-std::string config_problem(const PruneSweepConfig& config);
+ConfigProblem config_problem(const PruneSweepConfig& config);
 
 struct ReproduceOptions {
   std::filesystem::path out;

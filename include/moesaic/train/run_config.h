@@ -14,6 +14,9 @@
 
 namespace moesaic {
 
+inline constexpr double kLargestBatch = 1048576;  // pictures; no memory holds so many at once
+inline constexpr double kMostSteps = 1e9;         // keeps products with batches within 64 bits
+
 struct OptimizerConfig {
   std::string name = "adamw";
   double lr = 1e-3;
@@ -35,7 +38,7 @@ void describe(Fields& f, OptimizerConfig& c) {
     at_least(0.0));
   f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
 }
-std::string config_problem(const OptimizerConfig& config);
+ConfigProblem config_problem(const OptimizerConfig& config);
 
 struct ScheduleConfig {
   std::string name = "cosine";
@@ -54,6 +57,7 @@ struct PrunePhaseConfig {
   std::string criterion = "router-norm-change";
   Value keep;
   std::string pretrained;
+  Value source;  ///< where it was written
 };
 template <class Fields>
 void describe(Fields& f, PrunePhaseConfig& c) {
@@ -87,14 +91,15 @@ struct PhaseConfig {
   double label_smoothing = 0.0;
   EntryConfig on_entry;
   bool evaluate = true;
+  Value source;  ///< where it was written
 };
 template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
   f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty);
   f("data", c.data, "data set (moesaic list datasets)", required, not_empty);
-  f("batch_size", c.batch_size, "pictures an update", at_least(1));
-  f("epochs", c.epochs, "how often the data is seen", at_least(0));
-  f("steps", c.steps, "or how many updates are made", at_least(0));
+  f("batch_size", c.batch_size, "pictures an update", between(1, kLargestBatch));
+  f("epochs", c.epochs, "how often the data is seen", between(0, kMostSteps));
+  f("steps", c.steps, "or how many updates are made", between(0, kMostSteps));
   f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty);
   f("optimizer", c.optimizer, "how parameters are updated");
   f("schedule", c.schedule, "learning rate over the phase");
@@ -106,7 +111,7 @@ void describe(Fields& f, PhaseConfig& c) {
   f("on_entry", c.on_entry, "what happens to the network before the phase");
   f("evaluate", c.evaluate, "measure on the data's test split");
 }
-std::string config_problem(const PhaseConfig& config);
+ConfigProblem config_problem(const PhaseConfig& config);
 
 struct RunConfig {
   std::string name;
@@ -134,11 +139,12 @@ void describe(Fields& f, RunConfig& c) {
     at_least(0));
   f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
   f("evaluate_every", c.evaluate_every, "epochs between two evaluations; 0: phase ends only",
-    at_least(0));
-  f("evaluate_batch_size", c.evaluate_batch_size, "pictures a batch in evaluations", at_least(1));
+    between(0, kMostSteps));
+  f("evaluate_batch_size", c.evaluate_batch_size, "pictures a batch in evaluations",
+    between(1, kLargestBatch));
   f("phases", c.phases, "what is trained in turn", required, not_empty);
 }
-std::string config_problem(const RunConfig& config);
+ConfigProblem config_problem(const RunConfig& config);
 
 /// Throws Error (usage) that names the first setting in which `now` differs from what the run was
 /// started with, except for those that change no number: loader_threads, checkpoint_every and
@@ -146,7 +152,8 @@ std::string config_problem(const RunConfig& config);
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);
 
-/// Is one of the patterns found in `name`? Throws Error (usage) for a pattern that is none.
+/// Is one of the patterns found in `name`? Throws Error (usage) for a pattern that is none, or is
+/// longer than 1000 characters, which could exhaust the stack.
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
 
 }  // namespace moesaic

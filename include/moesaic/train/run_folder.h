@@ -18,7 +18,8 @@ namespace moesaic {
 ///     best/                    the best evaluation of the last phase
 class RunFolder {
  public:
-  /// Throws Error (usage) where `root` holds anything and `resume` is false. Writes nothing.
+  /// Throws Error (usage) where `root` is a checkpoint, or holds anything and `resume` is false.
+  /// What a run leaves that failed before its first checkpoint counts as nothing. Writes nothing.
   static void check(const std::filesystem::path& root, bool resume);
 
   /// The configuration that the run in `root` was started with, null where there is none.
@@ -27,7 +28,8 @@ class RunFolder {
   /// Is there any step_<N>, whole or not?
   static bool has_checkpoint(const std::filesystem::path& root);
 
-  /// Makes and locks the folder, and clears away what a killed process left half-written. Throws
+  /// Makes and locks the folder, and clears away what a killed process left half-written and,
+  /// without `resume`, what a failed start left. Throws
   /// Error that names the process which holds it.
   RunFolder(std::filesystem::path root, bool resume);
 

@@ -18,12 +18,13 @@ struct PhasePlan {
   int64_t images = 0;             ///< in the training split
   int64_t batches_per_epoch = 0;  ///< the last one of an epoch is left out where it is not full
   int64_t steps = 0;
-  int64_t trained = 0;  ///< numbers that the phase trains, before any pruning
+  int64_t trained = 0;  ///< numbers that the phase trains, of what its entry leaves
 };
 
-/// Fits phases, network and data to one another. Throws Error (usage): classes that differ without
-/// a new head, pictures of another shape, a pattern that finds no parameter, a prune without its
-/// pre-trained network.
+/// Fits phases, network and data to one another, so that a run does not find out later. Throws
+/// Error (usage) with the place of the setting to blame, e.g. for classes that differ without a new
+/// head, pictures of another shape, a pattern that finds no parameter, a prune without its
+/// pre-trained network. config.model is only asked for places, and best left as it was written.
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets);
 
 /// The network and the phases as a table for people, for --dry-run.

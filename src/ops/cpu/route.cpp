@@ -103,15 +103,17 @@ void count_all(const TokenChoicePlan& plan, const int32_t* counts, int32_t* rows
 }
 
 /// Queues by position: all first choices of a group before the second ones, each rank in token
-/// order. On return `counts` says where each segment's entries begin in their queues, and the
-/// result [segments][K] how many rows it gets.
-std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<int32_t>& counts) {
+/// order. On return `counts` says where each segment's entries begin in their queues, `drops`
+/// [segments] whether any finds no room, and the result [segments][K] how many rows it gets.
+std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<int32_t>& counts,
+                                       std::vector<uint8_t>& drops) {
   const Segments& segments = plan.segments;
   const int64_t total = segments.count(), groups = segments.cut.count();
   std::vector<int32_t> rows(total * plan.computed, 0);
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t first = segments.first_of(group);
     const int64_t last = group + 1 < groups ? segments.first_of(group + 1) : total;
+    const int64_t capacity = plan.rows.of(group);
     std::vector<int32_t> queue(plan.experts, 0);
     for (int64_t rank = 0; rank < plan.k; ++rank) {
       for (int64_t s = first; s < last; ++s) {
@@ -121,8 +123,9 @@ std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<
           count[e] = queue[e];
           queue[e] += found;
           if (plan.slot_of[e] < 0) continue;
-          rows[s * plan.computed + plan.slot_of[e]] +=
-              static_cast<int32_t>(accepted(count[e], found, plan.rows.of(group)));
+          const auto fits = static_cast<int32_t>(accepted(count[e], found, capacity));
+          drops[s] |= fits < found ? 1 : 0;
+          rows[s * plan.computed + plan.slot_of[e]] += fits;
         }
       }
     }
@@ -270,10 +273,11 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
   const int64_t count = plan.segments.count(), width = plan.k * plan.experts;
   const bool by_priority = plan.limited && batch_priority;
   std::vector<int32_t> rows;
+  std::vector<uint8_t> drops(count, 0);  // most segments drop nothing and need no look at queues
   if (by_priority) {
     rows = queue_by_priority(plan, selection, choice_row);
   } else if (plan.limited) {
-    rows = queue_by_position(plan, selection.counts);
+    rows = queue_by_position(plan, selection.counts, drops);
   } else {
     rows.assign(count * plan.computed, 0);
     for (int64_t s = 0; s < count; ++s) {
@@ -292,7 +296,7 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
       const auto capacity = static_cast<int32_t>(plan.rows.of(plan.segments.group(s)));
       if (by_priority) {
         fill([&](int64_t, int32_t, int64_t i) { return choice_row[i] != kDropped; });
-      } else if (plan.limited) {
+      } else if (drops[s] != 0) {
         fill([&](int64_t rank, int32_t expert, int64_t) {
           return queue[rank * plan.experts + expert]++ < capacity;
         });

@@ -77,6 +77,10 @@ struct TileKernels {
 /// The best table for this processor. MOESAIC_CPU=generic|avx2|avx512 asks for a lesser one.
 template <class Scalar>
 const TileKernels<Scalar>& tile_kernels();
+template <>
+const TileKernels<float>& tile_kernels<float>();
+template <>
+const TileKernels<double>& tile_kernels<double>();
 
 /// The tables themselves, null where the build has none; they may be called only where the
 /// processor has the instructions.

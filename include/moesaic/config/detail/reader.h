@@ -19,7 +19,7 @@ void check_keys(const Value& object, const std::string& path,
                 const std::vector<std::string>& known);
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
 [[noreturn]] void fail_problem(const Value& object, const std::string& path,
-                               const std::string& problem);
+                               const ConfigProblem& problem);
 
 class KeyCollector {
  public:
@@ -70,8 +70,9 @@ void read_struct(const Value& value, const std::string& path, T& out) {
   check_keys(value, path, keys.keys());
   FieldReader fields(value, path);
   describe(fields, out);
+  if constexpr (Placed<T>) out.source = value;
   if constexpr (Checked<T>) {
-    const std::string problem = config_problem(std::as_const(out));
+    const ConfigProblem problem(config_problem(std::as_const(out)));
     if (!problem.empty()) fail_problem(value, path, problem);
   }
 }

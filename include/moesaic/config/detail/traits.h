@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "moesaic/config/problem.h"
+
 namespace moesaic::config_detail {
 
 struct AnyFields {
@@ -24,7 +26,13 @@ concept Described = requires(AnyFields& fields, T& config) {
 /// A struct whose settings are checked against one another.
 template <class T>
 concept Checked = requires(const T& config) {
-  std::string(config_problem(config));
+  ConfigProblem(config_problem(config));
+};
+
+/// A struct that wants to know where it was written.
+template <class T>
+concept Placed = requires(T& config) {
+  config.source = Value();
 };
 
 template <class T>

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "moesaic/config/value.h"
+
+namespace moesaic {
+
+/// What is wrong with settings that depend on one another, "" if nothing is, and which of them are
+/// to blame, as dotted paths below the struct. An error then points at one of these: at one that
+/// was given on the command line if there is one, since that is what changed last.
+struct ConfigProblem {
+  ConfigProblem() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a text is a problem of the whole struct
+  ConfigProblem(std::string what, std::vector<std::string> at = {})
+      : text(std::move(what)), blamed(std::move(at)) {}
+
+  bool empty() const { return text.empty(); }
+
+  std::string text;
+  std::vector<std::string> blamed;
+};
+
+/// Where the first of `blamed` (dotted paths below `config`, items of lists by number) was written
+/// that came from the command line, else the first that is there, else `config` itself. The last
+/// name of a path may hold dots. A path that ends in ':' is the place of the key, not of its value.
+std::string place_of(const Value& config, const std::vector<std::string>& blamed);
+
+}  // namespace moesaic

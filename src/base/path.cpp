@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/path.h"
+
+#include <algorithm>
+#include <system_error>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+namespace {
+
+/// Of the name itself or of what it leads to. "None" is a name that could not be looked up.
+fs::file_status look_up(const fs::path& path, bool follow) {
+  std::error_code error;
+  const fs::file_status status = follow ? fs::status(path, error) : fs::symlink_status(path, error);
+  if (status.type() == fs::file_type::none) fail("{}: {}", path.string(), error.message());
+  return status;
+}
+
+std::vector<std::string> names_in_folder(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool holds_nothing(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_directory(folder, error) && fs::is_empty(folder, error) && !error;
+}
+
+void check_named(const fs::path& path, std::string_view what) {
+  if (path.empty()) fail_usage("{}: must not be empty", what);
+}
+
+}  // namespace
+
+bool path_exists(const fs::path& path) {
+  return fs::exists(look_up(path, true));
+}
+
+std::string nearest_sibling(const fs::path& path) {
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  const auto near = nearest(named.filename().string(), names_in_folder(parent));
+  return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
+}
+
+void check_input_file(const fs::path& path) {
+  if (path.empty()) fail_usage("the name of a file must not be empty");
+  const fs::file_status status = look_up(path, true);
+  if (!fs::exists(status)) fail_usage("{}: no such file{}", path.string(), nearest_sibling(path));
+  if (fs::is_directory(status)) {
+    const std::string choice = did_you_mean("", names_in_folder(path));
+    fail_usage("{}: a folder, not a file{}{}", path.string(), choice.empty() ? "" : "; ", choice);
+  }
+}
+
+void check_new_file(const fs::path& path, std::string_view what) {
+  check_named(path, what);
+  if (fs::exists(look_up(path, false))) {
+    fail_usage("{}: '{}' is there already; name a new file", what, path.string());
+  }
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!path.has_filename() || !fs::is_directory(look_up(folder, true))) {
+    fail_usage("{}: '{}': no such folder{}", what, folder.string(), nearest_sibling(folder));
+  }
+}
+
+void check_new_folder(const fs::path& path, std::string_view what) {
+  check_named(path, what);
+  const fs::path folder = path.has_filename() ? path : path.parent_path();
+  const bool relative = folder.filename() == "." || folder.filename() == "..";
+  const fs::file_status status = look_up(folder, false);
+  if (relative || (fs::exists(status) && (fs::is_symlink(status) || !holds_nothing(folder)))) {
+    fail_usage("{}: '{}' is there already; name a new or an empty folder", what, path.string());
+  }
+}
+
+}  // namespace moesaic

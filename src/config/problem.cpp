@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/config/problem.h"
+
+#include <charconv>
+#include <optional>
+
+namespace moesaic {
+namespace {
+
+const Value* item_of(const Value& list, std::string_view name) {
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  const bool number = error == std::errc() && end == name.data() + name.size();
+  return number && index < list.items().size() ? &list.items()[index] : nullptr;
+}
+
+const Value::Member* member_of(const Value& object, std::string_view name) {
+  if (!object.is_object()) return nullptr;
+  for (const Value::Member& member : object.members()) {
+    if (member.key == name) return &member;
+  }
+  return nullptr;
+}
+
+std::optional<Origin> find_place(const Value& config, std::string_view path) {
+  const bool key = path.ends_with(':');
+  if (key) path.remove_suffix(1);
+  if (const Value::Member* member = member_of(config, path)) {
+    return key ? member->origin : member->value.origin();
+  }
+  if (config.kind() == Value::Kind::array) {
+    if (const Value* item = item_of(config, path)) return item->origin();
+  }
+  const size_t dot = path.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const Value* inner = config.kind() == Value::Kind::array ? item_of(config, path.substr(0, dot))
+                                                           : config.find(path.substr(0, dot));
+  if (inner == nullptr) return std::nullopt;
+  return find_place(*inner, std::string(path.substr(dot + 1)) + (key ? ":" : ""));
+}
+
+}  // namespace
+
+std::string place_of(const Value& config, const std::vector<std::string>& blamed) {
+  std::optional<Origin> first;
+  for (const std::string& path : blamed) {
+    const auto place = find_place(config, path);
+    if (place && place->source != nullptr && place->line == 0) return place->text();
+    if (!first) first = place;
+  }
+  return first ? first->text() : config.where();
+}
+
+}  // namespace moesaic

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/path.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+TEST(PathExists, TellsMissingFromUnknown) {
+  const test::TempDir folder;
+  test::put(folder / "file", "");
+  EXPECT_TRUE(path_exists(folder / "file"));
+  EXPECT_FALSE(path_exists(folder / "other"));
+  EXPECT_FALSE(path_exists(folder / "file" / "below"));
+  EXPECT_THAT(test::failure_of([&] { path_exists(folder / std::string(300, 'x')); }),
+              HasSubstr("File name too long"));
+  fs::create_symlink("loop", folder / "loop");
+  EXPECT_THAT(test::failure_of([&] { path_exists(folder / "loop"); }), HasSubstr("symbolic links"));
+}
+
+TEST(CheckInputFile, SuggestsWhatIsThere) {
+  const test::TempDir folder;
+  test::put(folder / "smoke.json", "{}");
+  check_input_file(folder / "smoke.json");
+  EXPECT_THAT(test::usage_of([&] { check_input_file(folder / "smok.json"); }),
+              HasSubstr("no such file; did you mean 'smoke.json'?"));
+  EXPECT_THAT(test::usage_of([&] { check_input_file(folder.path()); }),
+              HasSubstr("a folder, not a file; choose one of smoke.json"));
+  test::usage_of([] { check_input_file(""); });
+}
+
+TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {
+  const test::TempDir folder;
+  check_new_file(folder / "new", "--out");
+  test::put(folder / "file", "mine");
+  fs::create_directory(folder / "folder");
+  fs::create_symlink("nowhere", folder / "link");
+  for (const char* name : {"file", "folder", "link"}) {
+    EXPECT_THAT(test::usage_of([&] { check_new_file(folder / name, "--out"); }),
+                HasSubstr("is there already"))
+        << name;
+  }
+  EXPECT_THAT(test::usage_of([&] { check_new_file("", "--out"); }), HasSubstr("--out: must not"));
+  EXPECT_THAT(test::usage_of([&] { check_new_file(folder / "foldre/x", "--out"); }),
+              HasSubstr("no such folder; did you mean 'folder'?"));
+}
+
+TEST(CheckNewFolder, TakesANewOrAnEmptyOne) {
+  const test::TempDir folder;
+  fs::create_directories(folder / "empty");
+  fs::create_directories(folder / "full/inside");
+  fs::create_symlink("empty", folder / "link");
+  test::put(folder / "file", "mine");
+  for (const char* name : {"new", "new/below", "empty", "empty/"}) {
+    check_new_folder(folder / name, "--out");
+  }
+  for (const char* name : {"full", "file", "link", "empty/."}) {
+    EXPECT_THAT(test::usage_of([&] { check_new_folder(folder / name, "--out"); }),
+                HasSubstr("is there already"))
+        << name;
+  }
+  test::usage_of([] { check_new_folder("", "--out"); });
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe_config.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Value config_with(const std::string& change) {
+  Document document = Document::from_text(R"({"name": "vmoe", "encoder": {"num_layers": 2,
+    "moe": {"layers": [1]}}})",
+                                          "recipe.json");
+  document.set(change);
+  return document.root();
+}
+
+TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
+  std::vector<VMoEConfig> configs(4, testing::small_vmoe_config());
+  configs[1].classifier = "gap";
+  configs[2].encoder.moe.kept_experts["3"] = {0, 4};
+  configs[3].encoder.moe.layers = {};
+  for (const VMoEConfig& config : configs) {
+    EXPECT_EQ(parameter_count(config), static_cast<double>(VMoE(config, 1).parameter_count()));
+  }
+}
+
+TEST(VMoEConfig, BoundsEverySetting) {
+  for (const char* setting :
+       {"encoder.num_layers", "encoder.num_heads", "encoder.mlp_dim", "encoder.moe.num_experts",
+        "encoder.moe.group_size", "encoder.moe.router.num_selected_experts", "image_size",
+        "channels", "patch_size", "hidden_size", "classes"}) {
+    for (const char* value : {"=-1", "=1000000000000000000"}) {
+      EXPECT_THAT(
+          test::usage_of([&] { build_model(config_with(setting + std::string(value)), 0); }),
+          AllOf(HasSubstr(setting), HasSubstr("must be between")));
+    }
+  }
+  EXPECT_THAT(test::usage_of([&] {
+                build_model(config_with("encoder.moe.router.dispatcher.capacity_factor=1e300"), 0);
+              }),
+              HasSubstr("must be between 0 and 1000000"));
+}
+
+TEST(VMoEConfig, ANetworkThatNoMachineHoldsIsRefusedBeforeItIsBuilt) {
+  const Value config =
+      config_with(R"(encoder={"mlp_dim": 1048576, "moe": {"layers": [1], "num_experts": 65536}})");
+  EXPECT_THAT(test::usage_of([&] { build_model(config, 0); }),
+              AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("parameters needs")));
+}
+
+TEST(VMoEConfig, BlamesTheSettingThatDoesNotFit) {
+  EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
+              HasSubstr("argument 'patch_size=5': patch_size 5 does not divide"));
+  EXPECT_THAT(test::usage_of([&] { build_model(config_with("encoder.num_layers=1"), 0); }),
+              HasSubstr("argument 'encoder.num_layers=1': "));
+}
+
+TEST(BuildModel, NamesWhatIsNoModel) {
+  EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("3", "r.json").root(), 0); }),
+              HasSubstr("r.json:1:1: 'model' must be an object"));
+  EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("{}", "r.json").root(), 0); }),
+              AllOf(HasSubstr("missing key 'name' in model"), HasSubstr("vmoe")));
+}
+
+}  // namespace
+}  // namespace moesaic

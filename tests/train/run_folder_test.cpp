@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::HasSubstr;
+
+/// What is there when a run fails in its first step.
+void leave_a_start(const fs::path& run) {
+  fs::create_directories(run / "checkpoints");
+  write_atomic(run / ".lock", "1\n");
+  write_atomic(run / "config.json", "{\"name\": \"old\", \"phases\": []}");
+  write_atomic(run / "metrics.jsonl", "{}\n");
+  write_atomic(run / "events.out.tfevents.1.host", "old");
+}
+
+TEST(RunFolder, AFailedStartDoesNotBlockItsFolder) {
+  TempDir folder;
+  leave_a_start(folder / "run");
+  train(folder / "run");
+  EXPECT_FALSE(fs::exists(folder / "run/events.out.tfevents.1.host"));
+  const fs::path other = folder / "other";
+  train(other);
+  expect_equal_bits(folder / "run", other);
+}
+
+TEST(RunFolder, FilesOfSomeoneElseDo) {
+  const std::vector<std::function<void(const fs::path&)>> changes = {
+      [](const fs::path& run) { fs::remove(run / ".lock"); },
+      [](const fs::path& run) { fs::remove(run / "config.json"); },
+      [](const fs::path& run) { write_atomic(run / "config.json", "{\"mine\": 1}"); },
+      [](const fs::path& run) { write_atomic(run / "notes.txt", "mine"); },
+      [](const fs::path& run) { fs::create_directories(run / "checkpoints/step_1"); },
+  };
+  for (const auto& change : changes) {
+    TempDir folder;
+    leave_a_start(folder / "run");
+    change(folder / "run");
+    EXPECT_THAT(error_of([&] { RunFolder::check(folder / "run", false); }),
+                HasSubstr("usage: " + (folder / "run").string() + ": there is something already"));
+  }
+}
+
+TEST(RunFolder, ACheckpointIsNoRun) {
+  TempDir folder;
+  train(folder / "run");
+  for (const bool resume : {false, true}) {
+    EXPECT_THAT(error_of([&] { RunFolder::check(folder / "run/checkpoints/pretrain", resume); }),
+                HasSubstr("a checkpoint, not a run"));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

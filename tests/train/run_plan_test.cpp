@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using train_test::config_of;
+using train_test::error_of;
+using train_test::four_phases;
+
+std::vector<PhasePlan> plan_tiny(const std::vector<std::string>& changes = {}) {
+  const RunConfig config = config_of(four_phases(), changes);
+  Datasets datasets(train_test::open_tiny);
+  return plan_phases(config, *build_initial_model(config), datasets);
+}
+
+std::string plan_refusal(const std::vector<std::string>& changes) {
+  return error_of([&] { plan_tiny(changes); });
+}
+
+TEST(RunPlan, CountsWhatEachPhaseReallyTrains) {
+  const std::vector<PhasePlan> phases = plan_tiny();
+  EXPECT_EQ(phases[1].trained, phases[0].trained - (8 + 1));  // a class less
+  const int64_t expert = 2 * 8 * 8 + 8 + 8;
+  EXPECT_EQ(phases[2].trained, phases[1].trained - 2 * expert);
+  EXPECT_EQ(phases[3].trained, phases[2].trained);
+}
+
+TEST(RunPlan, FindsWhatAStepWouldRefuse) {
+  EXPECT_THAT(plan_refusal({"phases.0.augment.shift=100"}),
+              AllOf(StartsWith("usage: argument 'phases.0.augment.shift=100': "),
+                    HasSubstr("choose 0 to 3")));
+  EXPECT_THAT(plan_refusal({"model.encoder.moe.group_size=7"}),
+              AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=7': "),
+                    HasSubstr("must divide the 20 tokens of a batch")));
+  EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=10"}), "no error");
+  EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
+}
+
+TEST(RunPlan, PruningTwiceIsCheckedAgainstWhatTheFirstLeaves) {
+  const std::string again = "phases.recover.on_entry.prune={\"criterion\": \"random\", \"keep\": ";
+  EXPECT_THAT(plan_refusal({again + "3}"}), HasSubstr("cannot keep 3 experts, it has 2"));
+  EXPECT_EQ(plan_refusal({again + "2}"}), "no error");
+  EXPECT_EQ(plan_refusal({again + "{\"1\": [1, 3]}}"}),
+            "no error");  // which ones stay is not known yet
+}
+
+TEST(RunPlan, SaysWhereTheSettingStands) {
+  const std::string prune = "phases.prune.on_entry.prune.";
+  for (const std::string& change :
+       {std::string("phases.recover.data=four"), prune + "criterion=router-norm",
+        prune + "pretrained=pretrian", prune + "keep=half", prune + "keep=true",
+        std::string("model.classes=11"), std::string("phases.0.trains=[\"heat\"]")}) {
+    EXPECT_THAT(plan_refusal({change}), StartsWith("usage: argument '" + change + "': ")) << change;
+  }
+  EXPECT_THAT(plan_refusal({"model.image_size=8"}),
+              StartsWith("usage: argument 'model.image_size=8'"));
+  EXPECT_THAT(plan_refusal({"phases.finetune.on_entry.new_head=false"}),
+              StartsWith("usage: recipe.json:"));
+}
+
+TEST(RunPlan, AModelThatCannotBeTrainedHereIsRefusedBeforeItIsBuilt) {
+  EXPECT_THAT(
+      plan_refusal({"model.encoder.mlp_dim=1048576", "model.encoder.moe.num_experts=65536"}),
+      HasSubstr("training a model of"));
+}
+
+}  // namespace
+}  // namespace moesaic

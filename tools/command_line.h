@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all verbs need of the command line: checks of option values, and what was misspelt in a line
+// that cannot be read.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+namespace moesaic::tools {
+
+/// Names of files and folders.
+CLI::Validator not_empty();
+
+/// A whole number in decimal digits, within these.
+CLI::Validator whole_number(int64_t least, int64_t most);
+
+/// Pictures at a time.
+CLI::Validator batch_size();
+
+/// "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option has, ""
+/// where every word is known and the line is wrong in another way.
+std::string unknown_word(const CLI::App& app, int argc, const char* const* argv);
+
+/// The program as it was called, quoted for a shell.
+void remember_call(const char* program);
+const std::string& called_as();
+
+}  // namespace moesaic::tools

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace moesaic::tools {
+
+/// Where the caller closed standard output, puts something there that refuses to be written to, so
+/// that no file that is opened later takes its number and what is printed.
+void hold_standard_output();
+
+/// `exit_code`, or 1 and a line on standard error where it is 0 but what was printed has not
+/// arrived.
+int checked_output(int exit_code);
+
+}  // namespace moesaic::tools

@@ -10,11 +10,11 @@
 namespace moesaic::tools {
 
 void add_eval(CLI::App& app, int& exit_code) {
-  struct Arguments {
+  struct EvalArguments {
     EvaluateCheckpointOptions options;
     bool json = false;
   };
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a test split");
   verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
       ->required()

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Writer = std::function<void(const Model&, const fs::path&, const ExportInfo&)>;
 
-struct Arguments {
+struct ExportArguments {
   fs::path checkpoint, out;
   std::string format;
 };
@@ -33,7 +33,7 @@ const std::map<std::string, Writer>& formats() {
 }
 
 /// Before a network is loaded that could then not be written.
-void check_target(const Arguments& arguments) {
+void check_target(const ExportArguments& arguments) {
   const bool file =
       arguments.format == "torchscript" || arguments.out.extension() == ".safetensors";
   if (file) {
@@ -43,7 +43,7 @@ void check_target(const Arguments& arguments) {
   }
 }
 
-void export_model(const Arguments& arguments) {
+void export_model(const ExportArguments& arguments) {
   const auto format = formats().find(arguments.format);
   if (format == formats().end()) {
     std::vector<std::string> names;
@@ -59,7 +59,7 @@ void export_model(const Arguments& arguments) {
 }  // namespace
 
 void add_export(CLI::App& app, int& /*exit_code*/) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ExportArguments>();
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()

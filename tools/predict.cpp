@@ -11,11 +11,11 @@
 namespace moesaic::tools {
 
 void add_predict(CLI::App& app, int& /*exit_code*/) {
-  struct Arguments {
+  struct PredictArguments {
     std::filesystem::path checkpoint, input, output;
     PredictOptions options;
   };
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = app.add_subcommand("predict", "apply a network to a file of pictures");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()

@@ -12,7 +12,7 @@
 namespace moesaic::tools {
 namespace {
 
-struct Arguments {
+struct PruneArguments {
   PruneCheckpointOptions options;
   std::string keep;
   bool json = false;
@@ -24,7 +24,7 @@ std::string criteria_text() {
   return text;
 }
 
-void prune(const Arguments& arguments) {
+void prune(const PruneArguments& arguments) {
   PruneCheckpointOptions options = arguments.options;
   options.keep = KeepSpec::parse(arguments.keep);
   const PruneCheckpointResult result = prune_checkpoint(options);
@@ -35,7 +35,7 @@ void prune(const Arguments& arguments) {
 }  // namespace
 
 void add_prune(CLI::App& app, int& /*exit_code*/) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
   verb->add_option("--finetuned", options.finetuned, "the run or checkpoint to prune")

@@ -23,7 +23,7 @@ std::vector<int64_t> numbers(const std::vector<MoEBlock>& blocks) {
   return list;
 }
 
-bool contains(const std::vector<int64_t>& ascending, int64_t id) {
+bool has_id(const std::vector<int64_t>& ascending, int64_t id) {
   return std::binary_search(ascending.begin(), ascending.end(), id);
 }
 
@@ -55,7 +55,7 @@ void check_count(const KeepRule& rule, const MoEBlock& block, int64_t count) {
 void check_present(const KeepRule& rule, const MoEBlock& block) {
   const std::vector<int64_t> present = block.layer->kept();
   for (const int64_t id : *rule.ids()) {
-    if (!contains(present, id)) {
+    if (!has_id(present, id)) {
       fail_usage("{}: block {} has no expert {}; it has {}", rule.where, block.block, id,
                  fmt::join(present, ", "));
     }
@@ -88,7 +88,7 @@ const nn::MoELayer& layer_for(const std::vector<MoEBlock>& blocks, const PruneLa
   const std::vector<int64_t> present = block->layer->kept();
   const bool ascending = std::is_sorted(plan.kept.begin(), plan.kept.end(), std::less_equal<>());
   const bool there = std::all_of(plan.kept.begin(), plan.kept.end(),
-                                 [&](int64_t id) { return contains(present, id); });
+                                 [&](int64_t id) { return has_id(present, id); });
   if (plan.kept.empty() || !ascending || !there) {
     fail("apply_plan: block {} cannot keep the experts {}; it has {}", plan.block,
          fmt::join(plan.kept, ", "), fmt::join(present, ", "));

@@ -19,7 +19,17 @@ if(NOT TARGET moesaic::torch)
   add_library(moesaic::torch INTERFACE IMPORTED GLOBAL)
   if(MOESAIC_CUDA)
     set(Torch_DIR ${MOESAIC_TORCH_CMAKE_DIR})
+    # Torch's package asks the machine's GPU, which there may not be, and with C++20, which CMake 3.25 does not know
+    # of nvcc 13, unless both are given. It then adds its architectures to every CUDA file; ours are in Kernels.cmake.
+    if(NOT DEFINED CMAKE_CUDA_STANDARD)
+      set(CMAKE_CUDA_STANDARD 17)
+    endif()
+    if(NOT DEFINED TORCH_CUDA_ARCH_LIST)
+      set(TORCH_CUDA_ARCH_LIST "9.0a")
+    endif()
+    set(moesaic_cuda_flags "${CMAKE_CUDA_FLAGS}")
     find_package(Torch REQUIRED)
+    set(CMAKE_CUDA_FLAGS "${moesaic_cuda_flags}")
     # The wheel's libtorch.so exports parts of std::filesystem that crash when called; the real ones must come first.
     target_link_libraries(moesaic::torch INTERFACE stdc++ torch c10)
     target_compile_definitions(moesaic::torch INTERFACE MOESAIC_WITH_CUDA)

@@ -36,3 +36,17 @@ if ! command -v nvcc >/dev/null && [ -n "$(moesaic_nvcc)" ]; then
   CUDAToolkit_ROOT=$(dirname "$(dirname "$CUDACXX")")
   export CUDACXX CUDAToolkit_ROOT
 fi
+
+# The preset to build: what MOESAIC_PRESET says, else `cuda` where there are a GPU and nvcc, else `release`.
+moesaic_wanted_preset() {
+  if [ -n "${MOESAIC_PRESET:-}" ]; then
+    echo "$MOESAIC_PRESET"
+  elif nvidia-smi -L >/dev/null 2>&1 && { command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; }; then
+    echo cuda
+  else
+    echo release
+  fi
+}
+
+# The preset that tools/build.sh built last in this folder.
+moesaic_built_preset() { cat build/preset 2>/dev/null || moesaic_wanted_preset; }

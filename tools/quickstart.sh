@@ -9,4 +9,4 @@ case " $*" in
   *" --out"*) ;;      # relative to where the user stands
   *) cd "$root" ;;    # else in this checkout's checkpoints/
 esac
-exec "$root/build/${MOESAIC_PRESET:-release}/bin/moesaic" reproduce quickstart "$@"
+exec "$root/build/$(cat "$root/build/preset")/bin/moesaic" reproduce quickstart "$@"

@@ -68,6 +68,17 @@ install_cuda_compiler() {
   if [ -z "$cuda" ]; then return; fi
   say "installing the CUDA $cuda compiler into $MOESAIC_VENV"
   "$(venv_python)" -m pip install --quiet --disable-pip-version-check "cuda-toolkit[nvcc,cccl,crt,nvvm]==$cuda.*"
+  link_cuda_libraries "$(dirname "$(dirname "$(moesaic_nvcc)")")"
+}
+
+# The wheels carry libNAME.so.MAJOR only, in lib/; CMake looks for libNAME.so in lib64/.
+link_cuda_libraries() { # TOOLKIT
+  local library name
+  for library in "$1"/lib/lib*.so.*; do
+    name=${library%%.so.*}.so
+    if [ ! -e "$name" ]; then ln -s "$(basename "$library")" "$name"; fi
+  done
+  if [ ! -e "$1/lib64" ]; then ln -s lib "$1/lib64"; fi
 }
 
 install_packages

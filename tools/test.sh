@@ -7,4 +7,4 @@ tools/setup.sh
 python3 tools/check_layers.py
 tools/build.sh
 source tools/env.sh
-python3 tools/run_tests.py --build "build/${MOESAIC_PRESET:-release}" --filter "${1:-*}"
+python3 tools/run_tests.py --build "build/$(moesaic_built_preset)" --filter "${1:-*}"

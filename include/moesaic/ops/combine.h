@@ -8,7 +8,8 @@ namespace moesaic {
 /// Brings experts' outputs back to their tokens: y[t] = sum over rows r of t of gate[r] * rows[r]
 /// (pruning paper, eq. 1). A token without rows gives exactly 0.
 ///
-/// rows_Ad: [A, d] float32 or float64. Returns [T, d]. Differentiable in rows and gates.
+/// rows_Ad: [A, d] of the gates' dtype, or bfloat16 beside float32 gates. Returns [T, d].
+/// Differentiable in rows and gates.
 at::Tensor combine(const at::Tensor& rows_Ad, const Routing& routing);
 
 }  // namespace moesaic

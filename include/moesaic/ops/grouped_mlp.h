@@ -18,9 +18,9 @@ struct ExpertWeights {
 /// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (the f_s of pruning paper, eq. 2,
 /// without its gate).
 ///
-/// rows_Ad: [A, d] float32 or float64, offsets_K: [K + 1] int32. Returns [A, d]; rows past
-/// offsets[K] are zero. Differentiable in rows and weights; an expert without rows gets exactly
-/// zero gradients.
+/// rows_Ad: [A, d] bfloat16, float32 or float64; offsets_K: [K + 1] int32. Returns
+/// [A, d]; rows past offsets[K] are zero. Differentiable in rows and weights; an expert without
+/// rows gets exactly zero gradients.
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
                        const ExpertWeights& weights, Activation activation);
 

@@ -56,7 +56,8 @@ int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t expert
 /// `batch_priority`, by the gate of the token's first choice, equal gates in token order. What
 /// finds its expert full is dropped. Deterministic; gradients flow through the gates. Throws Error
 /// for wrong shapes, k > E (or k > kept with `reroute`), logits that are NaN or +infinity, a token
-/// without a finite logit, or a bad `kept`.
+/// without a finite logit, or a bad `kept`. A GPU cannot report logits without waiting for them:
+/// there, NaN counts as -infinity and a token whose logits would be refused gets gates of NaN.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
 
 }  // namespace moesaic

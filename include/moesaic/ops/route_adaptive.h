@@ -12,7 +12,8 @@ namespace moesaic {
 ///
 /// logits_TE: [T, E] float32 or float64. `kept`: experts that are computed, ascending; empty: all.
 /// Rows of an expert are in token order, a token's rows in the order of experts; `choice` is
-/// [T, 0]. Throws Error for wrong shapes or NaN.
+/// [T, 0]. Throws Error for wrong shapes or NaN; on a GPU, NaN passes with a gate
+/// of NaN.
 Routing route_adaptive(const at::Tensor& logits_TE, double threshold = 0.0,
                        const std::vector<int64_t>& kept = {});
 

@@ -42,7 +42,8 @@ struct ExpertChoiceOptions {
 /// result is that of the kept columns alone, numbered by their place in `kept`. Every offset is
 /// known from the sizes. `choice` is [T, 0]. Deterministic; gradients flow through the gates.
 /// Throws Error for wrong shapes, more rows than a group has tokens, logits that are NaN or
-/// +infinity, or a softmax without a finite logit.
+/// +infinity, or a softmax without a finite logit; on a GPU, which cannot report logits without
+/// waiting for them, an expert's gates in such a group are NaN.
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
 
 }  // namespace moesaic

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/combine.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "../check.h"
+#include "move_rows.h"
+#include "tensors.h"
+
+namespace moesaic::ops {
+namespace {
+
+at::Tensor combine_cuda(const at::Tensor& rows_in, const at::Tensor& gate_in,
+                        const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
+  check_combine(rows_in, gate_in, token_offsets_in, token_row_in);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const DeviceScope device(rows_in);
+  const at::Tensor rows = rows_in.contiguous();
+  const at::Tensor gate = gate_in.to(sum_type(rows.scalar_type())).contiguous();
+  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor token_row = token_row_in.contiguous();
+  at::Tensor y = at::empty({token_offsets.size(0) - 1, rows.size(1)}, rows.options());
+  with_row_type(rows, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    kernels::sum_rows<T>(in<T>(rows), in<kernels::Sum<T>>(gate), in<int32_t>(token_offsets),
+                         in<int32_t>(token_row), out<T>(y), y.size(0), y.size(1), device.stream());
+  });
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return y;
+}
+
+std::tuple<at::Tensor, at::Tensor> combine_backward_cuda(const at::Tensor& grad_in,
+                                                         const at::Tensor& rows_in,
+                                                         const at::Tensor& gate_in,
+                                                         const at::Tensor& token_offsets_in,
+                                                         const at::Tensor& token_row_in) {
+  check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const DeviceScope device(rows_in);
+  const at::Tensor grad = grad_in.contiguous();
+  const at::Tensor rows = rows_in.contiguous();
+  const at::Tensor gate = gate_in.to(sum_type(rows.scalar_type())).contiguous();
+  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor token_row = token_row_in.contiguous();
+  at::Tensor grad_rows = at::empty_like(rows);
+  at::Tensor grad_gate = at::empty_like(gate);
+  with_row_type(rows, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    kernels::combine_backward<T>(
+        {in<T>(grad), in<T>(rows), in<kernels::Sum<T>>(gate), in<int32_t>(token_offsets),
+         in<int32_t>(token_row), out<T>(grad_rows), out<kernels::Sum<T>>(grad_gate),
+         token_offsets.size(0) - 1, rows.size(0), rows.size(1)},
+        device.stream());
+  });
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {grad_rows, grad_gate.to(gate_in.scalar_type())};
+}
+
+TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
+  m.impl("combine", combine_cuda);
+  m.impl("combine_backward", combine_backward_cuda);
+}
+
+}  // namespace
+}  // namespace moesaic::ops

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts a kernel of kernels/block.h on a GPU. For .cu files.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../kernels/block.h"
+
+namespace moesaic::ops::kernels {
+
+/// `Threads`: the most threads of a block, and `Blocks`: how many a multiprocessor should hold at
+/// once, so that the compiler knows how many registers there are.
+template <int Threads, int Blocks, class Kernel>
+__global__ void __launch_bounds__(Threads, Blocks) run(const __grid_constant__ Kernel kernel) {
+  extern __shared__ __align__(16) char shared[];
+  DeviceBlock block(shared);
+  kernel(block);
+}
+
+/// Errors of a launch are left for cudaGetLastError(), which the callers ask.
+template <int Threads, int Blocks = 1, class Kernel>
+void launch(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes,
+            cudaStream_t stream) {
+  if (blocks <= 0) return;
+  constexpr int64_t kWithoutAsking = 48 * 1024;
+  if (shared_bytes > kWithoutAsking) {
+    cudaFuncSetAttribute(run<Threads, Blocks, Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared_bytes));
+  }
+  run<Threads, Blocks, Kernel><<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
+                                 static_cast<size_t>(shared_bytes), stream>>>(kernel);
+}
+
+}  // namespace moesaic::ops::kernels

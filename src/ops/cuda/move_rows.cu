@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "move_rows.h"
+
+#include "../kernels/move_rows.h"
+#include "launch.h"
+#include "pieces.h"
+
+namespace moesaic::ops::kernels {
+namespace {
+
+constexpr int64_t kClearingBlocks = 1056;
+
+}  // namespace
+
+template <class T>
+void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
+                 int64_t width, cudaStream_t stream) {
+  with_pieces<T>(width, {from, to}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const int lanes = lanes_for(width / kCount, kWarp);
+    const GatherRows<T, kCount> kernel{from, token, filled, to, rows, width, lanes};
+    launch<kMoveThreads>(kernel, divide_up<int64_t>(rows * lanes, kMoveThreads), kMoveThreads, 0,
+                         stream);
+  });
+}
+
+template <class T>
+void sum_rows(const T* from, const Sum<T>* gate, const int32_t* token_offsets,
+              const int32_t* token_row, T* to, int64_t tokens, int64_t width, cudaStream_t stream) {
+  with_pieces<T>(width, {from, to}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const int lanes = lanes_for(width / kCount, kWarp);
+    const SumRows<T, kCount> kernel{from, gate, token_offsets, token_row, to, tokens, width, lanes};
+    launch<kMoveThreads>(kernel, divide_up<int64_t>(tokens * lanes, kMoveThreads), kMoveThreads, 0,
+                         stream);
+  });
+}
+
+template <class T>
+void combine_backward(const CombineGradients<T>& in, cudaStream_t stream) {
+  with_pieces<T>(in.width, {in.grad, in.rows, in.grad_rows}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const int lanes = lanes_for(in.width / kCount, kWarp);
+    const CombineBackward<T, kCount> kernel{
+        in.grad,      in.rows,   in.gate,      in.token_offsets, in.token_row, in.grad_rows,
+        in.grad_gate, in.tokens, in.row_bound, in.width,         lanes};
+    launch<kMoveThreads>(kernel,
+                         divide_up<int64_t>(most<int64_t>(in.tokens, 1) * lanes, kMoveThreads),
+                         kMoveThreads, kernel.shared_bytes(kMoveThreads), stream);
+  });
+}
+
+template <class T>
+void clear_rows(T* to, const int32_t* filled, int64_t rows, int64_t width, cudaStream_t stream) {
+  with_pieces<T>(width, {to}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const ClearRows<T, kCount> kernel{to, filled, rows, width};
+    const int64_t blocks = divide_up<int64_t>(rows * width, kMoveThreads * kCount);
+    launch<kMoveThreads>(kernel, least(blocks, kClearingBlocks), kMoveThreads, 0, stream);
+  });
+}
+
+#define MOESAIC_INSTANTIATE(T)                                                                    \
+  template void gather_rows<T>(const T*, const int32_t*, const int32_t*, T*, int64_t, int64_t,    \
+                               cudaStream_t);                                                     \
+  template void sum_rows<T>(const T*, const Sum<T>*, const int32_t*, const int32_t*, T*, int64_t, \
+                            int64_t, cudaStream_t);                                               \
+  template void combine_backward<T>(const CombineGradients<T>&, cudaStream_t);                    \
+  template void clear_rows<T>(T*, const int32_t*, int64_t, int64_t, cudaStream_t);
+MOESAIC_INSTANTIATE(float)
+MOESAIC_INSTANTIATE(double)
+MOESAIC_INSTANTIATE(BFloat16)
+#undef MOESAIC_INSTANTIATE
+
+}  // namespace moesaic::ops::kernels

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts the kernels of kernels/move_rows.h; T is float, double or BFloat16. Pointers are the
+// device's.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "../kernels/number.h"
+
+namespace moesaic::ops::kernels {
+
+template <class T>
+void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
+                 int64_t width, cudaStream_t stream);
+
+/// `gate` may be null: every row counts once.
+template <class T>
+void sum_rows(const T* from, const Sum<T>* gate, const int32_t* token_offsets,
+              const int32_t* token_row, T* to, int64_t tokens, int64_t width, cudaStream_t stream);
+
+template <class T>
+struct CombineGradients {
+  const T *grad, *rows;
+  const Sum<T>* gate;
+  const int32_t *token_offsets, *token_row;
+  T* grad_rows;
+  Sum<T>* grad_gate;
+  int64_t tokens, row_bound, width;
+};
+template <class T>
+void combine_backward(const CombineGradients<T>& arguments, cudaStream_t stream);
+
+template <class T>
+void clear_rows(T* to, const int32_t* filled, int64_t rows, int64_t width, cudaStream_t stream);
+
+}  // namespace moesaic::ops::kernels

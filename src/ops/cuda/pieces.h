@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many numbers of a row may be moved at once.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+#include "../kernels/number.h"
+
+namespace moesaic::ops::kernels {
+
+/// Calls body(integral_constant) with the numbers of 16 bytes where rows of `width` and all
+/// addresses allow it (null does), else with 1.
+template <class T, class Body>
+void with_pieces(int64_t width, std::initializer_list<const void*> addresses, const Body& body) {
+  bool wide = width % kWide<T> == 0;
+  for (const void* address : addresses) {
+    wide = wide && reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  }
+  if (wide) {
+    body(std::integral_constant<int, kWide<T>>());
+  } else {
+    body(std::integral_constant<int, 1>());
+  }
+}
+
+}  // namespace moesaic::ops::kernels

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../kernels/priority.h"
+#include "../kernels/queues.h"
+#include "../kernels/token_choice.h"
+#include "start.cuh"
+
+namespace moesaic::ops::kernels {
+
+#define MOESAIC_INSTANTIATE(Scalar)                       \
+  MOESAIC_START(256, ChooseFewExperts<Scalar, 1>)         \
+  MOESAIC_START(256, ChooseFewExperts<Scalar, 2>)         \
+  MOESAIC_START(256, ChooseFewExperts<Scalar, 4>)         \
+  MOESAIC_START(256, ChooseFewExperts<Scalar, 8>)         \
+  MOESAIC_START(256, ChooseManyExperts<Scalar>)           \
+  MOESAIC_START(kSelectThreads, FindQueueBorders<Scalar>) \
+  MOESAIC_START(256, MarkByPriority<Scalar>)              \
+  MOESAIC_START(256, PlaceChoices<Scalar>)                \
+  MOESAIC_START(256, GateGradient<Scalar>)
+MOESAIC_INSTANTIATE(float)
+MOESAIC_INSTANTIATE(double)
+#undef MOESAIC_INSTANTIATE
+
+MOESAIC_START(256, ExpandKept)
+MOESAIC_START(kScanThreads, ScanQueues)
+MOESAIC_START(kScanThreads, ScanRows)
+
+}  // namespace moesaic::ops::kernels

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "launch.h"
+#include "start.h"
+
+namespace moesaic::ops::kernels {
+
+template <int Threads, class Kernel>
+void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes,
+           cudaStream_t stream) {
+  launch<Threads>(kernel, blocks, threads, shared_bytes, stream);
+}
+
+// Variadic: names of kernels hold commas.
+#define MOESAIC_START(threads, ...)                                                    \
+  template void start<threads, __VA_ARGS__>(const __VA_ARGS__&, int64_t, int, int64_t, \
+                                            cudaStream_t);
+
+}  // namespace moesaic::ops::kernels

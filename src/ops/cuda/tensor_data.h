@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between tensors and kernels that know pointers only. Knows no GPU: tests run the same code on the
+// host.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "../kernels/number.h"
+#include "moesaic/base/error.h"
+
+namespace moesaic::ops {
+
+template <class T>
+struct TypeTag {
+  using type = T;
+};
+
+/// Calls body(TypeTag<T>()) for the kernels' type of a tensor's numbers.
+template <class Body>
+void with_logit_type(const at::Tensor& tensor, const Body& body) {
+  if (tensor.scalar_type() == at::kDouble) return body(TypeTag<double>());
+  body(TypeTag<float>());
+}
+template <class Body>
+void with_row_type(const at::Tensor& tensor, const Body& body) {
+  if (tensor.scalar_type() == at::kBFloat16) return body(TypeTag<kernels::BFloat16>());
+  with_logit_type(tensor, body);
+}
+
+template <class T>
+const T* in(const at::Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <class T>
+T* out(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+/// What sums of numbers of this type are kept in.
+inline at::ScalarType sum_type(at::ScalarType type) {
+  return type == at::kBFloat16 ? at::kFloat : type;
+}
+
+}  // namespace moesaic::ops

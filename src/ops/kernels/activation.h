@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations, one number at a time.
+#pragma once
+
+#include <cmath>
+
+#include "block.h"
+#include "moesaic/ops/activation.h"
+#include "number.h"
+
+namespace moesaic::ops::kernels {
+
+using Act = Activation;
+
+MOESAIC_INLINE float erfc_of(float x) {
+  return erfcf(x);
+}
+MOESAIC_INLINE double erfc_of(double x) {
+  return erfc(x);
+}
+MOESAIC_INLINE float expm1_of(float x) {
+  return expm1f(x);
+}
+MOESAIC_INLINE double expm1_of(double x) {
+  return expm1(x);
+}
+MOESAIC_INLINE float tanh_of(float x) {
+  return tanhf(x);
+}
+MOESAIC_INLINE double tanh_of(double x) {
+  return tanh(x);
+}
+
+// x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.
+template <class S>
+MOESAIC_INLINE S gelu_tanh_gate(S x) {
+  const S z = S(1.5957691216057308) * (x + S(0.044715) * x * x * x);
+  return S(1) / (S(1) + exp_of(-z));
+}
+
+template <class S>
+MOESAIC_INLINE S normal_distribution(S x) {
+  return S(0.5) * erfc_of(x * S(-0.70710678118654752));
+}
+
+/// act(x) and act'(x).
+template <class S>
+struct Activated {
+  S value, slope;
+};
+
+template <Act Kind, class S>
+MOESAIC_INLINE Activated<S> activated(S x) {
+  if constexpr (Kind == Act::relu) {
+    return {x > S(0) ? x : S(0), x > S(0) ? S(1) : S(0)};
+  } else if constexpr (Kind == Act::gelu_tanh) {
+    const S gate = gelu_tanh_gate(x);
+    const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * x * x);
+    return {x * gate, gate + x * gate * (S(1) - gate) * dz};
+  } else if constexpr (Kind == Act::gelu) {
+    const S below = normal_distribution(x);
+    return {x * below, below + x * S(0.3989422804014327) * exp_of(S(-0.5) * x * x)};
+  } else if constexpr (Kind == Act::cubic) {
+    return {x * x * x, S(3) * x * x};
+  } else if constexpr (Kind == Act::identity) {
+    return {x, S(1)};
+  } else if constexpr (Kind == Act::celu) {
+    return {x > S(0) ? x : expm1_of(x), x > S(0) ? S(1) : exp_of(x)};
+  } else {
+    const S y = tanh_of(x);
+    return {y, S(1) - y * y};
+  }
+}
+
+/// Calls body(std::integral_constant-like kind) for an activation that is known at run time.
+template <Act Kind>
+struct ActConstant {
+  static constexpr Act value = Kind;
+};
+template <class Body>
+MOESAIC_INLINE void with_activation(Act kind, const Body& body) {
+  switch (kind) {
+    case Act::relu:
+      return body(ActConstant<Act::relu>());
+    case Act::gelu_tanh:
+      return body(ActConstant<Act::gelu_tanh>());
+    case Act::gelu:
+      return body(ActConstant<Act::gelu>());
+    case Act::cubic:
+      return body(ActConstant<Act::cubic>());
+    case Act::identity:
+      return body(ActConstant<Act::identity>());
+    case Act::celu:
+      return body(ActConstant<Act::celu>());
+    case Act::tanh:
+      return body(ActConstant<Act::tanh>());
+  }
+}
+
+}  // namespace moesaic::ops::kernels

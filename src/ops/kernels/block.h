@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a kernel is written so that it runs on a GPU and, thread after thread, on the host. A kernel
+// is a struct of arguments with
+//
+//   template <class Block> MOESAIC_INLINE void operator()(Block& block) const;
+//
+// whose work is cut into phases, `block.each(f)`: every thread runs f(thread), then all wait for
+// each other. Within a phase no thread may read what another writes, atomics on integers excepted;
+// what a thread remembers between phases is in a `Block::Local<T>`. Tests run the phases in several
+// orders of threads (kernels/serial_block.h): results that stay the same show that no barrier is
+// missing.
+//
+// Included by .cu files, hence C++17 and without LibTorch.
+#pragma once
+
+#include <cstdint>
+
+#include "../host_device.h"
+
+#if defined(__CUDACC__)
+#define MOESAIC_INLINE MOESAIC_HD __forceinline__
+#else
+#define MOESAIC_INLINE inline
+#endif
+#if defined(__CUDA_ARCH__)
+#define MOESAIC_UNROLL _Pragma("unroll")
+#define MOESAIC_UNROLL_4 _Pragma("unroll 4")
+#define MOESAIC_NO_UNROLL _Pragma("unroll 1")
+#else
+#define MOESAIC_UNROLL
+#define MOESAIC_UNROLL_4
+#define MOESAIC_NO_UNROLL
+#endif
+
+namespace moesaic::ops::kernels {
+
+constexpr int kWarp = 32;
+
+template <class T>
+MOESAIC_INLINE T least(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+MOESAIC_INLINE T most(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+MOESAIC_INLINE T divide_up(T a, T b) {
+  return (a + b - 1) / b;
+}
+
+MOESAIC_INLINE int count_bits(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __popc(bits);
+#else
+  return __builtin_popcount(bits);
+#endif
+}
+
+/// The bits of the lanes before `lane`.
+MOESAIC_INLINE uint32_t lanes_before(int lane) {
+  return (uint32_t{1} << lane) - 1u;
+}
+
+/// Threads that share a row: the power of two up to `most_lanes` that covers `columns` best.
+MOESAIC_INLINE int lanes_for(int64_t columns, int most_lanes) {
+  int lanes = 1;
+  while (lanes < columns && lanes < most_lanes) lanes *= 2;
+  return lanes;
+}
+
+#if defined(__CUDACC__)
+/// One thread block of a GPU.
+class DeviceBlock {
+ public:
+  template <class T>
+  struct Local {
+    T value;
+    MOESAIC_INLINE explicit Local(const DeviceBlock&) : value() {}
+    MOESAIC_INLINE T& operator[](int) { return value; }
+  };
+
+  MOESAIC_INLINE explicit DeviceBlock(char* shared) : shared_(shared) {}
+
+  MOESAIC_INLINE int threads() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(blockDim.x);
+#else
+    return 0;
+#endif
+  }
+  MOESAIC_INLINE int64_t index() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int64_t>(blockIdx.x);
+#else
+    return 0;
+#endif
+  }
+  MOESAIC_INLINE int64_t count() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int64_t>(gridDim.x);
+#else
+    return 0;
+#endif
+  }
+
+  template <class Phase>
+  MOESAIC_INLINE void each([[maybe_unused]] const Phase& phase) {
+#if defined(__CUDA_ARCH__)
+    phase(static_cast<int>(threadIdx.x));
+    __syncthreads();
+#endif
+  }
+
+  /// What all threads read outside a phase, before anyone may write there again.
+  template <class T>
+  MOESAIC_INLINE T agree(const T* at) {
+    const T value = *at;
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+    return value;
+  }
+
+  template <class T>
+  MOESAIC_INLINE T* shared(int64_t byte_offset) const {
+    return reinterpret_cast<T*>(shared_ + byte_offset);
+  }
+
+  MOESAIC_INLINE void add([[maybe_unused]] int32_t* to, [[maybe_unused]] int32_t value) {
+#if defined(__CUDA_ARCH__)
+    atomicAdd(to, value);
+#endif
+  }
+  MOESAIC_INLINE void join([[maybe_unused]] uint32_t* to, [[maybe_unused]] uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+    atomicOr(to, bits);
+#endif
+  }
+  MOESAIC_INLINE void raise([[maybe_unused]] int32_t* to, [[maybe_unused]] int32_t value) {
+#if defined(__CUDA_ARCH__)
+    atomicMax(to, value);
+#endif
+  }
+
+ private:
+  char* shared_;
+};
+#endif
+
+}  // namespace moesaic::ops::kernels

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routings in which a token does not rank experts: experts choose tokens, or every expert that
+// passes a threshold is taken. `Rule` says for (token, slot) whether there is a row, and its gate:
+//
+//   bool selects(int64_t token, int32_t slot) const;
+//   Scalar gate(int64_t token, int32_t slot) const;
+#pragma once
+
+#include <cstdint>
+
+#include "../route_math.h"
+#include "block.h"
+#include "kept_experts.h"
+#include "number.h"
+#include "queues.h"
+#include "select.h"
+
+namespace moesaic::ops::kernels {
+
+/// rows[slot, segment]: how many tokens of the segment the expert has.
+template <class Rule>
+struct CountRule {
+  Segments segments;
+  int64_t count;
+  int32_t slots;
+  Rule rule;
+  int32_t* rows;
+
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return SegmentMasks::bytes(threads, slots);
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const SegmentMasks masks{block.template shared<uint32_t>(0), slots};
+    const int64_t begin = segments.begin(block.index()), end = segments.end(block.index());
+    masks.clear(block);
+    block.each([&](int thread) {
+      for (int32_t slot = 0; slot < slots && begin + thread < end; ++slot) {
+        if (rule.selects(begin + thread, slot)) masks.set(block, thread, slot);
+      }
+    });
+    block.each([&](int thread) {
+      for (int32_t slot = thread; slot < slots; slot += block.threads()) {
+        rows[slot * count + block.index()] = masks.count(block.threads(), slot);
+      }
+    });
+  }
+};
+
+/// Fills a routing; a token's rows stand in the order of experts. At least one block.
+template <class Scalar, class Rule>
+struct PlaceRule {
+  Segments segments;
+  SegmentRows rows;
+  Rule rule;
+  RoutingArrays<Scalar> out;
+
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return SegmentRows::bytes(threads, rows.slots) + SegmentMasks::bytes(threads, rows.slots);
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int threads = block.threads();
+    int32_t* const work = block.template shared<int32_t>(0);
+    int32_t* const starts = block.template shared<int32_t>(scan_bytes(threads));
+    const SegmentMasks masks{
+        block.template shared<uint32_t>(SegmentRows::bytes(threads, rows.slots)), rows.slots};
+    const auto found = rows.find(block, work, starts, out);
+    if (block.index() >= rows.count) return;
+    const int64_t begin = segments.begin(block.index()), end = segments.end(block.index());
+    typename Block::template Local<int32_t> own(block);
+    masks.clear(block);
+    block.each([&](int thread) {
+      own[thread] = 0;
+      for (int32_t slot = 0; slot < rows.slots && begin + thread < end; ++slot) {
+        if (!rule.selects(begin + thread, slot)) continue;
+        masks.set(block, thread, slot);
+        ++own[thread];
+      }
+    });
+    exclusive_scan(
+        block, work, end - begin, [&](int64_t i) { return own[static_cast<int>(i)]; },
+        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = found.pulled + sum; });
+    block.each([&](int thread) {
+      if (begin + thread < end && own[thread] > 0) place(begin + thread, thread, masks, starts);
+    });
+  }
+
+ private:
+  MOESAIC_INLINE void place(int64_t token, int thread, const SegmentMasks& masks,
+                            const int32_t* starts) const {
+    int32_t pull = out.token_offsets[token];
+    for (int32_t slot = 0; slot < rows.slots; ++slot) {
+      if (!rule.selects(token, slot)) continue;
+      const int32_t row = starts[slot] + masks.before(thread, slot);
+      out.token[row] = static_cast<int32_t>(token);
+      out.gate[row] = rule.gate(token, slot);
+      out.token_row[pull++] = row;
+    }
+  }
+};
+
+/// All experts whose logit is at least a threshold, with gate 1. NaN passes, with a gate of NaN.
+template <class Scalar>
+struct ThresholdRule {
+  const Scalar* logits;
+  int64_t experts;
+  KeptView kept;
+  double threshold;
+
+  MOESAIC_INLINE Scalar logit(int64_t token, int32_t slot) const {
+    return logits[token * experts + kept.column(slot)];
+  }
+  MOESAIC_INLINE bool selects(int64_t token, int32_t slot) const {
+    const Scalar at = logit(token, slot);
+    return at != at || static_cast<double>(at) >= threshold;
+  }
+  MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
+    const Scalar at = logit(token, slot);
+    return at != at ? at : Scalar(1);
+  }
+};
+
+/// The numbers of moesaic::ExpertGate.
+enum class ExpertGateKind : int { softmax_selected, softmax_tokens, softmax_experts, one };
+
+/// scores[slot, t]: what experts compare, by expert so that an expert reads neighbours. A thread
+/// has a token.
+template <class Scalar>
+struct WriteScores {
+  const Scalar* logits;
+  int64_t tokens, experts;
+  int32_t slots;
+  KeptView kept;
+  bool shares;  // softmax over the computed experts instead of logits
+  Scalar* scores;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const int64_t token = block.index() * block.threads() + thread;
+      if (token >= tokens) return;
+      const Scalar* const from = logits + token * experts;
+      Scalar top = -infinity<Scalar>(), sum = 0;
+      bool good = true;
+      for (int32_t slot = 0; slot < slots && shares; ++slot) {
+        const Scalar at = from[kept.column(slot)];
+        good = good && at == at;
+        top = at > top ? at : top;
+      }
+      for (int32_t slot = 0; slot < slots && shares; ++slot) {
+        sum += softmax_exp(from[kept.column(slot)] - top);
+      }
+      if (shares && !(good && is_finite(top))) sum = not_a_number<Scalar>();
+      for (int32_t slot = 0; slot < slots; ++slot) {
+        const Scalar at = from[kept.column(slot)];
+        scores[slot * tokens + token] = shares ? softmax_exp(at - top) / sum : at;
+      }
+    });
+  }
+};
+
+/// part[0] op part[1] op ..., always in the same order. The number of threads is a power of two.
+template <class Block, class Scalar, class Operation>
+MOESAIC_INLINE Scalar reduce(Block& block, Scalar* part, const Operation& operation) {
+  for (int half = block.threads() / 2; half > 0; half /= 2) {
+    block.each([&](int thread) {
+      if (thread < half) part[thread] = operation(part[thread], part[thread + half]);
+    });
+  }
+  return block.agree(part);
+}
+
+/// Which tokens of a group an expert takes, and the softmax of its gates.
+template <class Scalar>
+struct ExpertBorder {
+  Border last;
+  Scalar top, sum;
+};
+
+/// borders[group, slot]; a block has one of them.
+template <class Scalar>
+struct FindExpertBorders {
+  TokenGroups cut;
+  GroupRows rows;
+  int32_t slots;
+  ExpertGateKind kind;
+  const Scalar* scores;  // [slots, T]
+  ExpertBorder<Scalar>* borders;
+
+  static MOESAIC_INLINE int64_t shared_bytes(int threads) {
+    return select_bytes(threads) + 16 + static_cast<int64_t>(sizeof(Scalar)) * threads;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t group = block.index() / slots;
+    const int64_t begin = cut.begin(group), size = cut.size(group), count = rows.of(group);
+    const Scalar* const own = scores + block.index() % slots * cut.tokens + begin;
+    Scalar* const part =
+        block.template shared<Scalar>((select_bytes(block.threads()) + 15) / 16 * 16);
+    ExpertBorder<Scalar> border{Border::everything(), greatest(block, part, own, size), 1};
+    if (count < size) {
+      border.last = select_border(
+          block, block.template shared<char>(0), size, static_cast<int32_t>(count),
+          PlaceDigits::of(sizeof(Scalar), begin, size), [](int64_t) { return true; },
+          [&](int64_t i) { return QueueEntry::of(own[i], begin + i); });
+    }
+    border.sum = softmax_sum(block, part, own, begin, size, border);
+    block.each([&](int thread) {
+      if (thread == 0) borders[block.index()] = border;
+    });
+  }
+
+ private:
+  /// NaN where there is one, or no finite greatest.
+  template <class Block>
+  MOESAIC_INLINE Scalar greatest(Block& block, Scalar* part, const Scalar* own,
+                                 int64_t size) const {
+    block.each([&](int thread) {
+      Scalar top = -infinity<Scalar>();
+      bool nan = false;
+      for (int64_t i = thread; i < size; i += block.threads()) {
+        top = own[i] > top ? own[i] : top;
+        nan = nan || own[i] != own[i];
+      }
+      part[thread] = nan ? not_a_number<Scalar>() : top;
+    });
+    const Scalar top = reduce(block, part, [](Scalar a, Scalar b) {
+      if (a != a || b != b) return a + b;
+      return a > b ? a : b;
+    });
+    return is_finite(top) ? top : not_a_number<Scalar>();
+  }
+
+  template <class Block>
+  MOESAIC_INLINE Scalar softmax_sum(Block& block, Scalar* part, const Scalar* own, int64_t begin,
+                                    int64_t size, const ExpertBorder<Scalar>& border) const {
+    if (kind != ExpertGateKind::softmax_selected && kind != ExpertGateKind::softmax_tokens)
+      return 1;
+    const bool all = kind == ExpertGateKind::softmax_tokens;
+    block.each([&](int thread) {
+      Scalar sum = 0;
+      for (int64_t i = thread; i < size; i += block.threads()) {
+        if (all || border.last.accepts(QueueEntry::of(own[i], begin + i))) {
+          sum += softmax_exp(own[i] - border.top);
+        }
+      }
+      part[thread] = sum;
+    });
+    return reduce(block, part, [](Scalar a, Scalar b) { return a + b; });
+  }
+};
+
+template <class Scalar>
+struct ExpertChoiceRule {
+  const Scalar* scores;  // [slots, T]
+  const ExpertBorder<Scalar>* borders;
+  TokenGroups cut;
+  int32_t slots;
+  ExpertGateKind kind;
+
+  MOESAIC_INLINE const ExpertBorder<Scalar>& border(int64_t token, int32_t slot) const {
+    return borders[cut.of(token) * slots + slot];
+  }
+  MOESAIC_INLINE Scalar score(int64_t token, int32_t slot) const {
+    return scores[slot * cut.tokens + token];
+  }
+  MOESAIC_INLINE bool selects(int64_t token, int32_t slot) const {
+    return border(token, slot).last.accepts(QueueEntry::of(score(token, slot), token));
+  }
+  MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
+    const ExpertBorder<Scalar>& at = border(token, slot);
+    if (at.top != at.top) return at.top;
+    if (kind == ExpertGateKind::one) return 1;
+    if (kind == ExpertGateKind::softmax_experts) return score(token, slot);
+    return softmax_exp(score(token, slot) - at.top) / at.sum;
+  }
+};
+
+/// to[token[r], column of r's expert] = from[r]: each place is written at most once.
+template <class Scalar>
+struct ScatterRows {
+  const Scalar* from;
+  const int32_t* token;
+  int64_t rows, rows_each, experts;
+  KeptView kept;
+  Scalar* to;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const int64_t r = block.index() * block.threads() + thread;
+      if (r < rows) to[token[r] * experts + kept.column(r / rows_each)] = from[r];
+    });
+  }
+};
+
+/// Where gates are a softmax over experts: grad holds what arrives at each gate on entry, d loss /
+/// d logits on return. A thread has a token.
+template <class Scalar>
+struct SharesGradient {
+  const Scalar* shares;  // [slots, T] of WriteScores
+  int64_t tokens, experts;
+  int32_t slots;
+  KeptView kept;
+  Scalar* grad;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const int64_t token = block.index() * block.threads() + thread;
+      if (token >= tokens) return;
+      Scalar* const own = grad + token * experts;
+      Scalar inner = 0;
+      for (int32_t slot = 0; slot < slots; ++slot) {
+        inner += shares[slot * tokens + token] * own[kept.column(slot)];
+      }
+      for (int32_t slot = 0; slot < slots; ++slot) {
+        Scalar& at = own[kept.column(slot)];
+        at = shares[slot * tokens + token] * (at - inner);
+      }
+    });
+  }
+};
+
+/// Where gates are a softmax over tokens. A block has a group and an expert; grad_logits is zero on
+/// entry.
+template <class Scalar>
+struct ExpertGatesGradient {
+  const Scalar *grad_gate, *gates;  // [rows]
+  const int32_t* token;             // [rows]
+  const Scalar* scores;             // [slots, T]
+  TokenGroups cut;
+  GroupRows rows;
+  int64_t experts;
+  int32_t slots;
+  KeptView kept;
+  bool over_all_tokens;  // softmax_tokens instead of softmax_selected
+  Scalar* grad_logits;
+
+  static MOESAIC_INLINE int64_t shared_bytes(int threads) {
+    return static_cast<int64_t>(sizeof(Scalar)) * threads;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    Scalar* const part = block.template shared<Scalar>(0);
+    const int64_t group = block.index() / slots, slot = block.index() % slots;
+    const int64_t first = slot * rows.total() + rows.before(group), count = rows.of(group);
+    Scalar* const to = grad_logits + kept.column(slot);
+    block.each([&](int thread) {
+      Scalar sum = 0;
+      for (int64_t i = thread; i < count; i += block.threads()) {
+        sum += gates[first + i] * grad_gate[first + i];
+      }
+      part[thread] = sum;
+    });
+    const Scalar inner = reduce(block, part, [](Scalar a, Scalar b) { return a + b; });
+    if (over_all_tokens) share_among_all(block, part, group, slot, inner, to);
+    block.each([&](int thread) {
+      for (int64_t i = thread; i < count; i += block.threads()) {
+        const Scalar arriving = gates[first + i] * grad_gate[first + i];
+        const Scalar others = over_all_tokens ? Scalar(0) : gates[first + i] * inner;
+        to[token[first + i] * experts] += arriving - others;
+      }
+    });
+  }
+
+ private:
+  template <class Block>
+  MOESAIC_INLINE void share_among_all(Block& block, Scalar* part, int64_t group, int64_t slot,
+                                      Scalar inner, Scalar* to) const {
+    const int64_t begin = cut.begin(group), size = cut.size(group);
+    const Scalar* const own = scores + slot * cut.tokens + begin;
+    block.each([&](int thread) {
+      Scalar top = -infinity<Scalar>();
+      for (int64_t i = thread; i < size; i += block.threads()) top = own[i] > top ? own[i] : top;
+      part[thread] = top;
+    });
+    const Scalar top = reduce(block, part, [](Scalar a, Scalar b) { return a > b ? a : b; });
+    block.each([&](int thread) {
+      Scalar sum = 0;
+      for (int64_t i = thread; i < size; i += block.threads()) sum += softmax_exp(own[i] - top);
+      part[thread] = sum;
+    });
+    const Scalar sum = reduce(block, part, [](Scalar a, Scalar b) { return a + b; });
+    block.each([&](int thread) {
+      for (int64_t i = thread; i < size; i += block.threads()) {
+        to[(begin + i) * experts] = -(softmax_exp(own[i] - top) / sum * inner);
+      }
+    });
+  }
+};
+
+}  // namespace moesaic::ops::kernels

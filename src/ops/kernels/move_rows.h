@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch, combine and their gradients. Several lanes share a row and move it in 16-byte pieces
+// (`Count` numbers of 16 bytes together, or 1 where widths or addresses do not allow it). Sums run
+// over a token's rows in the order of its choices.
+#pragma once
+
+#include <cstdint>
+
+#include "block.h"
+#include "number.h"
+
+namespace moesaic::ops::kernels {
+
+constexpr int kMoveThreads = 256;
+
+/// Which lane of which row a thread of a launch is.
+struct RowLane {
+  int64_t row;
+  int lane;
+
+  template <class Block>
+  static MOESAIC_INLINE RowLane of(const Block& block, int thread, int lanes) {
+    return {block.index() * (block.threads() / lanes) + thread / lanes, thread % lanes};
+  }
+};
+
+/// to[r] = from[token[r]], and zeros for the rows past *filled.
+template <class T, int Count>
+struct GatherRows {
+  const T* from;
+  const int32_t *token, *filled;
+  T* to;
+  int64_t rows, width;
+  int lanes;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const RowLane at = RowLane::of(block, thread, lanes);
+      if (at.row >= rows) return;
+      T* const out = to + at.row * width;
+      if (at.row >= *filled) {
+        for (int64_t j = at.lane * Count; j < width; j += lanes * Count) {
+          write_zeros<T, Count>(out + j);
+        }
+        return;
+      }
+      copy(from + static_cast<int64_t>(token[at.row]) * width, out, at.lane);
+    });
+  }
+
+ private:
+  /// Reads several pieces before it writes the first: the compiler must not assume that they
+  /// differ.
+  MOESAIC_INLINE void copy(const T* in, T* out, int lane) const {
+    constexpr int kPieces = 4;
+    const int64_t step = static_cast<int64_t>(lanes) * Count;
+    for (int64_t j = lane * Count; j < width; j += kPieces * step) {
+      Piece<T, Count> pieces[kPieces];
+      MOESAIC_UNROLL
+      for (int i = 0; i < kPieces; ++i) {
+        if (j + i * step < width) pieces[i] = read<T, Count>(in + j + i * step);
+      }
+      MOESAIC_UNROLL
+      for (int i = 0; i < kPieces; ++i) {
+        if (j + i * step < width) write<T, Count>(out + j + i * step, pieces[i]);
+      }
+    }
+  }
+};
+
+/// to[t] = sum over the rows of t of gate[row] * from[row]; without gates, the plain sum.
+template <class T, int Count>
+struct SumRows {
+  const T* from;
+  const Sum<T>* gate;  // or null
+  const int32_t *token_offsets, *token_row;
+  T* to;
+  int64_t tokens, width;
+  int lanes;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const RowLane at = RowLane::of(block, thread, lanes);
+      if (at.row >= tokens) return;
+      const int32_t begin = token_offsets[at.row], end = token_offsets[at.row + 1];
+      for (int64_t j = at.lane * Count; j < width; j += lanes * Count)
+        sum_piece(at.row, begin, end, j);
+    });
+  }
+
+ private:
+  MOESAIC_INLINE void sum_piece(int64_t token, int32_t begin, int32_t end, int64_t column) const {
+    Sum<T> sum[Count] = {};
+    MOESAIC_UNROLL_4
+    for (int32_t i = begin; i < end; ++i) {
+      const int64_t row = token_row[i];
+      const Sum<T> weight = gate == nullptr ? Sum<T>(1) : gate[row];
+      const Piece<T, Count> piece = read<T, Count>(from + row * width + column);
+      MOESAIC_UNROLL
+      for (int c = 0; c < Count; ++c) sum[c] += weight * widen(piece.at[c]);
+    }
+    Piece<T, Count> out;
+    MOESAIC_UNROLL
+    for (int c = 0; c < Count; ++c) out.at[c] = Number<T>::narrow(sum[c]);
+    write<T, Count>(to + token * width + column, out);
+  }
+};
+
+/// The gradients of a combine: grad_rows[row] = gate[row] * grad[t] and grad_gate[row] = grad[t] .
+/// rows[row] for each row of token t; zeros for the rows that no token has.
+template <class T, int Count>
+struct CombineBackward {
+  const T *grad, *rows;
+  const Sum<T>* gate;
+  const int32_t *token_offsets, *token_row;
+  T* grad_rows;
+  Sum<T>* grad_gate;
+  int64_t tokens, row_bound, width;
+  int lanes;
+
+  static MOESAIC_INLINE int64_t shared_bytes(int threads) {
+    return static_cast<int64_t>(sizeof(Sum<T>)) * threads + 16;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    Sum<T>* const part = block.template shared<Sum<T>>(16);
+    int32_t* const longest = block.template shared<int32_t>(0);
+    block.each([&](int thread) {
+      if (thread == 0) *longest = 0;
+    });
+    block.each([&](int thread) {
+      const RowLane at = RowLane::of(block, thread, lanes);
+      if (at.lane == 0 && at.row < tokens) {
+        block.raise(longest, token_offsets[at.row + 1] - token_offsets[at.row]);
+      }
+    });
+    const int32_t turns = block.agree(longest);
+    for (int32_t i = 0; i < turns; ++i) {
+      block.each([&](int thread) { part[thread] = scale_and_multiply(block, thread, i); });
+      block.each([&](int thread) { add_up(block, thread, i, part); });
+    }
+    block.each([&](int thread) { clear_unused(block, thread); });
+  }
+
+ private:
+  /// The i-th row of a token, -1 past its last.
+  MOESAIC_INLINE int64_t row_of(const RowLane& at, int32_t i) const {
+    if (at.row >= tokens) return -1;
+    const int32_t place = token_offsets[at.row] + i;
+    return place < token_offsets[at.row + 1] ? token_row[place] : -1;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE Sum<T> scale_and_multiply(const Block& block, int thread, int32_t i) const {
+    const RowLane at = RowLane::of(block, thread, lanes);
+    const int64_t row = row_of(at, i);
+    if (row < 0) return 0;
+    const Sum<T> weight = gate[row];
+    Sum<T> product = 0;
+    for (int64_t j = at.lane * Count; j < width; j += lanes * Count) {
+      const Piece<T, Count> g = read<T, Count>(grad + at.row * width + j);
+      const Piece<T, Count> x = read<T, Count>(rows + row * width + j);
+      Piece<T, Count> out;
+      MOESAIC_UNROLL
+      for (int c = 0; c < Count; ++c) {
+        out.at[c] = Number<T>::narrow(weight * widen(g.at[c]));
+        product += widen(g.at[c]) * widen(x.at[c]);
+      }
+      write<T, Count>(grad_rows + row * width + j, out);
+    }
+    return product;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void add_up(const Block& block, int thread, int32_t i, const Sum<T>* part) const {
+    const RowLane at = RowLane::of(block, thread, lanes);
+    const int64_t row = at.lane == 0 ? row_of(at, i) : -1;
+    if (row < 0) return;
+    Sum<T> sum = 0;
+    for (int lane = 0; lane < lanes; ++lane) sum += part[thread + lane];
+    grad_gate[row] = sum;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void clear_unused(const Block& block, int thread) const {
+    const int64_t filled = token_offsets[tokens];
+    const int64_t stride = block.count() * block.threads();
+    const int64_t first = block.index() * block.threads() + thread;
+    for (int64_t row = filled + first; row < row_bound; row += stride) grad_gate[row] = 0;
+    for (int64_t i = filled * width + first * Count; i < row_bound * width; i += stride * Count) {
+      write_zeros<T, Count>(grad_rows + i);
+    }
+  }
+};
+
+/// Zeros for the rows past *filled.
+template <class T, int Count>
+struct ClearRows {
+  T* to;
+  const int32_t* filled;
+  int64_t rows, width;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const int64_t stride = block.count() * block.threads() * Count;
+      const int64_t first = (block.index() * block.threads() + thread) * Count;
+      for (int64_t i = *filled * width + first; i < rows * width; i += stride) {
+        write_zeros<T, Count>(to + i);
+      }
+    });
+  }
+};
+
+}  // namespace moesaic::ops::kernels

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers in memory, the numbers that they are summed up in, and 16-byte pieces of rows.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "block.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#endif
+
+namespace moesaic::ops::kernels {
+
+MOESAIC_INLINE float float_of_bits(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+#endif
+}
+MOESAIC_INLINE uint32_t bits_of(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+#endif
+}
+MOESAIC_INLINE uint64_t bits_of(double value) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint64_t>(__double_as_longlong(value));
+#else
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+#endif
+}
+
+/// A bfloat16 as it lies in memory.
+struct BFloat16 {
+  uint16_t bits;
+};
+
+MOESAIC_INLINE float widen(BFloat16 value) {
+  return float_of_bits(static_cast<uint32_t>(value.bits) << 16);
+}
+MOESAIC_INLINE float widen(float value) {
+  return value;
+}
+MOESAIC_INLINE double widen(double value) {
+  return value;
+}
+
+/// Rounds to the nearest, ties to even.
+MOESAIC_INLINE BFloat16 to_bfloat16(float value) {
+  BFloat16 out;
+#if defined(__CUDA_ARCH__)
+  out.bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#else
+  const uint32_t bits = bits_of(value);
+  const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  out.bits = static_cast<uint16_t>(value != value ? 0x7FC0u : rounded);
+#endif
+  return out;
+}
+
+/// What numbers of a type are summed up in, and the way back.
+template <class T>
+struct Number {
+  using Sum = T;
+  static MOESAIC_INLINE T narrow(T value) { return value; }
+};
+template <>
+struct Number<BFloat16> {
+  using Sum = float;
+  static MOESAIC_INLINE BFloat16 narrow(float value) { return to_bfloat16(value); }
+};
+template <class T>
+using Sum = typename Number<T>::Sum;
+
+/// `Count` neighbours that are read and written at once.
+template <class T, int Count>
+struct alignas(sizeof(T) * Count) Piece {
+  T at[Count];
+};
+
+/// How many numbers fill 16 bytes.
+template <class T>
+constexpr int kWide = static_cast<int>(16 / sizeof(T));
+
+template <class T, int Count>
+MOESAIC_INLINE Piece<T, Count> read(const T* from) {
+  return *reinterpret_cast<const Piece<T, Count>*>(from);
+}
+template <class T, int Count>
+MOESAIC_INLINE void write(T* to, const Piece<T, Count>& piece) {
+  *reinterpret_cast<Piece<T, Count>*>(to) = piece;
+}
+template <class T, int Count>
+MOESAIC_INLINE void write_zeros(T* to) {
+  Piece<T, Count> zeros = {};
+  write<T, Count>(to, zeros);
+}
+
+MOESAIC_INLINE float exp_of(float x) {
+  return expf(x);
+}
+MOESAIC_INLINE double exp_of(double x) {
+  return exp(x);
+}
+
+template <class T>
+MOESAIC_INLINE T infinity() {
+  return static_cast<T>(HUGE_VAL);
+}
+template <class T>
+MOESAIC_INLINE T not_a_number() {
+  return static_cast<T>(float_of_bits(0x7FC00000u));
+}
+template <class T>
+MOESAIC_INLINE bool is_finite(T x) {
+  return x - x == T(0);
+}
+
+}  // namespace moesaic::ops::kernels

@@ -19,7 +19,7 @@ double numbers_in(const TensorMap& tensors) {
   return count;
 }
 
-void check_finite(const TensorMap& tensors, const std::string& from) {
+void check_finite_weights(const TensorMap& tensors, const std::string& from) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
     fail("{}: '{}' holds NaN or infinity", from, name);
@@ -47,7 +47,7 @@ std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint
   // From the file rather than from `checkpoint`, for errors with line and column.
   const Document config = Document::from_file(folder / kConfigFile);
   const std::string from = (folder / kModelFile).string();
-  check_finite(checkpoint.model, from);
+  check_finite_weights(checkpoint.model, from);
   return model_of(config.root().at("model"), checkpoint.model, from);
 }
 

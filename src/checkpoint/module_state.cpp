@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kNamed = 3;  // how many of a kind a message names
 
-std::string shape_text(const at::Tensor& tensor) {
+std::string state_shape(const at::Tensor& tensor) {
   return fmt::format("{}{}", c10::toString(tensor.scalar_type()), tensor.sizes().vec());
 }
 
@@ -45,8 +45,8 @@ std::string compare(const TensorMap& own, const TensorMap& given) {
       missing.push_back(name);
     } else if (found->second.sizes() != tensor.sizes() ||
                found->second.scalar_type() != tensor.scalar_type()) {
-      different.push_back(fmt::format("{} is {}, the model has {}", name, shape_text(found->second),
-                                      shape_text(tensor)));
+      different.push_back(fmt::format("{} is {}, the model has {}", name,
+                                      state_shape(found->second), state_shape(tensor)));
       other_experts = other_experts || other_expert_count(name, found->second, tensor);
     }
   }

@@ -83,7 +83,7 @@ void check_labels(const std::vector<uint8_t>& labels, size_t classes, const std:
   }
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+std::string picture_shape(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
@@ -93,10 +93,10 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
   idx::Array labels = idx::read(labels_path);
   if (images.shape.size() != 3) {
     fail("{}: pictures need shape [N, height, width], found {}", images_path.string(),
-         shape_text(images.shape));
+         picture_shape(images.shape));
   }
   if (labels.shape.size() != 1) {
-    fail("{}: labels need shape [N], found {}", labels_path.string(), shape_text(labels.shape));
+    fail("{}: labels need shape [N], found {}", labels_path.string(), picture_shape(labels.shape));
   }
   if (images.shape[0] != labels.shape[0]) {
     fail("{} holds {} pictures, but {} holds {} labels", images_path.string(), images.shape[0],
@@ -107,7 +107,7 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
   info.height = images.shape[1];
   info.width = images.shape[2];
   if (info.height < 1 || info.width < 1) {
-    fail("{}: pictures without pixels: {}", images_path.string(), shape_text(images.shape));
+    fail("{}: pictures without pixels: {}", images_path.string(), picture_shape(images.shape));
   }
   return make_memory_dataset(std::move(info), std::move(images.values), std::move(labels.values));
 }

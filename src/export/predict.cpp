@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_capacity(const Model& model) {
+bool couples_images(const Model& model) {
   const auto blocks = model.moe_blocks();
   return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
-    return block.layer->options().choice.capacity_factor > 0.0;
+    return nn::couples_tokens(block.layer->options().rule);
   });
 }
 
@@ -97,7 +97,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   }
   const torch::NoGradGuard no_grad;
   const int64_t count = images_BCHW.size(0);
-  const int64_t batch = has_capacity(model) ? std::max<int64_t>(count, 1) : options.batch_size;
+  const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
   Parts parts;
   int64_t begin = 0;
   do {  // once even without a picture: the outputs' shapes come from the model

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Metadata = std::map<std::string, std::string>;
 
-constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kConfig = "config.json";
 
 /// Readers in other languages ask which framework's tensors these are.
@@ -25,7 +25,7 @@ Metadata format_mark() {
 void write_folder(const Model& model, const fs::path& out, const ExportInfo& info) {
   check_new_folder(out, "export");
   StagedDirectory staged(out);
-  write_tensors(staged.path() / kWeights, state_of(model), format_mark());
+  write_tensors(staged.path() / kWeightsFile, state_of(model), format_mark());
   for (const auto& [name, text] : side_files(model, info)) {
     write_atomic(staged.path() / name, std::string_view(text));
   }
@@ -62,7 +62,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 
 std::shared_ptr<Model> load_exported(const fs::path& path) {
   const bool folder = fs::is_directory(path);
-  const fs::path weights = folder ? path / kWeights : path;
+  const fs::path weights = folder ? path / kWeightsFile : path;
   const Document config = folder ? Document::from_file(path / kConfig) : config_in(path);
   return model_of(config.root(), read_tensors(weights), weights.string());
 }

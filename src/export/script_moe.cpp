@@ -40,7 +40,7 @@ def all_at_once(self, rows: Tensor) -> Tensor:
 constexpr char kRoom[] = R"(
 def capacity(self, tokens: int) -> int:
     rows = torch.ceil(float(tokens) * {k}.0 * {factor} / {experts}.0)
-    return (rows + 3) // 4 * 4
+    return (rows + {multiple} - 1) // {multiple} * {multiple}
 
 def has_room(self, choice: Tensor) -> Tensor:
     tokens = choice.size(0)
@@ -105,6 +105,7 @@ std::string room_source(const TokenChoiceOptions& choice, int64_t experts) {
   }
   return fmt::format(kRoom, fmt::arg("k", choice.k), fmt::arg("experts", experts),
                      fmt::arg("factor", literal(choice.capacity_factor)),
+                     fmt::arg("multiple", choice.capacity_multiple_of),
                      fmt::arg("queue_of_group", queue_of_group), fmt::arg("capacity", capacity));
 }
 
@@ -117,6 +118,9 @@ void check_exportable(const TokenChoiceOptions& choice) {
   }
   if (choice.batch_priority && choice.capacity_factor > 0.0) {
     fail("torchscript: batch priority with a capacity cannot be exported yet");
+  }
+  if (choice.capacity_rounding != CapacityRounding::ceil && choice.capacity_factor > 0.0) {
+    fail("torchscript: capacities rounded to the nearest cannot be exported yet");
   }
   if (choice.pruned == PrunedSelection::reroute && !choice.kept.empty()) {
     fail("torchscript: pruned layers that reroute cannot be exported yet");
@@ -144,12 +148,9 @@ Module make_router(const Unit& unit, const nn::RouterImpl& from) {
 
 // In the order of Activation.
 constexpr std::array<const char*, kActivationNames.size()> kActivations = {
-    "torch.relu(hidden)",
-    "torch.gelu(hidden, approximate=\"tanh\")",
-    "torch.gelu(hidden)",
-    "(hidden * hidden * hidden)",
-    "(hidden)",
-    "torch.celu(hidden)",
+    "torch.relu(hidden)", "torch.gelu(hidden, approximate=\"tanh\")",
+    "torch.gelu(hidden)", "(hidden * hidden * hidden)",
+    "(hidden)",           "torch.celu(hidden)",
     "torch.tanh(hidden)"};
 
 Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
@@ -161,7 +162,9 @@ Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
 }  // namespace
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
-  const TokenChoiceOptions& choice = from.options().choice;
+  const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&from.options().rule);
+  if (tokens_choose == nullptr) fail("torchscript: expert choice cannot be exported yet");
+  const TokenChoiceOptions& choice = *tokens_choose;
   check_exportable(choice);
   std::string source = weights_source(choice) + forward_source(choice.kept);
   if (choice.capacity_factor > 0.0) source = room_source(choice, from.options().experts) + source;

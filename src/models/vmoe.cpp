@@ -11,20 +11,47 @@
 namespace moesaic {
 namespace {
 
+nn::RoutingRule routing_rule(const VMoEMoeConfig& moe) {
+  const VMoERouterConfig& router = moe.router;
+  const VMoEDispatcherConfig& dispatcher = router.dispatcher;
+  const auto pruned = pruned_selection_from_name(router.pruned);
+  const auto rounding = capacity_rounding_from_name(dispatcher.capacity_ceil_or_round);
+  if (router.experts_choose()) {
+    ExpertChoiceOptions rule;
+    rule.gate = router.gate == "softmax_all" ? ExpertGate::softmax_experts
+                                             : expert_gate_from_name(router.gate);
+    rule.rows = router.num_selected_tokens;
+    rule.capacity_factor = dispatcher.capacity_factor;
+    rule.group_size = moe.group_size;
+    rule.pruned = pruned;
+    rule.capacity_rounding = rounding;
+    rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
+    return rule;
+  }
+  TokenChoiceOptions rule;
+  rule.k = router.num_selected_experts;
+  rule.gate = gate_from_name(router.gate);
+  rule.capacity_factor = dispatcher.capacity_factor;
+  rule.group_size = moe.group_size;
+  rule.batch_priority = dispatcher.batch_priority;
+  rule.pruned = pruned;
+  rule.capacity_rounding = rounding;
+  rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
+  return rule;
+}
+
 nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   nn::MoELayerOptions options;
   options.width = config.hidden_size;
   options.hidden = config.encoder.mlp_dim;
   options.experts = moe.num_experts;
-  options.choice.k = moe.router.num_selected_experts;
-  options.choice.gate = gate_from_name(moe.router.gate);
-  options.choice.capacity_factor = moe.router.dispatcher.capacity_factor;
-  options.choice.group_size = moe.group_size;
+  options.rule = routing_rule(moe);
+  options.noise.scale = moe.router.noise_std;
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const bool pruned =
       kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
-  if (pruned) options.choice.kept = kept->second;
+  if (pruned) nn::set_kept_experts(options.rule, kept->second);
   return options;
 }
 
@@ -36,6 +63,19 @@ nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
     options.moe = moe_options(config, block);
   }
   return options;
+}
+
+RoutingRecord record_of(int64_t block, const nn::RouterOutput& router,
+                        const nn::MoELayerImpl& layer) {
+  const nn::MoELayerOptions& options = layer.options();
+  const bool noisy = !router.noisy_logits_TE.is_same(router.logits_TE);
+  return {block,
+          router.logits_TE,
+          router.noisy_logits_TE,
+          noisy ? gaussian_noise_std(options.noise, options.experts) : 0.0,
+          router.routing,
+          layer.kept(),
+          nn::group_size(options.rule)};
 }
 
 torch::nn::Linear zero_linear(int64_t in, int64_t out) {
@@ -93,17 +133,17 @@ at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   return x_BTd + position_embedding;
 }
 
-ModelOutput VMoE::forward(const at::Tensor& images_BCHW) {
+ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_images(images_BCHW);
   ModelOutput out;
   at::Tensor x_BTd = embed(images_BCHW);
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
-    auto result = encoder->forward(x_BTd);
+    auto result = encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
-    out.routings.push_back({static_cast<int64_t>(block), result.moe->logits_TE, result.moe->routing,
-                            encoder->moe->kept(), config_.encoder.moe.group_size});
+    out.routings.push_back(
+        record_of(static_cast<int64_t>(block), result.moe->router, *encoder->moe));
   }
   x_BTd = norm->forward(x_BTd);
   out.pre_logits = cls.defined() ? x_BTd.select(1, 0) : x_BTd.mean(1);
@@ -152,9 +192,10 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
     products += attention;
     const bool dense = std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end();
     const auto found = rows_per_token.find(block);
-    const double rows = found == rows_per_token.end()
-                            ? static_cast<double>(moe.router.num_selected_experts)
-                            : found->second;
+    const double rows =
+        found == rows_per_token.end()
+            ? nn::rows_per_token(routing_rule(moe), config_.tokens(), moe.num_experts)
+            : found->second;
     products +=
         dense ? 2 * T * d * m : T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m;
   }

@@ -29,6 +29,32 @@ ConfigProblem kept_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
+ConfigProblem router_problem(const VMoERouterConfig& router) {
+  const std::string path = "encoder.moe.router.";
+  const bool limited = router.dispatcher.capacity_factor > 0.0;
+  if (!router.experts_choose()) {
+    if (router.num_selected_tokens > 0) {
+      return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertsChoose),
+              {path + "num_selected_tokens"}};
+    }
+    if (router.gate == "softmax_tokens") {
+      return {fmt::format("{}gate 'softmax_tokens' is for the router {}", path, kExpertsChoose),
+              {path + "gate"}};
+    }
+    return {};
+  }
+  if (router.gate == "logit") {
+    return {fmt::format("{}gate 'logit' is for the router {}", path, kTokensChoose),
+            {path + "gate"}};
+  }
+  if (limited == (router.num_selected_tokens > 0)) {
+    return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor",
+                        kExpertsChoose, path),
+            {path + "num_selected_tokens", path + "name"}};
+  }
+  return {};
+}
+
 ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
   const VMoEMoeConfig& moe = encoder.moe;
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
@@ -44,7 +70,8 @@ ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
                         moe.router.num_selected_experts, moe.num_experts),
             {"encoder.moe.router.num_selected_experts", "encoder.moe.num_experts"}};
   }
-  return kept_problem(moe);
+  const ConfigProblem problem = router_problem(moe.router);
+  return problem.empty() ? kept_problem(moe) : problem;
 }
 
 double linear_count(double in, double out) {

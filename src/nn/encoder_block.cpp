@@ -20,11 +20,12 @@ EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator ge
   }
 }
 
-EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd) {
+EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
+                                                   const at::Generator& random) {
   const at::Tensor mixed = x_BTd + attention->forward(norm1->forward(x_BTd));
   const at::Tensor normed = norm2->forward(mixed);
   if (moe.is_empty()) return {mixed + mlp->forward(normed), std::nullopt};
-  MoEOutput out = moe->forward(normed.view({-1, normed.size(-1)}));
+  MoEOutput out = moe->forward(normed.view({-1, normed.size(-1)}), random);
   at::Tensor x = mixed + out.y_Td.view_as(mixed);
   return {x, std::move(out)};
 }

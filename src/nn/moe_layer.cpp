@@ -16,24 +16,23 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
 
 MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
     : options_(std::move(options)) {
-  const auto& kept = options_.choice.kept;
+  const auto& kept = kept_experts(options_.rule);
   const int64_t computed = kept.empty() ? options_.experts : static_cast<int64_t>(kept.size());
-  router = register_module(
-      "router",
-      Router(RouterOptions{options_.width, options_.experts, options_.choice}, generator));
+  router = register_module("router", Router(RouterOptions{options_.width, options_.experts,
+                                                          options_.rule, options_.noise},
+                                            generator));
   experts = register_module("experts", Experts(ExpertsOptions{computed, options_.width,
                                                               options_.hidden, options_.activation},
                                                generator));
 }
 
-MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td) const {
-  const at::Tensor logits_TE = router->logits(x_Td);
-  const Routing routing = router->route(logits_TE);
-  return {experts->forward(x_Td, routing), logits_TE, routing};
+MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
+  const RouterOutput routed = router->forward(x_Td, random);
+  return {experts->forward(x_Td, routed.routing), routed};
 }
 
 std::vector<int64_t> MoELayerImpl::kept() const {
-  if (is_pruned()) return router->options().choice.kept;
+  if (is_pruned()) return kept_experts(router->options().rule);
   std::vector<int64_t> all(options_.experts);
   std::iota(all.begin(), all.end(), 0);
   return all;
@@ -56,8 +55,9 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids) {
   }
   experts->keep(slots);
   const bool all = static_cast<int64_t>(ids.size()) == options_.experts;
-  options_.choice.kept = all ? std::vector<int64_t>{} : ids;
-  router->keep(options_.choice.kept);
+  const std::vector<int64_t> now = all ? std::vector<int64_t>{} : ids;
+  set_kept_experts(options_.rule, now);
+  router->keep(now);
 }
 
 }  // namespace moesaic::nn

@@ -17,8 +17,11 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   return torch::mm(x_Td, weight.t());
 }
 
-Routing RouterImpl::route(const at::Tensor& logits_TE) const {
-  return route_token_choice(logits_TE, options_.choice);
+RouterOutput RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
+  const at::Tensor clean = logits(x_Td);
+  const bool noise = random.defined() && options_.noise.scale > 0.0;
+  const at::Tensor noisy = noise ? add_router_noise(clean, options_.noise, random) : clean;
+  return {clean, noisy, nn::route(noisy, options_.rule)};
 }
 
 }  // namespace moesaic::nn

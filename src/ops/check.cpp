@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
 #include "moesaic/base/error.h"
+#include "names.h"
 
 namespace moesaic::ops {
 namespace {
@@ -87,6 +89,20 @@ int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts) {
     }
   }
   return kept.empty() ? experts : static_cast<int64_t>(kept.size());
+}
+
+void check_capacity(const char* op, const CapacityRule& capacity) {
+  if (!(capacity.factor >= 0.0) || std::isinf(capacity.factor)) {
+    fail("{}: capacity_factor must be 0 (none) or a positive number, found {}", op,
+         capacity.factor);
+  }
+  check_enum(op, "capacity_rounding", static_cast<int64_t>(capacity.rounding),
+             capacity_rounding_names());
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (capacity.multiple_of < 1 || capacity.multiple_of > kMost) {
+    fail("{}: capacity_multiple_of must be between 1 and {}, found {}", op, kMost,
+         capacity.multiple_of);
+  }
 }
 
 void check_logits(const char* op, const at::Tensor& logits) {

@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_expert_choice.h"
+
 namespace moesaic::ops {
 
 /// Throws Error "op: NAME must be [..] DTYPE, found ..." unless the shape matches; -1 matches any
@@ -28,6 +31,8 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
 /// Experts that are computed: `kept`, or all where it is empty. Throws unless ascending and below
 /// `experts`.
 int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts);
+/// A factor that is finite and not negative, a rounding that there is, a multiple of 1 to 2^31 - 1.
+void check_capacity(const char* op, const CapacityRule& capacity);
 /// Logits of routers: [T, E] floating, at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
 /// Throws where `rows` rows of each of `tokens` tokens would not fit into 32-bit indices.
@@ -42,17 +47,14 @@ void check_offsets(const char* op, const char* name, const at::Tensor& offsets, 
 
 /// What the operators demand of their arguments; each is called by the operator's kernels and its
 /// shape function.
-void check_route(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
-                 int64_t group_size, at::IntArrayRef kept, bool reroute);
+void check_route(const at::Tensor& logits, const TokenChoiceOptions& options);
 void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                           const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
                           at::IntArrayRef kept);
-void check_route_expert_choice(const at::Tensor& logits, int64_t rows, double capacity_factor,
-                               int64_t group_size, int64_t gate, at::IntArrayRef kept);
+void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options);
 void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,
-                                        int64_t rows, double capacity_factor, int64_t group_size,
-                                        int64_t gate, at::IntArrayRef kept);
+                                        const ExpertChoiceOptions& options);
 void check_route_adaptive(const at::Tensor& logits, double threshold, at::IntArrayRef kept);
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row);

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "moesaic/base/error.h"
 #include "names.h"
+#include "route_arguments.h"
 #include "route_plan.h"
 
 namespace moesaic {
@@ -20,27 +21,29 @@ namespace {
 using RouteTensors =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using RouteSignature = RouteTensors(const at::Tensor&, int64_t, int64_t, double, int64_t,
-                                    at::IntArrayRef, bool, bool);
+                                    at::IntArrayRef, bool, bool, int64_t, int64_t);
 using RouteBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                           const at::Tensor&, int64_t, at::IntArrayRef, bool);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "route_token_choice(Tensor logits, int k, int gate, float capacity_factor, int group_size, "
-      "int[] kept, bool batch_priority, bool reroute) -> (Tensor offsets, Tensor token, "
-      "Tensor gate, Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
+      "int[] kept, bool batch_priority, bool reroute, int capacity_rounding=0, "
+      "int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, Tensor gate, "
+      "Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
   m.def(
       "route_token_choice_backward(Tensor grad_gate, Tensor logits, Tensor choice, "
       "Tensor choice_row, int gate, int[] kept, bool reroute) -> Tensor");
 }
 
-RouteTensors call_route(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
-                        int64_t group_size, at::IntArrayRef kept, bool batch_priority,
-                        bool reroute) {
+RouteTensors call_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::route_token_choice", "")
                              .typed<RouteSignature>();
-  return op.call(logits, k, gate, capacity_factor, group_size, kept, batch_priority, reroute);
+  return op.call(logits, options.k, static_cast<int64_t>(options.gate), options.capacity_factor,
+                 options.group_size, options.kept, options.batch_priority,
+                 options.pruned == PrunedSelection::reroute,
+                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
 }
 
 at::Tensor call_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
@@ -54,24 +57,22 @@ at::Tensor call_route_backward(const at::Tensor& grad_gate, const at::Tensor& lo
 
 }  // namespace
 
-void check_route(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
-                 int64_t group_size, at::IntArrayRef kept, bool reroute) {
+void check_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
   constexpr const char* kOp = "route_token_choice";
   check_logits(kOp, logits);
-  const int64_t experts = logits.size(1);
-  const int64_t computed = check_kept(kOp, kept, experts);
+  const int64_t k = options.k, experts = logits.size(1);
+  const int64_t computed = check_kept(kOp, options.kept, experts);
   if (k < 1 || k > experts) {
     fail("{}: k must be between 1 and the {} experts, found {}", kOp, experts, k);
   }
-  if (reroute && k > computed) {
+  if (options.pruned == PrunedSelection::reroute && k > computed) {
     fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, computed);
   }
-  check_enum(kOp, "gate", gate, gate_names());
-  if (!(capacity_factor >= 0.0) || std::isinf(capacity_factor)) {
-    fail("{}: capacity_factor must be 0 (dropless) or a positive number, found {}", kOp,
-         capacity_factor);
+  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
+  check_capacity(kOp, capacity_of(options));
+  if (options.group_size < 0) {
+    fail("{}: group_size must not be negative: {}", kOp, options.group_size);
   }
-  if (group_size < 0) fail("{}: group_size must not be negative: {}", kOp, group_size);
   check_row_count(kOp, logits.size(0), k);
 }
 
@@ -99,13 +100,17 @@ void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
 namespace {
 
 RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
-                        int64_t group_size, at::IntArrayRef kept, bool, bool reroute) {
-  check_route(logits, k, gate, capacity_factor, group_size, kept, reroute);
-  const int64_t tokens = logits.size(0);
-  const int64_t experts = logits.size(1);
-  const int64_t computed = kept.empty() ? experts : static_cast<int64_t>(kept.size());
+                        int64_t group_size, at::IntArrayRef kept, bool batch_priority, bool reroute,
+                        int64_t capacity_rounding, int64_t capacity_multiple_of) {
+  const TokenChoiceOptions options =
+      token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
+                           capacity_rounding, capacity_multiple_of);
+  check_route(logits, options);
+  const int64_t tokens = logits.size(0), experts = logits.size(1);
+  const int64_t computed = computed_experts(options, experts);
   const TokenGroups cut(tokens, group_size);
-  const GroupRows rows = capacity_rows(cut, k, capacity_factor, reroute ? computed : experts);
+  const GroupRows rows =
+      capacity_rows(cut, k, capacity_of(options), seen_experts(options, experts));
   const int64_t bound = token_choice_row_bound(cut, k, computed, rows);
   const auto index = logits.options().dtype(at::kInt);
   return {at::empty({computed + 1}, index),
@@ -127,17 +132,15 @@ at::Tensor route_backward_meta(const at::Tensor& grad_gate, const at::Tensor& lo
 class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const at::Tensor& logits, int64_t k, int64_t gate,
-                                                double capacity_factor, int64_t group_size,
-                                                const std::vector<int64_t>& kept,
-                                                bool batch_priority, bool reroute) {
+                                                const at::Tensor& logits,
+                                                const TokenChoiceOptions& options) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     auto [offsets, token, gates, token_offsets, token_row, choice, choice_row] =
-        call_route(logits, k, gate, capacity_factor, group_size, kept, batch_priority, reroute);
+        call_route(logits, options);
     context->save_for_backward({logits, choice, choice_row});
-    context->saved_data["gate"] = gate;
-    context->saved_data["kept"] = kept;
-    context->saved_data["reroute"] = reroute;
+    context->saved_data["gate"] = static_cast<int64_t>(options.gate);
+    context->saved_data["kept"] = options.kept;
+    context->saved_data["reroute"] = options.pruned == PrunedSelection::reroute;
     context->mark_non_differentiable(
         {offsets, token, token_offsets, token_row, choice, choice_row});
     return {offsets, token, gates, token_offsets, token_row, choice, choice_row};
@@ -149,19 +152,22 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
     const at::Tensor grad_logits = call_route_backward(
         grads[2], saved[0], saved[1], saved[2], context->saved_data["gate"].toInt(),
         context->saved_data["kept"].toIntVector(), context->saved_data["reroute"].toBool());
-    return {grad_logits, {}, {}, {}, {}, {}, {}, {}};
+    return {grad_logits, {}};
   }
 };
 
 RouteTensors route_autograd(const at::Tensor& logits, int64_t k, int64_t gate,
                             double capacity_factor, int64_t group_size, at::IntArrayRef kept,
-                            bool batch_priority, bool reroute) {
+                            bool batch_priority, bool reroute, int64_t capacity_rounding,
+                            int64_t capacity_multiple_of) {
+  const TokenChoiceOptions options =
+      token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
+                           capacity_rounding, capacity_multiple_of);
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_route(logits, k, gate, capacity_factor, group_size, kept, batch_priority, reroute);
+    return call_route(logits, options);
   }
-  const auto out = RouteTokenChoice::apply(logits, k, gate, capacity_factor, group_size, kept.vec(),
-                                           batch_priority, reroute);
+  const auto out = RouteTokenChoice::apply(logits, options);
   return {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
 }
 
@@ -179,34 +185,13 @@ TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
 std::vector<std::string> gate_names() {
   return {"softmax_selected", "softmax_all", "logit", "one"};
 }
-std::vector<std::string> pruned_selection_names() {
-  return {"zero", "reroute"};
-}
 Gate gate_from_name(std::string_view name) {
   return ops::enum_from_name<Gate>("gate", name, gate_names());
-}
-PrunedSelection pruned_selection_from_name(std::string_view name) {
-  return ops::enum_from_name<PrunedSelection>("treatment of pruned experts", name,
-                                              pruned_selection_names());
-}
-
-int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t experts) {
-  const double exact =
-      static_cast<double>(tokens) * static_cast<double>(k) * factor / static_cast<double>(experts);
-  if (!(exact > 0.0)) {
-    fail("capacity: {} tokens x {} choices x factor {} over {} experts give no row to an expert",
-         tokens, k, factor, experts);
-  }
-  constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, doubles skip integers
-  const auto rows = static_cast<int64_t>(std::min(std::ceil(exact), kMost));
-  return (rows + 3) / 4 * 4;
 }
 
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
   auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-      ops::call_route(logits_TE, options.k, static_cast<int64_t>(options.gate),
-                      options.capacity_factor, options.group_size, options.kept,
-                      options.batch_priority, options.pruned == PrunedSelection::reroute);
+      ops::call_route(logits_TE, options);
   return {offsets, token, gate, token_offsets, token_row, choice};
 }
 

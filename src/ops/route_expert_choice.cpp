@@ -11,6 +11,7 @@
 #include "check.h"
 #include "moesaic/base/error.h"
 #include "names.h"
+#include "route_arguments.h"
 #include "route_plan.h"
 
 namespace moesaic {
@@ -19,76 +20,85 @@ namespace {
 
 using ExpertChoiceTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using ExpertChoiceSignature = ExpertChoiceTensors(const at::Tensor&, int64_t, double, int64_t,
-                                                  int64_t, at::IntArrayRef);
+                                                  int64_t, at::IntArrayRef, bool, int64_t, int64_t);
 using ExpertChoiceBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&,
                                                  const at::Tensor&, const at::Tensor&, int64_t,
-                                                 double, int64_t, int64_t, at::IntArrayRef);
+                                                 double, int64_t, int64_t, at::IntArrayRef, bool,
+                                                 int64_t, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "route_expert_choice(Tensor logits, int rows, float capacity_factor, int group_size, "
-      "int gate, int[] kept) -> (Tensor offsets, Tensor token, Tensor gate, "
+      "int gate, int[] kept, bool reroute=False, int capacity_rounding=0, "
+      "int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, Tensor gate, "
       "Tensor token_offsets, Tensor token_row)");
   m.def(
       "route_expert_choice_backward(Tensor grad_gate, Tensor logits, Tensor token, Tensor gates, "
-      "int rows, float capacity_factor, int group_size, int gate, int[] kept) -> Tensor");
+      "int rows, float capacity_factor, int group_size, int gate, int[] kept, bool reroute, "
+      "int capacity_rounding, int capacity_multiple_of) -> Tensor");
 }
 
-ExpertChoiceTensors call_expert_choice(const at::Tensor& logits, int64_t rows,
-                                       double capacity_factor, int64_t group_size, int64_t gate,
-                                       at::IntArrayRef kept) {
+ExpertChoiceTensors call_expert_choice(const at::Tensor& logits,
+                                       const ExpertChoiceOptions& options) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::route_expert_choice", "")
                              .typed<ExpertChoiceSignature>();
-  return op.call(logits, rows, capacity_factor, group_size, gate, kept);
+  return op.call(logits, options.rows, options.capacity_factor, options.group_size,
+                 static_cast<int64_t>(options.gate), options.kept,
+                 options.pruned == PrunedSelection::reroute,
+                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
 }
 
 at::Tensor call_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                        const at::Tensor& token, const at::Tensor& gates,
-                                       int64_t rows, double capacity_factor, int64_t group_size,
-                                       int64_t gate, at::IntArrayRef kept) {
+                                       const ExpertChoiceOptions& options) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::route_expert_choice_backward", "")
                              .typed<ExpertChoiceBackwardSignature>();
-  return op.call(grad_gate, logits, token, gates, rows, capacity_factor, group_size, gate, kept);
+  return op.call(grad_gate, logits, token, gates, options.rows, options.capacity_factor,
+                 options.group_size, static_cast<int64_t>(options.gate), options.kept,
+                 options.pruned == PrunedSelection::reroute,
+                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
+}
+
+int64_t expert_choice_row_bound(const at::Tensor& logits, const ExpertChoiceOptions& options) {
+  const TokenGroups cut(logits.size(0), options.group_size);
+  return computed_experts(options, logits.size(1)) *
+         expert_choice_rows(cut, options, logits.size(1)).total();
 }
 
 }  // namespace
 
-void check_route_expert_choice(const at::Tensor& logits, int64_t rows, double capacity_factor,
-                               int64_t group_size, int64_t gate, at::IntArrayRef kept) {
+void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options) {
   constexpr const char* kOp = "route_expert_choice";
   check_logits(kOp, logits);
-  const int64_t tokens = logits.size(0);
-  const int64_t computed = check_kept(kOp, kept, logits.size(1));
+  const int64_t tokens = logits.size(0), rows = options.rows;
+  const int64_t computed = check_kept(kOp, options.kept, logits.size(1));
   if (rows < 0) fail("{}: rows must not be negative: {}", kOp, rows);
-  if (!(capacity_factor >= 0.0) || std::isinf(capacity_factor)) {
-    fail("{}: capacity_factor must be 0 (unused) or a positive number, found {}", kOp,
-         capacity_factor);
+  check_capacity(kOp, capacity_of(options));
+  if ((rows > 0) == (options.capacity_factor > 0.0)) {
+    fail("{}: give either rows or capacity_factor, found {} and {}", kOp, rows,
+         options.capacity_factor);
   }
-  if ((rows > 0) == (capacity_factor > 0.0)) {
-    fail("{}: give either rows or capacity_factor, found {} and {}", kOp, rows, capacity_factor);
+  if (options.group_size < 0) {
+    fail("{}: group_size must not be negative: {}", kOp, options.group_size);
   }
-  if (group_size < 0) fail("{}: group_size must not be negative: {}", kOp, group_size);
-  const TokenGroups cut(tokens, group_size);
+  const TokenGroups cut(tokens, options.group_size);
   const int64_t smallest = tokens > 0 ? cut.size(cut.count() - 1) : 0;
   if (tokens > 0 && rows > smallest) {
     fail("{}: an expert cannot select {} of the {} tokens of a group", kOp, rows, smallest);
   }
-  check_enum(kOp, "gate", gate, expert_gate_names());
-  check_row_count(kOp, expert_choice_rows(cut, rows, capacity_factor, computed).total(), computed);
+  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), expert_gate_names());
+  check_row_count(kOp, expert_choice_rows(cut, options, logits.size(1)).total(), computed);
   check_row_count(kOp, tokens, 1);
 }
 
 void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,
-                                        int64_t rows, double capacity_factor, int64_t group_size,
-                                        int64_t gate, at::IntArrayRef kept) {
+                                        const ExpertChoiceOptions& options) {
   constexpr const char* kOp = "route_expert_choice_backward";
-  check_route_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
-  const TokenGroups cut(logits.size(0), group_size);
-  const int64_t computed = kept.empty() ? logits.size(1) : static_cast<int64_t>(kept.size());
-  const int64_t bound = computed * expert_choice_rows(cut, rows, capacity_factor, computed).total();
+  check_route_expert_choice(logits, options);
+  const int64_t bound = expert_choice_row_bound(logits, options);
   for (const auto* tensor : {&grad_gate, &token, &gates}) {
     check_shape(kOp, "every argument of rows", *tensor, {bound});
     check_same_device(kOp, "every argument", *tensor, logits);
@@ -103,42 +113,48 @@ namespace {
 
 ExpertChoiceTensors expert_choice_meta(const at::Tensor& logits, int64_t rows,
                                        double capacity_factor, int64_t group_size, int64_t gate,
-                                       at::IntArrayRef kept) {
-  check_route_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
-  const int64_t tokens = logits.size(0);
-  const int64_t computed = kept.empty() ? logits.size(1) : static_cast<int64_t>(kept.size());
-  const TokenGroups cut(tokens, group_size);
-  const int64_t bound = computed * expert_choice_rows(cut, rows, capacity_factor, computed).total();
+                                       at::IntArrayRef kept, bool reroute,
+                                       int64_t capacity_rounding, int64_t capacity_multiple_of) {
+  const ExpertChoiceOptions options =
+      expert_choice_options(rows, capacity_factor, group_size, gate, kept, reroute,
+                            capacity_rounding, capacity_multiple_of);
+  check_route_expert_choice(logits, options);
+  const int64_t bound = expert_choice_row_bound(logits, options);
   const auto index = logits.options().dtype(at::kInt);
-  return {at::empty({computed + 1}, index), at::empty({bound}, index),
-          at::empty({bound}, logits.options()), at::empty({tokens + 1}, index),
-          at::empty({bound}, index)};
+  return {at::empty({computed_experts(options, logits.size(1)) + 1}, index),
+          at::empty({bound}, index), at::empty({bound}, logits.options()),
+          at::empty({logits.size(0) + 1}, index), at::empty({bound}, index)};
 }
 
 at::Tensor expert_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
                                        const at::Tensor& token, const at::Tensor& gates,
                                        int64_t rows, double capacity_factor, int64_t group_size,
-                                       int64_t gate, at::IntArrayRef kept) {
-  check_route_expert_choice_backward(grad_gate, logits, token, gates, rows, capacity_factor,
-                                     group_size, gate, kept);
+                                       int64_t gate, at::IntArrayRef kept, bool reroute,
+                                       int64_t capacity_rounding, int64_t capacity_multiple_of) {
+  check_route_expert_choice_backward(
+      grad_gate, logits, token, gates,
+      expert_choice_options(rows, capacity_factor, group_size, gate, kept, reroute,
+                            capacity_rounding, capacity_multiple_of));
   return at::empty(logits.sizes(), logits.options());
 }
 
 class RouteExpertChoice : public torch::autograd::Function<RouteExpertChoice> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const at::Tensor& logits, int64_t rows,
-                                                double capacity_factor, int64_t group_size,
-                                                int64_t gate, const std::vector<int64_t>& kept) {
+                                                const at::Tensor& logits,
+                                                const ExpertChoiceOptions& options) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [offsets, token, gates, token_offsets, token_row] =
-        call_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
+    auto [offsets, token, gates, token_offsets, token_row] = call_expert_choice(logits, options);
     context->save_for_backward({logits, token, gates});
-    context->saved_data["rows"] = rows;
-    context->saved_data["capacity_factor"] = capacity_factor;
-    context->saved_data["group_size"] = group_size;
-    context->saved_data["gate"] = gate;
-    context->saved_data["kept"] = kept;
+    auto& data = context->saved_data;
+    data["rows"] = options.rows;
+    data["capacity_factor"] = options.capacity_factor;
+    data["group_size"] = options.group_size;
+    data["gate"] = static_cast<int64_t>(options.gate);
+    data["kept"] = options.kept;
+    data["reroute"] = options.pruned == PrunedSelection::reroute;
+    data["capacity_rounding"] = static_cast<int64_t>(options.capacity_rounding);
+    data["capacity_multiple_of"] = options.capacity_multiple_of;
     context->mark_non_differentiable({offsets, token, token_offsets, token_row});
     return {offsets, token, gates, token_offsets, token_row};
   }
@@ -147,23 +163,27 @@ class RouteExpertChoice : public torch::autograd::Function<RouteExpertChoice> {
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
     auto& data = context->saved_data;
-    const at::Tensor grad_logits =
-        call_expert_choice_backward(grads[2], saved[0], saved[1], saved[2], data["rows"].toInt(),
-                                    data["capacity_factor"].toDouble(), data["group_size"].toInt(),
-                                    data["gate"].toInt(), data["kept"].toIntVector());
-    return {grad_logits, {}, {}, {}, {}, {}};
+    const ExpertChoiceOptions options = expert_choice_options(
+        data["rows"].toInt(), data["capacity_factor"].toDouble(), data["group_size"].toInt(),
+        data["gate"].toInt(), data["kept"].toIntVector(), data["reroute"].toBool(),
+        data["capacity_rounding"].toInt(), data["capacity_multiple_of"].toInt());
+    return {call_expert_choice_backward(grads[2], saved[0], saved[1], saved[2], options), {}};
   }
 };
 
 ExpertChoiceTensors expert_choice_autograd(const at::Tensor& logits, int64_t rows,
                                            double capacity_factor, int64_t group_size, int64_t gate,
-                                           at::IntArrayRef kept) {
+                                           at::IntArrayRef kept, bool reroute,
+                                           int64_t capacity_rounding,
+                                           int64_t capacity_multiple_of) {
+  const ExpertChoiceOptions options =
+      expert_choice_options(rows, capacity_factor, group_size, gate, kept, reroute,
+                            capacity_rounding, capacity_multiple_of);
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_expert_choice(logits, rows, capacity_factor, group_size, gate, kept);
+    return call_expert_choice(logits, options);
   }
-  const auto out =
-      RouteExpertChoice::apply(logits, rows, capacity_factor, group_size, gate, kept.vec());
+  const auto out = RouteExpertChoice::apply(logits, options);
   return {out[0], out[1], out[2], out[3], out[4]};
 }
 
@@ -187,8 +207,7 @@ ExpertGate expert_gate_from_name(std::string_view name) {
 
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {
   auto [offsets, token, gate, token_offsets, token_row] =
-      ops::call_expert_choice(logits_TE, options.rows, options.capacity_factor, options.group_size,
-                              static_cast<int64_t>(options.gate), options.kept);
+      ops::call_expert_choice(logits_TE, options);
   const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
   return {offsets, token, gate, token_offsets, token_row, choice};
 }

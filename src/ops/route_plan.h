@@ -7,26 +7,28 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/capacity.h"
+#include "route_arguments.h"
 #include "route_segments.h"
 
 namespace moesaic::ops {
 
 /// min(capacity, tokens) of every group, see expert_capacity(); the tokens where the factor is 0.
-inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, double factor, int64_t experts) {
+inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const CapacityRule& rule,
+                               int64_t experts) {
   const int64_t groups = cut.count();
   if (groups == 0) return {0, 0, 0};
   const auto rows = [&](int64_t tokens) {
-    return factor > 0.0 ? std::min(tokens, expert_capacity(tokens, k, factor, experts)) : tokens;
+    return rule.factor > 0.0 ? std::min(tokens, expert_capacity(tokens, k, rule, experts)) : tokens;
   };
   return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
 }
 
 /// Rows that experts select where experts choose: `rows`, or by capacity where it is 0.
-inline GroupRows expert_choice_rows(const TokenGroups& cut, int64_t rows, double capacity_factor,
-                                    int64_t computed) {
-  return rows > 0 ? GroupRows{cut.count(), rows, rows}
-                  : capacity_rows(cut, 1, capacity_factor, computed);
+inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOptions& options,
+                                    int64_t experts) {
+  if (options.rows > 0) return {cut.count(), options.rows, options.rows};
+  return capacity_rows(cut, 1, capacity_of(options), seen_experts(options, experts));
 }
 
 /// The static bound A of the rows of a token-choice routing.

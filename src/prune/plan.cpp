@@ -41,7 +41,7 @@ std::vector<int64_t> best(const std::vector<double>& scores, std::vector<int64_t
 /// than k.
 void check_count(const KeepRule& rule, const MoEBlock& block, int64_t count) {
   const auto present = static_cast<int64_t>(block.layer->kept().size());
-  const int64_t selected = block.layer->options().choice.k;
+  const int64_t selected = nn::choices_of_token(block.layer->options().rule);
   if (count > present) {
     fail_usage("{}: block {} cannot keep {} experts, it has {}", rule.where, block.block, count,
                present);
@@ -70,8 +70,8 @@ int64_t checked_count(const KeepRule& rule, const MoEBlock& block) {
   return count;
 }
 
-std::vector<int64_t> choose(const KeepRule* rule, const MoEBlock& block,
-                            const std::vector<double>& scores) {
+std::vector<int64_t> choose_kept(const KeepRule* rule, const MoEBlock& block,
+                                 const std::vector<double>& scores) {
   if (rule == nullptr) return block.layer->kept();
   const int64_t count = checked_count(*rule, block);
   return rule->ids() != nullptr ? *rule->ids() : best(scores, block.layer->kept(), count);
@@ -113,7 +113,7 @@ PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
     }
     const std::vector<double> scores = expert_scores(criterion, block, old, seed);
     plan.layers.push_back({block.block, block.layer->options().experts,
-                           choose(keep.rule_of(block.block), block, scores), scores});
+                           choose_kept(keep.rule_of(block.block), block, scores), scores});
   }
   return plan;
 }

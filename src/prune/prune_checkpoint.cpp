@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_options(const PruneCheckpointOptions& options) {
+void check_prune_options(const PruneCheckpointOptions& options) {
   if (criterion_needs_pretrained(options.criterion) && options.pretrained.empty()) {
     fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
                options.criterion);
@@ -52,7 +52,9 @@ RowsPerToken even_rows_per_token(const Model& model) {
   for (const auto& [block, layer] : model.moe_blocks()) {
     const double share =
         static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
-    rows[block] = static_cast<double>(layer->options().choice.k) * share;
+    const auto& options = layer->options();
+    rows[block] =
+        nn::rows_per_token(options.rule, model.tokens_per_image(), options.experts) * share;
   }
   return rows;
 }
@@ -68,7 +70,7 @@ Footprint footprint(const Model& model) {
 }
 
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
-  check_options(options);
+  check_prune_options(options);
   const fs::path folder = resolve_checkpoint(options.finetuned);
   Checkpoint checkpoint = load_checkpoint(folder, {.verify = true, .optimizer = false});
   const auto model =

@@ -10,11 +10,36 @@
 namespace moesaic {
 namespace {
 
-using AuxLoss = at::Tensor (*)(const at::Tensor&, int64_t);
+using AuxLoss = at::Tensor (*)(const RoutingRecord&);
+
+at::Tensor no_loss(const RoutingRecord& record) {
+  return at::zeros({}, record.logits_TE.options().dtype(at::kFloat));
+}
+
+at::Tensor importance_of(const RoutingRecord& record) {
+  return importance_loss(record.logits_TE, record.group_size);
+}
+at::Tensor load_of(const RoutingRecord& record) {
+  if (record.noise_std == 0.0) return no_loss(record);
+  return load_loss(record.logits_TE, record.noisy_logits_TE, record.routing.choice.size(1),
+                   record.noise_std, record.group_size);
+}
+at::Tensor gshard_of(const RoutingRecord& record) {
+  return gshard_loss(record.noisy_logits_TE, record.group_size);
+}
+at::Tensor switch_balance_of(const RoutingRecord& record) {
+  return switch_balance_loss(record.noisy_logits_TE, record.group_size);
+}
+at::Tensor router_z_of(const RoutingRecord& record) {
+  return router_z_loss(record.logits_TE, record.group_size);
+}
 
 const std::map<std::string, AuxLoss>& aux_losses() {
-  static const std::map<std::string, AuxLoss> list = {{"gshard", gshard_loss},
-                                                      {"importance", importance_loss}};
+  static const std::map<std::string, AuxLoss> list = {{"gshard", gshard_of},
+                                                      {"importance", importance_of},
+                                                      {"load", load_of},
+                                                      {"router_z", router_z_of},
+                                                      {"switch_balance", switch_balance_of}};
   return list;
 }
 
@@ -25,7 +50,8 @@ at::Tensor sum_over_layers(const std::string& name, const ModelOutput& output) {
   }
   std::vector<at::Tensor> losses;
   for (const RoutingRecord& record : output.routings) {
-    losses.push_back(found->second(record.logits_TE, record.group_size));
+    const bool experts_choose = record.routing.choice.size(1) == 0;
+    losses.push_back(experts_choose ? no_loss(record) : found->second(record));
   }
   if (losses.empty()) return at::zeros({}, output.logits.options().dtype(at::kFloat));
   return at::stack(losses).sum();

@@ -7,6 +7,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
+#include "moesaic/nn/init.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/schedule.h"
 
@@ -46,6 +47,7 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
              std::shared_ptr<const Dataset> data, uint64_t seed, int64_t loader_threads,
              const TrainState& state)
     : plan_(plan),
+      seed_(seed),
       model_(std::move(model)),
       objective_{plan.config.label_smoothing, plan.config.aux_losses},
       optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer),
@@ -54,9 +56,14 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
   model_->train();
 }
 
+at::Generator Phase::generator() const {
+  return nn::make_generator(
+      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.updates())));
+}
+
 StepReport Phase::step() {
   const Batch batch = loader_.next();
-  const ModelOutput output = model_->forward(batch.images);
+  const ModelOutput output = model_->forward(batch.images, generator());
   const Objective objective = compute_objective(output, batch.labels, objective_);
   objective.loss.backward();
 

@@ -161,22 +161,28 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
                    int64_t batch) {
   const int64_t tokens = batch * model.tokens_per_image();
   for (const MoEBlock& block : model.moe_blocks()) {
-    const TokenChoiceOptions& choice = block.layer->options().choice;
-    if (tokens > std::numeric_limits<int32_t>::max() / choice.k) {
+    const nn::RoutingRule& rule = block.layer->options().rule;
+    const int64_t choices = std::max<int64_t>(1, nn::choices_of_token(rule));
+    if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
           "{}: phase '{}': {} pictures of {} tokens that select {} experts are more rows "
           "than the 2^31 of a routing",
           place_of(phase.source, {"batch_size"}), phase.name, batch, model.tokens_per_image(),
-          choice.k);
+          choices);
     }
-    if (phase.aux_losses.empty() || choice.group_size == 0 || tokens % choice.group_size == 0) {
-      continue;
+    const std::string place = place_in_model(config, "encoder.moe.group_size", phase, "batch_size");
+    try {
+      const int64_t experts = block.layer->options().experts;
+      nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
+    } catch (const Error& error) {
+      fail_usage("{}: phase '{}': {}", place, phase.name, error.what());
     }
+    const int64_t group_size = nn::group_size(rule);
+    if (phase.aux_losses.empty() || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} pictures of "
         "{}), since there are auxiliary losses",
-        place_in_model(config, "encoder.moe.group_size", phase, "batch_size"), phase.name,
-        choice.group_size, tokens, batch, model.tokens_per_image());
+        place, phase.name, group_size, tokens, batch, model.tokens_per_image());
   }
 }
 

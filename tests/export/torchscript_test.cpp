@@ -10,6 +10,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/document.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -35,7 +36,7 @@ void keep_everywhere(const Model& model, const std::vector<int64_t>& ids) {
 struct Variant {
   std::string name, gate = "softmax_all", classifier = "token";
   double capacity_factor = 0.0;
-  int64_t group_size = 0, selected = 2;
+  int64_t group_size = 0, selected = 2, multiple_of = 4;
   std::vector<int64_t> kept = {};
 };
 
@@ -50,6 +51,7 @@ std::shared_ptr<VMoE> build(const Variant& variant) {
   config.encoder.moe.router.gate = variant.gate;
   config.encoder.moe.router.num_selected_experts = variant.selected;
   config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;
+  config.encoder.moe.router.dispatcher.capacity_multiple_of = variant.multiple_of;
   auto model = small_vmoe(config);
   if (!variant.kept.empty()) keep_everywhere(*model, variant.kept);
   return model;
@@ -92,6 +94,7 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{.name = "pruned_selected", .gate = "softmax_selected", .kept = {1, 2}},
         Variant{.name = "capacity", .capacity_factor = 0.6},
         Variant{.name = "roomy", .capacity_factor = 3.0},
+        Variant{.name = "raised_to_sevens", .capacity_factor = 0.6, .multiple_of = 7},
         Variant{.name = "groups", .capacity_factor = 0.5, .group_size = 20},
         Variant{.name = "pruned_groups",
                 .gate = "softmax_selected",
@@ -210,9 +213,29 @@ TEST(ExportTorchScript, AFailureLeavesNothing) {
   EXPECT_TRUE(folder.names().empty());
 }
 
+TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {
+  const test::TempDir folder;
+  for (const auto& [change, said] :
+       {std::pair{R"({"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 2})",
+                  "expert choice"},
+        std::pair{R"({"gate": "logit"})", "gates 'logit'"},
+        std::pair{R"({"dispatcher": {"capacity_factor": 1, "capacity_ceil_or_round": "round"}})",
+                  "rounded to the nearest"},
+        std::pair{R"({"dispatcher": {"capacity_factor": 1, "batch_priority": true}})",
+                  "batch priority"}}) {
+    VMoEConfig config = small_vmoe_config();
+    config.encoder.moe.router =
+        parse<VMoERouterConfig>(Document::from_text(change, "router.json").root());
+    const auto model = small_vmoe(config);
+    EXPECT_THAT(test::failure_of([&] { export_torchscript(*model, folder / "model.pt"); }),
+                HasSubstr(said));
+  }
+  EXPECT_TRUE(folder.names().empty());
+}
+
 class UnknownFamily : public Model {
  public:
-  ModelOutput forward(const at::Tensor&) override { return {}; }
+  ModelOutput forward(const at::Tensor&, const at::Generator&) override { return {}; }
   nlohmann::ordered_json config() const override { return {{"name", "other"}}; }
   void reset_head(int64_t) override {}
   std::vector<MoEBlock> moe_blocks() const override { return {}; }

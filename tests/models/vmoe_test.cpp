@@ -7,6 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/init.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -41,6 +42,36 @@ TEST(VMoE, GivesLogitsAndARoutingForEachLayer) {
   ASSERT_EQ(out.routings.size(), 2U);
   EXPECT_EQ(out.routings[1].block, 2);
   EXPECT_EQ(out.routings[1].logits_TE.sizes(), (std::vector<int64_t>{2 * 5, 4}));
+}
+
+TEST(VMoE, NoiseIsDrawnForTrainingOnly) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.noise_std = 4.0;
+  VMoE model(config, 1);
+  const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
+  const ModelOutput quiet = model.forward(images);
+  EXPECT_TRUE(quiet.routings[0].noisy_logits_TE.is_same(quiet.routings[0].logits_TE));
+  EXPECT_EQ(quiet.routings[0].noise_std, 0.0);
+  const ModelOutput a = model.forward(images, nn::make_generator(2));
+  const ModelOutput b = model.forward(images, nn::make_generator(2));
+  EXPECT_TRUE(torch::equal(a.routings[1].noisy_logits_TE, b.routings[1].noisy_logits_TE));
+  EXPECT_FALSE(torch::equal(a.routings[1].noisy_logits_TE, a.routings[1].logits_TE));
+  EXPECT_EQ(a.routings[1].noise_std, 1.0);  // 4 / E
+}
+
+TEST(VMoE, ItsExpertsCanChooseTheTokens) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.num_selected_tokens = 2;
+  config.encoder.moe.group_size = 5;  // the tokens of an image
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
+  EXPECT_EQ(out.routings[0].routing.row_bound(), 3 * 2 * 4);
+  const double d = 12, m = 20;
+  config.encoder.moe.router.num_selected_tokens = 4;
+  EXPECT_DOUBLE_EQ(VMoE(config, 1).flops_per_image() - model.flops_per_image(),
+                   2 * (2 * 4) * 2 * 2 * d * m);  // two layers, two more rows of each expert
+  EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
 }
 
 TEST(VMoE, ItsConfigurationRebuildsItPrunedOrNot) {
@@ -132,6 +163,13 @@ INSTANTIATE_TEST_SUITE_P(
                       BadConfig{"encoder.moe.layers=[4]", "names block 4"},
                       BadConfig{"encoder.moe.router.num_selected_experts=9", "there are 8 experts"},
                       BadConfig{"encoder.mlp_dims=9", "did you mean 'mlp_dim'"},
+                      BadConfig{"encoder.moe.router.num_selected_tokens=3", "is for the router"},
+                      BadConfig{"encoder.moe.router.gate=softmax_tokens", "is for the router"},
+                      BadConfig{"encoder.moe.router.name=NoisyTopItemsPerExpertRouter",
+                                "needs either"},
+                      BadConfig{R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
+                                   "num_selected_tokens": 2, "gate": "logit"})",
+                                "is for the router"},
                       BadConfig{"name=vmo", "vmoe"}));
 
 }  // namespace

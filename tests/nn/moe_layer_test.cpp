@@ -20,15 +20,22 @@ nn::MoELayerOptions small_layer() {
   options.width = 6;
   options.hidden = 10;
   options.experts = 5;
-  options.choice.k = 2;
+  options.rule = TokenChoiceOptions{.k = 2};
   return options;
+}
+
+testing::RouteReference reference_of(const at::Tensor& logits, const nn::RoutingRule& rule) {
+  if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
+    return route_reference(logits, *options);
+  }
+  return testing::expert_choice_reference(logits, std::get<ExpertChoiceOptions>(rule));
 }
 
 /// The layer as plain matrix products: every expert on every token, weighted with the reference
 /// routing.
 at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
-                           const std::vector<int64_t>& ids, const TokenChoiceOptions& choice) {
-  const auto routing = route_reference(layer->router->logits(x).detach(), choice);
+                           const std::vector<int64_t>& ids, const nn::RoutingRule& rule) {
+  const auto routing = reference_of(layer->router->logits(x).detach(), rule);
   at::Tensor y = torch::zeros_like(x);
   for (size_t slot = 0; slot < ids.size(); ++slot) {
     const auto& e = layer->experts;
@@ -42,31 +49,38 @@ at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
 
 TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
   const torch::NoGradGuard no_grad;
-  for (const auto gate : {Gate::softmax_all, Gate::softmax_selected}) {
+  for (const nn::RoutingRule& rule :
+       {nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_all, .capacity_factor = 1.0}),
+        nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_selected, .capacity_factor = 1.0}),
+        nn::RoutingRule(ExpertChoiceOptions{.rows = 3}),
+        nn::RoutingRule(
+            ExpertChoiceOptions{.capacity_factor = 0.9, .gate = ExpertGate::softmax_experts})}) {
     nn::MoELayerOptions options = small_layer();
-    options.choice.gate = gate;
-    options.choice.capacity_factor = 1.0;
+    options.rule = rule;
     nn::MoELayer layer(options, 3);
     const at::Tensor x = randn({23, 6}, 1, torch::kFloat);
-    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {0, 1, 2, 3, 4}, options.choice),
-                 1e-6);
+    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {0, 1, 2, 3, 4}, rule), 1e-6);
   }
 }
 
 TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
   const torch::NoGradGuard no_grad;
-  nn::MoELayerOptions options = small_layer();
-  nn::MoELayer layer(options, 3);
-  const at::Tensor x = randn({40, 6}, 2, torch::kFloat);
-  options.choice.kept = {1, 3};
-  layer->keep_experts({1, 3});
-  EXPECT_EQ(layer->experts->w1.size(0), 2);
-  EXPECT_EQ(layer->router->weight.size(0), 5);
-  expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {1, 3}, options.choice), 1e-6);
-  layer->keep_experts({3});
-  EXPECT_EQ(layer->kept(), (std::vector<int64_t>{3}));
-  options.choice.kept = {3};
-  expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {3}, options.choice), 1e-6);
+  for (nn::RoutingRule rule : {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
+                               nn::RoutingRule(ExpertChoiceOptions{.rows = 4})}) {
+    nn::MoELayerOptions options = small_layer();
+    options.rule = rule;
+    nn::MoELayer layer(options, 3);
+    const at::Tensor x = randn({40, 6}, 2, torch::kFloat);
+    nn::set_kept_experts(rule, {1, 3});
+    layer->keep_experts({1, 3});
+    EXPECT_EQ(layer->experts->w1.size(0), 2);
+    EXPECT_EQ(layer->router->weight.size(0), 5);
+    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {1, 3}, rule), 1e-6);
+    layer->keep_experts({3});
+    EXPECT_EQ(layer->kept(), (std::vector<int64_t>{3}));
+    nn::set_kept_experts(rule, {3});
+    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {3}, rule), 1e-6);
+  }
 }
 
 TEST(MoELayer, RefusesToKeepWhatIsNotThere) {

@@ -87,11 +87,12 @@ TEST(RouteExpertChoice, ATokenThatNobodySelectsGetsNoRow) {
   expect_choice(logits, {.rows = 4});
 }
 
-TEST(RouteExpertChoice, PrunedExpertsLoseTheirRouterRow) {
+TEST(RouteExpertChoice, ReroutingIsThePrunedRouterAlone) {
   for (const ExpertGate gate : kExpertGates) {
     for (const double factor : {0.0, 0.8}) {
       const at::Tensor logits = randn({40, 6}, 8, torch::kFloat);
-      ExpertChoiceOptions options{factor > 0 ? 0 : 3, factor, 20, gate, {1, 2, 5}};
+      ExpertChoiceOptions options{factor > 0 ? 0 : 3,      factor, 20, gate, {1, 2, 5},
+                                  PrunedSelection::reroute};
       const Routing routing = route_expert_choice(logits, options);
       expect_routing(routing, expert_choice_reference(logits, options), options.kept);
       options.kept = {};
@@ -101,16 +102,47 @@ TEST(RouteExpertChoice, PrunedExpertsLoseTheirRouterRow) {
   }
 }
 
+TEST(RouteExpertChoice, PruningLeavesTheOtherExpertsAlone) {
+  for (const ExpertGate gate : kExpertGates) {
+    for (const double factor : {0.0, 0.8}) {
+      const at::Tensor logits = randn({40, 6}, 8, torch::kFloat);
+      ExpertChoiceOptions options{factor > 0 ? 0 : 3, factor, 20, gate, {1, 2, 5}};
+      const at::Tensor pruned = combine_weights(route_expert_choice(logits, options));
+      expect_choice(logits, options);
+      options.kept = {};
+      const at::Tensor whole = combine_weights(route_expert_choice(logits, options));
+      EXPECT_TRUE(torch::equal(pruned, whole.index_select(1, torch::tensor({1, 2, 5}))));
+    }
+  }
+}
+
+TEST(RouteExpertChoice, CapacitiesRoundAndRiseAsTold) {
+  uint64_t seed = 900;
+  for (const ExpertGate gate : kExpertGates) {
+    for (const auto rounding : {CapacityRounding::ceil, CapacityRounding::round}) {
+      for (const int64_t multiple : {1, 3}) {
+        ExpertChoiceOptions options{.capacity_factor = 0.7, .group_size = 16, .gate = gate};
+        options.capacity_rounding = rounding;
+        options.capacity_multiple_of = multiple;
+        expect_choice(randn({48, 5}, ++seed, torch::kFloat), options);  // 2.24 rows
+      }
+    }
+  }
+}
+
 TEST(RouteExpertChoice, GradientsEqualFiniteDifferences) {
   for (const ExpertGate gate : kExpertGates) {
-    for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 3}}) {
+    for (const auto& [kept, pruned] :
+         {std::pair{std::vector<int64_t>{}, PrunedSelection::zero},
+          std::pair{std::vector<int64_t>{0, 3}, PrunedSelection::zero},
+          std::pair{std::vector<int64_t>{0, 3}, PrunedSelection::reroute}}) {
       at::Tensor logits = randn({14, 4}, 23).set_requires_grad(true);
-      const ExpertChoiceOptions by_rows{3, 0.0, 5, gate, kept};
+      const ExpertChoiceOptions by_rows{3, 0.0, 5, gate, kept, pruned};
       if (gate != ExpertGate::one) {
         expect_gradients([&](const auto& in) { return route_expert_choice(in[0], by_rows).gate; },
                          {logits});
       }
-      const ExpertChoiceOptions by_capacity{0, 0.9, 0, gate, kept};
+      const ExpertChoiceOptions by_capacity{0, 0.9, 0, gate, kept, pruned};
       logits = randn({14, 4}, 24).set_requires_grad(true);
       expect_gradients([&](const auto& in) { return route_expert_choice(in[0], by_capacity).gate; },
                        {logits});
@@ -165,6 +197,11 @@ TEST(RouteExpertChoice, RefusesWrongInput) {
   EXPECT_THROW(route_expert_choice(logits, {.rows = 11}), Error);
   EXPECT_THROW(route_expert_choice(logits, {.rows = 3, .group_size = 4}), Error);  // a tail of 2
   EXPECT_THROW(route_expert_choice(logits, {.capacity_factor = -1.0}), Error);
+  EXPECT_THROW(route_expert_choice(logits, {.capacity_factor = 1.0, .capacity_multiple_of = 0}),
+               Error);
+  const auto unknown = static_cast<CapacityRounding>(2);
+  EXPECT_THROW(route_expert_choice(logits, {.capacity_factor = 1.0, .capacity_rounding = unknown}),
+               Error);
   EXPECT_THROW(route_expert_choice(logits, {.rows = 1, .group_size = -2}), Error);
   EXPECT_THROW(route_expert_choice(logits, {.rows = 1, .gate = static_cast<ExpertGate>(9)}), Error);
   EXPECT_THROW(route_expert_choice(logits, {.rows = 1, .kept = {3}}), Error);
@@ -178,7 +215,9 @@ TEST(RouteExpertChoice, RefusesWrongInput) {
       at::Tensor bad = torch::zeros({10, 3});
       bad[6][1] = value;
       EXPECT_THROW(route_expert_choice(bad, {.rows = 2, .gate = gate}), Error);
-      EXPECT_NO_THROW(route_expert_choice(bad, {.rows = 2, .gate = gate, .kept = {0, 2}}));
+      ExpertChoiceOptions without{.rows = 2, .gate = gate, .kept = {0, 2}};
+      without.pruned = PrunedSelection::reroute;
+      EXPECT_NO_THROW(route_expert_choice(bad, without));
     }
   }
 }

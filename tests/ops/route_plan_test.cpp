@@ -76,8 +76,13 @@ TEST(GroupRows, LimitWhereOnlyTheTailDoes) {
 
 TEST(GroupRows, ExpertChoiceTakesTheGivenRowsOrACapacityWithoutK) {
   const TokenGroups cut(30, 10);
-  EXPECT_EQ(expert_choice_rows(cut, 3, 0.0, 5).total(), 9);
-  EXPECT_EQ(expert_choice_rows(cut, 0, 1.0, 5).total(), 12);  // 2, raised to 4
+  EXPECT_EQ(expert_choice_rows(cut, {.rows = 3}, 5).total(), 9);
+  ExpertChoiceOptions options{.capacity_factor = 2.0, .kept = {0, 4}};
+  EXPECT_EQ(expert_choice_rows(cut, options, 5).total(), 12);  // 10 * 2 / 5 = 4
+  options.capacity_multiple_of = 3;
+  EXPECT_EQ(expert_choice_rows(cut, options, 5).total(), 18);
+  options.pruned = PrunedSelection::reroute;
+  EXPECT_EQ(expert_choice_rows(cut, options, 5).total(), 30);  // 10 * 2 / 2 = 10 = all
 }
 
 TEST(Accepted, FillsWhatRoomIsLeft) {

@@ -329,25 +329,12 @@ TEST(CombineWeights, IsTheDenseMatrix) {
   }
 }
 
-TEST(ExpertCapacity, FollowsTheReferenceTable) {
-  EXPECT_EQ(expert_capacity(68, 2, 1.5, 8), 28);  // ceil(25.5) = 26, raised to 28
-  EXPECT_EQ(expert_capacity(8, 1, 1.0, 8), 4);    // 1, raised to 4
-  EXPECT_EQ(expert_capacity(520, 2, 1.05, 8), 140);
-  EXPECT_EQ(expert_capacity(32, 1, 1.0, 8), 4);  // exactly 4
-  EXPECT_EQ(expert_capacity(33, 1, 1.0, 8), 8);
-  EXPECT_THROW(expert_capacity(0, 1, 1.0, 8), Error);
-  EXPECT_GT(expert_capacity(int64_t{1} << 40, 8, 1e300, 1), int64_t{1} << 40);
-}
-
 TEST(RouteNames, AreFoundAndMisspeltOnesRefused) {
   EXPECT_EQ(gate_from_name("softmax_selected"), Gate::softmax_selected);
   EXPECT_EQ(gate_from_name("softmax_all"), Gate::softmax_all);
   EXPECT_EQ(gate_from_name("logit"), Gate::logit);
   EXPECT_EQ(gate_from_name("one"), Gate::one);
-  EXPECT_EQ(pruned_selection_from_name("zero"), PrunedSelection::zero);
-  EXPECT_EQ(pruned_selection_from_name("reroute"), PrunedSelection::reroute);
   EXPECT_THROW(gate_from_name("softmax"), Error);
-  EXPECT_THROW(pruned_selection_from_name("drop"), Error);
 }
 
 }  // namespace

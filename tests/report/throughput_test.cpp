@@ -17,7 +17,7 @@ class Probe : public Model {
   Probe(std::string name, std::vector<std::string>& calls)
       : name_(std::move(name)), calls_(calls) {}
 
-  ModelOutput forward(const at::Tensor& images_BCHW) override {
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator&) override {
     EXPECT_FALSE(is_training());
     EXPECT_TRUE(c10::InferenceMode::is_enabled());
     batch_sizes.push_back(images_BCHW.size(0));

@@ -61,9 +61,13 @@ double gate_of(const Row& logits, const std::vector<int64_t>& seen,
   return gate == Gate::logit ? logits[expert] : 1.0;
 }
 
-double capacity_of(int64_t tokens, int64_t k, double factor, size_t experts) {
-  const double fair = static_cast<double>(tokens * k) * factor / static_cast<double>(experts);
-  return std::ceil(std::ceil(fair) / 4.0) * 4.0;
+template <class Options>
+double capacity_of(int64_t tokens, int64_t k, const Options& options, size_t experts) {
+  const double fair =
+      static_cast<double>(tokens * k) * options.capacity_factor / static_cast<double>(experts);
+  const bool up = options.capacity_rounding == CapacityRounding::ceil;
+  const auto multiple = static_cast<double>(options.capacity_multiple_of);
+  return std::ceil((up ? std::ceil(fair) : std::nearbyint(fair)) / multiple) * multiple;
 }
 
 RouteReference nothing_routed(int64_t tokens, int64_t experts) {
@@ -95,10 +99,9 @@ RouteReference route_reference(const at::Tensor& logits_TE, const TokenChoiceOpt
     first_gate[t] = gate_of(rows[t], seen, chosen[t], chosen[t][0], options.gate);
   }
   for (const auto& [begin, end] : groups_of(tokens, options.group_size)) {
-    const double limit =
-        options.capacity_factor > 0
-            ? capacity_of(end - begin, options.k, options.capacity_factor, seen.size())
-            : 1e18;
+    const double limit = options.capacity_factor > 0
+                             ? capacity_of(end - begin, options.k, options, seen.size())
+                             : 1e18;
     std::vector<int64_t> order(end - begin);
     std::iota(order.begin(), order.end(), begin);
     if (options.batch_priority) {
@@ -121,7 +124,8 @@ RouteReference expert_choice_reference(const at::Tensor& logits_TE,
                                        const ExpertChoiceOptions& options) {
   const std::vector<Row> rows = rows_of(logits_TE);
   const int64_t tokens = logits_TE.size(0), experts = logits_TE.size(1);
-  const auto seen = seen_by(options.kept, experts, true);
+  const auto computed = seen_by(options.kept, experts, true);
+  const auto seen = seen_by(options.kept, experts, options.pruned == PrunedSelection::reroute);
   RouteReference out = nothing_routed(tokens, experts);
   for (const auto& [begin, end] : groups_of(tokens, options.group_size)) {
     std::vector<int64_t> group(end - begin);
@@ -129,10 +133,9 @@ RouteReference expert_choice_reference(const at::Tensor& logits_TE,
     int64_t take = options.rows;
     if (take == 0) {
       take = std::min<int64_t>(
-          end - begin,
-          static_cast<int64_t>(capacity_of(end - begin, 1, options.capacity_factor, seen.size())));
+          end - begin, static_cast<int64_t>(capacity_of(end - begin, 1, options, seen.size())));
     }
-    for (const int64_t e : seen) {
+    for (const int64_t e : computed) {
       const auto logit = [&](int64_t t) { return rows[t][e]; };
       const auto over_experts = [&](int64_t t) {
         return softmax(seen, e, [&](int64_t other) { return rows[t][other]; });

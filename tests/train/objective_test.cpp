@@ -20,7 +20,8 @@ ModelOutput output_with(const std::vector<at::Tensor>& router_logits) {
   output.logits = randn({3, 4}, 1, torch::kFloat);
   for (const at::Tensor& logits : router_logits) {
     RoutingRecord record;
-    record.logits_TE = logits;
+    record.logits_TE = record.noisy_logits_TE = logits;
+    record.routing = route_token_choice(logits, {.k = 2});
     output.routings.push_back(record);
   }
   return output;
@@ -67,6 +68,33 @@ TEST(Objective, AddsWeightedAuxiliaryLossesSummedOverLayers) {
   EXPECT_NEAR(terms.at("gshard"), gshard, 1e-6);
   EXPECT_NEAR(objective.loss.item<double>(),
               terms.at("cross_entropy") + 0.5 * importance + 2.0 * gshard, 1e-5);
+}
+
+double term_of(const ModelOutput& output, const std::string& name) {
+  const Objective objective =
+      compute_objective(output, torch::tensor({0, 1, 2}), {0.0, {{name, 1.0}}});
+  return objective.terms.at(1).second.item<double>();
+}
+
+TEST(Objective, NoiseCountsWhereTheDispatchSawIt) {
+  const at::Tensor clean = randn({6, 4}, 2, torch::kFloat);
+  const at::Tensor other = randn({6, 4}, 3, torch::kFloat);
+  ModelOutput output = output_with({clean});
+  EXPECT_EQ(term_of(output, "load"), 0.0);
+  output.routings[0].noisy_logits_TE = other;
+  output.routings[0].noise_std = 0.25;
+  EXPECT_NEAR(term_of(output, "load"), load_loss(clean, other, 2, 0.25, 0).item<double>(), 1e-6);
+  EXPECT_NEAR(term_of(output, "importance"), importance_loss(clean, 0).item<double>(), 1e-6);
+  EXPECT_NEAR(term_of(output, "gshard"), gshard_loss(other, 0).item<double>(), 1e-6);
+  EXPECT_NEAR(term_of(output, "switch_balance"), switch_balance_loss(other, 0).item<double>(),
+              1e-6);
+  EXPECT_NEAR(term_of(output, "router_z"), router_z_loss(clean, 0).item<double>(), 1e-6);
+}
+
+TEST(Objective, ExpertsThatChooseAreBalanced) {
+  ModelOutput output = output_with({randn({6, 4}, 2, torch::kFloat)});
+  output.routings[0].routing = route_expert_choice(output.routings[0].logits_TE, {.rows = 2});
+  for (const std::string& name : aux_loss_names()) EXPECT_EQ(term_of(output, name), 0.0) << name;
 }
 
 TEST(Objective, IsZeroWithoutMoELayersAndRefusesUnknownNames) {

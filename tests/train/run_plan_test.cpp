@@ -45,6 +45,18 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }
 
+TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
+  const std::string router = "model.encoder.moe.router=";
+  const auto choosing = [&](int64_t tokens) {
+    return router + R"({"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": )" +
+           std::to_string(tokens) + "}";
+  };
+  EXPECT_EQ(plan_refusal({choosing(10)}), "no error");
+  EXPECT_THAT(plan_refusal({choosing(10), "model.encoder.moe.group_size=5"}),
+              AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=5': "),
+                    HasSubstr("cannot select 10 of the 5 tokens of a group")));
+}
+
 TEST(RunPlan, PruningTwiceIsCheckedAgainstWhatTheFirstLeaves) {
   const std::string again = "phases.recover.on_entry.prune={\"criterion\": \"random\", \"keep\": ";
   EXPECT_THAT(plan_refusal({again + "3}"}), HasSubstr("cannot keep 3 experts, it has 2"));

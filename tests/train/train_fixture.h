@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/base/error.h"
 #include "base/support.h"
+#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/document.h"
@@ -71,8 +71,8 @@ class WatchedDataset : public Dataset {
 };
 
 inline const char* const kModel = R"({"name": "vmoe", "image_size": 4, "patch_size": 2,
-    "hidden_size": 8, "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8,
-    "moe": {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2}}}})";
+    "hidden_size": 8, "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8, "moe":
+    {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2, "noise_std": 1.0}}}})";
 
 /// Twelve steps through every kind of phase: 6, 3, 0 and 3.
 inline std::string four_phases() {
@@ -84,7 +84,7 @@ inline std::string four_phases() {
     {"name": "pretrain", "data": "three", "batch_size": 4, "steps": 6, "clip_norm": 1.0,
      "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.05},
      "schedule": {"name": "cosine", "warmup_steps": 2},
-     "aux_losses": {"importance": 0.01, "gshard": 0.02}, "augment": {"flip": true, "shift": 1}},
+     "aux_losses": {"importance": 0.01, "gshard": 0.02, "load": 0.01}, "augment": {"flip": true, "shift": 1}},
     {"name": "finetune", "data": "two", "batch_size": 4, "steps": 3, "label_smoothing": 0.1,
      "optimizer": {"name": "sgd", "lr": 0.05}, "on_entry": {"new_head": true}},
     {"name": "prune", "data": "two", "steps": 0,

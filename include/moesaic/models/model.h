@@ -16,8 +16,10 @@ namespace moesaic {
 
 /// What one MoE layer decided for a batch.
 struct RoutingRecord {
-  int64_t block = 0;     ///< index of the block that holds the layer
-  at::Tensor logits_TE;  ///< [T, E], differentiable
+  int64_t block = 0;           ///< index of the block that holds the layer
+  at::Tensor logits_TE;        ///< [T, E], differentiable, without noise
+  at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
+  double noise_std = 0.0;      ///< of gaussian noise that was drawn; 0 without
   Routing routing;
   std::vector<int64_t> kept;  ///< ids of the experts that the routing's rows 0..K-1 stand for
   int64_t group_size = 0;     ///< tokens that were routed together; 0: all
@@ -41,8 +43,10 @@ using RowsPerToken = std::map<int64_t, double>;
 
 class Model : public torch::nn::Module {
  public:
-  /// images_BCHW: [B, C, H, W] float32, normalised. Throws Error for another shape.
-  virtual ModelOutput forward(const at::Tensor& images_BCHW) = 0;
+  /// images_BCHW: [B, C, H, W] float32, normalised. What is random in training is drawn from
+  /// `random`; where it is undefined, nothing is. Throws Error for another shape.
+  virtual ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) = 0;
+  ModelOutput forward(const at::Tensor& images_BCHW) { return forward(images_BCHW, {}); }
 
   /// The resolved configuration, which rebuilds exactly this network; a pruned one names its
   /// remaining experts under encoder.moe.kept_experts.

@@ -18,7 +18,8 @@ class VMoE : public Model {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
 
-  ModelOutput forward(const at::Tensor& images_BCHW) override;
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;

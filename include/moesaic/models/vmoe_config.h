@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/pruned_selection.h"
 
 namespace moesaic {
 
@@ -14,29 +16,57 @@ namespace moesaic {
 // 64 bits, and a slip of the finger from being built.
 inline constexpr double kMostLayers = 1024, kMostExperts = 65536, kWidest = 1048576;
 inline constexpr double kLargestPicture = 65536, kMostChannels = 4096, kMostTokens = 2147483647;
-inline constexpr double kLargestCapacityFactor = 1e6;
+inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6;
 
 struct VMoEDispatcherConfig {
   double capacity_factor = 0.0;
+  std::string capacity_ceil_or_round = "ceil";
+  int64_t capacity_multiple_of = 4;
+  bool batch_priority = false;
 };
 template <class Fields>
 void describe(Fields& f, VMoEDispatcherConfig& c) {
   f("capacity_factor", c.capacity_factor,
     "rows of an expert over its fair share; 0: no token is ever dropped",
     between(0.0, kLargestCapacityFactor));
+  f("capacity_ceil_or_round", c.capacity_ceil_or_round, "how rows become a whole number",
+    one_of(capacity_rounding_names()));
+  f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
+    between(1, kMostTokens));
+  f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
 }
 
+inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
+inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
+
 struct VMoERouterConfig {
+  std::string name = kTokensChoose;
   int64_t num_selected_experts = 2;
+  int64_t num_selected_tokens = 0;
   std::string gate = "softmax_all";
+  double noise_std = 0.0;
+  std::string pruned = "zero";
   VMoEDispatcherConfig dispatcher;
+
+  bool experts_choose() const { return name == kExpertsChoose; }
 };
 template <class Fields>
 void describe(Fields& f, VMoERouterConfig& c) {
+  f("name", c.name, "do tokens choose experts, or experts tokens",
+    one_of({kTokensChoose, kExpertsChoose}));
   f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
     between(1, kMostExperts));
-  f("gate", c.gate, "softmax over all experts, or over the selected ones",
-    one_of({"softmax_all", "softmax_selected"}));
+  f("num_selected_tokens", c.num_selected_tokens,
+    "tokens that an expert selects in a group, where experts choose; 0: by the capacity",
+    between(0, kMostTokens));
+  f("gate", c.gate,
+    "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
+    "the logit itself; one",
+    one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
+  f("noise_std", c.noise_std, "of the noise on logits in training, times the number of experts",
+    between(0.0, kLargestNoise));
+  f("pruned", c.pruned, "pruned experts are selected and add zero, or tokens reroute to the others",
+    one_of(pruned_selection_names()));
   f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
 }
 

@@ -28,8 +28,8 @@ class EncoderBlockImpl : public torch::nn::Module {
     at::Tensor x_BTd;
     std::optional<MoEOutput> moe;
   };
-  /// x_BTd [B, T, d].
-  Output forward(const at::Tensor& x_BTd);
+  /// x_BTd [B, T, d]. Router noise is drawn from `random`, none where it is undefined.
+  Output forward(const at::Tensor& x_BTd, const at::Generator& random = {});
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   SelfAttention attention{nullptr};

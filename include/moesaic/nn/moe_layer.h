@@ -16,15 +16,15 @@ struct MoELayerOptions {
   int64_t hidden = 0;   ///< m
   int64_t experts = 0;  ///< E
   Activation activation = Activation::gelu_tanh;
-  TokenChoiceOptions choice;  ///< `kept` names the experts that exist; empty: all
+  RoutingRule rule;  ///< `kept` names the experts that exist; empty: all
+  NoiseOptions noise = {.scale = 0.0};
 };
 
 /// What a layer computed: its output and everything that losses, statistics and pruning want to
 /// know.
 struct MoEOutput {
-  at::Tensor y_Td;       ///< [T, d]
-  at::Tensor logits_TE;  ///< [T, E]
-  Routing routing;
+  at::Tensor y_Td;  ///< [T, d]
+  RouterOutput router;
 };
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
@@ -36,8 +36,9 @@ class MoELayerImpl : public torch::nn::Module {
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
   MoELayerImpl(MoELayerOptions options, at::Generator generator);
 
-  /// x_Td: [T, d] float32 or float64.
-  MoEOutput forward(const at::Tensor& x_Td) const;
+  /// x_Td: [T, d] float32 or float64. The router's noise is drawn from `random`, none where it is
+  /// undefined.
+  MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The
   /// router keeps its rows, so the others' gates do not change (pruning paper, eqs. 5-6). Throws
@@ -46,7 +47,7 @@ class MoELayerImpl : public torch::nn::Module {
 
   /// Ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const;
-  bool is_pruned() const { return !router->options().choice.kept.empty(); }
+  bool is_pruned() const { return !kept_experts(router->options().rule).empty(); }
   const MoELayerOptions& options() const { return options_; }
 
   Router router{nullptr};

@@ -4,30 +4,39 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
-#include "moesaic/ops/route.h"
+#include "moesaic/nn/routing_rule.h"
+#include "moesaic/ops/router_noise.h"
 
 namespace moesaic::nn {
 
 struct RouterOptions {
   int64_t width = 0;    ///< d, the tokens' width
   int64_t experts = 0;  ///< E, rows of the router; pruning leaves them (pruning paper, eqs. 5-6)
-  TokenChoiceOptions choice;
+  RoutingRule rule;
+  NoiseOptions noise = {.scale = 0.0};  ///< added to the logits where there is a generator
 };
 
-/// A linear token-choice router without bias: logits = x W^T, W = `weight` [E, d]; row s is the w_s
-/// whose norm the pruning paper compares.
+/// What a router computed.
+struct RouterOutput {
+  at::Tensor logits_TE;        ///< [T, E], without noise
+  at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
+  Routing routing;
+};
+
+/// A linear router without bias: logits = x W^T, W = `weight` [E, d]; row s is the w_s whose norm
+/// the pruning paper compares.
 class RouterImpl : public torch::nn::Module {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);
 
   /// x_Td [T, d] -> [T, E].
   at::Tensor logits(const at::Tensor& x_Td) const;
-  /// logits_TE [T, E] -> who computes which token.
-  Routing route(const at::Tensor& logits_TE) const;
+  /// Draws noise from `random`, none where it is undefined.
+  RouterOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   const RouterOptions& options() const { return options_; }
   /// From now on only these experts, of all E, get rows. Ascending.
-  void keep(std::vector<int64_t> experts) { options_.choice.kept = std::move(experts); }
+  void keep(std::vector<int64_t> experts) { set_kept_experts(options_.rule, std::move(experts)); }
 
   at::Tensor weight;
 

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/pruned_selection.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
@@ -19,19 +21,10 @@ enum class Gate : int64_t {
   one,          ///< 1
 };
 
-/// What becomes of a pruned expert's row of the router.
-enum class PrunedSelection : int64_t {
-  zero,     ///< it stays: the expert is selected and gated as ever, costs nothing and adds zero, so
-            ///< that the others' gates do not change (pruning paper, eqs. 5-6)
-  reroute,  ///< it goes: selection, softmax and capacity see the kept experts only
-};
-
-/// Throw Error (usage) naming the nearest valid name for an unknown one.
+/// Throws Error (usage) naming the nearest valid name for an unknown one.
 Gate gate_from_name(std::string_view name);
-PrunedSelection pruned_selection_from_name(std::string_view name);
 /// Names in the order of the enumerators.
 std::vector<std::string> gate_names();
-std::vector<std::string> pruned_selection_names();
 
 /// Options of token-choice routing.
 struct TokenChoiceOptions {
@@ -42,11 +35,9 @@ struct TokenChoiceOptions {
   std::vector<int64_t> kept = {};  ///< experts that are computed, ascending; empty: all
   bool batch_priority = false;     ///< tokens queue by falling first gate instead of by position
   PrunedSelection pruned = PrunedSelection::zero;  ///< how tokens see experts that are not kept
+  CapacityRounding capacity_rounding = CapacityRounding::ceil;
+  int64_t capacity_multiple_of = 4;
 };
-
-/// Rows that an expert takes per group: ceil(tokens * k * factor / experts), raised to a multiple
-/// of 4 (V-MoE). Throws Error where the value before raising is below 1.
-int64_t expert_capacity(int64_t tokens, int64_t k, double factor, int64_t experts);
 
 /// Token-choice top-k routing (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); with k = 1 the
 /// switch routing of the clusters paper (its noise: router_noise.h).

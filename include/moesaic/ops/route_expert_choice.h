@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/pruned_selection.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
@@ -26,10 +28,14 @@ std::vector<std::string> expert_gate_names();
 struct ExpertChoiceOptions {
   int64_t rows = 0;  ///< l: tokens that an expert selects in each group
   double capacity_factor =
-      0.0;                 ///< rows = min(S, expert_capacity(S, 1, factor, experts)), S tokens
+      0.0;                 ///< or rows = min(S, expert_capacity(S, 1, ..., experts)), S tokens
   int64_t group_size = 0;  ///< tokens of an image, or of V-MoE's group; 0: all of the call
   ExpertGate gate = ExpertGate::softmax_selected;
-  std::vector<int64_t> kept = {};  ///< experts whose rows the router still has; empty: all
+  std::vector<int64_t> kept = {};  ///< experts that are computed, ascending; empty: all
+  PrunedSelection pruned = PrunedSelection::zero;  ///< do the others count: in softmax_experts, and
+                                                   ///< in the number that capacity divides by
+  CapacityRounding capacity_rounding = CapacityRounding::ceil;
+  int64_t capacity_multiple_of = 4;
 };
 
 /// Expert-choice top-l routing: each expert takes the `rows` best tokens of every group (pruning
@@ -38,12 +44,12 @@ struct ExpertChoiceOptions {
 ///
 /// logits_TE: [T, E] float32 or float64. "Best" is by logit or, with softmax_experts, by gate; ties
 /// go to the earlier token. Rows of an expert are in token order, a token's rows in the order of
-/// experts. Experts that are not kept have lost their router row (pruning paper, below eq. 6): the
-/// result is that of the kept columns alone, numbered by their place in `kept`. Every offset is
-/// known from the sizes. `choice` is [T, 0]. Deterministic; gradients flow through the gates.
-/// Throws Error for wrong shapes, more rows than a group has tokens, logits that are NaN or
-/// +infinity, or a softmax without a finite logit; on a GPU, which cannot report logits without
-/// waiting for them, an expert's gates in such a group are NaN.
+/// experts. Each expert selects by itself, so pruning leaves the others' rows alone (pruning paper,
+/// below eq. 6); experts are numbered by their place in `kept`. Every offset is known from the
+/// sizes. `choice` is [T, 0]. Deterministic; gradients flow through the gates. Throws Error for
+/// wrong shapes, more rows than a group has tokens, logits that are NaN or +infinity, or a softmax
+/// without a finite logit; on a GPU, which cannot report logits without waiting for them, an
+/// expert's gates in such a group are NaN.
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
 
 }  // namespace moesaic

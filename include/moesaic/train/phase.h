@@ -44,7 +44,11 @@ class Phase {
   StepReport read(const Objective& objective, const at::Tensor& logits, const Batch& batch,
                   const at::Tensor& norm) const;
 
+  /// Of what is random in this step's forward pass: a function of run, phase and step.
+  at::Generator generator() const;
+
   PhasePlan plan_;
+  uint64_t seed_;
   std::shared_ptr<Model> model_;
   ObjectiveOptions objective_;
   Optimizer optimizer_;

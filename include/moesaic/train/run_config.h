@@ -104,7 +104,9 @@ void describe(Fields& f, PhaseConfig& c) {
   f("optimizer", c.optimizer, "how parameters are updated");
   f("schedule", c.schedule, "learning rate over the phase");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: any", at_least(0.0));
-  f("aux_losses", c.aux_losses, "weights of auxiliary losses: importance, gshard", at_least(0.0));
+  f("aux_losses", c.aux_losses,
+    "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance",
+    at_least(0.0));
   f("augment", c.augment, "random changes to the pictures");
   f("label_smoothing", c.label_smoothing, "share of the target spread over all classes",
     at_least(0.0), below(1.0));

@@ -24,8 +24,8 @@ namespace {
 
 using at::Tensor;
 
-/// Memory for a large result. Gradients of all experts' weights are fresh memory at each step in a
-/// process with the C library's defaults, and huge pages make their first touch several times
+/// Memory for a large result. MlpGradients of all experts' weights are fresh memory at each step in
+/// a process with the C library's defaults, and huge pages make their first touch several times
 /// cheaper; where the system has none, nothing changes.
 Tensor empty_large(at::IntArrayRef sizes, const at::TensorOptions& options) {
   constexpr uintptr_t kHuge = 2 << 20;
@@ -65,7 +65,7 @@ struct GradientPanel {
   }
 };
 
-struct Gradients {
+struct MlpGradients {
   Tensor rows, w1, b1, w2, b2;
 };
 
@@ -73,7 +73,7 @@ template <class Scalar>
 std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const Tensor& rows,
                                                    const Tensor& grad, const Tensor& active,
                                                    const Tensor& grad_hidden,
-                                                   const Gradients& out) {
+                                                   const MlpGradients& out) {
   const auto* begins = offsets.const_data_ptr<int32_t>();
   const int64_t d = rows.size(1), m = active.size(1);
   const int64_t step = tile_kernels<Scalar>().columns;
@@ -144,12 +144,12 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
                                        const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
                                        bool keep_hidden);
 
-struct Operands {
+struct MlpOperands {
   Tensor rows, w1, b1, w2, b2;
 };
 
 /// In training, and where the processor has no products of bfloat16, in float32.
-std::tuple<Tensor, Tensor> forward_bfloat16(const Operands& in, const Tensor& offsets,
+std::tuple<Tensor, Tensor> forward_bfloat16(const MlpOperands& in, const Tensor& offsets,
                                             int64_t activation, bool keep_hidden) {
   if (keep_hidden || !Bfloat16Layer::possible(in.w1)) {
     auto [y, hidden] =
@@ -180,8 +180,7 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
     return forward_bfloat16({rows, w1, b1, w2, b2}, offsets, activation, keep_hidden);
   }
   Tensor y = at::empty(rows.sizes(), rows.options());
-  Tensor hidden =
-      empty_large({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
+  Tensor hidden = empty_large({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
   AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp", [&] {
     const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
     const typename MlpLayer<scalar_t>::ForwardArrays arrays{
@@ -214,9 +213,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
   const Tensor grad = grad_in.contiguous(), rows = rows_in.contiguous();
   const Tensor w1 = packable(w1_in), w2 = packable(w2_in);
   const auto options = rows.options();
-  Gradients out{at::empty(rows.sizes(), options), empty_large(w1.sizes(), options),
-                at::empty({w1.size(0), w1.size(2)}, options), empty_large(w2.sizes(), options),
-                at::empty({w2.size(0), w2.size(2)}, options)};
+  MlpGradients out{at::empty(rows.sizes(), options), empty_large(w1.sizes(), options),
+                   at::empty({w1.size(0), w1.size(2)}, options), empty_large(w2.sizes(), options),
+                   at::empty({w2.size(0), w2.size(2)}, options)};
   const Tensor seen = hidden.contiguous();
   Tensor active = empty_large(seen.sizes(), options);
   Tensor grad_hidden = empty_large(seen.sizes(), options);

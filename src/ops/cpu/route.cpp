@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../check.h"
+#include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
@@ -33,28 +34,28 @@ struct TokenChoicePlan {
   Segments segments;
   GroupRows rows;
 
-  TokenChoicePlan(const at::Tensor& logits, int64_t k_, double capacity_factor, int64_t group_size,
-                  at::IntArrayRef kept, bool reroute)
+  TokenChoicePlan(const at::Tensor& logits, const TokenChoiceOptions& options)
       : tokens(logits.size(0)),
         experts(logits.size(1)),
-        k(k_),
-        computed(kept.empty() ? experts : static_cast<int64_t>(kept.size())),
-        columns(seen_columns(experts, kept, reroute)),
+        k(options.k),
+        computed(computed_experts(options, experts)),
+        columns(seen_columns(experts, options.kept, options.pruned)),
         slot_of(experts, kDropped),
-        segments(TokenGroups(tokens, group_size), kTokensPerSegment),
-        rows(
-            capacity_rows(segments.cut, k, capacity_factor, static_cast<int64_t>(columns.size()))) {
+        segments(TokenGroups(tokens, options.group_size), kTokensPerSegment),
+        rows(capacity_rows(segments.cut, k, capacity_of(options),
+                           static_cast<int64_t>(columns.size()))) {
     bound = token_choice_row_bound(segments.cut, k, computed, rows);
     limited = rows.limits(segments.cut);
     // Groups only matter to capacities.
     if (!limited) segments = Segments(TokenGroups(tokens, 0), kTokensPerSegment);
     for (int64_t slot = 0; slot < computed; ++slot) {
-      slot_of[kept.empty() ? slot : kept[slot]] = static_cast<int32_t>(slot);
+      slot_of[options.kept.empty() ? slot : options.kept[slot]] = static_cast<int32_t>(slot);
     }
   }
 
-  static std::vector<int32_t> seen_columns(int64_t experts, at::IntArrayRef kept, bool reroute) {
-    if (reroute && !kept.empty()) return {kept.begin(), kept.end()};
+  static std::vector<int32_t> seen_columns(int64_t experts, at::IntArrayRef kept,
+                                           PrunedSelection pruned) {
+    if (pruned == PrunedSelection::reroute && !kept.empty()) return {kept.begin(), kept.end()};
     std::vector<int32_t> all(experts);
     std::iota(all.begin(), all.end(), 0);
     return all;
@@ -314,10 +315,14 @@ using RouteTensors =
 
 RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind,
                        double capacity_factor, int64_t group_size, at::IntArrayRef kept,
-                       bool batch_priority, bool reroute) {
-  check_route(logits_in, k, gate_kind, capacity_factor, group_size, kept, reroute);
+                       bool batch_priority, bool reroute, int64_t capacity_rounding,
+                       int64_t capacity_multiple_of) {
+  const TokenChoiceOptions options =
+      token_choice_options(k, gate_kind, capacity_factor, group_size, kept, batch_priority, reroute,
+                           capacity_rounding, capacity_multiple_of);
+  check_route(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
-  const TokenChoicePlan plan(logits, k, capacity_factor, group_size, kept, reroute);
+  const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
   const at::Tensor offsets = at::empty({plan.computed + 1}, index);
   const at::Tensor token = at::empty({plan.bound}, index);
@@ -349,7 +354,8 @@ at::Tensor route_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logit
   const at::Tensor choice = choice_in.contiguous();
   const at::Tensor choice_row = row_in.contiguous();
   const int64_t experts = logits.size(1);
-  const std::vector<int32_t> columns = TokenChoicePlan::seen_columns(experts, kept, reroute);
+  const std::vector<int32_t> columns =
+      TokenChoicePlan::seen_columns(experts, kept, pruned_selection(reroute));
   const at::Tensor grad_logits = at::empty(logits.sizes(), logits.options());
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice_backward", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), experts, columns,

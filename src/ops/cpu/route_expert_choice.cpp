@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../check.h"
+#include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
@@ -28,22 +29,27 @@ namespace {
 struct ExpertChoicePlan {
   int64_t tokens, experts, computed;
   std::vector<int32_t> columns;  ///< computed experts
+  std::vector<int32_t> seen;     ///< those that a softmax over experts counts
   TokenGroups cut;
   GroupRows rows;
   ExpertGate gate;
 
-  ExpertChoicePlan(const at::Tensor& logits, int64_t rows_, double capacity_factor,
-                   int64_t group_size, int64_t gate_, at::IntArrayRef kept)
+  ExpertChoicePlan(const at::Tensor& logits, const ExpertChoiceOptions& options)
       : tokens(logits.size(0)),
         experts(logits.size(1)),
-        computed(kept.empty() ? experts : static_cast<int64_t>(kept.size())),
-        columns(kept.begin(), kept.end()),
-        cut(tokens, group_size),
-        rows(expert_choice_rows(cut, rows_, capacity_factor, computed)),
-        gate(static_cast<ExpertGate>(gate_)) {
-    if (!kept.empty()) return;
-    columns.resize(experts);
-    std::iota(columns.begin(), columns.end(), 0);
+        computed(computed_experts(options, experts)),
+        columns(options.kept.begin(), options.kept.end()),
+        seen(columns),
+        cut(tokens, options.group_size),
+        rows(expert_choice_rows(cut, options, experts)),
+        gate(options.gate) {
+    const auto all = [this] {
+      std::vector<int32_t> list(experts);
+      std::iota(list.begin(), list.end(), 0);
+      return list;
+    };
+    if (columns.empty()) columns = all();
+    if (seen.empty() || options.pruned == PrunedSelection::zero) seen = all();
   }
 
   int64_t bound() const { return computed * rows.total(); }
@@ -52,6 +58,7 @@ struct ExpertChoicePlan {
   }
   /// Pairs of a group and an expert that make a task of their own.
   int64_t pair_grain() const { return std::max<int64_t>(1, kTokensPerTask / cut.group_size); }
+  int64_t seen_count() const { return static_cast<int64_t>(seen.size()); }
   bool over_experts() const { return gate == ExpertGate::softmax_experts; }
 };
 
@@ -160,17 +167,17 @@ class GroupExpert {
   std::vector<QueuePlace<Scalar>> place_;
 };
 
-/// Softmax over the computed experts of the tokens [begin, end) into shares [end - begin, K]; false
-/// where there is none.
+/// Softmax over the experts that are seen of the tokens [begin, end) into shares [end - begin,
+/// seen]; false where there is none.
 template <class Scalar>
 bool shares_of_experts(const ExpertChoicePlan& plan, const Scalar* logits, int64_t begin,
                        int64_t end, Scalar* shares) {
   for (int64_t t = begin; t < end; ++t) {
-    for (int64_t slot = 0; slot < plan.computed; ++slot) {
-      shares[(t - begin) * plan.computed + slot] = logits[t * plan.experts + plan.columns[slot]];
+    for (int64_t i = 0; i < plan.seen_count(); ++i) {
+      shares[(t - begin) * plan.seen_count() + i] = logits[t * plan.experts + plan.seen[i]];
     }
   }
-  return softmax_rows(shares, end - begin, plan.computed) < 0;
+  return softmax_rows(shares, end - begin, plan.seen_count()) < 0;
 }
 
 [[noreturn]] void fail_scores() {
@@ -178,22 +185,25 @@ bool shares_of_experts(const ExpertChoicePlan& plan, const Scalar* logits, int64
 }
 
 /// What the experts compare: the logits, or where gates are over experts those gates, in `shares`
-/// [T, K].
+/// [T, seen].
 template <class Scalar>
 Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
                              std::vector<Scalar>& shares) {
   if (!plan.over_experts()) return {logits, plan.experts, plan.columns};
-  shares.resize(plan.tokens * plan.computed);
+  shares.resize(plan.tokens * plan.seen_count());
   std::atomic<bool> good = true;
   at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    if (!shares_of_experts(plan, logits, begin, end, shares.data() + begin * plan.computed)) {
+    if (!shares_of_experts(plan, logits, begin, end, shares.data() + begin * plan.seen_count())) {
       good = false;
     }
   });
   if (!good) fail_scores();
-  std::vector<int32_t> columns(plan.computed);
-  std::iota(columns.begin(), columns.end(), 0);
-  return {shares.data(), plan.computed, columns};
+  std::vector<int32_t> columns;
+  for (const int32_t expert : plan.columns) {
+    const auto place = std::lower_bound(plan.seen.begin(), plan.seen.end(), expert);
+    columns.push_back(static_cast<int32_t>(place - plan.seen.begin()));
+  }
+  return {shares.data(), plan.seen_count(), columns};
 }
 
 /// The rows that each token of a group pulls back, in the order of experts.
@@ -255,10 +265,15 @@ using ExpertChoiceTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::T
 
 ExpertChoiceTensors route_expert_choice_cpu(const at::Tensor& logits_in, int64_t rows,
                                             double capacity_factor, int64_t group_size,
-                                            int64_t gate_kind, at::IntArrayRef kept) {
-  check_route_expert_choice(logits_in, rows, capacity_factor, group_size, gate_kind, kept);
+                                            int64_t gate_kind, at::IntArrayRef kept, bool reroute,
+                                            int64_t capacity_rounding,
+                                            int64_t capacity_multiple_of) {
+  const ExpertChoiceOptions options =
+      expert_choice_options(rows, capacity_factor, group_size, gate_kind, kept, reroute,
+                            capacity_rounding, capacity_multiple_of);
+  check_route_expert_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
-  const ExpertChoicePlan plan(logits, rows, capacity_factor, group_size, gate_kind, kept);
+  const ExpertChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
   const at::Tensor offsets = at::empty({plan.computed + 1}, index);
   const at::Tensor token = at::empty({plan.bound()}, index);
@@ -287,18 +302,16 @@ void gradient_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, c
     }
   }
   at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    std::vector<Scalar> shares((end - begin) * plan.computed);
+    std::vector<Scalar> shares((end - begin) * plan.seen_count());
     shares_of_experts(plan, logits, begin, end, shares.data());
     for (int64_t t = begin; t < end; ++t) {
-      const Scalar* share = shares.data() + (t - begin) * plan.computed;
+      const Scalar* share = shares.data() + (t - begin) * plan.seen_count();
       Scalar* grad = grad_logits + t * plan.experts;
       Scalar inner = 0;
-      for (int64_t slot = 0; slot < plan.computed; ++slot) {
-        inner += share[slot] * grad[plan.columns[slot]];
-      }
-      for (int64_t slot = 0; slot < plan.computed; ++slot) {
-        Scalar& to = grad[plan.columns[slot]];
-        to = share[slot] * (to - inner);
+      for (int64_t i = 0; i < plan.seen_count(); ++i) inner += share[i] * grad[plan.seen[i]];
+      for (int64_t i = 0; i < plan.seen_count(); ++i) {
+        Scalar& to = grad[plan.seen[i]];
+        to = share[i] * (to - inner);
       }
     }
   });
@@ -325,14 +338,18 @@ at::Tensor route_expert_choice_backward_cpu(const at::Tensor& grad_in, const at:
                                             const at::Tensor& token_in, const at::Tensor& gates_in,
                                             int64_t rows, double capacity_factor,
                                             int64_t group_size, int64_t gate_kind,
-                                            at::IntArrayRef kept) {
-  check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, rows, capacity_factor,
-                                     group_size, gate_kind, kept);
+                                            at::IntArrayRef kept, bool reroute,
+                                            int64_t capacity_rounding,
+                                            int64_t capacity_multiple_of) {
+  const ExpertChoiceOptions options =
+      expert_choice_options(rows, capacity_factor, group_size, gate_kind, kept, reroute,
+                            capacity_rounding, capacity_multiple_of);
+  check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor token = token_in.contiguous();
   const at::Tensor gates = gates_in.contiguous();
   const at::Tensor grad_gate = grad_in.contiguous();
-  const ExpertChoicePlan plan(logits, rows, capacity_factor, group_size, gate_kind, kept);
+  const ExpertChoicePlan plan(logits, options);
   const at::Tensor grad_logits = at::zeros(logits.sizes(), logits.options());
   if (plan.gate == ExpertGate::one) return grad_logits;
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_expert_choice_backward", [&] {

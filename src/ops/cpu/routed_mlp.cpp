@@ -69,7 +69,7 @@ class Lots {
   std::vector<int32_t> ends_, cursor_, place_;
 };
 
-struct Operands {
+struct RoutedOperands {
   Tensor x, gate, w1, b1, w2, b2;
 };
 
@@ -96,7 +96,7 @@ void add_up(const Lot& lot, const Lots& lots, const RowIndex& index, const Tenso
 
 /// Layer: MlpLayer<Scalar>, or Bfloat16Layer whose scratch is float32.
 template <class Scalar, class Scratch, class Layer>
-Tensor run(const Layer& layer, const Operands& in, const RowIndex& index) {
+Tensor run(const Layer& layer, const RoutedOperands& in, const RowIndex& index) {
   const int64_t width = in.x.size(1), experts = in.w1.size(0);
   const int64_t fit = kBufferBytes / (width * static_cast<int64_t>(sizeof(Scalar)) + 1);
   const int64_t limit = std::min(std::max(fit, experts), index.token.size(0));
@@ -120,12 +120,13 @@ Tensor run(const Layer& layer, const Operands& in, const RowIndex& index) {
   return y;
 }
 
-Tensor run_bfloat16(const Operands& in, const RowIndex& index, Activation activation) {
+Tensor run_bfloat16(const RoutedOperands& in, const RowIndex& index, Activation activation) {
   if (Bfloat16Layer::possible(in.w1)) {
     return run<at::BFloat16, float>(Bfloat16Layer{in.w1, in.w2, activation}, in, index);
   }
   const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
-  const Operands widened{wide(in.x), in.gate, wide(in.w1), wide(in.b1), wide(in.w2), wide(in.b2)};
+  const RoutedOperands widened{wide(in.x),  in.gate,     wide(in.w1),
+                               wide(in.b1), wide(in.w2), wide(in.b2)};
   return run<float, float>(MlpLayer<float>{widened.w1, widened.w2, activation}, widened, index)
       .to(at::kBFloat16);
 }
@@ -139,9 +140,9 @@ Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& toke
   const auto activation = static_cast<Activation>(activation_code);
   const RowIndex index{offsets, token, token_offsets, token_row};
   const auto sums = x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
-  const Operands in{x.contiguous(), gate.to(sums).contiguous(),
-                    packable(w1),   b1.contiguous(),
-                    packable(w2),   b2.contiguous()};
+  const RoutedOperands in{x.contiguous(), gate.to(sums).contiguous(),
+                          packable(w1),   b1.contiguous(),
+                          packable(w2),   b2.contiguous()};
   if (x.scalar_type() == at::kBFloat16) return run_bfloat16(in, index, activation);
   Tensor y;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "routed_mlp", [&] {

@@ -36,16 +36,25 @@ struct ExpertChoicePlan {
   TokenGroups cut;
   GroupRows rows;
   ExpertGateKind kind;
+  bool all_seen;  ///< softmax over experts counts those that are not computed
 
-  ExpertChoicePlan(const Tensor& logits, int64_t rows_, double capacity_factor, int64_t group_size,
-                   int64_t gate, at::IntArrayRef kept)
+  ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
       : tokens(logits.size(0)),
         experts(logits.size(1)),
-        slots(kept.empty() ? experts : static_cast<int64_t>(kept.size())),
-        cut(tokens, group_size),
-        rows(expert_choice_rows(cut, rows_, capacity_factor, slots)),
-        kind(static_cast<ExpertGateKind>(gate)) {}
+        slots(computed_experts(options, experts)),
+        cut(tokens, options.group_size),
+        rows(expert_choice_rows(cut, options, experts)),
+        kind(static_cast<ExpertGateKind>(options.gate)),
+        all_seen(options.pruned == PrunedSelection::zero) {}
 
+  kernels::ExpertColumns computed(const kernels::KeptView& kept) const {
+    return {static_cast<int32_t>(slots), kept};
+  }
+  /// What a softmax over experts counts.
+  kernels::ExpertColumns seen(const kernels::KeptView& kept) const {
+    if (!all_seen) return computed(kept);
+    return {static_cast<int32_t>(experts), {nullptr, nullptr}};
+  }
   int64_t pairs() const { return cut.count() * slots; }
   /// Threads of a block that looks at a group.
   int threads() const { return std::max(scan_threads(cut.group_size), kernels::kDigits); }
@@ -53,16 +62,17 @@ struct ExpertChoicePlan {
 
 constexpr int kTokenThreads = 256;
 
-/// What experts compare, [slots, T].
+/// What experts compare, [written.slots, T].
 template <class Scalar, class Device>
 Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
-                    const kernels::KeptView& kept, const Device& device) {
-  const Tensor scores = at::empty({plan.slots, plan.tokens}, logits.options());
+                    const kernels::ExpertColumns& written, const kernels::ExpertColumns& seen,
+                    const Device& device) {
+  const Tensor scores = at::empty({written.slots, plan.tokens}, logits.options());
   const kernels::WriteScores<Scalar> kernel{in<Scalar>(logits),
                                             plan.tokens,
                                             plan.experts,
-                                            static_cast<int32_t>(plan.slots),
-                                            kept,
+                                            written,
+                                            seen,
                                             plan.kind == ExpertGateKind::softmax_experts,
                                             out<Scalar>(scores)};
   device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
@@ -73,7 +83,8 @@ Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
 template <class Scalar, class Device>
 void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                    const kernels::KeptView& kept, const RuleTensors& to, const Device& device) {
-  const Tensor scores = write_scores<Scalar>(logits, plan, kept, device);
+  const Tensor scores =
+      write_scores<Scalar>(logits, plan, plan.computed(kept), plan.seen(kept), device);
   using Border = kernels::ExpertBorder<Scalar>;
   const Tensor memory = at::empty({plan.pairs() * static_cast<int64_t>(sizeof(Border))},
                                   logits.options().dtype(at::kByte));
@@ -89,12 +100,11 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 
 template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> route_expert_choice_on(
-    const Device& device, const Tensor& logits_in, int64_t rows, double capacity_factor,
-    int64_t group_size, int64_t gate_kind, at::IntArrayRef kept) {
-  check_route_expert_choice(logits_in, rows, capacity_factor, group_size, gate_kind, kept);
+    const Device& device, const Tensor& logits_in, const ExpertChoiceOptions& options) {
+  check_route_expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
-  const KeptScope computed("route_expert_choice", logits, kept, device);
-  const ExpertChoicePlan plan(logits, rows, capacity_factor, group_size, gate_kind, kept);
+  const KeptScope computed("route_expert_choice", logits, options.kept, device);
+  const ExpertChoicePlan plan(logits, options);
   const RuleTensors to(logits, plan.slots, plan.slots * plan.rows.total());
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
@@ -108,16 +118,16 @@ void gradient_over_experts(const Tensor& logits, const ExpertChoicePlan& plan,
                            const kernels::KeptView& kept, const Tensor& token,
                            const Tensor& grad_gate, const Tensor& grad_logits,
                            const Device& device) {
-  const Tensor shares = write_scores<Scalar>(logits, plan, kept, device);
+  const kernels::ExpertColumns seen = plan.seen(kept);
+  const Tensor shares = write_scores<Scalar>(logits, plan, seen, seen, device);
   const kernels::ScatterRows<Scalar> scatter{
       in<Scalar>(grad_gate),   in<int32_t>(token), token.size(0),
       plan.rows.total(),       plan.experts,       kept,
       out<Scalar>(grad_logits)};
   device.template start<256>(scatter, kernels::divide_up<int64_t>(token.size(0), kTokenThreads),
                              kTokenThreads, 0);
-  const kernels::SharesGradient<Scalar> kernel{
-      in<Scalar>(shares),      plan.tokens, plan.experts, static_cast<int32_t>(plan.slots), kept,
-      out<Scalar>(grad_logits)};
+  const kernels::SharesGradient<Scalar> kernel{in<Scalar>(shares), plan.tokens, plan.experts, seen,
+                                               out<Scalar>(grad_logits)};
   device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
                              kTokenThreads, 0);
 }
@@ -127,7 +137,8 @@ void gradient_over_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                           const kernels::KeptView& kept, const Tensor& token, const Tensor& gates,
                           const Tensor& grad_gate, const Tensor& grad_logits,
                           const Device& device) {
-  const Tensor scores = write_scores<Scalar>(logits, plan, kept, device);
+  const kernels::ExpertColumns computed = plan.computed(kept);
+  const Tensor scores = write_scores<Scalar>(logits, plan, computed, computed, device);
   const kernels::ExpertGatesGradient<Scalar> kernel{in<Scalar>(grad_gate),
                                                     in<Scalar>(gates),
                                                     in<int32_t>(token),
@@ -146,17 +157,14 @@ void gradient_over_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 template <class Device>
 Tensor route_expert_choice_backward_on(const Device& device, const Tensor& grad_in,
                                        const Tensor& logits_in, const Tensor& token_in,
-                                       const Tensor& gates_in, int64_t rows, double capacity_factor,
-                                       int64_t group_size, int64_t gate_kind,
-                                       at::IntArrayRef kept) {
-  check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, rows, capacity_factor,
-                                     group_size, gate_kind, kept);
+                                       const Tensor& gates_in, const ExpertChoiceOptions& options) {
+  check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, options);
   const Tensor logits = logits_in.contiguous();
   const Tensor token = token_in.contiguous();
   const Tensor gates = gates_in.contiguous();
   const Tensor grad_gate = grad_in.contiguous();
-  const KeptScope computed("route_expert_choice_backward", logits, kept, device);
-  const ExpertChoicePlan plan(logits, rows, capacity_factor, group_size, gate_kind, kept);
+  const KeptScope computed("route_expert_choice_backward", logits, options.kept, device);
+  const ExpertChoicePlan plan(logits, options);
   Tensor grad_logits = at::zeros(logits.sizes(), logits.options());
   if (plan.kind == ExpertGateKind::one) return grad_logits;
   with_logit_type(logits, [&](auto tag) {

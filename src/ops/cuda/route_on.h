@@ -17,6 +17,7 @@
 #include "../kernels/priority.h"
 #include "../kernels/queues.h"
 #include "../kernels/token_choice.h"
+#include "../route_arguments.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route.h"
@@ -42,18 +43,18 @@ struct TokenChoicePlan {
   int64_t bound;
   kernels::QueueIndex queues;
 
-  TokenChoicePlan(const Tensor& logits, int64_t k_, double capacity_factor, int64_t group_size,
-                  at::IntArrayRef kept, bool reroute)
+  TokenChoicePlan(const Tensor& logits, const TokenChoiceOptions& options)
       : tokens(logits.size(0)),
         experts(logits.size(1)),
-        k(k_),
-        computed(kept.empty() ? experts : static_cast<int64_t>(kept.size())),
-        rows(capacity_rows(TokenGroups(tokens, group_size), k, capacity_factor,
-                           reroute ? computed : experts)),
-        limited(rows.limits(TokenGroups(tokens, group_size))),
-        bound(token_choice_row_bound(TokenGroups(tokens, group_size), k, computed, rows)),
-        queues(Segments(TokenGroups(tokens, limited ? group_size : 0), segment_length(computed)), k,
-               computed) {
+        k(options.k),
+        computed(computed_experts(options, experts)),
+        rows(capacity_rows(TokenGroups(tokens, options.group_size), k, capacity_of(options),
+                           seen_experts(options, experts))),
+        limited(rows.limits(TokenGroups(tokens, options.group_size))),
+        bound(token_choice_row_bound(TokenGroups(tokens, options.group_size), k, computed, rows)),
+        queues(Segments(TokenGroups(tokens, limited ? options.group_size : 0),
+                        segment_length(computed)),
+               k, computed) {
     if (!limited) rows = {1, tokens, tokens};
   }
 
@@ -151,24 +152,24 @@ void route_tokens(const Tensor& logits, const TokenChoicePlan& plan, int64_t gat
 }
 
 template <class Device>
-RouteTensors route_on(const Device& device, const Tensor& logits_in, int64_t k, int64_t gate_kind,
-                      double capacity_factor, int64_t group_size, at::IntArrayRef kept,
-                      bool batch_priority, bool reroute) {
-  check_route(logits_in, k, gate_kind, capacity_factor, group_size, kept, reroute);
+RouteTensors route_on(const Device& device, const Tensor& logits_in,
+                      const TokenChoiceOptions& options) {
+  check_route(logits_in, options);
   const Tensor logits = logits_in.contiguous();
-  const KeptScope computed("route_token_choice", logits, kept, device);
-  const TokenChoicePlan plan(logits, k, capacity_factor, group_size, kept, reroute);
+  const KeptScope computed("route_token_choice", logits, options.kept, device);
+  const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
   const Tensor offsets = at::empty({plan.computed + 1}, index);
   const Tensor token = at::empty({plan.bound}, index);
   const Tensor gate = at::empty({plan.bound}, logits.options());
   const Tensor token_offsets = at::empty({plan.tokens + 1}, index);
   const Tensor token_row = at::empty({plan.bound}, index);
-  const Tensor choice = at::empty({plan.tokens, k}, index);
-  const Tensor choice_row = at::empty({plan.tokens, k}, index);
+  const Tensor choice = at::empty({plan.tokens, plan.k}, index);
+  const Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
-    route_tokens<Scalar>(logits, plan, gate_kind, computed.view(), batch_priority, reroute,
+    route_tokens<Scalar>(logits, plan, static_cast<int64_t>(options.gate), computed.view(),
+                         options.batch_priority, options.pruned == PrunedSelection::reroute,
                          out<int32_t>(choice), out<int32_t>(choice_row),
                          {out<int32_t>(offsets), out<int32_t>(token), out<int32_t>(token_offsets),
                           out<int32_t>(token_row), out<Scalar>(gate), plan.bound, plan.tokens},

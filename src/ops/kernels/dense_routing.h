@@ -126,15 +126,22 @@ struct ThresholdRule {
 /// The numbers of moesaic::ExpertGate.
 enum class ExpertGateKind : int { softmax_selected, softmax_tokens, softmax_experts, one };
 
-/// scores[slot, t]: what experts compare, by expert so that an expert reads neighbours. A thread
-/// has a token.
+/// Some of a router's experts, by their place among them.
+struct ExpertColumns {
+  int32_t slots;
+  KeptView kept;
+
+  MOESAIC_INLINE int64_t column(int64_t slot) const { return kept.column(slot); }
+};
+
+/// scores[slot, t] of the experts in `written`: what they compare, by expert so that an expert
+/// reads neighbours. A thread has a token.
 template <class Scalar>
 struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
-  int32_t slots;
-  KeptView kept;
-  bool shares;  // softmax over the computed experts instead of logits
+  ExpertColumns written, seen;
+  bool shares;  // softmax over the experts in `seen` instead of logits
   Scalar* scores;
 
   template <class Block>
@@ -145,17 +152,17 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      for (int32_t slot = 0; slot < slots && shares; ++slot) {
-        const Scalar at = from[kept.column(slot)];
+      for (int32_t slot = 0; slot < seen.slots && shares; ++slot) {
+        const Scalar at = from[seen.column(slot)];
         good = good && at == at;
         top = at > top ? at : top;
       }
-      for (int32_t slot = 0; slot < slots && shares; ++slot) {
-        sum += softmax_exp(from[kept.column(slot)] - top);
+      for (int32_t slot = 0; slot < seen.slots && shares; ++slot) {
+        sum += softmax_exp(from[seen.column(slot)] - top);
       }
       if (shares && !(good && is_finite(top))) sum = not_a_number<Scalar>();
-      for (int32_t slot = 0; slot < slots; ++slot) {
-        const Scalar at = from[kept.column(slot)];
+      for (int32_t slot = 0; slot < written.slots; ++slot) {
+        const Scalar at = from[written.column(slot)];
         scores[slot * tokens + token] = shares ? softmax_exp(at - top) / sum : at;
       }
     });
@@ -302,10 +309,9 @@ struct ScatterRows {
 /// d logits on return. A thread has a token.
 template <class Scalar>
 struct SharesGradient {
-  const Scalar* shares;  // [slots, T] of WriteScores
+  const Scalar* shares;  // of WriteScores, written for all in `seen`
   int64_t tokens, experts;
-  int32_t slots;
-  KeptView kept;
+  ExpertColumns seen;
   Scalar* grad;
 
   template <class Block>
@@ -315,11 +321,11 @@ struct SharesGradient {
       if (token >= tokens) return;
       Scalar* const own = grad + token * experts;
       Scalar inner = 0;
-      for (int32_t slot = 0; slot < slots; ++slot) {
-        inner += shares[slot * tokens + token] * own[kept.column(slot)];
+      for (int32_t slot = 0; slot < seen.slots; ++slot) {
+        inner += shares[slot * tokens + token] * own[seen.column(slot)];
       }
-      for (int32_t slot = 0; slot < slots; ++slot) {
-        Scalar& at = own[kept.column(slot)];
+      for (int32_t slot = 0; slot < seen.slots; ++slot) {
+        Scalar& at = own[seen.column(slot)];
         at = shares[slot * tokens + token] * (at - inner);
       }
     });

@@ -46,10 +46,7 @@ void expect_token_choice(const at::Tensor& logits, const TokenChoiceOptions& opt
   const Routing wanted = route_token_choice(logits, options);
   for (const auto order : kOrders) {
     const auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-        ops::on_device::route_on(SerialDevice{order}, logits, options.k,
-                                 static_cast<int64_t>(options.gate), options.capacity_factor,
-                                 options.group_size, options.kept, options.batch_priority,
-                                 options.pruned == PrunedSelection::reroute);
+        ops::on_device::route_on(SerialDevice{order}, logits, options);
     expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
     expect_same_indices(choice, wanted.choice, "choice");
     if (::testing::Test::HasFailure()) return;
@@ -125,8 +122,7 @@ TEST(RouteKernels, TokensWithNanAreRoutedWithNanGates) {
   at::Tensor logits = randn({40, 5}, 7, torch::kFloat);
   logits[3][2] = std::numeric_limits<float>::quiet_NaN();
   for (const int64_t k : {2, 3}) {
-    const auto out =
-        ops::on_device::route_on(SerialDevice{}, logits, k, 1, 0.0, 0, {}, false, false);
+    const auto out = ops::on_device::route_on(SerialDevice{}, logits, TokenChoiceOptions{.k = k});
     const at::Tensor gate = std::get<2>(out), row = std::get<6>(out);
     for (int64_t t = 0; t < 40; ++t) {
       for (int64_t rank = 0; rank < k; ++rank) {
@@ -156,8 +152,7 @@ TEST(RouteKernels, TokenChoiceGradientsEqualTheCpu) {
             const at::Tensor plain = logits.detach();
             for (const auto order : kOrders) {
               const SerialDevice device{order};
-              const auto out =
-                  ops::on_device::route_on(device, plain, k, kind, 0.8, 0, kept, false, reroute);
+              const auto out = ops::on_device::route_on(device, plain, options);
               const at::Tensor found = ops::on_device::route_backward_on(
                   device, grad, plain, std::get<5>(out), std::get<6>(out), kind, kept, reroute);
               expect_close(found, logits.grad(), 1e-12);
@@ -186,6 +181,7 @@ TEST(RouteKernels, ExpertChoiceAndItsGradientEqualTheCpu) {
           if (tokens % (group > 0 ? group : tokens) != 0) continue;
           options.gate = static_cast<ExpertGate>(kind);
           options.kept = kept;
+          options.pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero;
           const Routing wanted = route_expert_choice(logits, options);
           const at::Tensor grad = randn({wanted.row_bound()}, 18, type);
           if (kind < 3) wanted.gate.backward(grad);
@@ -193,12 +189,11 @@ TEST(RouteKernels, ExpertChoiceAndItsGradientEqualTheCpu) {
           for (const auto order : kOrders) {
             const SerialDevice device{order};
             const auto [offsets, token, gate, token_offsets, token_row] =
-                ops::on_device::route_expert_choice_on(device, plain, options.rows, 0.0, group,
-                                                       kind, kept);
+                ops::on_device::route_expert_choice_on(device, plain, options);
             expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
             if (kind == 3) continue;
             const at::Tensor found = ops::on_device::route_expert_choice_backward_on(
-                device, grad, plain, token, gate, options.rows, 0.0, group, kind, kept);
+                device, grad, plain, token, gate, options);
             expect_close(found, logits.grad(), type == torch::kFloat ? 1e-5 : 1e-12);
           }
           ASSERT_FALSE(::testing::Test::HasFailure()) << tokens << " " << group << " " << kind;

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/capacity.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "names.h"
+
+namespace moesaic {
+namespace {
+
+/// To the nearest, halves to the even number, whatever rounding the process has set.
+double rounded_half_even(double value) {
+  const double down = std::floor(value), rest = value - down;
+  const bool up = rest > 0.5 || (rest == 0.5 && std::fmod(down, 2.0) != 0.0);
+  return up ? down + 1.0 : down;
+}
+
+}  // namespace
+
+std::vector<std::string> capacity_rounding_names() {
+  return {"ceil", "round"};
+}
+
+CapacityRounding capacity_rounding_from_name(std::string_view name) {
+  return ops::enum_from_name<CapacityRounding>("rounding of capacities", name,
+                                               capacity_rounding_names());
+}
+
+int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int64_t experts) {
+  const double exact = static_cast<double>(tokens) * static_cast<double>(k) * rule.factor /
+                       static_cast<double>(experts);
+  const double rows =
+      rule.rounding == CapacityRounding::ceil ? std::ceil(exact) : rounded_half_even(exact);
+  if (!(rows >= 1.0)) {
+    fail("capacity: {} tokens x {} choices x factor {} over {} experts give no row to an expert",
+         tokens, k, rule.factor, experts);
+  }
+  constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, doubles skip integers
+  const auto whole = static_cast<int64_t>(std::min(rows, kMost));
+  return (whole + rule.multiple_of - 1) / rule.multiple_of * rule.multiple_of;
+}
+
+}  // namespace moesaic

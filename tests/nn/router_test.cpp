@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/router.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/nn/init.h"
+#include "ops/route_reference.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::expect_same_routing;
+using testing::randn;
+
+nn::Router noisy_router(double scale) {
+  nn::RouterOptions options{.width = 6, .experts = 4};
+  options.rule = TokenChoiceOptions{.k = 2};
+  options.noise.scale = scale;
+  return nn::Router(options, nn::make_generator(1));
+}
+
+TEST(Router, DrawsNoiseFromItsGeneratorAlone) {
+  const nn::Router router = noisy_router(8.0);
+  const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
+  torch::manual_seed(1);
+  const nn::RouterOutput a = router->forward(x, nn::make_generator(5));
+  torch::manual_seed(2);
+  const nn::RouterOutput b = router->forward(x, nn::make_generator(5));
+  const nn::RouterOutput c = router->forward(x, nn::make_generator(6));
+  EXPECT_TRUE(torch::equal(a.logits_TE, router->logits(x)));
+  EXPECT_TRUE(torch::equal(a.noisy_logits_TE, b.noisy_logits_TE));
+  EXPECT_FALSE(torch::equal(a.noisy_logits_TE, c.noisy_logits_TE));
+  EXPECT_NEAR((a.noisy_logits_TE - a.logits_TE).std().item<double>(), 2.0, 0.3);  // 8 / E
+  expect_same_routing(a.routing, route_token_choice(a.noisy_logits_TE, TokenChoiceOptions{.k = 2}));
+}
+
+TEST(Router, IsDeterministicWithoutGeneratorOrNoise) {
+  const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
+  for (const double scale : {0.0, 8.0}) {
+    const nn::Router router = noisy_router(scale);
+    const at::Generator random = scale > 0 ? at::Generator() : nn::make_generator(3);
+    const nn::RouterOutput out = router->forward(x, random);
+    EXPECT_TRUE(out.noisy_logits_TE.is_same(out.logits_TE));
+    expect_same_routing(out.routing, route_token_choice(out.logits_TE, TokenChoiceOptions{.k = 2}));
+  }
+}
+
+TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
+  EXPECT_EQ(nn::rows_per_token(TokenChoiceOptions{.k = 3, .capacity_factor = 0.1}, 10, 8), 3.0);
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5}, 10, 8), 4.0);
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 20}, 40, 8), 2.0);
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 90}, 40, 8), 1.0);
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 2.0}, 32, 8), 2.0);
+  EXPECT_EQ(nn::choices_of_token(TokenChoiceOptions{.k = 3}), 3);
+  EXPECT_EQ(nn::choices_of_token(ExpertChoiceOptions{.rows = 3}), 0);
+}
+
+TEST(RoutingRule, KnowsWhetherTokensCompete) {
+  EXPECT_FALSE(nn::couples_tokens(TokenChoiceOptions{}));
+  EXPECT_TRUE(nn::couples_tokens(TokenChoiceOptions{.capacity_factor = 1.0}));
+  EXPECT_TRUE(nn::couples_tokens(ExpertChoiceOptions{.rows = 1}));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -184,8 +184,17 @@ TEST(IndexChecks, ExpertsRefuseTensorsOfAnotherDevice) {
   EXPECT_THROW(routed_mlp(torch::ones({6, 2}), bad, weights(4), Activation::relu), Error);
 }
 
-TEST(IndexChecks, RoutedMlpRefusesARoutingWhoseHalvesDoNotFit) {
-  // Several times the rows that its buffer holds.
+TEST(IndexChecks, RoutedMlpRefusesHalvesThatDiffer) {
+  Routing bad = good_routing();
+  const ExpertWeights weights{torch::ones({3, 2, 1}), torch::ones({3, 1}), torch::ones({3, 1, 2}),
+                              torch::ones({3, 2})};
+  const at::Tensor x = torch::ones({6, 2});
+  EXPECT_NO_THROW(routed_mlp(x, bad, weights, Activation::relu));
+  bad.token_offsets = with(bad.token_offsets, 6, 11);
+  EXPECT_THROW(routed_mlp(x, bad, weights, Activation::relu), Error);
+}
+
+TEST(IndexChecks, RoutedMlpRefusesHalvesThatDifferByMoreThanItsBufferHolds) {
   const int64_t tokens = 4000, width = 2000;
   const ExpertWeights weights{torch::ones({1, width, 1}), torch::ones({1, 1}),
                               torch::ones({1, 1, width}), torch::ones({1, width})};

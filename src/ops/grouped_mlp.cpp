@@ -28,8 +28,8 @@ using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Te
                                           const Tensor&, const Tensor&, const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` is what the activation sees, kept for the backward pass only: without `keep_hidden` it
-  // is empty.
+  // `hidden` is what the activation sees, kept for the backward pass: without `keep_hidden` it is
+  // empty, unless a gradient is wanted.
   m.def(
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
       "int activation, bool keep_hidden) -> (Tensor y, Tensor hidden)");
@@ -73,7 +73,11 @@ void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, 
   check_shape(kOp, "b1", b1, {experts, hidden});
   check_shape(kOp, "w2", w2, {experts, hidden, width});
   check_shape(kOp, "b2", b2, {experts, width});
-  for (const Tensor* weight : {&w1, &b1, &w2, &b2}) check_same_dtype(kOp, "weights", *weight, rows);
+  for (const Tensor* weight : {&w1, &b1, &w2, &b2}) {
+    check_same_dtype(kOp, "weights", *weight, rows);
+    check_same_device(kOp, "weights", *weight, rows);
+  }
+  check_same_device(kOp, "offsets", offsets, rows);
   if (activation < 0 || activation >= static_cast<int64_t>(kActivationNames.size())) {
     fail("grouped_mlp: activation {} is unknown; choose 0 to {} ({})", activation,
          kActivationNames.size() - 1, fmt::join(kActivationNames, ", "));
@@ -98,6 +102,9 @@ void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Te
   check_same_dtype(kOp, "grad", grad, rows);
   check_shape(kOp, "hidden", hidden, {rows.size(0), w1.size(2)});
   check_same_dtype(kOp, "hidden", hidden, rows);
+  for (const Tensor* tensor : {&grad, &hidden}) {
+    check_same_device(kOp, "every argument", *tensor, rows);
+  }
 }
 
 namespace {
@@ -144,9 +151,19 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
   }
 };
 
+bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
+  return at::GradMode::is_enabled() &&
+         (rows.requires_grad() || weights.w1.requires_grad() || weights.b1.requires_grad() ||
+          weights.w2.requires_grad() || weights.b2.requires_grad());
+}
+
 ForwardTensors forward_autograd(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                                 const Tensor& b1, const Tensor& w2, const Tensor& b2,
                                 int64_t activation, bool keep_hidden) {
+  if (!needs_gradient(rows, {w1, b1, w2, b2})) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return call_forward(rows, offsets, w1, b1, w2, b2, activation, keep_hidden);
+  }
   const auto out = GroupedMlp::apply(rows, offsets, w1, b1, w2, b2, activation);
   return {out[0], out[1]};
 }
@@ -157,12 +174,6 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("grouped_mlp", forward_autograd);
-}
-
-bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
-  return at::GradMode::is_enabled() &&
-         (rows.requires_grad() || weights.w1.requires_grad() || weights.b1.requires_grad() ||
-          weights.w2.requires_grad() || weights.b2.requires_grad());
 }
 
 }  // namespace
@@ -178,14 +189,9 @@ Activation activation_from_name(std::string_view name) {
 
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
                        const ExpertWeights& weights, Activation activation) {
-  const auto code = static_cast<int64_t>(activation);
-  if (ops::needs_gradient(rows_Ad, weights)) {
-    return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
-                                         weights.b2, code, true));
-  }
-  const at::AutoDispatchBelowADInplaceOrView guard;
   return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
-                                       weights.b2, code, false));
+                                       weights.b2, static_cast<int64_t>(activation),
+                                       /*keep_hidden=*/false));
 }
 
 }  // namespace moesaic

@@ -3,29 +3,34 @@
 #include <gtest/gtest.h>
 
 #include "integration/program.h"
+#include "integration/readme.h"
 
 namespace moesaic::testing {
 namespace {
 
 class Consumer : public ProgramTest {};
 
-TEST_F(Consumer, FindsTheInstalledLibraryAndTrainsALayer) {
+TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheReadmesExamples) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "a program built without sanitizers cannot load a library that has them";
 #endif
   const std::string prefix = text_path("installed");
   const auto installed = run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix});
   ASSERT_EQ(installed.exit_code, 0) << installed.err;
-  const std::string source = std::string(MOESAIC_TEST_SOURCE_DIR) + "/tests/consumer";
-  const auto configured =
-      run_command({"cmake", "-S", source, "-B", text_path("build"), "-G", "Ninja",
-                   "-DCMAKE_BUILD_TYPE=Debug", "-Dmoesaic_DIR=" + prefix + "/lib/cmake/moesaic"});
+  const auto configured = run_command(
+      {"cmake", "-S", source_path("tests/consumer"), "-B", text_path("build"), "-G", "Ninja",
+       "-DCMAKE_BUILD_TYPE=Debug", "-Dmoesaic_DIR=" + prefix + "/lib/cmake/moesaic"});
   ASSERT_EQ(configured.exit_code, 0) << configured.out << configured.err;
   const auto built = run_command({"cmake", "--build", text_path("build")});
   ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
   const auto result = run_command({text_path("build") + "/consumer"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("rows computed after pruning"), std::string::npos) << result.out;
+  expect_quoted("tests/consumer/consumer.cpp", "cpp", "#include");
+  const auto operators = run_command({text_path("build") + "/operators"});
+  EXPECT_EQ(operators.exit_code, 0) << operators.err;
+  expect_quoted("tests/consumer/operators.cpp", "cpp", "#include");
+  expect_shown(operators.out);
 }
 
 TEST_F(Consumer, TheInstalledProgramFindsItsRecipes) {

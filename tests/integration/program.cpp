@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -62,6 +63,7 @@ nlohmann::json ProgramResult::json() const {
 
 ProgramResult run_command(const std::vector<std::string>& command, const ProgramOptions& options) {
   const fs::path folder = new_folder();
+  std::fflush(nullptr);  // or the child prints once more what is still in the buffers
   const pid_t child = fork();
   if (child == 0) become(command, options, folder / "out", folder / "err");
   std::thread interrupter;

@@ -9,6 +9,7 @@
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/route.h"
+#include "moesaic/ops/routed_mlp.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -77,16 +78,21 @@ TEST(IndexChecks, DispatchAndCombineRefuseWrongShapesAndTypes) {
   }
 }
 
-TEST(IndexChecks, StridedIndicesGiveTheSame) {
-  const Routing good = good_routing();
-  const auto strided = [](const at::Tensor& index) {
+/// The same indices, among others that no kernel may follow.
+Routing strided(const Routing& routing) {
+  const auto apart = [](const at::Tensor& index) {
     return torch::stack({index, torch::full_like(index, 1 << 30)}, 1).select(1, 0);
   };
-  Routing same = good;
-  same.offsets = strided(good.offsets);
-  same.token = strided(good.token);
-  same.token_offsets = strided(good.token_offsets);
-  same.token_row = strided(good.token_row);
+  Routing same = routing;
+  same.offsets = apart(routing.offsets);
+  same.token = apart(routing.token);
+  same.token_offsets = apart(routing.token_offsets);
+  same.token_row = apart(routing.token_row);
+  return same;
+}
+
+TEST(IndexChecks, StridedIndicesGiveTheSame) {
+  const Routing good = good_routing(), same = strided(good);
   at::Tensor x = randn({6, 2}, 3, torch::kFloat).set_requires_grad(true);
   at::Tensor y = x.detach().clone().set_requires_grad(true);
   const at::Tensor wanted = combine(dispatch(x, good), good);
@@ -95,6 +101,29 @@ TEST(IndexChecks, StridedIndicesGiveTheSame) {
   wanted.square().sum().backward();
   found.square().sum().backward();
   EXPECT_TRUE(torch::equal(x.grad(), y.grad()));
+}
+
+TEST(IndexChecks, StridedIndicesGiveTheSameInExperts) {
+  const Routing good = good_routing(), same = strided(good);
+  const auto run = [](const Routing& routing, const char* way) {
+    ExpertWeights weights{randn({3, 2, 4}, 4), randn({3, 4}, 5), randn({3, 4, 2}, 6),
+                          randn({3, 2}, 7)};
+    weights.w1.set_requires_grad(way == std::string("gradient"));
+    const at::Tensor x = randn({6, 2}, 8);
+    if (way == std::string("fused")) {
+      Routing wide = routing;
+      wide.gate = routing.gate.to(torch::kDouble);
+      return routed_mlp(x, wide, weights, Activation::gelu);
+    }
+    const at::Tensor y =
+        grouped_mlp(dispatch(x, routing), routing.offsets, weights, Activation::gelu);
+    if (!weights.w1.requires_grad()) return y;
+    y.square().sum().backward();
+    return weights.w1.grad();
+  };
+  for (const char* way : {"grouped", "gradient", "fused"}) {
+    EXPECT_TRUE(torch::equal(run(good, way), run(same, way))) << way;
+  }
 }
 
 TEST(IndexChecks, GradientsRefuseIndicesOutOfRange) {
@@ -133,6 +162,58 @@ TEST(IndexChecks, GroupedMlpRefusesOffsetsOutOfRange) {
   EXPECT_THROW(run({0, 7, 5}), Error);
   EXPECT_THROW(run({-1, 2, 5}), Error);
   EXPECT_THROW(run({1, 2, 5}), Error);
+}
+
+TEST(IndexChecks, ExpertsRefuseTensorsOfAnotherDevice) {
+  const Routing good = good_routing();
+  const at::Tensor rows = torch::ones({12, 2});
+  const auto weights = [](int64_t elsewhere) {
+    std::vector<at::Tensor> all = {torch::ones({3, 2, 4}), torch::ones({3, 4}),
+                                   torch::ones({3, 4, 2}), torch::ones({3, 2})};
+    if (elsewhere < 4) all[elsewhere] = all[elsewhere].to(torch::kMeta);
+    return ExpertWeights{all[0], all[1], all[2], all[3]};
+  };
+  EXPECT_NO_THROW(grouped_mlp(rows, good.offsets, weights(4), Activation::relu));
+  for (const int64_t which : {0, 1, 2, 3}) {
+    EXPECT_THROW(grouped_mlp(rows, good.offsets, weights(which), Activation::relu), Error);
+  }
+  EXPECT_THROW(grouped_mlp(rows, good.offsets.to(torch::kMeta), weights(4), Activation::relu),
+               Error);
+  Routing bad = good;
+  bad.gate = good.gate.to(torch::kMeta);
+  EXPECT_THROW(routed_mlp(torch::ones({6, 2}), bad, weights(4), Activation::relu), Error);
+}
+
+TEST(IndexChecks, RoutedMlpRefusesHalvesThatDiffer) {
+  Routing bad = good_routing();
+  const ExpertWeights weights{torch::ones({3, 2, 1}), torch::ones({3, 1}), torch::ones({3, 1, 2}),
+                              torch::ones({3, 2})};
+  const at::Tensor x = torch::ones({6, 2});
+  EXPECT_NO_THROW(routed_mlp(x, bad, weights, Activation::relu));
+  bad.token_offsets = with(bad.token_offsets, 6, 11);
+  EXPECT_THROW(routed_mlp(x, bad, weights, Activation::relu), Error);
+}
+
+TEST(IndexChecks, RoutedMlpRefusesHalvesThatDifferByMoreThanItsBufferHolds) {
+  const int64_t tokens = 4000, width = 2000;
+  const ExpertWeights weights{torch::ones({1, width, 1}), torch::ones({1, 1}),
+                              torch::ones({1, 1, width}), torch::ones({1, width})};
+  const at::Tensor x = torch::ones({tokens, width});
+  const auto run = [&](const Routing& routing) {
+    return routed_mlp(x, routing, weights, Activation::relu);
+  };
+  const Routing good = route_token_choice(torch::zeros({tokens, 1}), {.k = 1});
+  EXPECT_NO_THROW(run(good));
+  Routing bad = good;
+  bad.token_offsets = torch::zeros_like(good.token_offsets);
+  EXPECT_THROW(run(bad), Error);
+  bad = good;
+  bad.token_offsets = with(torch::zeros_like(good.token_offsets), tokens, tokens);
+  bad.token = torch::full_like(good.token, tokens - 1);
+  EXPECT_THROW(run(bad), Error);
+  bad = good;
+  bad.token = good.token.flip(0);
+  EXPECT_THROW(run(bad), Error);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/route.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -244,6 +246,38 @@ TEST(RouteTokenChoice, MaskedExpertsAreTakenLastWithGateZero) {
   EXPECT_EQ(masked.size(0), 10);
   EXPECT_EQ(masked.abs().sum().item<double>(), 0.0);
   EXPECT_THROW(route_token_choice(logits, {.k = 3, .gate = Gate::logit}), Error);
+}
+
+TEST(RouteTokenChoice, MaskedExpertsGetNoGradient) {
+  for (const auto type : {torch::kFloat, torch::kDouble}) {
+    for (const Gate gate : {Gate::softmax_selected, Gate::softmax_all}) {
+      at::Tensor logits = randn({10, 4}, 9, type);
+      logits.select(1, 1).fill_(-kInfinity);
+      logits.select(1, 2).fill_(-kInfinity);
+      logits.set_requires_grad(true);
+      route_token_choice(logits, {.k = 3, .gate = gate}).gate.square().sum().backward();
+      EXPECT_TRUE(logits.grad().isfinite().all().item<bool>());
+      EXPECT_EQ(logits.grad().slice(1, 1, 3).abs().sum().item<double>(), 0.0);
+      EXPECT_GT(logits.grad().select(1, 0).abs().min().item<double>(), 0.0);
+    }
+  }
+}
+
+TEST(RouteTokenChoice, NamesTheFirstTokenWithBadLogits) {
+  const int64_t tokens = 5000;
+  for (const int64_t token : {0, 30, 31, 32, 63, 64, 2047, 2048, 4998, 4999}) {
+    for (const double value : {std::nan(""), kInfinity}) {
+      at::Tensor logits = torch::zeros({tokens, 3});
+      logits[token][1] = value;
+      logits[tokens - 1][0] = value;
+      try {
+        route_token_choice(logits, {.k = 2});
+        ADD_FAILURE() << "took " << value << " at token " << token;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token {} ", token)));
+      }
+    }
+  }
 }
 
 TEST(RouteTokenChoice, TheMetaDeviceKnowsTheShapes) {

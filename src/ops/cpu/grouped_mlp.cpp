@@ -169,11 +169,12 @@ std::tuple<Tensor, Tensor> forward_bfloat16(const MlpOperands& in, const Tensor&
   return {y, at::empty({0, in.w1.size(2)}, y.options())};
 }
 
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
+std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets_in,
                                        const Tensor& w1_in, const Tensor& b1_in,
                                        const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
                                        bool keep_hidden) {
-  check_grouped_mlp(rows_in, offsets, w1_in, b1_in, w2_in, b2_in, activation);
+  check_grouped_mlp(rows_in, offsets_in, w1_in, b1_in, w2_in, b2_in, activation);
+  const Tensor offsets = offsets_in.contiguous();
   const Tensor rows = rows_in.contiguous(), w1 = packable(w1_in), w2 = packable(w2_in);
   const Tensor b1 = b1_in.contiguous(), b2 = b2_in.contiguous();
   if (rows.scalar_type() == at::kBFloat16) {
@@ -196,13 +197,15 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
         [&](const Segment& s, scalar_t* scratch) { layer.forward(s, arrays, scratch); });
   });
   y.slice(0, filled_rows(offsets)).zero_();
+  if (keep_hidden) hidden.slice(0, filled_rows(offsets)).zero_();
   return {y, hidden};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
-    const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets, const Tensor& hidden,
+    const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets_in, const Tensor& hidden,
     const Tensor& w1_in, const Tensor& w2_in, int64_t activation) {
-  check_grouped_mlp_backward(grad_in, rows_in, offsets, hidden, w1_in, w2_in, activation);
+  check_grouped_mlp_backward(grad_in, rows_in, offsets_in, hidden, w1_in, w2_in, activation);
+  const Tensor offsets = offsets_in.contiguous();
   if (rows_in.scalar_type() == at::kBFloat16) {
     auto [rows, w1, b1, w2, b2] =
         backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets, hidden.to(at::kFloat),

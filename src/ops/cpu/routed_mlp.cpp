@@ -13,6 +13,7 @@
 
 #include "../check.h"
 #include "mlp_layer_bfloat16.h"
+#include "moesaic/base/error.h"
 #include "rows.h"
 
 namespace moesaic::ops {
@@ -41,7 +42,8 @@ class Lots {
                 offsets.const_data_ptr<int32_t>() + offsets.size(0) - 1),
         place_(token.size(0)) {}
 
-  /// The next tokens whose rows are at most `limit`, one token at least; false at the end.
+  /// The next tokens whose rows are at most `limit`, one token at least; false at the end. Throws
+  /// where the two halves of the routing differ in how many rows those are.
   bool next(int64_t limit, Lot& lot) {
     lot = {lot.end, lot.end, {0}, {}};
     if (lot.begin == tokens_) return false;
@@ -56,6 +58,12 @@ class Lots {
         lot.token.push_back(token_[cursor_[e]]);
       }
       lot.offsets.push_back(static_cast<int32_t>(lot.token.size()));
+    }
+    const int64_t pulled = token_offsets_[lot.end] - first;
+    const auto found = static_cast<int64_t>(lot.token.size());
+    if (found != pulled || found > limit) {
+      fail("routed_mlp: tokens {} to {} pull {} rows, but the experts hold {} of them; {} fit",
+           lot.begin, lot.end - 1, pulled, found, limit);
     }
     return true;
   }
@@ -74,7 +82,7 @@ struct RoutedOperands {
 };
 
 struct RowIndex {
-  const Tensor &offsets, &token, &token_offsets, &token_row;
+  Tensor offsets, token, token_offsets, token_row;
 };
 
 template <class Scalar>
@@ -138,7 +146,8 @@ Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& toke
   check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2,
                    activation_code);
   const auto activation = static_cast<Activation>(activation_code);
-  const RowIndex index{offsets, token, token_offsets, token_row};
+  const RowIndex index{offsets.contiguous(), token.contiguous(), token_offsets.contiguous(),
+                       token_row.contiguous()};
   const auto sums = x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
   const RoutedOperands in{x.contiguous(), gate.to(sums).contiguous(),
                           packable(w1),   b1.contiguous(),

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators from stock Python: loaded, differentiated, checked by PyTorch's own checks.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/version.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "integration/program.h"
+#include "integration/readme.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// MOESAIC_VENV's Python or python3, whichever has the PyTorch of this build; empty if none.
+std::string python_of_this_torch() {
+  const char* venv = std::getenv("MOESAIC_VENV");
+  for (const std::string& python :
+       {(fs::path(venv == nullptr ? "" : venv) / "bin/python").string(), std::string("python3")}) {
+    const auto version = run_command({python, "-c", "import torch; print(torch.__version__)"});
+    const std::string number = version.out.substr(0, version.out.find_first_of("+\n"));
+    if (version.exit_code == 0 && number == TORCH_VERSION) return python;
+  }
+  return "";
+}
+
+class PythonOperators : public ProgramTest {
+ protected:
+  void SetUp() override {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "a program built without sanitizers cannot load a library that has them";
+#endif
+    static const std::string found = python_of_this_torch();
+    if (found.empty()) GTEST_SKIP() << "needs a Python with PyTorch " << TORCH_VERSION;
+    python_ = found;
+  }
+
+  ProgramResult run_python(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {python_, "-W", "ignore"});
+    return run_command(arguments);
+  }
+
+  std::string python_;
+};
+
+const std::string kBuiltLibrary = MOESAIC_BUILD_DIR "/lib/libmoesaic.so";
+
+TEST_F(PythonOperators, LoadFromTheBuildAndFromWhereItIsInstalled) {
+  const std::string prefix = text_path("installed");
+  ASSERT_EQ(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}).exit_code,
+            0);
+  for (const std::string& library : {kBuiltLibrary, prefix + "/lib/libmoesaic.so"}) {
+    const auto result = run_python({"-c", fmt::format("import torch; torch.ops.load_library('{}'); "
+                                                      "print(torch.ops.moesaic.dispatch.default)",
+                                                      library)});
+    EXPECT_EQ(result.out, "moesaic.dispatch.default\n") << result.err;
+  }
+}
+
+TEST_F(PythonOperators, PassGradcheckAndOpcheck) {
+  const auto result = run_python({source_path("tests/python/operators_test.py"), kBuiltLibrary});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
+TEST_F(PythonOperators, TheReadmesExamplePrintsWhatItShows) {
+  fs::create_directory(path("build"));
+  fs::create_directory_symlink(MOESAIC_BUILD_DIR, path("build/release"));
+  const std::string example = source_path("tests/consumer/operators.py");
+  const auto result = run_command(
+      {"sh", "-c", fmt::format("cd '{}' && '{}' '{}'", path("").string(), python_, example)});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_quoted("tests/consumer/operators.py", "python", "import torch");
+  expect_shown(result.out);
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -65,15 +65,14 @@ nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
   return options;
 }
 
-RoutingRecord record_of(int64_t block, const nn::RouterOutput& router,
-                        const nn::MoELayerImpl& layer) {
+RoutingRecord record_of(int64_t block, const nn::MoEOutput& out, const nn::MoELayerImpl& layer) {
   const nn::MoELayerOptions& options = layer.options();
-  const bool noisy = !router.noisy_logits_TE.is_same(router.logits_TE);
+  const bool noisy = !out.noisy_logits_TE.is_same(out.logits_TE);
   return {block,
-          router.logits_TE,
-          router.noisy_logits_TE,
+          out.logits_TE,
+          out.noisy_logits_TE,
           noisy ? gaussian_noise_std(options.noise, options.experts) : 0.0,
-          router.routing,
+          out.routing,
           layer.kept(),
           nn::group_size(options.rule)};
 }
@@ -142,8 +141,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
     auto result = encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
-    out.routings.push_back(
-        record_of(static_cast<int64_t>(block), result.moe->router, *encoder->moe));
+    out.routings.push_back(record_of(static_cast<int64_t>(block), *result.moe, *encoder->moe));
   }
   x_BTd = norm->forward(x_BTd);
   out.pre_logits = cls.defined() ? x_BTd.select(1, 0) : x_BTd.mean(1);

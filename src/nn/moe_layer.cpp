@@ -28,7 +28,8 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
 
 MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   const RouterOutput routed = router->forward(x_Td, random);
-  return {experts->forward(x_Td, routed.routing), routed};
+  return {experts->forward(x_Td, routed.routing), routed.logits_TE, routed.noisy_logits_TE,
+          routed.routing};
 }
 
 std::vector<int64_t> MoELayerImpl::kept() const {

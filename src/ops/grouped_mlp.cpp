@@ -32,7 +32,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   // empty, unless a gradient is wanted.
   m.def(
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
-      "int activation, bool keep_hidden) -> (Tensor y, Tensor hidden)");
+      "int activation=1, bool keep_hidden=False) -> (Tensor y, Tensor hidden)");
   m.def(
       "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
       "Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

@@ -27,9 +27,10 @@ using RouteBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, 
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
-      "route_token_choice(Tensor logits, int k, int gate, float capacity_factor, int group_size, "
-      "int[] kept, bool batch_priority, bool reroute, int capacity_rounding=0, "
-      "int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, Tensor gate, "
+      "route_token_choice(Tensor logits, int k, int gate=1, float capacity_factor=0., "
+      "int group_size=0, int[] kept=[], bool batch_priority=False, bool reroute=False, "
+      "int capacity_rounding=0, int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, "
+      "Tensor gate, "
       "Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
   m.def(
       "route_token_choice_backward(Tensor grad_gate, Tensor logits, Tensor choice, "

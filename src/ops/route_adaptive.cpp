@@ -20,7 +20,7 @@ using AdaptiveSignature = AdaptiveTensors(const at::Tensor&, double, at::IntArra
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
-      "route_adaptive(Tensor logits, float threshold, int[] kept) -> (Tensor offsets, "
+      "route_adaptive(Tensor logits, float threshold=0., int[] kept=[]) -> (Tensor offsets, "
       "Tensor token, Tensor gate, Tensor token_offsets, Tensor token_row)");
 }
 

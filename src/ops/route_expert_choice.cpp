@@ -28,8 +28,8 @@ using ExpertChoiceBackwardSignature = at::Tensor(const at::Tensor&, const at::Te
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
-      "route_expert_choice(Tensor logits, int rows, float capacity_factor, int group_size, "
-      "int gate, int[] kept, bool reroute=False, int capacity_rounding=0, "
+      "route_expert_choice(Tensor logits, int rows=0, float capacity_factor=0., int group_size=0, "
+      "int gate=0, int[] kept=[], bool reroute=False, int capacity_rounding=0, "
       "int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, Tensor gate, "
       "Tensor token_offsets, Tensor token_row)");
   m.def(

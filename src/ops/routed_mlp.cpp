@@ -22,7 +22,7 @@ using Signature = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tens
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "routed_mlp(Tensor x, Tensor offsets, Tensor token, Tensor gate, Tensor token_offsets, "
-      "Tensor token_row, Tensor w1, Tensor b1, Tensor w2, Tensor b2, int activation) -> Tensor");
+      "Tensor token_row, Tensor w1, Tensor b1, Tensor w2, Tensor b2, int activation=1) -> Tensor");
 }
 
 Tensor call_routed_mlp(const Tensor& x, const Routing& routing, const ExpertWeights& weights,

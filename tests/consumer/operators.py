@@ -12,10 +12,9 @@ router = torch.randn(width, experts, requires_grad=True)
 weights = (torch.randn(experts, width, hidden), torch.zeros(experts, hidden),
            torch.randn(experts, hidden, width), torch.zeros(experts, width))
 
-offsets, token, gate, token_offsets, token_row, *_ = ops.route_token_choice(
-    x @ router, k=2, gate=1, capacity_factor=1.0, group_size=0, kept=[], batch_priority=False, reroute=False)
+offsets, token, gate, token_offsets, token_row, *_ = ops.route_token_choice(x @ router, k=2, capacity_factor=1.0)
 rows = ops.dispatch(x, offsets, token, token_offsets, token_row)
-rows, _ = ops.grouped_mlp(rows, offsets, *weights, activation=2, keep_hidden=False)
+rows, _ = ops.grouped_mlp(rows, offsets, *weights, activation=2)
 y = ops.combine(rows, gate, token_offsets, token_row)  # [tokens, width]
 
 y.square().mean().backward()  # through the gates into the router

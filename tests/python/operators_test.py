@@ -213,7 +213,8 @@ def backward_samples(dtype):
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
     yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, w2, TANH)
     _, token, gate, _, _ = expert_choice(logits)
-    yield OPS.route_expert_choice_backward, (gate, logits, token, gate, 3, 0.0, 0, EXPERT_SOFTMAX_SELECTED, [])
+    yield OPS.route_expert_choice_backward, (gate, logits, token, gate, 3, 0.0, 0, EXPERT_SOFTMAX_SELECTED, [],
+                                             False, 0, 4)
 
 
 def check(operator, arguments):

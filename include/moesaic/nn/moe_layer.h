@@ -23,8 +23,10 @@ struct MoELayerOptions {
 /// What a layer computed: its output and everything that losses, statistics and pruning want to
 /// know.
 struct MoEOutput {
-  at::Tensor y_Td;  ///< [T, d]
-  RouterOutput router;
+  at::Tensor y_Td;             ///< [T, d]
+  at::Tensor logits_TE;        ///< [T, E], without noise
+  at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
+  Routing routing;
 };
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.

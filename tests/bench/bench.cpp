@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+
+#include "moesaic/base/memory.h"
 
 namespace moesaic::bench {
 namespace {
@@ -44,6 +47,13 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
     spent += a.back() * ours_repeats + b.back() * peer_repeats;
   }
   return {median(a), median(b)};
+}
+
+void touch_memory() {
+  constexpr size_t kMost = size_t{2} << 30, kPage = 4096;
+  const size_t bytes = std::min(kMost, static_cast<size_t>(memory_limit() / 8));
+  const auto memory = std::make_unique_for_overwrite<char[]>(bytes);
+  for (size_t at = 0; at < bytes; at += kPage) static_cast<volatile char*>(memory.get())[at] = 1;
 }
 
 const std::vector<Benchmark>& benchmarks() {

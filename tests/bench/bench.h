@@ -28,6 +28,10 @@ struct Times {
 };
 Times alternate(const std::function<void()>& ours, const std::function<void()>& peer);
 
+/// Writes to more memory than a benchmark uses, once. A virtual machine gets memory from its host at
+/// the first touch, which takes longer than training steps do.
+void touch_memory();
+
 using Report = std::function<void(const Row&)>;  // is called as soon as a row is known
 
 struct Benchmark {

@@ -236,6 +236,7 @@ void bench_memory(const Report& report) {
 }  // namespace
 
 void bench_operators(const Report& report) {
+  touch_memory();
   bench_routing(report);
   bench_layers(report);
   bench_dense(report);

@@ -48,7 +48,12 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
 
 const std::vector<Benchmark>& benchmarks() {
   static const std::vector<Benchmark> all = {
-      {"operators", "routing, dispatch, experts and combine against plain ATen", bench_operators},
+      {"operators", "routing, dispatch, experts and combine against plain ATen",
+       [](const Report& report) {
+         bench_operators(report);
+         bench_operators_gpu(report);
+       },
+       operators_left_out},
   };
   return all;
 }

@@ -78,8 +78,17 @@ void write_figures(const BenchOptions& options, const nlohmann::ordered_json& ro
   write_atomic(options.file, figures.dump(2) + "\n");
 }
 
+/// Before minutes are spent on figures that then have no place.
+void check_folder(const std::string& file) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
+  }
+}
+
 void run(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
+  if (!options.file.empty()) check_folder(options.file);
   auto rows = nlohmann::ordered_json::array();
   std::ostream& lines = options.json ? std::cerr : std::cout;
   lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours", "peer",

@@ -37,21 +37,20 @@ Times short_times(const std::function<void()>& ours, const std::function<void()>
   return {times.ours / kQueued, times.peer / kQueued};
 }
 
-Tensor as_gpu(const Tensor& tensor) {
-  return tensor.to(at::kCUDA, at::kBFloat16);
+at::TensorOptions gpu_options() {
+  return at::device(at::kCUDA).dtype(at::kBFloat16);
 }
 EagerLayer gpu_layer(int64_t experts, int64_t k, bool learns = false) {
   at::manual_seed(1);
-  EagerLayer layer = make_layer(kWidth, kHidden, experts, k);
-  for (Tensor& tensor : {std::ref(layer.router), std::ref(layer.w1), std::ref(layer.b1),
-                         std::ref(layer.w2), std::ref(layer.b2)}) {
-    tensor = as_gpu(tensor).requires_grad_(learns);
-  }
-  return layer;
+  const auto draw = [&](at::IntArrayRef shape, double scale) {
+    return (at::randn(shape, gpu_options()) * scale).requires_grad_(learns);
+  };
+  return {draw({kWidth, experts}, 0.05), draw({experts, kWidth, kHidden}, 0.03),
+          draw({experts, kHidden}, 0.1), draw({experts, kHidden, kWidth}, 0.03),
+          draw({experts, kWidth}, 0.1),  k};
 }
 Tensor gpu_tokens(int64_t tokens, bool learns = false) {
-  return at::randn({tokens, kWidth}, at::device(at::kCUDA).dtype(at::kBFloat16))
-      .requires_grad_(learns);
+  return at::randn({tokens, kWidth}, gpu_options()).requires_grad_(learns);
 }
 
 Tensor route_and_compute(const EagerLayer& layer, const Tensor& x_Td,

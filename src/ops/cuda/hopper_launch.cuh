@@ -2,6 +2,8 @@
 // Starts a product of hopper.cuh; each kind is compiled in a file of its own.
 #pragma once
 
+#include <type_traits>
+
 #include "hopper.cuh"
 #include "hopper_product.h"
 #include "tensor_map.h"
@@ -30,7 +32,7 @@ bool launch_product(const Product& product, const BFloat16* a, const BFloat16* b
   return true;
 }
 
-/// Calls body(TileShare<...>::how) with the sharing that wastes fewer columns, else the one that
+/// Calls body(integral_constant) with the sharing that wastes fewer columns, else with the one that
 /// reads less.
 template <class Body>
 bool with_sharing(int64_t columns, const Body& body) {

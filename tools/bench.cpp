@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,7 +13,10 @@
 
 #include "bench/bench.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/process.h"
+#include "moesaic/base/resources.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -41,28 +48,73 @@ const bench::Benchmark& find(const std::string& name) {
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
 
-void run(const std::string& name, bool json) {
-  const bench::Benchmark& benchmark = find(name);
+/// The commit of the sources, with "-dirty" behind it where they differ from it.
+std::string commit() {
+  const std::string command = fmt::format("git -C {} describe --always --dirty 2>/dev/null",
+                                          shell_quoted(resource_root().string()));
+  std::string found;
+  if (FILE* const pipe = ::popen(command.c_str(), "r")) {
+    char buffer[128];
+    while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) found += buffer;
+    ::pclose(pipe);
+  }
+  found.erase(found.find_last_not_of(" \n") + 1);
+  return found.empty() ? "unknown" : found;
+}
+
+struct BenchOptions {
+  std::string name, file;
+  bool json = false;
+};
+
+void write_figures(const BenchOptions& options, const nlohmann::ordered_json& rows) {
+  const nlohmann::ordered_json figures = {
+      {"benchmark", options.name},
+      {"chip", bench::chip()},
+      {"commit", commit()},
+      {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::chrono::system_clock::to_time_t(
+                                              std::chrono::system_clock::now())))},
+      {"rows", rows}};
+  write_atomic(options.file, figures.dump(2) + "\n");
+}
+
+/// Before minutes are spent on figures that then have no place.
+void check_folder(const std::string& file) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
+  }
+}
+
+void run(const BenchOptions& options) {
+  const bench::Benchmark& benchmark = find(options.name);
+  if (!options.file.empty()) check_folder(options.file);
   auto rows = nlohmann::ordered_json::array();
-  std::ostream& lines = json ? std::cerr : std::cout;
+  std::ostream& lines = options.json ? std::cerr : std::cout;
   lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours", "peer",
                        "ratio", "goal", "what is compared");
   benchmark.run([&](const bench::Row& row) {
     lines << to_text(row) << std::flush;
     rows.push_back(to_json(row));
   });
-  if (json) std::cout << nlohmann::ordered_json{{"rows", rows}}.dump(2) << '\n';
+  if (const std::string left_out = benchmark.left_out(); !left_out.empty()) {
+    lines << left_out << '\n';
+  }
+  if (!options.file.empty()) write_figures(options, rows);
+  if (options.json) std::cout << nlohmann::ordered_json{{"rows", rows}}.dump(2) << '\n';
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, int&) {
   auto* verb = app.add_subcommand("bench", "Time this software against others' way to do the same");
-  auto name = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
-  verb->add_option("NAME", *name, "operators")->required();
-  verb->add_flag("--json", *json, "print one JSON document; lines go to standard error");
-  verb->callback([name, json] { run(*name, *json); });
+  auto options = std::make_shared<BenchOptions>();
+  verb->add_option("NAME", options->name, "operators")->required();
+  verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");
+  verb->add_option("--write", options->file,
+                   "write the figures with chip, commit and date, as in tests/bench/results/")
+      ->type_name("FILE");
+  verb->callback([options] { run(*options); });
 }
 
 }  // namespace moesaic::tools

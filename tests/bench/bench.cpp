@@ -58,7 +58,12 @@ void touch_memory() {
 
 const std::vector<Benchmark>& benchmarks() {
   static const std::vector<Benchmark> all = {
-      {"operators", "routing, dispatch, experts and combine against plain ATen", bench_operators},
+      {"operators", "routing, dispatch, experts and combine against plain ATen",
+       [](const Report& report) {
+         bench_operators(report);
+         bench_operators_gpu(report);
+       },
+       operators_left_out},
   };
   return all;
 }

@@ -14,7 +14,7 @@ struct Row {
   std::string name;  ///< "cpu/routing"
   double ours = 0;
   double peer = 0;
-  std::string unit;                ///< of ours and peer: "ms" or "MB"
+  std::string unit;                ///< of ours and peer: "ms", "MB", "GB/s"
   double ratio = 0;                ///< peer / ours, unless `meaning` says otherwise
   std::optional<double> at_least;  ///< the goal for `ratio`
   std::optional<double> at_most;
@@ -37,6 +37,7 @@ using Report = std::function<void(const Row&)>;  // is called as soon as a row i
 struct Benchmark {
   std::string name, description;
   std::function<void(const Report&)> run;
+  std::function<std::string()> left_out;  ///< a line on what this machine cannot time, or ""
 };
 
 /// All there are, by name.
@@ -44,5 +45,11 @@ const std::vector<Benchmark>& benchmarks();
 
 /// Routing, dispatch, experts and combine against plain ATen.
 void bench_operators(const Report& report);
+/// The same on a GPU; nothing without one.
+void bench_operators_gpu(const Report& report);
+std::string operators_left_out();
+
+/// What was timed: the GPU where there is one, else the processor.
+std::string chip();
 
 }  // namespace moesaic::bench

@@ -83,6 +83,9 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
   expect_one_line_error(run_program({"trane"}), 2, "unknown verb 'trane'; choose one of train");
   expect_one_line_error(run_program({"traim", "x"}), 2, "did you mean 'train'?");
   expect_one_line_error(run_program({"data", "verfy", "x"}), 2, "did you mean 'verify'?");
+  expect_one_line_error(run_program({"bench", "operatros"}), 2, "did you mean 'operators'?");
+  expect_one_line_error(run_program({"bench", "operators", "--write", "/no/such/folder/x.json"}), 2,
+                        "there is no folder /no/such/folder");
   expect_one_line_error(run_program({"--jsn"}), 2, "unknown option '--jsn'");
   expect_one_line_error(run_program({"prune", "--kep", "4"}), 2, "did you mean '--keep'?");
   expect_one_line_error(run_program({"train", "x.json", "--dryrun"}), 2,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bfloat16 on chips with its fast path takes LibTorch's grouped product and passes of our own
 // around it; everything else our own products, which end with bias and activation themselves.
+// product_choice.h says how to take others.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,7 +14,9 @@
 
 #include "../check.h"
 #include "grouped_product.h"
+#include "hopper_product.h"
 #include "move_rows.h"
+#include "product_choice.h"
 #include "tensors.h"
 
 namespace moesaic::ops {
@@ -33,6 +36,26 @@ bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
   C10_CUDA_CHECK(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, rows.device().index()));
   return major == 9 || major == 10;
+}
+
+/// What is taken of what was asked for: where it does not serve, what does.
+ProductChoice usable_product(const Tensor& rows, const Tensor& w1, int64_t experts) {
+  const ProductChoice asked = product_choice();
+  if (asked == ProductChoice::wgmma && rows.scalar_type() == at::kBFloat16 && rows.size(0) > 0 &&
+      experts > 0 && kernels::hopper::accepts(rows.size(1)) &&
+      kernels::hopper::accepts(w1.size(2)) && kernels::hopper::available()) {
+    return ProductChoice::wgmma;
+  }
+  const bool library = asked != ProductChoice::portable && has_grouped_mm(rows, w1, experts);
+  return library ? ProductChoice::library : ProductChoice::portable;
+}
+
+void require_started(bool started) {
+  if (!started) {
+    fail(
+        "grouped_mlp: the driver cannot describe these matrices to the GPU's copy engine; set "
+        "MOESAIC_CUDA_PRODUCT=library");
+  }
 }
 
 bool aligned(const Tensor& tensor) {
@@ -77,6 +100,18 @@ void forward_own(const Step& step, const Tensor& rows, const Layers& layers, T* 
                            out<T>(y), step.stream);
 }
 
+void forward_wgmma(const Step& step, const Tensor& rows, const Layers& layers,
+                   kernels::BFloat16* hidden, const Tensor& active, const Tensor& y) {
+  using T = kernels::BFloat16;
+  namespace hopper = kernels::hopper;
+  const int64_t d = rows.size(1), m = layers.w1.size(2);
+  require_started(hopper::product_bias_activate(step.at, in<T>(rows), in<T>(layers.w1),
+                                                in<T>(layers.b1), d, m, layers.kind, hidden,
+                                                out<T>(active), step.stream));
+  require_started(hopper::product_bias(step.at, in<T>(active), in<T>(layers.w2), in<T>(layers.b2),
+                                       m, d, out<T>(y), step.stream));
+}
+
 Tensor forward_grouped_mm(const Step& step, const Tensor& rows, const Layers& layers,
                           Tensor* hidden) {
   using T = kernels::BFloat16;
@@ -104,21 +139,28 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& rows_in, const Tensor& off
   const Step step(offsets, bound, device.stream());
   Tensor hidden = at::empty({0, m}, rows.options());
   Tensor y;
-  if (has_grouped_mm(rows, w1, step.at.experts)) {
+  const ProductChoice choice = usable_product(rows, w1, step.at.experts);
+  if (choice == ProductChoice::library) {
     y = forward_grouped_mm(step, rows, layers, keep_hidden ? &hidden : nullptr);
   } else {
     y = at::empty_like(rows);
     if (keep_hidden) hidden = at::empty({bound, m}, rows.options());
     const Tensor active = at::empty({bound, m}, rows.options());
-    with_row_type(rows, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      forward_own<T>(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
-    });
+    if (choice == ProductChoice::wgmma) {
+      using T = kernels::BFloat16;
+      forward_wgmma(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
+    } else {
+      with_row_type(rows, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        forward_own<T>(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
+      });
+    }
   }
   with_row_type(rows, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    kernels::clear_rows<T>(out<T>(y), step.at.offsets + step.at.experts, bound, y.size(1),
-                           step.stream);
+    const int32_t* const filled = step.at.offsets + step.at.experts;
+    kernels::clear_rows<T>(out<T>(y), filled, bound, y.size(1), step.stream);
+    if (keep_hidden) kernels::clear_rows<T>(out<T>(hidden), filled, bound, m, step.stream);
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return {y, hidden};
@@ -149,6 +191,22 @@ void backward_own(const Step& step, const BackwardInputs& x, const Tensor& grad_
                               step.stream);
   kernels::product_of_rows<T>(step.at, in<T>(active), in<T>(x.grad), m, d, out<T>(to.w2),
                               step.stream);
+}
+
+void backward_wgmma(const Step& step, const BackwardInputs& x, const Tensor& grad_hidden,
+                    const Tensor& active, const Gradients& to) {
+  using T = kernels::BFloat16;
+  namespace hopper = kernels::hopper;
+  const int64_t d = x.width(), m = x.between();
+  require_started(hopper::product_activation_gradient(
+      step.at, in<T>(x.grad), in<T>(x.w2), in<T>(x.hidden), d, m, x.kind, out<T>(grad_hidden),
+      out<T>(active), step.stream));
+  require_started(hopper::product_transposed(step.at, in<T>(grad_hidden), in<T>(x.w1), m, d,
+                                             out<T>(to.rows), step.stream));
+  require_started(hopper::product_of_rows(step.at, in<T>(x.rows), in<T>(grad_hidden), d, m,
+                                          out<T>(to.w1), step.stream));
+  require_started(hopper::product_of_rows(step.at, in<T>(active), in<T>(x.grad), m, d,
+                                          out<T>(to.w2), step.stream));
 }
 
 /// Leaves d loss / d hidden in `grad_hidden`.
@@ -191,8 +249,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cuda(
   to.b1 = at::empty({w1.size(0), m}, w1.options());
   to.b2 = at::empty({w2.size(0), d}, w2.options());
   Tensor grad_hidden;
-  const bool grouped = has_grouped_mm(rows, w1, step.at.experts);
-  if (grouped) {
+  const ProductChoice choice = usable_product(rows, w1, step.at.experts);
+  if (choice == ProductChoice::library) {
     backward_grouped_mm(step, x, grad_hidden, to);
   } else {
     to.rows = at::empty_like(x.rows);
@@ -200,9 +258,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cuda(
     to.w2 = at::empty_like(x.w2);
     grad_hidden = at::empty_like(x.hidden);
   }
+  if (choice == ProductChoice::wgmma) {
+    backward_wgmma(step, x, grad_hidden, at::empty_like(x.hidden), to);
+  }
   with_row_type(rows, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (!grouped) backward_own<T>(step, x, grad_hidden, at::empty_like(x.hidden), to);
+    if (choice == ProductChoice::portable)
+      backward_own<T>(step, x, grad_hidden, at::empty_like(x.hidden), to);
     kernels::clear_rows<T>(out<T>(to.rows), step.at.offsets + step.at.experts, bound, d,
                            step.stream);
     bias_gradient<T>(step, grad_hidden, to.b1);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which products the grouped MLP takes on a GPU. Knows no GPU: tests run it anywhere.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace moesaic::ops {
+
+/// `library`: LibTorch's grouped product where it has a fast one, which is bfloat16 on Hopper and
+/// later. `wgmma`: our own for Hopper's tensor cores, where they serve. Everything else, and all
+/// there is to `portable`, are our own products for any chip.
+enum class ProductChoice { library, wgmma, portable };
+
+/// What the environment variable MOESAIC_CUDA_PRODUCT=library|wgmma|portable asks for; `library`
+/// without it. It is read at every call, so that one program can compare them. Throws Error (usage)
+/// for another value.
+inline ProductChoice product_choice() {
+  const char* const value = std::getenv("MOESAIC_CUDA_PRODUCT");
+  if (value == nullptr || *value == '\0') return ProductChoice::library;
+  const std::string asked = value;
+  const std::vector<std::string> names = {"library", "wgmma", "portable"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (asked == names[i]) return static_cast<ProductChoice>(i);
+  }
+  fail_usage("MOESAIC_CUDA_PRODUCT: unknown product '{}'; {}", asked, did_you_mean(asked, names));
+}
+
+}  // namespace moesaic::ops

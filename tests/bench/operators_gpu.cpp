@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators on a GPU, bfloat16, with the goals of a V-MoE B/16 layer: 768 wide, 3072 between,
+// 8 experts, top-2, 1024 images of 65 tokens. Times are the host's, from an idle GPU to an idle
+// GPU; short work is repeated in between. MOESAIC_CUDA_PRODUCT chooses our product.
+#include <ATen/ops/_addmm_activation.h>
+#include <ATen/ops/_grouped_mm.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <array>
+
+#include "bench.h"
+#include "eager_moe.h"
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
+#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/routed_mlp.h"
+
+namespace moesaic::bench {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kTokens = 66'560, kWidth = 768, kHidden = 3072;
+constexpr int kQueued = 50;  // calls between two waits, where one is short
+
+std::function<void()> until_done(const std::function<void()>& work, int calls = 1) {
+  return [=] {
+    const torch::NoGradGuard no_grad;
+    for (int i = 0; i < calls; ++i) work();
+    torch::cuda::synchronize();
+  };
+}
+Times short_times(const std::function<void()>& ours, const std::function<void()>& peer) {
+  const Times times = alternate(until_done(ours, kQueued), until_done(peer, kQueued));
+  return {times.ours / kQueued, times.peer / kQueued};
+}
+
+at::TensorOptions gpu_options() {
+  return at::device(at::kCUDA).dtype(at::kBFloat16);
+}
+EagerLayer gpu_layer(int64_t experts, int64_t k, bool learns = false) {
+  at::manual_seed(1);
+  const auto draw = [&](at::IntArrayRef shape, double scale) {
+    return (at::randn(shape, gpu_options()) * scale).requires_grad_(learns);
+  };
+  return {draw({kWidth, experts}, 0.05), draw({experts, kWidth, kHidden}, 0.03),
+          draw({experts, kHidden}, 0.1), draw({experts, kHidden, kWidth}, 0.03),
+          draw({experts, kWidth}, 0.1),  k};
+}
+Tensor gpu_tokens(int64_t tokens, bool learns = false) {
+  return at::randn({tokens, kWidth}, gpu_options()).requires_grad_(learns);
+}
+
+Tensor route_and_compute(const EagerLayer& layer, const Tensor& x_Td,
+                         const std::vector<int64_t>& kept = {}) {
+  const Tensor logits = at::mm(x_Td, layer.router).to(at::kFloat);
+  const Routing routing = route_token_choice(logits, {.k = layer.k, .kept = kept});
+  return routed_mlp(x_Td, routing, {layer.w1, layer.b1, layer.w2, layer.b2}, Activation::gelu_tanh);
+}
+
+/// As one would write it around LibTorch's grouped product: sort, gather, product, bias, GELU,
+/// product, bias, add up.
+Tensor composed_layer(const EagerLayer& layer, const Tensor& x_Td) {
+  auto [gates, chosen] =
+      at::topk(at::softmax(at::mm(x_Td, layer.router).to(at::kFloat), -1), layer.k, -1);
+  const Tensor flat = chosen.reshape(-1);
+  const auto [expert, order] = at::sort(flat, /*stable=*/true, 0, /*descending=*/false);
+  const Tensor token = at::floor_divide(order, layer.k);
+  const Tensor ends = at::one_hot(flat, layer.experts()).sum(0).cumsum(0).to(at::kInt);
+  const Tensor hidden = at::gelu(at::_grouped_mm(x_Td.index_select(0, token), layer.w1, ends) +
+                                     layer.b1.index_select(0, expert),
+                                 "tanh");
+  const Tensor out = at::_grouped_mm(hidden, layer.w2, ends) + layer.b2.index_select(0, expert);
+  const Tensor weight = gates.reshape(-1).index_select(0, order).unsqueeze(1).to(at::kBFloat16);
+  return at::zeros_like(x_Td).index_add(0, token, out * weight);
+}
+
+/// One dense MLP with bias and GELU in the product's own epilogue.
+Tensor fused_dense(const EagerLayer& layer, const Tensor& rows_Ad) {
+  const Tensor hidden = at::_addmm_activation(layer.b1[0], rows_Ad, layer.w1[0], 1, 1,
+                                              /*use_gelu=*/true);
+  return at::addmm(layer.b2[0], hidden, layer.w2[0]);
+}
+
+using GpuLayer = std::function<Tensor(const EagerLayer&, const Tensor&)>;
+
+std::function<void()> gpu_forward(const GpuLayer& f, const EagerLayer& layer, const Tensor& x) {
+  return until_done([=] { f(layer, x); });
+}
+std::function<void()> gpu_train(const GpuLayer& f, const EagerLayer& layer, const Tensor& x) {
+  const Tensor gradient = at::randn_like(x.detach());
+  return [=] {
+    for (const Tensor& parameter : layer.parameters()) parameter.mutable_grad() = Tensor();
+    x.mutable_grad() = Tensor();
+    f(layer, x).backward(gradient);
+    torch::cuda::synchronize();
+  };
+}
+Tensor gpu_ours(const EagerLayer& layer, const Tensor& x) {
+  return route_and_compute(layer, x);
+}
+
+Row faster(const char* name, const Times& t, double at_least, std::string meaning) {
+  return {name,     t.ours * 1e3, t.peer * 1e3,      "ms", t.peer / t.ours,
+          at_least, {},           std::move(meaning)};
+}
+Row at_most(std::string name, const Times& t, double goal, std::string meaning) {
+  return {std::move(name), t.ours * 1e3, t.peer * 1e3, "ms",
+          t.ours / t.peer, {},           goal,         meaning + "; ratio: ours / peer"};
+}
+
+void gpu_routing(const Report& report) {
+  const Tensor logits = at::randn({kTokens, 8}, at::kCUDA);
+  const TokenChoiceOptions options{.k = 2, .capacity_factor = 1.05};
+  const int64_t capacity = expert_capacity(kTokens, 2, 1.05, 8);
+  report(faster("gpu/routing",
+                short_times([=] { route_token_choice(logits, options); },
+                            [=] { eager_routing(logits, 2, capacity); }),
+                10, "softmax, topk, one-hot cumsum, sort, bincount; goal for ours: 0.015 ms"));
+  const ExpertChoiceOptions choice{.capacity_factor = 2, .gate = ExpertGate::softmax_experts};
+  const int64_t rows = expert_capacity(kTokens, 1, 2, 8);
+  report(faster("gpu/expert_choice",
+                short_times([=] { route_expert_choice(logits, choice); },
+                            [=] { at::topk(at::softmax(logits, -1).t(), rows, 1); }),
+                10, "softmax, topk of each expert; goal for ours: 0.025 ms"));
+}
+
+/// Bytes per second against a copy of as many.
+Row speed(const char* name, double bytes, const std::function<void()>& work) {
+  const Tensor from =
+      at::empty({static_cast<int64_t>(bytes) / 2}, at::device(at::kCUDA).dtype(at::kByte));
+  const Tensor to = at::empty_like(from);
+  const Times t = short_times(work, [=] { to.copy_(from); });
+  return {name,
+          bytes / t.ours / 1e9,
+          bytes / t.peer / 1e9,
+          "GB/s",
+          t.peer / t.ours,
+          0.85,
+          {},
+          "bytes read and written; peer: a copy of as many"};
+}
+
+void gpu_moves(const Report& report) {
+  const Tensor x = gpu_tokens(kTokens);
+  const Routing routing = route_token_choice(at::randn({kTokens, 8}, at::kCUDA), {.k = 2});
+  const Tensor rows = dispatch(x, routing);
+  const double bytes = static_cast<double>(rows.nbytes() + x.nbytes());
+  report(speed("gpu/dispatch", bytes, [=] { dispatch(x, routing); }));
+  report(speed("gpu/combine", bytes, [=] { combine(rows, routing); }));
+}
+
+void gpu_layers(const Report& report) {
+  const EagerLayer layer = gpu_layer(8, 2), dense = gpu_layer(1, 1);
+  const Tensor x = gpu_tokens(kTokens), rows = gpu_tokens(2 * kTokens);
+  report(at_most("gpu/layer_vs_dense",
+                 alternate(gpu_forward(gpu_ours, layer, x), gpu_forward(fused_dense, dense, rows)),
+                 1.20, "peer: one dense MLP over as many rows, bias and GELU fused"));
+  report(faster("gpu/layer_forward",
+                alternate(gpu_forward(gpu_ours, layer, x), gpu_forward(composed_layer, layer, x)),
+                1.4, "sort, index_select, _grouped_mm, bias, GELU, index_add"));
+  const EagerLayer one = gpu_layer(8, 1);
+  report(at_most("gpu/top1_vs_top2",
+                 alternate(gpu_forward(gpu_ours, one, x), gpu_forward(gpu_ours, layer, x)), 0.50,
+                 "ours: top-1, peer: our top-2"));
+}
+
+void gpu_training(const Report& report) {
+  const EagerLayer layer = gpu_layer(8, 2, true), dense = gpu_layer(1, 1, true);
+  const Tensor x = gpu_tokens(kTokens, true), rows = gpu_tokens(2 * kTokens, true);
+  report(at_most("gpu/train_vs_dense",
+                 alternate(gpu_train(gpu_ours, layer, x), gpu_train(dense_mlp, dense, rows)), 1.20,
+                 "peer: one dense MLP over as many rows"));
+  report(faster("gpu/layer_train",
+                alternate(gpu_train(gpu_ours, layer, x), gpu_train(composed_layer, layer, x)), 1.4,
+                "sort, index_select, _grouped_mm, bias, GELU, index_add"));
+}
+
+void gpu_experts(const Report& report) {
+  const Tensor x = gpu_tokens(kTokens);
+  const auto compare = [&](int64_t many, int64_t few, double goal) {
+    const EagerLayer a = gpu_layer(many, 1), b = gpu_layer(few, 1);
+    report(at_most(fmt::format("gpu/experts_{}_to_{}", few, many),
+                   alternate(gpu_forward(gpu_ours, a, x), gpu_forward(gpu_ours, b, x)), goal,
+                   fmt::format("ours: {} experts, peer: {}", many, few)));
+  };
+  compare(64, 1, 1.05);
+  compare(256, 64, 1.12);
+}
+
+/// The experts alone, one of them with half of all rows against all with as many.
+void gpu_skew(const Report& report) {
+  const EagerLayer layer = gpu_layer(8, 2);
+  const Tensor rows = gpu_tokens(2 * kTokens);
+  const auto experts = [&](const std::array<int64_t, 8>& shares) {
+    std::vector<int32_t> starts = {0};
+    for (const int64_t share : shares) {
+      starts.push_back(starts.back() + static_cast<int32_t>(share * (2 * kTokens / 112)));
+    }
+    starts.back() = static_cast<int32_t>(2 * kTokens);
+    const Tensor offsets = torch::tensor(starts, at::kInt).to(at::kCUDA);
+    return until_done([=] {
+      grouped_mlp(rows, offsets, {layer.w1, layer.b1, layer.w2, layer.b2}, Activation::gelu_tanh);
+    });
+  };
+  report(at_most(
+      "gpu/skew",
+      alternate(experts({56, 8, 8, 8, 8, 8, 8, 8}), experts({14, 14, 14, 14, 14, 14, 14, 14})),
+      1.05, "experts only; ours: one has half of the rows, peer: all have as many"));
+}
+
+void gpu_tokens_scale(const Report& report) {
+  const EagerLayer layer = gpu_layer(8, 2);
+  const Tensor few = gpu_tokens(33'280), many = gpu_tokens(590'848);
+  Times t = alternate(gpu_forward(gpu_ours, layer, many), gpu_forward(gpu_ours, layer, few));
+  t.ours *= static_cast<double>(few.size(0)) / static_cast<double>(many.size(0));
+  report(at_most("gpu/tokens_33k_to_591k", t, 1.08,
+                 "ours: time of 590848 tokens as for 33280, peer: time of these"));
+}
+
+void gpu_pruned(const Report& report) {
+  const EagerLayer whole = gpu_layer(8, 2);
+  const std::vector<int64_t> kept = {0, 2, 5, 7};
+  const Tensor index = torch::tensor(kept).to(at::kCUDA);
+  EagerLayer pruned = whole;
+  for (Tensor& tensor :
+       {std::ref(pruned.w1), std::ref(pruned.b1), std::ref(pruned.w2), std::ref(pruned.b2)}) {
+    tensor = tensor.index_select(0, index);
+  }
+  const Tensor x = gpu_tokens(kTokens);
+  const Tensor logits = at::mm(x, whole.router).to(at::kFloat);
+  const double share =
+      route_token_choice(logits, {.k = 2, .kept = kept}).offsets[4].item<double>() /
+      (2.0 * kTokens);
+  const GpuLayer kept_only = [kept](const EagerLayer& layer, const Tensor& tokens) {
+    return route_and_compute(layer, tokens, kept);
+  };
+  Times t = alternate(gpu_forward(kept_only, pruned, x), gpu_forward(gpu_ours, whole, x));
+  t.peer *= share;
+  report(at_most("gpu/pruned_half", t, 1.03,
+                 fmt::format("ours: 4 of 8 experts, peer: the whole layer's time x {:.3f}, the "
+                             "share of rows that is left",
+                             share)));
+}
+
+/// Runs whose output or gradients differ from the first in any bit.
+void gpu_equal_runs(const Report& report) {
+  constexpr int kRuns = 100;
+  const EagerLayer layer = gpu_layer(8, 2, true);
+  const Tensor x = gpu_tokens(8'320, true), gradient = gpu_tokens(8'320);
+  std::vector<Tensor> first;
+  int differing = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    for (const Tensor& parameter : layer.parameters()) parameter.mutable_grad() = Tensor();
+    x.mutable_grad() = Tensor();
+    const Tensor y = gpu_ours(layer, x);
+    y.backward(gradient);
+    std::vector<Tensor> found = {y.detach(), x.grad()};
+    for (const Tensor& parameter : layer.parameters()) found.push_back(parameter.grad());
+    if (first.empty()) first = found;
+    bool same = true;
+    for (size_t i = 0; i < found.size(); ++i) same = same && torch::equal(found[i], first[i]);
+    differing += same ? 0 : 1;
+  }
+  const auto count = static_cast<double>(differing);
+  report({"gpu/differing_runs",
+          count,
+          0,
+          "",
+          count,
+          {},
+          0,
+          fmt::format("runs of {} whose output or gradients differ in a bit", kRuns)});
+}
+
+}  // namespace
+
+std::string operators_left_out() {
+  return torch::cuda::is_available() ? "" : "gpu rows left out: no GPU";
+}
+
+void bench_operators_gpu(const Report& report) {
+  if (!torch::cuda::is_available()) return;
+  at::manual_seed(1);
+  gpu_routing(report);
+  gpu_moves(report);
+  gpu_layers(report);
+  gpu_training(report);
+  gpu_experts(report);
+  gpu_skew(report);
+  gpu_tokens_scale(report);
+  gpu_pruned(report);
+  gpu_equal_runs(report);
+}
+
+}  // namespace moesaic::bench

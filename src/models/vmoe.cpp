@@ -74,6 +74,7 @@ RoutingRecord record_of(int64_t block, const nn::MoEOutput& out, const nn::MoELa
           noisy ? gaussian_noise_std(options.noise, options.experts) : 0.0,
           out.routing,
           layer.kept(),
+          layer.is_pruned() && nn::pruned_selection(options.rule) == PrunedSelection::reroute,
           nn::group_size(options.rule)};
 }
 

@@ -43,6 +43,10 @@ int64_t group_size(const RoutingRule& rule) {
   return std::visit([](const auto& options) { return options.group_size; }, rule);
 }
 
+PrunedSelection pruned_selection(const RoutingRule& rule) {
+  return std::visit([](const auto& options) { return options.pruned; }, rule);
+}
+
 bool couples_tokens(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr || options->capacity_factor > 0.0;

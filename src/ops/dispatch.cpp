@@ -3,6 +3,7 @@
 // see cpu/dispatch.cpp.
 #include "moesaic/ops/dispatch.h"
 
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -122,6 +123,8 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("dispatch", dispatch_autograd);
+  // A second derivative throws instead of being taken for 0.
+  m.impl("dispatch_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace

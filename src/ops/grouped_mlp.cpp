@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -70,6 +71,7 @@ void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, 
   const int64_t width = rows.size(1);
   check_shape(kOp, "w1", w1, {experts, width, -1});
   const int64_t hidden = w1.size(2);
+  if (hidden < 1) fail("grouped_mlp: w1 must have a column, its shape is {}", c10::str(w1.sizes()));
   check_shape(kOp, "b1", b1, {experts, hidden});
   check_shape(kOp, "w2", w2, {experts, hidden, width});
   check_shape(kOp, "b2", b2, {experts, width});
@@ -174,6 +176,8 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("grouped_mlp", forward_autograd);
+  // A second derivative throws instead of being taken for 0.
+  m.impl("grouped_mlp_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace

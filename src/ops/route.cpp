@@ -3,6 +3,7 @@
 // and its siblings.
 #include "moesaic/ops/route.h"
 
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -178,6 +179,8 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("route_token_choice", route_autograd);
+  // A second derivative throws instead of being taken for 0.
+  m.impl("route_token_choice_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace

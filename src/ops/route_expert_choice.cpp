@@ -3,6 +3,7 @@
 // cpu/route_expert_choice.cpp and its siblings.
 #include "moesaic/ops/route_expert_choice.h"
 
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -193,6 +194,8 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("route_expert_choice", expert_choice_autograd);
+  // A second derivative throws instead of being taken for 0.
+  m.impl("route_expert_choice_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace

@@ -16,18 +16,34 @@ at::Tensor no_loss(const RoutingRecord& record) {
   return at::zeros({}, record.logits_TE.options().dtype(at::kFloat));
 }
 
+/// The record with the logits of those experts only that the router could choose.
+RoutingRecord as_router_saw(RoutingRecord record) {
+  if (!record.reroutes) return record;
+  const at::Tensor kept = torch::tensor(record.kept, record.logits_TE.device());
+  record.logits_TE = record.logits_TE.index_select(1, kept);
+  record.noisy_logits_TE = record.noisy_logits_TE.index_select(1, kept);
+  return record;
+}
+
+bool experts_choose(const RoutingRecord& record) {
+  return record.routing.choice.size(1) == 0;
+}
+
 at::Tensor importance_of(const RoutingRecord& record) {
+  if (experts_choose(record)) return no_loss(record);
   return importance_loss(record.logits_TE, record.group_size);
 }
 at::Tensor load_of(const RoutingRecord& record) {
-  if (record.noise_std == 0.0) return no_loss(record);
+  if (experts_choose(record) || record.noise_std == 0.0) return no_loss(record);
   return load_loss(record.logits_TE, record.noisy_logits_TE, record.routing.choice.size(1),
                    record.noise_std, record.group_size);
 }
 at::Tensor gshard_of(const RoutingRecord& record) {
+  if (experts_choose(record)) return no_loss(record);
   return gshard_loss(record.noisy_logits_TE, record.group_size);
 }
 at::Tensor switch_balance_of(const RoutingRecord& record) {
+  if (experts_choose(record)) return no_loss(record);
   return switch_balance_loss(record.noisy_logits_TE, record.group_size);
 }
 at::Tensor router_z_of(const RoutingRecord& record) {
@@ -50,8 +66,7 @@ at::Tensor sum_over_layers(const std::string& name, const ModelOutput& output) {
   }
   std::vector<at::Tensor> losses;
   for (const RoutingRecord& record : output.routings) {
-    const bool experts_choose = record.routing.choice.size(1) == 0;
-    losses.push_back(experts_choose ? no_loss(record) : found->second(record));
+    losses.push_back(found->second(as_router_saw(record)));
   }
   if (losses.empty()) return at::zeros({}, output.logits.options().dtype(at::kFloat));
   return at::stack(losses).sum();

@@ -10,7 +10,11 @@
 
 #include "bench.h"
 #include "eager_moe.h"
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route.h"
+#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::bench {
@@ -93,6 +97,64 @@ void bench_routing(const Report& report) {
                alternate([&] { route_token_choice(logits, options); },
                          [&] { eager_routing(logits, 2, capacity); }),
                8, "softmax, topk, one-hot cumsum, sort, bincount"));
+}
+
+Row compared(std::string name, const Times& times, std::string meaning) {
+  Row row = timed(std::move(name), times, 0, std::move(meaning));
+  row.at_least = {};
+  return row;
+}
+
+/// The other routings, on 128 images of 65 tokens.
+void bench_routings(const Report& report) {
+  at::manual_seed(1);
+  const int64_t images = 128, tokens = 65, experts = 8, rows = 16;
+  const Tensor logits = at::randn({images * tokens, experts});
+  const torch::NoGradGuard no_grad;
+  const int64_t capacity = expert_capacity(images * tokens, 2, 1.05, experts);
+  const TokenChoiceOptions priority{.k = 2, .capacity_factor = 1.05, .batch_priority = true};
+  report(compared("cpu/route_batch_priority",
+                  alternate([&] { route_token_choice(logits, priority); },
+                            [&] {
+                              const Tensor best = std::get<0>(logits.max(1));
+                              const Tensor order = best.argsort(-1, true);
+                              eager_routing(logits.index_select(0, order), 2, capacity);
+                            }),
+                  "sort by the best gate, then as routing"));
+  report(compared(
+      "cpu/route_expert_choice",
+      alternate(
+          [&] { route_expert_choice(logits, {.rows = rows, .group_size = tokens}); },
+          [&] {
+            const auto [top, chosen] = logits.view({images, tokens, experts}).topk(rows, 1);
+            at::softmax(top, 1).transpose(1, 2).reshape(-1);
+            (chosen + at::arange(images).view({-1, 1, 1}) * tokens).transpose(1, 2).reshape(-1);
+          }),
+      "topk over the tokens of an image, softmax"));
+  report(compared("cpu/route_adaptive",
+                  alternate([&] { route_adaptive(logits); },
+                            [&] {
+                              const Tensor selected = logits.t().ge(0);
+                              selected.nonzero();
+                              selected.sum(1).cumsum(0);
+                            }),
+                  "comparison, nonzero, sum, cumsum"));
+}
+
+void bench_moves(const Report& report) {
+  at::manual_seed(1);
+  const Tensor x = at::randn({8320, 768});
+  const torch::NoGradGuard no_grad;
+  const Routing routing = route_token_choice(at::randn({8320, 8}), {.k = 2});
+  const Tensor token = routing.token.to(at::kLong), rows = dispatch(x, routing);
+  report(compared("cpu/dispatch",
+                  alternate([&] { dispatch(x, routing); }, [&] { x.index_select(0, token); }),
+                  "index_select"));
+  report(compared(
+      "cpu/combine",
+      alternate([&] { combine(rows, routing); },
+                [&] { at::zeros_like(x).index_add_(0, token, rows * routing.gate.unsqueeze(1)); }),
+      "product with the gates, index_add"));
 }
 
 void bench_layers(const Report& report) {
@@ -238,6 +300,8 @@ void bench_memory(const Report& report) {
 void bench_operators(const Report& report) {
   touch_memory();
   bench_routing(report);
+  bench_routings(report);
+  bench_moves(report);
   bench_layers(report);
   bench_dense(report);
   bench_bfloat16(report);

@@ -33,6 +33,7 @@ TEST(ExpertCapacity, CountsChoices) {
   EXPECT_EQ(expert_capacity(68, 2, 1.5, 8), 28);  // ceil(25.5) = 26, raised to 28
   EXPECT_EQ(expert_capacity(520, 2, 1.05, 8), 140);
   EXPECT_THROW(expert_capacity(0, 1, 1.0, 8), Error);
+  EXPECT_THROW(expert_capacity(8, 1, CapacityRule{1.0, CapacityRounding::ceil, 0}, 8), Error);
   EXPECT_GT(expert_capacity(int64_t{1} << 40, 8, 1e300, 1), int64_t{1} << 40);
 }
 

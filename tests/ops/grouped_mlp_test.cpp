@@ -24,7 +24,7 @@ ExpertWeights random_weights(int64_t experts, int64_t width, int64_t hidden, at:
 double activate(double x, Activation activation) {
   switch (activation) {
     case Activation::relu:
-      return x > 0 ? x : 0;
+      return x < 0 ? 0 : x;
     case Activation::gelu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::gelu:
@@ -174,6 +174,48 @@ TEST(GroupedMlp, WeightsMayLieTurnedOverOrScattered) {
                                {scattered(w.w1), scattered(w.b1), scattered(w.w2), scattered(w.b2)},
                                Activation::gelu),
                    wanted));
+}
+
+TEST(GroupedMlp, Bfloat16InferenceIsCloseToFloat32) {
+  const at::Tensor offsets = index({0, 20, 20, 50});
+  for (const auto& [width, hidden] : {std::pair{64, 128}, std::pair{36, 70}, std::pair{25, 37}}) {
+    const ExpertWeights w = random_weights(3, width, hidden, torch::kFloat);
+    const at::Tensor rows = randn({53, width}, 7, torch::kFloat);
+    const auto half = [](const at::Tensor& t) { return t.to(torch::kBFloat16); };
+    const at::Tensor y =
+        grouped_mlp(half(rows), offsets, {half(w.w1), half(w.b1), half(w.w2), half(w.b2)},
+                    Activation::gelu_tanh);
+    EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+    expect_close(y.to(torch::kFloat), grouped_mlp(rows, offsets, w, Activation::gelu_tanh), 2e-2);
+    EXPECT_EQ(y.slice(0, 50).abs().max().item<float>(), 0.0F);
+  }
+}
+
+TEST(GroupedMlp, NanIsNotHiddenByAnyActivation) {
+  ExpertWeights w = random_weights(1, 6, 5, torch::kFloat);
+  w.w1[0][2][3] = NAN;
+  for (const auto type : {torch::kFloat, torch::kDouble}) {
+    const ExpertWeights cast{w.w1.to(type), w.b1.to(type), w.w2.to(type), w.b2.to(type)};
+    for (const Activation activation : all_activations()) {
+      const at::Tensor rows = randn({4, 6}, 7, type).set_requires_grad(true);
+      const at::Tensor y = grouped_mlp(rows, index({0, 4}), cast, activation);
+      EXPECT_TRUE(y.isnan().all().item<bool>());
+      y.sum().backward();
+      EXPECT_TRUE(rows.grad().select(1, 2).isnan().all().item<bool>());
+    }
+  }
+}
+
+TEST(GroupedMlp, RefusesExpertsWithoutHiddenUnitsAndSecondDerivatives) {
+  EXPECT_THROW(grouped_mlp(torch::zeros({4, 3}), index({0, 4}),
+                           random_weights(1, 3, 0, torch::kFloat), Activation::relu),
+               Error);
+  const ExpertWeights w = random_weights(1, 6, 5, torch::kDouble);
+  const at::Tensor rows = randn({4, 6}, 7).set_requires_grad(true);
+  const at::Tensor y = grouped_mlp(rows, index({0, 4}), w, Activation::tanh);
+  const at::Tensor slope =
+      torch::autograd::grad({y.sum()}, {rows}, {}, {}, /*create_graph=*/true)[0];
+  EXPECT_THROW(slope.sum().backward(), std::exception);
 }
 
 TEST(GroupedMlp, Bfloat16IsCloseToFloat32ForwardsAndBackwards) {

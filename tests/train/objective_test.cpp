@@ -94,7 +94,25 @@ TEST(Objective, NoiseCountsWhereTheDispatchSawIt) {
 TEST(Objective, ExpertsThatChooseAreBalanced) {
   ModelOutput output = output_with({randn({6, 4}, 2, torch::kFloat)});
   output.routings[0].routing = route_expert_choice(output.routings[0].logits_TE, {.rows = 2});
-  for (const std::string& name : aux_loss_names()) EXPECT_EQ(term_of(output, name), 0.0) << name;
+  for (const std::string& name : aux_loss_names()) {
+    EXPECT_EQ(term_of(output, name) == 0.0, name != "router_z") << name;
+  }
+}
+
+TEST(Objective, ReroutedLayersCountTheExpertsThatAreLeft) {
+  const at::Tensor clean = randn({6, 4}, 2, torch::kFloat), noisy = randn({6, 4}, 3, torch::kFloat);
+  ModelOutput output = output_with({clean});
+  RoutingRecord& record = output.routings[0];
+  record.noisy_logits_TE = noisy;
+  record.noise_std = 0.25;
+  record.kept = {1, 2, 3};
+  const at::Tensor left = clean.slice(1, 1), noisy_left = noisy.slice(1, 1);
+  EXPECT_NEAR(term_of(output, "importance"), importance_loss(clean, 0).item<double>(), 1e-6);
+  record.reroutes = true;
+  EXPECT_NEAR(term_of(output, "importance"), importance_loss(left, 0).item<double>(), 1e-6);
+  EXPECT_NEAR(term_of(output, "gshard"), gshard_loss(noisy_left, 0).item<double>(), 1e-6);
+  EXPECT_NEAR(term_of(output, "load"), load_loss(left, noisy_left, 2, 0.25, 0).item<double>(),
+              1e-6);
 }
 
 TEST(Objective, IsZeroWithoutMoELayersAndRefusesUnknownNames) {

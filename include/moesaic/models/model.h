@@ -22,6 +22,7 @@ struct RoutingRecord {
   double noise_std = 0.0;      ///< of gaussian noise that was drawn; 0 without
   Routing routing;
   std::vector<int64_t> kept;  ///< ids of the experts that the routing's rows 0..K-1 stand for
+  bool reroutes = false;      ///< the router sees these alone, see PrunedSelection
   int64_t group_size = 0;     ///< tokens that were routed together; 0: all
 };
 

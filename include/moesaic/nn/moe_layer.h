@@ -43,7 +43,8 @@ class MoELayerImpl : public torch::nn::Module {
   MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The
-  /// router keeps its rows, so the others' gates do not change (pruning paper, eqs. 5-6). Throws
+  /// router keeps its rows; with PrunedSelection::zero the others' gates do not change (pruning
+  /// paper, eqs. 5-6). Throws
   /// Error for an expert that is not there any more.
   void keep_experts(const std::vector<int64_t>& ids);
 

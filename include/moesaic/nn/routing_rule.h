@@ -21,6 +21,7 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 /// Experts that a token selects at least: k, or 0 where experts choose.
 int64_t choices_of_token(const RoutingRule& rule);
 int64_t group_size(const RoutingRule& rule);
+PrunedSelection pruned_selection(const RoutingRule& rule);
 /// Does a token's routing depend on the tokens beside it?
 bool couples_tokens(const RoutingRule& rule);
 

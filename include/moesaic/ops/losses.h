@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Auxiliary losses of routers: return values, float32 scalars, differentiable. Logits are [T, E]
-// float32 or float64; `group_size` tokens form a group (0: all), which must divide T, and the mean
+// floating; `group_size` tokens form a group (0: all), which must divide T, and the mean
 // over groups is returned. CV^2(v) = var(v) / mean(v)^2 over experts, variance with divisor E.
 #pragma once
 

@@ -42,13 +42,14 @@ struct TokenChoiceOptions {
 /// Token-choice top-k routing (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); with k = 1 the
 /// switch routing of the clusters paper (its noise: router_noise.h).
 ///
-/// logits_TE: [T, E] float32 or float64. Ties go to the lower expert. With a capacity, all first
-/// choices of a group queue before its second choices; each rank queues in token order or, with
-/// `batch_priority`, by the gate of the token's first choice, equal gates in token order. What
-/// finds its expert full is dropped. Deterministic; gradients flow through the gates. Throws Error
-/// for wrong shapes, k > E (or k > kept with `reroute`), logits that are NaN or +infinity, a token
-/// without a finite logit, or a bad `kept`. A GPU cannot report logits without waiting for them:
-/// there, NaN counts as -infinity and a token whose logits would be refused gets gates of NaN.
+/// logits_TE: [T, E] float32 or float64. Choices are by logit; ties go to the lower expert. With a
+/// capacity, all first choices of a group queue before its second choices; each rank queues in
+/// token order or, with `batch_priority`, by the gate of the token's first choice, equal gates in
+/// token order. What finds its expert full is dropped. Deterministic; gradients flow through the
+/// gates. Throws Error for wrong shapes, k > E (or k > kept with `reroute`), logits that are NaN or
+/// +infinity, a token without a finite logit, or a bad `kept`. A GPU cannot report logits without
+/// waiting for them: there, NaN counts as -infinity and a token whose logits would be refused gets
+/// gates of NaN.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
 
 }  // namespace moesaic

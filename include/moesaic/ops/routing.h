@@ -34,7 +34,7 @@ struct Routing {
 at::Tensor row_experts(const Routing& routing);
 
 /// The weight with which each expert's output is added to each token: [T, K], 0 where not routed.
-/// `rows` of a pruned layer are its kept experts, in the order of their ids.
+/// Columns of a pruned layer are its kept experts, in the order of their ids.
 at::Tensor combine_weights(const Routing& routing);
 
 }  // namespace moesaic

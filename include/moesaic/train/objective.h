@@ -28,8 +28,9 @@ std::vector<std::string> aux_loss_names();
 
 /// loss = cross entropy + sum of weight * auxiliary loss. The cross entropy is the mean over the
 /// batch, with smoothing s against (1 - s) onehot + s / classes; an auxiliary loss is the sum over
-/// the MoE layers (as in V-MoE), 0 without one. Layers whose experts choose are balanced and add 0,
-/// as does the load loss where no gaussian noise was drawn. logits [B, classes], labels [B] int64.
+/// the MoE layers (as in V-MoE), 0 without one. Layers whose experts choose are balanced: there
+/// all but router_z are 0, as is the load loss where no gaussian noise was drawn. Rerouted layers
+/// count the experts that are left. logits [B, classes], labels [B] int64.
 Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
                             const ObjectiveOptions& options);
 

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -26,10 +27,23 @@ constexpr int64_t kBlockRows = 256;
 std::vector<std::vector<Segment>> share_rows(const int32_t* offsets, int64_t experts, int64_t parts,
                                              int64_t overhead);
 
-/// Calls block(part of a segment, scratch) for blocks of at most kBlockRows rows, on all threads;
+/// Rows of a block, fewer the more threads share `budget` bytes of scratch, of which scratch(rows)
+/// scalars each; at least 8.
+template <class Scalar, class Scratch>
+int64_t rows_within(int64_t budget, int64_t rows, const Scratch& scratch) {
+  int64_t block = std::min(kBlockRows, rows);
+  const auto bytes = [&] {
+    return at::get_num_threads() * scratch(block) * static_cast<int64_t>(sizeof(Scalar));
+  };
+  while (block > 8 && bytes() > budget) block = (block + 1) / 2;
+  return block;
+}
+
+/// Calls block(part of a segment, scratch) for blocks of at most `block_rows` rows, on all threads;
 /// each has `scratch` scalars, aligned to a cache line, of its own.
 template <class Scalar, class Block>
-void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block block) {
+void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block block,
+                int64_t block_rows = kBlockRows) {
   constexpr int64_t kPackingWork = 12;  // rows; measured at d 192 and d 768
   const int64_t parts = at::get_num_threads();
   const auto shares = share_rows(offsets, experts, parts, kPackingWork);
@@ -39,7 +53,7 @@ void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block 
     for (int64_t part = first; part < last; ++part) {
       auto* own = reinterpret_cast<Scalar*>(memory.mutable_data_ptr<uint8_t>() + part * bytes);
       for (const Segment& s : shares[part]) {
-        const int64_t blocks = (s.rows() + kBlockRows - 1) / kBlockRows;
+        const int64_t blocks = (s.rows() + block_rows - 1) / block_rows;
         for (int64_t i = 0; i < blocks; ++i) {
           block(Segment{s.expert, s.begin + s.rows() * i / blocks,
                         s.begin + s.rows() * (i + 1) / blocks},

@@ -24,7 +24,7 @@ namespace {
 
 using at::Tensor;
 
-/// Memory for a large result. MlpGradients of all experts' weights are fresh memory at each step in
+/// Memory for a large result. Gradients of all experts' weights are fresh memory at each step in
 /// a process with the C library's defaults, and huge pages make their first touch several times
 /// cheaper; where the system has none, nothing changes.
 Tensor empty_large(at::IntArrayRef sizes, const at::TensorOptions& options) {

@@ -21,7 +21,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kBufferBytes = 7 << 20;
+// Half of what inference may hold beside its input and output is for rows, half for threads.
+constexpr int64_t kBufferBytes = 7 << 20, kScratchBytes = 7 << 20;
 
 /// The part of a routing that belongs to tokens [begin, end), with rows numbered from 0.
 struct Lot {
@@ -118,10 +119,13 @@ Tensor run(const Layer& layer, const RoutedOperands& in, const RowIndex& index) 
     arrays.b1 = in.b1.const_data_ptr<Scalar>();
     arrays.b2 = in.b2.const_data_ptr<Scalar>();
     arrays.y = rows.mutable_data_ptr<Scalar>();
-    const auto block = std::min(kBlockRows, static_cast<int64_t>(lot.token.size()));
+    const auto scratch_of = [&](int64_t rows) { return layer.forward_scratch(rows); };
+    const int64_t block =
+        rows_within<Scratch>(kScratchBytes, static_cast<int64_t>(lot.token.size()), scratch_of);
     for_blocks<Scratch>(
-        lot.offsets.data(), experts, layer.forward_scratch(block),
-        [&](const Segment& s, Scratch* scratch) { layer.forward(s, arrays, scratch); });
+        lot.offsets.data(), experts, scratch_of(block),
+        [&](const Segment& s, Scratch* scratch) { layer.forward(s, arrays, scratch); },
+        std::max<int64_t>(block, 1));
     add_up(lot, lots, index, in.gate, rows.const_data_ptr<Scalar>(), width,
            y.mutable_data_ptr<Scalar>());
   }

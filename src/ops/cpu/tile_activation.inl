@@ -62,9 +62,9 @@ inline __attribute__((always_inline)) double tanh_of(double x) { return __builti
 // Each activation gives value(x) and slope(x).
 struct Relu {
   template <class S>
-  static S value(S x) { return x > 0 ? x : S(0); }
+  static S value(S x) { return x < 0 ? S(0) : x; }  // NaN stays
   template <class S>
-  static S slope(S x) { return x > 0 ? S(1) : S(0); }
+  static S slope(S x) { return x <= 0 ? S(0) : S(1); }
 };
 
 // x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.

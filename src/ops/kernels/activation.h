@@ -52,7 +52,7 @@ struct Activated {
 template <Act Kind, class S>
 MOESAIC_INLINE Activated<S> activated(S x) {
   if constexpr (Kind == Act::relu) {
-    return {x > S(0) ? x : S(0), x > S(0) ? S(1) : S(0)};
+    return {x < S(0) ? S(0) : x, x <= S(0) ? S(0) : S(1)};  // NaN stays
   } else if constexpr (Kind == Act::gelu_tanh) {
     const S gate = gelu_tanh_gate(x);
     const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * x * x);

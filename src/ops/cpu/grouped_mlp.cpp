@@ -8,7 +8,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "../check.h"
+#include "large_memory.h"
 #include "mlp_layer.h"
 #include "mlp_layer_bfloat16.h"
 
@@ -23,21 +23,6 @@ namespace moesaic::ops {
 namespace {
 
 using at::Tensor;
-
-/// Memory for a large result. Gradients of all experts' weights are fresh memory at each step in
-/// a process with the C library's defaults, and huge pages make their first touch several times
-/// cheaper; where the system has none, nothing changes.
-Tensor empty_large(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  constexpr uintptr_t kHuge = 2 << 20;
-  Tensor tensor = at::empty(sizes, options);
-  const auto begin = (reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr()) + kHuge - 1) / kHuge;
-  const auto end =
-      (reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr()) + tensor.nbytes()) / kHuge;
-  if (end > begin + 1) {
-    madvise(reinterpret_cast<void*>(begin * kHuge), (end - begin) * kHuge, MADV_HUGEPAGE);
-  }
-  return tensor;
-}
 
 int64_t filled_rows(const Tensor& offsets) {
   return offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/large_memory.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/ops/memory.h"
+
+namespace moesaic::ops {
+namespace {
+
+constexpr int64_t kNumbers = 2 << 20;  // 8 MB
+
+const void* block_of(const at::Tensor& tensor) {
+  return tensor.const_data_ptr();
+}
+
+TEST(LargeMemory, AFreedBlockServesTheNextOfItsSize) {
+  free_cached_memory();
+  const void* first = nullptr;
+  {
+    const at::Tensor a = empty_large({kNumbers / 4, 4}, torch::kFloat);
+    EXPECT_EQ(a.sizes(), (std::vector<int64_t>{kNumbers / 4, 4}));
+    EXPECT_TRUE(a.is_contiguous());
+    first = block_of(a);
+    const at::Tensor b = empty_large({kNumbers}, torch::kFloat);
+    EXPECT_NE(block_of(b), first);
+    a.fill_(1.0);
+    b.fill_(2.0);
+    EXPECT_EQ(a.sum().item<float>(), static_cast<float>(kNumbers));
+  }
+  const at::Tensor again = empty_large({kNumbers}, torch::kFloat);
+  const at::Tensor other = empty_large({kNumbers}, torch::kFloat);
+  EXPECT_TRUE(block_of(again) == first || block_of(other) == first);
+  EXPECT_NE(block_of(again), block_of(other));
+}
+
+TEST(LargeMemory, TensorsAreOrdinaryOnes) {
+  at::Tensor tensor = empty_large({kNumbers}, torch::kFloat).zero_();
+  const at::Tensor view = tensor.slice(0, 5, 9);
+  tensor.resize_({2 * kNumbers});
+  EXPECT_EQ(tensor.slice(0, 0, kNumbers).abs().sum().item<float>(), 0.0F);
+  tensor = at::Tensor();
+  EXPECT_EQ(view.sum().item<float>(), 0.0F);  // a view keeps its block
+  EXPECT_EQ(empty_large({0, 3}, torch::kFloat).numel(), 0);
+  EXPECT_EQ(empty_large({2, 3}, torch::kDouble).scalar_type(), torch::kDouble);
+}
+
+TEST(LargeMemory, CachedBlocksCanBeGivenBack) {
+  at::Tensor tensor = empty_large({kNumbers}, torch::kFloat);
+  tensor = at::Tensor();
+  free_cached_memory();
+  free_cached_memory();
+  EXPECT_EQ(empty_large({kNumbers}, torch::kFloat).fill_(3.0).mean().item<float>(), 3.0F);
+}
+
+}  // namespace
+}  // namespace moesaic::ops

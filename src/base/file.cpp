@@ -69,6 +69,15 @@ MappedFile::~MappedFile() {
   unmap();
 }
 
+void MappedFile::release(std::span<const std::byte> part) const noexcept {
+  if (part.empty()) return;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto from = static_cast<std::size_t>(part.data() - bytes_.data());
+  const std::size_t first = from / page * page;
+  auto* address = const_cast<std::byte*>(bytes_.data() + first);
+  ::madvise(address, from + part.size() - first, MADV_DONTNEED);  // a hint: may fail
+}
+
 void MappedFile::unmap() noexcept {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   bytes_ = {};

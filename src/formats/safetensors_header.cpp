@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "printable.h"
 
 namespace moesaic::safetensors {
 namespace {
@@ -172,20 +173,6 @@ Header parse_header(std::string_view text, const std::string& file) {
   HeaderParser parser(file);
   nlohmann::json::sax_parse(text.begin(), text.end(), &parser);
   return parser.take();
-}
-
-std::string printable(std::string_view name) {
-  constexpr std::size_t kLongest = 80;
-  std::string text = "'";
-  for (const char c : name.substr(0, kLongest)) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7f) {
-      text += fmt::format("\\x{:02x}", code);
-    } else {
-      text += c;
-    }
-  }
-  return text + (name.size() > kLongest ? "...'" : "'");
 }
 
 }  // namespace moesaic::safetensors

@@ -21,7 +21,4 @@ struct Header {
 /// Parses untrusted text; `file` is for the messages. Memory stays in proportion to the text.
 Header parse_header(std::string_view text, const std::string& file);
 
-/// A name out of a file, fit for a message: quoted, on one line, of bounded length.
-std::string printable(std::string_view name);
-
 }  // namespace moesaic::safetensors

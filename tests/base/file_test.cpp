@@ -46,6 +46,17 @@ TEST(MappedFile, MovesItsMapping) {
   EXPECT_EQ(text_of(b), "second");
 }
 
+TEST(MappedFile, ShowsTheSameAfterRelease) {
+  const test::TempDir folder;
+  const std::string content = std::string(10'000, 'a') + std::string(10'000, 'b');
+  test::put(folder / "x", content);
+  const MappedFile file(folder / "x");
+  EXPECT_EQ(text_of(file), content);
+  file.release(file.bytes().subspan(5'000, 9'000));
+  file.release({});
+  EXPECT_EQ(text_of(file), content);
+}
+
 TEST(MappedFile, NamesWhatItCannotRead) {
   const test::TempDir folder;
   EXPECT_THAT(test::failure_of([&] { MappedFile file(folder / "none"); }),

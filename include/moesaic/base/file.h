@@ -25,6 +25,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
+  /// `part` of bytes() takes no memory of this process until it is looked at again: for someone who
+  /// goes once through a file larger than what else they hold.
+  void release(std::span<const std::byte> part) const noexcept;
+
  private:
   void unmap() noexcept;
 

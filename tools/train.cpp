@@ -12,6 +12,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
+#include "moesaic/models/vmoe_config.h"
 #include "moesaic/train/trainer.h"
 #include "verbs.h"
 
@@ -99,7 +100,8 @@ void add_train(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check everything, print the plan, train nothing");
-  verb->footer("Settings of a run:\n\n" + help_text<RunConfig>());
+  verb->footer("Settings of a run:\n\n" + help_text<RunConfig>() +
+               "\nSettings of its model, where that is a vmoe:\n\n" + help_text<VMoEConfig>());
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

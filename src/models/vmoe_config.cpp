@@ -29,7 +29,8 @@ ConfigProblem kept_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
-ConfigProblem router_problem(const VMoERouterConfig& router) {
+ConfigProblem router_problem(const VMoEMoeConfig& moe) {
+  const VMoERouterConfig& router = moe.router;
   const std::string path = "encoder.moe.router.";
   const bool limited = router.dispatcher.capacity_factor > 0.0;
   if (!router.experts_choose()) {
@@ -48,9 +49,16 @@ ConfigProblem router_problem(const VMoERouterConfig& router) {
             {path + "gate"}};
   }
   if (limited == (router.num_selected_tokens > 0)) {
-    return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor",
-                        kExpertsChoose, path),
+    return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor; "
+                        "{} given",
+                        kExpertsChoose, path, limited ? "both are" : "neither is"),
             {path + "num_selected_tokens", path + "name"}};
+  }
+  if (router.num_selected_tokens > 0 && moe.group_size == 0) {
+    return {fmt::format("{}num_selected_tokens counts tokens of a group: set "
+                        "encoder.moe.group_size, for instance to the tokens of a picture",
+                        path),
+            {path + "num_selected_tokens"}};
   }
   return {};
 }
@@ -65,12 +73,12 @@ ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
                         moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
             {"encoder.moe.layers", "encoder.num_layers"}};
   }
-  if (moe.router.num_selected_experts > moe.num_experts) {
+  if (!moe.router.experts_choose() && moe.router.num_selected_experts > moe.num_experts) {
     return {fmt::format("encoder.moe.router.num_selected_experts is {}, but there are {} experts",
                         moe.router.num_selected_experts, moe.num_experts),
             {"encoder.moe.router.num_selected_experts", "encoder.moe.num_experts"}};
   }
-  const ConfigProblem problem = router_problem(moe.router);
+  const ConfigProblem problem = router_problem(moe);
   return problem.empty() ? kept_problem(moe) : problem;
 }
 

@@ -53,8 +53,11 @@ RowsPerToken even_rows_per_token(const Model& model) {
     const double share =
         static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
     const auto& options = layer->options();
-    rows[block] =
-        nn::rows_per_token(options.rule, model.tokens_per_image(), options.experts) * share;
+    const bool reroutes = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
+    const auto kept = static_cast<int64_t>(layer->kept().size());
+    rows[block] = nn::rows_per_token(options.rule, model.tokens_per_image(),
+                                     reroutes ? kept : options.experts) *
+                  (reroutes ? 1.0 : share);
   }
   return rows;
 }

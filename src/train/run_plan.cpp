@@ -156,6 +156,41 @@ void check_pretrained(const RunConfig& config, size_t index) {
   at_place(place, [&] { return resolve_checkpoint(prune.pretrained); });
 }
 
+bool choosing_rows(const nn::RoutingRule& rule) {
+  const auto* options = std::get_if<ExpertChoiceOptions>(&rule);
+  return options != nullptr && options->rows > 0;
+}
+
+/// Routes so many tokens without numbers: whatever the router refuses in training, it refuses here.
+void check_tokens(const RunConfig& config, const PhaseConfig& phase, const MoEBlock& block,
+                  int64_t tokens) {
+  const nn::MoELayerOptions& options = block.layer->options();
+  try {
+    nn::route(at::empty({tokens, options.experts}, at::device(at::kMeta)), options.rule);
+  } catch (const Error& error) {
+    const std::string router = "encoder.moe.router.";
+    const auto place = [&](const std::string& setting) {
+      return place_in_model(config, setting, phase, "batch_size");
+    };
+    const std::string rows = choosing_rows(options.rule)
+                                 ? place(router + "num_selected_tokens")
+                                 : place(router + "dispatcher.capacity_factor");
+    fail_usage("{}: phase '{}': {}", blame({place("encoder.moe.group_size"), rows}), phase.name,
+               error.what());
+  }
+}
+
+/// The batches of an evaluation; the last one may be smaller.
+void check_evaluation(const RunConfig& config, const PhaseConfig& phase, const Model& model,
+                      int64_t images) {
+  const int64_t batch = std::min(config.evaluate_batch_size, images);
+  for (const MoEBlock& block : model.moe_blocks()) {
+    for (const int64_t pictures : {batch, images % batch}) {
+      if (pictures > 0) check_tokens(config, phase, block, pictures * model.tokens_per_image());
+    }
+  }
+}
+
 /// Everything about tokens that a step would find out.
 void check_routing(const RunConfig& config, const PhaseConfig& phase, const Model& model,
                    int64_t batch) {
@@ -171,12 +206,7 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
           choices);
     }
     const std::string place = place_in_model(config, "encoder.moe.group_size", phase, "batch_size");
-    try {
-      const int64_t experts = block.layer->options().experts;
-      nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
-    } catch (const Error& error) {
-      fail_usage("{}: phase '{}': {}", place, phase.name, error.what());
-    }
+    check_tokens(config, phase, block, tokens);
     const int64_t group_size = nn::group_size(rule);
     if (phase.aux_losses.empty() || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
@@ -224,6 +254,9 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.batches_per_epoch;
   if (plan.steps > 0) {
     check_routing(config, phase, model, std::min(phase.batch_size, data->size()));
+  }
+  if (phase.evaluate) {
+    check_evaluation(config, phase, model, datasets.get(phase.data, "test")->size());
   }
   return plan;
 }

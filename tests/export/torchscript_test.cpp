@@ -216,7 +216,7 @@ TEST(ExportTorchScript, AFailureLeavesNothing) {
 TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {
   const test::TempDir folder;
   for (const auto& [change, said] :
-       {std::pair{R"({"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 2})",
+       {std::pair{R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher": {"capacity_factor": 1}})",
                   "expert choice"},
         std::pair{R"({"gate": "logit"})", "gates 'logit'"},
         std::pair{R"({"dispatcher": {"capacity_factor": 1, "capacity_ceil_or_round": "round"}})",

@@ -170,6 +170,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BadConfig{R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
                                    "num_selected_tokens": 2, "gate": "logit"})",
                                 "is for the router"},
+                      BadConfig{R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
+                                   "num_selected_tokens": 2})",
+                                "set encoder.moe.group_size"},
                       BadConfig{"name=vmo", "vmoe"}));
 
 }  // namespace

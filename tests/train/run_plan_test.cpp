@@ -51,10 +51,23 @@ TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
     return router + R"({"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": )" +
            std::to_string(tokens) + "}";
   };
-  EXPECT_EQ(plan_refusal({choosing(10)}), "no error");
+  EXPECT_EQ(plan_refusal({choosing(5), "model.encoder.moe.group_size=5"}), "no error");
   EXPECT_THAT(plan_refusal({choosing(10), "model.encoder.moe.group_size=5"}),
               AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=5': "),
                     HasSubstr("cannot select 10 of the 5 tokens of a group")));
+}
+
+TEST(RunPlan, EvaluationsLastBatchMustSufficeToo) {
+  const std::string router = R"(model.encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
+                                 "num_selected_tokens": 8})";
+  // Two of the 9 pictures of 5 tokens make a group; the last one is left over.
+  std::vector<std::string> changes = {router, "model.encoder.moe.group_size=10",
+                                      "phases.0.aux_losses={}", "evaluate_batch_size=2"};
+  EXPECT_THAT(plan_refusal(changes), HasSubstr("cannot select 8 of the 5 tokens of a group"));
+  for (const char* phase : {"0", "1", "2", "3"}) {
+    changes.push_back(std::string("phases.") + phase + ".evaluate=false");
+  }
+  EXPECT_EQ(plan_refusal(changes), "no error");
 }
 
 TEST(RunPlan, PruningTwiceIsCheckedAgainstWhatTheFirstLeaves) {

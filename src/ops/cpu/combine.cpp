@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "../check.h"
+#include "large_memory.h"
 #include "rows.h"
 
 namespace moesaic::ops {
@@ -31,7 +32,7 @@ at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
   const at::Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
   const int64_t width = rows.size(1);
-  at::Tensor y = at::empty({tokens, width}, rows.options());
+  at::Tensor y = empty_large({tokens, width}, rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, rows.scalar_type(), "combine", [&] {

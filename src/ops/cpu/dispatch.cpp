@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "../check.h"
+#include "large_memory.h"
 #include "rows.h"
 
 namespace moesaic::ops {
@@ -23,7 +24,7 @@ at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
   const at::Tensor token = token_in.contiguous();
   const int64_t width = x.size(1);
   const int64_t bound = token.size(0);
-  at::Tensor rows = at::empty({bound, width}, x.options());
+  at::Tensor rows = empty_large({bound, width}, x.options());
   // A token's index is only followed in rows that some expert owns.
   const int64_t filled =
       x.size(0) == 0 ? 0 : offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
@@ -52,7 +53,7 @@ at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& to
   const at::Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
   const int64_t width = grad_rows.size(1);
-  at::Tensor grad_x = at::empty({tokens, width}, grad_rows.options());
+  at::Tensor grad_x = empty_large({tokens, width}, grad_rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, grad_rows.scalar_type(), "dispatch_backward", [&] {

@@ -165,7 +165,7 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
   if (rows.scalar_type() == at::kBFloat16) {
     return forward_bfloat16({rows, w1, b1, w2, b2}, offsets, activation, keep_hidden);
   }
-  Tensor y = at::empty(rows.sizes(), rows.options());
+  Tensor y = empty_large(rows.sizes(), rows.options());
   Tensor hidden = empty_large({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
   AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp", [&] {
     const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
@@ -201,7 +201,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
   const Tensor grad = grad_in.contiguous(), rows = rows_in.contiguous();
   const Tensor w1 = packable(w1_in), w2 = packable(w2_in);
   const auto options = rows.options();
-  MlpGradients out{at::empty(rows.sizes(), options), empty_large(w1.sizes(), options),
+  MlpGradients out{empty_large(rows.sizes(), options), empty_large(w1.sizes(), options),
                    at::empty({w1.size(0), w1.size(2)}, options), empty_large(w2.sizes(), options),
                    at::empty({w2.size(0), w2.size(2)}, options)};
   const Tensor seen = hidden.contiguous();

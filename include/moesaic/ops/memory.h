@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+
 namespace moesaic {
 
-/// Gives back the memory that training on a CPU keeps for the next step's gradients.
+/// Bytes of freed outputs and gradients, those of 4 MB or more, that the operators keep on a CPU
+/// for their next call.
+size_t cached_memory();
+/// Gives them back.
 void free_cached_memory();
 
 }  // namespace moesaic

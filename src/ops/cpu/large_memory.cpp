@@ -50,6 +50,11 @@ class BlockPool {
     blocks_.push_front({std::move(memory), bytes, takes_});
   }
 
+  size_t kept() {
+    const std::lock_guard lock(mutex_);
+    return kept_;
+  }
+
   void clear() {
     const std::lock_guard lock(mutex_);
     blocks_.clear();
@@ -108,6 +113,10 @@ at::Tensor empty_large(at::IntArrayRef sizes, const at::TensorOptions& options) 
 }  // namespace moesaic::ops
 
 namespace moesaic {
+
+size_t cached_memory() {
+  return ops::block_pool()->kept();
+}
 
 void free_cached_memory() {
   ops::block_pool()->clear();

@@ -9,7 +9,8 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr int64_t kNumbers = 2 << 20;  // 8 MB
+constexpr int64_t kNumbers = 2 << 20;
+constexpr size_t kBytes = kNumbers * sizeof(float);
 
 const void* block_of(const at::Tensor& tensor) {
   return tensor.const_data_ptr();
@@ -28,11 +29,29 @@ TEST(LargeMemory, AFreedBlockServesTheNextOfItsSize) {
     a.fill_(1.0);
     b.fill_(2.0);
     EXPECT_EQ(a.sum().item<float>(), static_cast<float>(kNumbers));
+    EXPECT_EQ(cached_memory(), 0u);
   }
+  EXPECT_EQ(cached_memory(), 2u * kBytes);
   const at::Tensor again = empty_large({kNumbers}, torch::kFloat);
   const at::Tensor other = empty_large({kNumbers}, torch::kFloat);
   EXPECT_TRUE(block_of(again) == first || block_of(other) == first);
   EXPECT_NE(block_of(again), block_of(other));
+  EXPECT_EQ(cached_memory(), 0u);
+}
+
+TEST(LargeMemory, ABlockThatManyTakesPassByIsFreed) {
+  free_cached_memory();
+  empty_large({kNumbers}, torch::kFloat);
+  for (int i = 0; i < 900; ++i) empty_large({2 * kNumbers}, torch::kFloat);
+  EXPECT_EQ(cached_memory(), 3u * kBytes);
+  for (int i = 0; i < 200; ++i) empty_large({2 * kNumbers}, torch::kFloat);
+  EXPECT_EQ(cached_memory(), 2u * kBytes);
+}
+
+TEST(LargeMemory, SmallTensorsAreLeftToTheLibrary) {
+  free_cached_memory();
+  empty_large({1000}, torch::kFloat);
+  EXPECT_EQ(cached_memory(), 0u);
 }
 
 TEST(LargeMemory, TensorsAreOrdinaryOnes) {
@@ -49,8 +68,9 @@ TEST(LargeMemory, TensorsAreOrdinaryOnes) {
 TEST(LargeMemory, CachedBlocksCanBeGivenBack) {
   at::Tensor tensor = empty_large({kNumbers}, torch::kFloat);
   tensor = at::Tensor();
+  EXPECT_GE(cached_memory(), kBytes);
   free_cached_memory();
-  free_cached_memory();
+  EXPECT_EQ(cached_memory(), 0u);
   EXPECT_EQ(empty_large({kNumbers}, torch::kFloat).fill_(3.0).mean().item<float>(), 3.0F);
 }
 

@@ -7,11 +7,13 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
+#include "ops/activation_reference.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
+using testing::activation_reference;
 using testing::expect_close;
 using testing::expect_gradients;
 using testing::randn;
@@ -19,26 +21,6 @@ using testing::randn;
 ExpertWeights random_weights(int64_t experts, int64_t width, int64_t hidden, at::ScalarType type) {
   return {randn({experts, width, hidden}, 11, type) * 0.3, randn({experts, hidden}, 12, type),
           randn({experts, hidden, width}, 13, type) * 0.3, randn({experts, width}, 14, type)};
-}
-
-double activate(double x, Activation activation) {
-  switch (activation) {
-    case Activation::relu:
-      return x < 0 ? 0 : x;
-    case Activation::gelu_tanh:
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::gelu:
-      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::cubic:
-      return x * x * x;
-    case Activation::identity:
-      return x;
-    case Activation::celu:
-      return x > 0 ? x : std::expm1(x);
-    case Activation::tanh:
-      return std::tanh(x);
-  }
-  return NAN;
 }
 
 std::vector<Activation> all_activations() {
@@ -64,7 +46,7 @@ at::Tensor reference(const at::Tensor& rows_in, const std::vector<int32_t>& offs
       for (int64_t h = 0; h < w1.size(2); ++h) {
         double sum = B1[e][h];
         for (int64_t i = 0; i < w1.size(1); ++i) sum += x[r][i] * W1[e][i][h];
-        const double active = activate(sum, activation);
+        const double active = activation_reference(sum, activation);
         for (int64_t j = 0; j < w2.size(2); ++j) y[r][j] += active * W2[e][h][j];
       }
     }

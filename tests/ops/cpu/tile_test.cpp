@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "ops/activation_reference.h"
 #include "ops/cpu/bfloat16.h"
 #include "ops/cpu/expert_work.h"
 #include "support/tensors.h"
 
 namespace moesaic::ops {
 namespace {
+
+using testing::activation_reference;
 
 template <class Scalar>
 std::vector<const TileKernels<Scalar>*> tables() {
@@ -106,26 +109,6 @@ TEST(Tile, ProductsEqualPlainLoopsForEveryHeightDepthAndLayout) {
   check_products<double>();
 }
 
-double value(Activation activation, double x) {
-  switch (activation) {
-    case Activation::relu:
-      return x > 0 ? x : 0;
-    case Activation::gelu_tanh:
-      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::gelu:
-      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::cubic:
-      return x * x * x;
-    case Activation::identity:
-      return x;
-    case Activation::celu:
-      return x > 0 ? x : std::expm1(x);
-    case Activation::tanh:
-      return std::tanh(x);
-  }
-  return NAN;
-}
-
 template <class Scalar>
 void check_activation(const TileKernels<Scalar>& kernels, Activation activation, double tolerance) {
   constexpr int64_t kCount = 4003;
@@ -137,8 +120,10 @@ void check_activation(const TileKernels<Scalar>& kernels, Activation activation,
                             again.data(), copy.data());
   for (int64_t i = 0; i < kCount; ++i) {
     const double x = in[i], h = 1e-5;
-    const double wanted = value(activation, x);
-    const double slope = (value(activation, x + h) - value(activation, x - h)) / (2 * h);
+    const double wanted = activation_reference(x, activation);
+    const double slope =
+        (activation_reference(x + h, activation) - activation_reference(x - h, activation)) /
+        (2 * h);
     ASSERT_NEAR(out[i], wanted, tolerance * (1 + std::abs(wanted)))
         << kernels.name << " activation " << static_cast<int>(activation) << " at " << x;
     ASSERT_NEAR(grad[i], 2 * slope, (tolerance + 1e-8) * 4 * (1 + std::abs(slope)))

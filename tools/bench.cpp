@@ -48,15 +48,19 @@ const bench::Benchmark& find(const std::string& name) {
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
 
+struct ClosePipe {
+  void operator()(FILE* pipe) const { ::pclose(pipe); }
+};
+using Pipe = std::unique_ptr<FILE, ClosePipe>;
+
 /// The commit of the sources, with "-dirty" behind it where they differ from it.
 std::string commit() {
   const std::string command = fmt::format("git -C {} describe --always --dirty 2>/dev/null",
                                           shell_quoted(resource_root().string()));
   std::string found;
-  if (FILE* const pipe = ::popen(command.c_str(), "r")) {
+  if (const Pipe pipe(::popen(command.c_str(), "r")); pipe) {
     char buffer[128];
-    while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) found += buffer;
-    ::pclose(pipe);
+    while (std::fgets(buffer, sizeof buffer, pipe.get()) != nullptr) found += buffer;
   }
   found.erase(found.find_last_not_of(" \n") + 1);
   return found.empty() ? "unknown" : found;

@@ -11,33 +11,32 @@
 namespace moesaic {
 namespace {
 
+/// What both kinds of rules have.
+template <class Options>
+Options with_capacity(Options rule, const VMoEMoeConfig& moe) {
+  const VMoEDispatcherConfig& dispatcher = moe.router.dispatcher;
+  rule.capacity_factor = dispatcher.capacity_factor;
+  rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_ceil_or_round);
+  rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
+  rule.group_size = moe.group_size;
+  rule.pruned = pruned_selection_from_name(moe.router.pruned);
+  return rule;
+}
+
 nn::RoutingRule routing_rule(const VMoEMoeConfig& moe) {
   const VMoERouterConfig& router = moe.router;
-  const VMoEDispatcherConfig& dispatcher = router.dispatcher;
-  const auto pruned = pruned_selection_from_name(router.pruned);
-  const auto rounding = capacity_rounding_from_name(dispatcher.capacity_ceil_or_round);
   if (router.experts_choose()) {
     ExpertChoiceOptions rule;
     rule.gate = router.gate == "softmax_all" ? ExpertGate::softmax_experts
                                              : expert_gate_from_name(router.gate);
     rule.rows = router.num_selected_tokens;
-    rule.capacity_factor = dispatcher.capacity_factor;
-    rule.group_size = moe.group_size;
-    rule.pruned = pruned;
-    rule.capacity_rounding = rounding;
-    rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
-    return rule;
+    return with_capacity(rule, moe);
   }
   TokenChoiceOptions rule;
   rule.k = router.num_selected_experts;
   rule.gate = gate_from_name(router.gate);
-  rule.capacity_factor = dispatcher.capacity_factor;
-  rule.group_size = moe.group_size;
-  rule.batch_priority = dispatcher.batch_priority;
-  rule.pruned = pruned;
-  rule.capacity_rounding = rounding;
-  rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
-  return rule;
+  rule.batch_priority = router.dispatcher.batch_priority;
+  return with_capacity(rule, moe);
 }
 
 nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {

@@ -69,28 +69,16 @@ std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const 
     const Scalar* gy = grad.const_data_ptr<Scalar>() + first * d;
     const Scalar* a = active.const_data_ptr<Scalar>() + first * m;
     const Scalar* gh = grad_hidden.const_data_ptr<Scalar>() + first * m;
-    for (int64_t column = 0; column < m; column += step) {
-      panels.push_back({x,
-                        gh,
-                        out.w1.mutable_data_ptr<Scalar>() + e * d * m,
-                        out.b1.mutable_data_ptr<Scalar>() + e * m,
-                        count,
-                        d,
-                        m,
-                        column,
-                        {}});
-    }
-    for (int64_t column = 0; column < d; column += step) {
-      panels.push_back({a,
-                        gy,
-                        out.w2.mutable_data_ptr<Scalar>() + e * m * d,
-                        out.b2.mutable_data_ptr<Scalar>() + e * d,
-                        count,
-                        m,
-                        d,
-                        column,
-                        {}});
-    }
+    const auto add = [&](const Scalar* left, const Scalar* right, const Tensor& gradient,
+                         const Tensor& sums, int64_t p, int64_t q) {
+      Scalar* const to = gradient.mutable_data_ptr<Scalar>() + e * p * q;
+      Scalar* const totals = sums.mutable_data_ptr<Scalar>() + e * q;
+      for (int64_t column = 0; column < q; column += step) {
+        panels.push_back({left, right, to, totals, count, p, q, column, {}});
+      }
+    };
+    add(x, gh, out.w1, out.b1, d, m);
+    add(a, gy, out.w2, out.b2, m, d);
   }
   for (size_t i = 0; i + 1 < panels.size(); ++i) {
     panels[i].next = panels[i + 1].source(tile_kernels<Scalar>()).prefetch();

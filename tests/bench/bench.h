@@ -28,7 +28,7 @@ struct Times {
 };
 Times alternate(const std::function<void()>& ours, const std::function<void()>& peer);
 
-/// Writes to more memory than a benchmark uses, once. A virtual machine gets memory from its host at
+/// Writes to up to 2 GiB of memory, once. A virtual machine gets memory from its host at
 /// the first touch, which takes longer than training steps do.
 void touch_memory();
 

@@ -27,8 +27,8 @@ struct RoutingRecord {
 };
 
 struct ModelOutput {
-  at::Tensor logits;                    ///< [B, classes]
-  at::Tensor pre_logits;                ///< [B, d], the head's input
+  at::Tensor logits;                    ///< [B members, classes], an image's members in a row
+  at::Tensor pre_logits;                ///< [B members, d], the head's input
   std::vector<RoutingRecord> routings;  ///< one for each MoE layer, in order
 };
 
@@ -61,6 +61,8 @@ class Model : public torch::nn::Module {
   /// [C, H, W]
   virtual std::vector<int64_t> input_shape() const = 0;
   virtual int64_t classes() const = 0;
+  /// Members of an ensemble in one network; each image has as many rows of logits.
+  virtual int64_t members() const { return 1; }
 
   /// Rows that its MoE layers route for one image.
   virtual int64_t tokens_per_image() const = 0;

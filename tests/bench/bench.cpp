@@ -64,6 +64,8 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
+      {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
+       [] { return std::string(); }},
   };
   return all;
 }

@@ -49,6 +49,9 @@ void bench_operators(const Report& report);
 void bench_operators_gpu(const Report& report);
 std::string operators_left_out();
 
+/// Training steps and inference of whole networks against plain ATen.
+void bench_vmoe(const Report& report);
+
 /// What was timed: the GPU where there is one, else the processor.
 std::string chip();
 

@@ -74,12 +74,12 @@ struct PanelMultiplier {
     const int64_t width = kernels.columns;
     for (int64_t column = 0; column < o.columns; column += width) {
       const int64_t columns = std::min(width, o.columns - column);
-      kernels.pack(panel_at(column, columns), packed, nullptr);
+      const PanelSource<Scalar> panel = panel_at(column, columns);
       const int64_t next = column + width;
       kernels.multiply({o.rows, o.depth, columns, o.a, o.a_stride, false, packed,
                         o.bias == nullptr ? nullptr : o.bias + column, o.c + column, o.c_stride,
                         o.accumulate, false,
-                        next < o.columns ? panel_at(next, width).prefetch() : o.after});
+                        next < o.columns ? panel_at(next, width).prefetch() : o.after, &panel});
       done(column, columns);
     }
   }

@@ -20,6 +20,7 @@
 #include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
+#include "nth_largest.h"
 #include "row_layout.h"
 #include "softmax.h"
 
@@ -99,15 +100,15 @@ class GroupExpert {
   bool select(int32_t* token) {
     if (nan_ || !std::isfinite(top_)) return false;
     const auto size = static_cast<int64_t>(value_.size());
-    place_.resize(size);
-    for (int64_t i = 0; i < size; ++i) place_[i] = queue_place(value_[i], i);
-    const auto last = place_.begin() + (count_ - 1);
-    if (count_ < size) std::nth_element(place_.begin(), last, place_.end());
-    const QueuePlace<Scalar> border = *last;
+    keys_.resize(size);
+    for (int64_t i = 0; i < size; ++i) keys_.keys[i] = order_key(value_[i]);
+    auto [border, equal] = border_of_largest(keys_, count_);
     int64_t found = 0;
     for (int64_t i = 0; i < size && found < count_; ++i) {
+      const bool at_border = keys_.keys[i] == border;
       token[found] = static_cast<int32_t>(begin_ + i);
-      found += count_ == size || !(border < queue_place(value_[i], i)) ? 1 : 0;
+      found += keys_.keys[i] > border || (at_border && equal > 0) ? 1 : 0;
+      equal -= at_border ? 1 : 0;
     }
     return true;
   }
@@ -164,7 +165,7 @@ class GroupExpert {
   Scalar top_ = 0;
   bool nan_ = false;
   std::vector<Scalar> value_;
-  std::vector<QueuePlace<Scalar>> place_;
+  KeyRow<decltype(order_key(Scalar()))> keys_;
 };
 
 /// Softmax over the experts that are seen of the tokens [begin, end) into shares [end - begin,

@@ -20,24 +20,6 @@ struct Prefetch {
   int64_t bytes = 0;
 };
 
-/// c[i, j] = start + sum over k of a(i, k) b[k, j] for one packed panel of b; start is what c holds
-/// where `accumulate`, else bias[j].
-template <class Scalar>
-struct PanelProduct {
-  int64_t rows, depth,
-      columns;  ///< of C: rows and columns (at most TileKernels::columns); sum over depth
-  const Scalar* a;
-  int64_t a_stride;    ///< between rows of A, or between its columns where `a_by_columns`
-  bool a_by_columns;   ///< a(i, k) = a[k * a_stride + i] instead of a[i * a_stride + k]
-  const Scalar* b;     ///< packed
-  const Scalar* bias;  ///< [columns]; null: 0
-  Scalar* c;
-  int64_t c_stride;
-  bool accumulate;
-  bool stream;  ///< C is large and not read again soon: past the caches, where its lines allow it
-  Prefetch next;
-};
-
 /// A matrix of which a panel is taken: element (k, j) lies at data[k * stride + j], or, transposed,
 /// at data[j * stride + k].
 template <class Scalar>
@@ -52,6 +34,26 @@ struct PanelSource {
     return {reinterpret_cast<const char*>(data), stride * kSize, transposed ? columns : depth,
             (transposed ? depth : columns) * kSize};
   }
+};
+
+/// c[i, j] = start + sum over k of a(i, k) b[k, j] for one packed panel of b; start is what c holds
+/// where `accumulate`, else bias[j].
+template <class Scalar>
+struct PanelProduct {
+  int64_t rows, depth,
+      columns;  ///< of C: rows and columns (at most TileKernels::columns); sum over depth
+  const Scalar* a;
+  int64_t a_stride;    ///< between rows of A, or between its columns where `a_by_columns`
+  bool a_by_columns;   ///< a(i, k) = a[k * a_stride + i] instead of a[i * a_stride + k]
+  Scalar* b;           ///< packed, or room for it
+  const Scalar* bias;  ///< [columns]; null: 0
+  Scalar* c;
+  int64_t c_stride;
+  bool accumulate;
+  bool stream;  ///< C is large and not read again soon: past the caches, where its lines allow it
+  Prefetch next;
+  /// Where b comes from, to be packed by the first rows that meet it; null: it is packed.
+  const PanelSource<Scalar>* unpacked = nullptr;
 };
 
 /// Where an activation is applied: pieces of matrices, with the distances between their rows.

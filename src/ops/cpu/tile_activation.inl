@@ -154,6 +154,10 @@ void activate_rows_backward(const Block& block, const Scalar* in, Scalar* grad, 
   }
 }
 
+#if MOESAIC_VECTOR_BYTES == 64
+#include "tile_gelu_avx512.inl"
+#endif
+
 template <class Scalar>
 void activate(Activation activation, const Block& block, const Scalar* in, Scalar* out) {
   switch (activation) {

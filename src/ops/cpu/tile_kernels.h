@@ -7,6 +7,10 @@
 // code for a newer processor can reach callers on an older one through the linker.
 #pragma once
 
+#if MOESAIC_VECTOR_BYTES == 64
+#include <immintrin.h>
+#endif
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -50,7 +54,9 @@ struct Tile {
   int64_t depth;
   const Scalar* a;
   int64_t a_stride;
-  const Scalar* b;
+  Scalar* b;
+  const Scalar* unpacked;  // rows of b before they were packed,
+  int64_t unpacked_stride;
   const Scalar* bias;
   Scalar* c;
   int64_t c_stride;
@@ -76,7 +82,9 @@ void store_past_caches(Scalar* to, typename VectorOf<Scalar>::type value) {
 }
 #endif
 
-template <class Scalar, int kRows, bool kByColumns>
+// Where kPacks, b is read unpacked, and packed for the tiles that follow: stores come for free
+// beside so many products.
+template <class Scalar, int kRows, bool kByColumns, bool kPacks>
 void multiply_tile(Tile<Scalar>& tile) {
   using Vector = typename VectorOf<Scalar>::type;
   constexpr int kWidth = kColumns<Scalar>;
@@ -88,7 +96,9 @@ void multiply_tile(Tile<Scalar>& tile) {
     sum[i][0] = load(start + i * start_stride);
     sum[i][1] = load(start + i * start_stride + kLanes<Scalar>);
   }
-  const Scalar* b = tile.b;
+  Scalar* b = tile.b;
+  const Scalar* from = tile.unpacked;
+  const int64_t from_stride = tile.unpacked_stride;
   const int64_t stride = tile.a_stride;
   // Three rows share a pointer: an address is pointer + {0, 1, 2} strides + step.
   const Scalar* a0 = tile.a;
@@ -97,8 +107,14 @@ void multiply_tile(Tile<Scalar>& tile) {
   const Scalar* a9 = a0 + 9 * stride;
   const Scalar* a12 = a0 + 12 * stride;
   const auto step = [&](int at) __attribute__((always_inline)) {
-    const Vector b0 = load(b + at * kWidth);
-    const Vector b1 = load(b + at * kWidth + kLanes<Scalar>);
+    const Scalar* row = kPacks ? from : b + at * kWidth;
+    const Vector b0 = load(row);
+    const Vector b1 = load(row + kLanes<Scalar>);
+    if constexpr (kPacks) {
+      store(b + at * kWidth, b0);
+      store(b + at * kWidth + kLanes<Scalar>, b1);
+      from += from_stride;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       Scalar factor;
@@ -160,18 +176,33 @@ void multiply_tile(Tile<Scalar>& tile) {
   }
 }
 
-template <class Scalar, bool kByColumns, int... kRows>
+template <class Scalar, bool kByColumns, bool kPacks, int... kRows>
 struct TileTable {
-  static constexpr void (*get[])(Tile<Scalar>&) = {multiply_tile<Scalar, kRows, kByColumns>...};
+  static constexpr void (*get[])(Tile<Scalar>&) = {
+      multiply_tile<Scalar, kRows, kByColumns, kPacks>...};
 };
 // Entry r - 1 takes r rows.
 #if MOESAIC_TILE_ROWS == 14
-template <class Scalar, bool kByColumns>
-using Tiles = TileTable<Scalar, kByColumns, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+template <class Scalar, bool kByColumns, bool kPacks>
+using Tiles = TileTable<Scalar, kByColumns, kPacks, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
 #else
-template <class Scalar, bool kByColumns>
-using Tiles = TileTable<Scalar, kByColumns, 1, 2, 3, 4, 5, 6>;
+template <class Scalar, bool kByColumns, bool kPacks>
+using Tiles = TileTable<Scalar, kByColumns, kPacks, 1, 2, 3, 4, 5, 6>;
 #endif
+
+template <class Scalar>
+void pack(const PanelSource<Scalar>& from, Scalar* panel, Scalar* sums);
+
+// Is the panel left to the first tile? Otherwise it is packed now, where it is not yet.
+template <class Scalar>
+bool packs_on_the_way(const PanelProduct<Scalar>& p) {
+  if (p.unpacked == nullptr) return false;
+  if (!p.unpacked->transposed && !p.a_by_columns && p.columns == kColumns<Scalar> && p.rows > 0) {
+    return true;
+  }
+  pack<Scalar>(*p.unpacked, p.b, nullptr);
+  return false;
+}
 
 template <class Scalar>
 void multiply(const PanelProduct<Scalar>& p) {
@@ -188,11 +219,16 @@ void multiply(const PanelProduct<Scalar>& p) {
   const int64_t fours = p.depth / 4;
   int64_t lines = p.next.rows * ((p.next.bytes + kLine - 1) / kLine);
   const int64_t lines_per_four = fours == 0 ? 0 : (lines + tiles * fours - 1) / (tiles * fours);
-  const auto* table = p.a_by_columns ? Tiles<Scalar, true>::get : Tiles<Scalar, false>::get;
+  const bool packs = packs_on_the_way(p);
+  const auto* table =
+      p.a_by_columns ? Tiles<Scalar, true, false>::get : Tiles<Scalar, false, false>::get;
+  const auto* packing = Tiles<Scalar, false, true>::get;
   Tile<Scalar> tile{p.depth,
                     nullptr,
                     p.a_stride,
                     p.b,
+                    packs ? p.unpacked->data : nullptr,
+                    packs ? p.unpacked->stride : 0,
                     bias,
                     nullptr,
                     whole ? p.c_stride : kWidth,
@@ -214,7 +250,7 @@ void multiply(const PanelProduct<Scalar>& p) {
         edge[i * kWidth + j] = j < p.columns ? c[i * p.c_stride + j] : Scalar(0);
       }
     }
-    table[count - 1](tile);
+    (packs && t == 0 ? packing : table)[count - 1](tile);
     if (whole) continue;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t j = 0; j < p.columns; ++j) c[i * p.c_stride + j] = edge[i * kWidth + j];

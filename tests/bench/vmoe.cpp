@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole networks: a training step and inference of V-MoE.
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "bench.h"
+#include "eager_vmoe.h"
+#include "moesaic/base/error.h"
+#include "moesaic/train/optimizer.h"
+
+namespace moesaic::bench {
+namespace {
+
+using at::Tensor;
+
+struct Case {
+  const char* name;
+  VMoEConfig config;
+  int64_t batch;
+};
+
+VMoEConfig small() {
+  VMoEConfig c;
+  c.image_size = 32;
+  c.channels = 3;
+  c.patch_size = 4;
+  c.hidden_size = 192;
+  c.encoder.num_layers = 6;
+  c.encoder.num_heads = 3;
+  c.encoder.mlp_dim = 768;
+  c.encoder.moe.layers = {1, 3, 5};
+  c.encoder.moe.num_experts = 8;
+  return c;
+}
+
+/// S/32 with experts in the last two odd blocks.
+VMoEConfig s32() {
+  VMoEConfig c;
+  c.image_size = 224;
+  c.channels = 3;
+  c.patch_size = 32;
+  c.hidden_size = 384;
+  c.classes = 1000;
+  c.encoder.num_layers = 8;
+  c.encoder.num_heads = 6;
+  c.encoder.mlp_dim = 1536;
+  c.encoder.moe.layers = {5, 7};
+  c.encoder.moe.num_experts = 8;
+  return c;
+}
+
+struct Data {
+  Tensor images, labels;
+};
+
+Data data_of(const VMoEConfig& config, int64_t batch) {
+  return {at::randn({batch, config.channels, config.image_size, config.image_size}),
+          at::randint(config.classes, {batch}, at::kLong)};
+}
+
+/// Heads of zeros and untrained routers would hide a difference.
+std::shared_ptr<VMoE> network(const VMoEConfig& config) {
+  auto model = std::make_shared<VMoE>(config, 1);
+  const torch::NoGradGuard no_grad;
+  model->head->weight.normal_(0, 0.05);
+  return model;
+}
+
+/// What is timed against each other has to compute the same.
+void check_equal(const Tensor& ours, const Tensor& peer) {
+  const double off = (ours - peer).abs().max().item<double>();
+  if (!(off < 1e-3)) fail("bench vmoe: the peer's logits differ by {:.3g}", off);
+}
+
+constexpr double kRate = 1e-3, kMomentum = 0.9;
+
+std::function<void()> our_step(const std::shared_ptr<VMoE>& model, const Data& data) {
+  Optimizer::NamedParameters parameters;
+  for (const auto& item : model->named_parameters()) {
+    parameters.emplace_back(item.key(), item.value());
+  }
+  const auto optimizer = std::make_shared<Optimizer>(
+      parameters, OptimizerConfig{.name = "sgd", .momentum = kMomentum});
+  return [=] {
+    at::cross_entropy_loss(model->forward(data.images).logits, data.labels).backward();
+    optimizer->step(kRate);
+    optimizer->zero_grad();
+  };
+}
+
+std::function<void()> eager_step(const std::shared_ptr<EagerVMoE>& model, const Data& data) {
+  const auto optimizer = std::make_shared<torch::optim::SGD>(
+      model->parameters(), torch::optim::SGDOptions(kRate).momentum(kMomentum));
+  return [=] {
+    at::cross_entropy_loss(model->forward(data.images), data.labels).backward();
+    optimizer->step();
+    optimizer->zero_grad();
+  };
+}
+
+/// Against the better of two ways to write the experts in ATen.
+Row against_both(const std::string& name, const std::function<void()>& ours,
+                 const std::function<void()>& masked, const std::function<void()>& sorted) {
+  const Times first = alternate(ours, masked), second = alternate(ours, sorted);
+  const bool masked_is_better = first.peer / first.ours < second.peer / second.ours;
+  const Times& times = masked_is_better ? first : second;
+  constexpr double kAtLeast = 1.2;
+  return {name,
+          times.ours * 1e3,
+          times.peer * 1e3,
+          "ms",
+          times.peer / times.ours,
+          kAtLeast,
+          {},
+          masked_is_better ? "plain ATen, masked loop over the experts"
+                           : "plain ATen, loop over sorted slices"};
+}
+
+void bench_network(const Case& c, const Report& report) {
+  at::manual_seed(1);
+  const Data data = data_of(c.config, c.batch);
+  const auto model = network(c.config);
+  using Loop = EagerVMoE::Loop;
+  const auto masked = std::make_shared<EagerVMoE>(*model, Loop::masked);
+  const auto sorted = std::make_shared<EagerVMoE>(*model, Loop::sorted);
+  const auto inference = [&](const auto& forward) {
+    return [=] {
+      const torch::NoGradGuard no_grad;
+      return forward(data.images);
+    };
+  };
+  const auto ours = inference([=](const Tensor& x) { return model->forward(x).logits; });
+  const auto by_mask = inference([=](const Tensor& x) { return masked->forward(x); });
+  const auto by_sort = inference([=](const Tensor& x) { return sorted->forward(x); });
+  check_equal(ours(), by_mask());
+  check_equal(ours(), by_sort());
+  report(against_both(fmt::format("cpu/train_{}", c.name), our_step(model, data),
+                      eager_step(masked, data), eager_step(sorted, data)));
+  model->eval();
+  report(against_both(
+      fmt::format("cpu/inference_{}", c.name), [&] { ours(); }, [&] { by_mask(); },
+      [&] { by_sort(); }));
+}
+
+}  // namespace
+
+void bench_vmoe(const Report& report) {
+  touch_memory();
+  bench_network({"small", small(), 32}, report);
+  bench_network({"s32", s32(), 8}, report);
+}
+
+}  // namespace moesaic::bench

@@ -49,7 +49,7 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
     : plan_(plan),
       seed_(seed),
       model_(std::move(model)),
-      objective_{plan.config.label_smoothing, plan.config.aux_losses},
+      objective_{plan.config.label_smoothing, aux_loss_weights(plan.config.aux_losses, *model_)},
       optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer),
       loader_(std::move(data), loader_options(plan, seed, loader_threads)) {
   loader_.seek(state.epoch, state.batch);

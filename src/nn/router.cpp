@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
 
@@ -14,7 +15,8 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 }
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
-  return torch::mm(x_Td, weight.t());
+  const NoAutocast exact;  // small differences between logits decide which experts compute
+  return torch::mm(x_Td.to(weight.scalar_type()), weight.t());
 }
 
 RouterOutput RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {

@@ -19,16 +19,17 @@ struct Family {
   std::function<std::string()> help;
 };
 
+Family vmoe_family() {
+  return {[](const Value& config) { return parameter_count(parse<VMoEConfig>(config, "model")); },
+          [](const Value& config, uint64_t seed) {
+            return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
+          },
+          [] { return help_text<VMoEConfig>(); }};
+}
+
 /// The list is explicit, so that no linker can drop a family.
 const std::map<std::string, Family>& families() {
-  static const std::map<std::string, Family> list = {
-      {"vmoe",
-       {[](const Value& config) { return parameter_count(parse<VMoEConfig>(config, "model")); },
-        [](const Value& config, uint64_t seed) {
-          return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
-        },
-        [] { return help_text<VMoEConfig>(); }}},
-  };
+  static const std::map<std::string, Family> list = {{kVMoE, vmoe_family()}, {kE3, vmoe_family()}};
   return list;
 }
 

@@ -5,6 +5,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/train/main_loss.h"
 
@@ -17,8 +18,17 @@ at::Tensor no_loss(const RoutingRecord& record) {
   return at::zeros({}, record.logits_TE.options().dtype(at::kFloat));
 }
 
-/// The record with the logits of those experts only that the router could choose.
+/// The record with the logits of those experts only that the router could choose. Members of an
+/// ensemble have losses of their own: one after the other, each of its groups becomes a group.
 RoutingRecord as_router_saw(RoutingRecord record) {
+  if (record.members > 1) {
+    const int64_t tokens = record.logits_TE.size(0);
+    record.group_size = (record.group_size > 0 ? record.group_size : tokens) / record.members;
+    for (at::Tensor* logits : {&record.logits_TE, &record.noisy_logits_TE}) {
+      *logits = nn::own_logits(*logits, record.members).flatten(0, 1);
+    }
+    return record;
+  }
   if (!record.reroutes) return record;
   const at::Tensor kept = torch::tensor(record.kept, record.logits_TE.device());
   record.logits_TE = record.logits_TE.index_select(1, kept);
@@ -79,6 +89,13 @@ std::vector<std::string> aux_loss_names() {
   std::vector<std::string> names;
   for (const auto& [name, unused] : aux_losses()) names.push_back(name);
   return names;
+}
+
+std::map<std::string, double> aux_loss_weights(const std::map<std::string, double>& phase,
+                                               const Model& model) {
+  std::map<std::string, double> weights = phase;
+  weights.merge(model.aux_losses());
+  return weights;
 }
 
 Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,

@@ -20,6 +20,7 @@
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/main_loss.h"
+#include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic {
@@ -276,7 +277,9 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
     const std::string place = place_in_model(config, "encoder.moe.group_size", phase, "batch_size");
     check_tokens(config, phase, block, tokens);
     const int64_t group_size = nn::group_size(rule);
-    if (phase.aux_losses.empty() || group_size == 0 || tokens % group_size == 0) continue;
+    if (aux_loss_weights(phase.aux_losses, model).empty() || group_size == 0 ||
+        tokens % group_size == 0)
+      continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} pictures of "
         "{}), since there are auxiliary losses",

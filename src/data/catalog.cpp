@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <set>
 #include <span>
+#include <sstream>
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/gzip.h"
@@ -28,24 +31,90 @@ fs::path description_folder() {
   return resource("datasets");
 }
 
-std::string own_problem(const DatasetSpec& spec) {
+bool is_hex(const std::string& text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
+}
+
+/// Both splits need a file, and every role has to be one of the format's.
+std::string idx_files_problem(const DatasetSpec& spec) {
   static const std::vector<std::string> kRoles = {"train_images", "train_labels", "test_images",
                                                   "test_labels"};
   for (const auto& [role, file] : spec.files) {
     if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
       return fmt::format("unknown key '{}' in files; {}", role, did_you_mean(role, kRoles));
     }
+    if (file.sha256.empty()) return fmt::format("files.{}.sha256 is missing", role);
   }
   for (const std::string& role : kRoles) {
     if (!spec.files.contains(role)) return fmt::format("files.{} is missing", role);
   }
-  if (spec.classes.empty()) return "classes is missing";
-  if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() !=
-      spec.classes.size()) {
+  return "";
+}
+
+std::string cifar_files_problem(const DatasetSpec& spec) {
+  for (const auto& [role, file] : spec.files) {
+    const std::string number = role.substr(role.find('_') + 1);
+    const bool known = (role.starts_with("train_") || role.starts_with("test_")) &&
+                       !number.empty() &&
+                       number.find_first_not_of("0123456789") == std::string::npos;
+    if (!known) return fmt::format("unknown key '{}' in files: train_1, test_1 and so on", role);
+  }
+  for (const char* role : {"train_1", "test_1"}) {
+    if (!spec.files.contains(role)) return fmt::format("files.{} is missing", role);
+  }
+  if (spec.label_at >= spec.label_bytes) return "label_at must be below label_bytes";
+  return "";
+}
+
+std::string files_problem(const DatasetSpec& spec) {
+  if (spec.format == "idx") return idx_files_problem(spec);
+  if (spec.format == "cifar") return cifar_files_problem(spec);
+  if (!spec.files.empty()) return "files are for the formats idx and cifar";
+  return "";
+}
+
+std::string classes_problem(const DatasetSpec& spec) {
+  const size_t count = spec.classes.size();
+  const bool by_folder = spec.format == "image_folder";
+  if (count == 0 && !by_folder) return "classes is missing";
+  if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
     return "classes names a class twice";
   }
-  if (spec.mean.size() != 1 || spec.std.size() != 1) {
-    return "idx pictures have one channel: mean and std need one number each";
+  if (spec.class_count > 0 && count > 0 && static_cast<size_t>(spec.class_count) != count) {
+    return fmt::format("class_count is {}, but classes has {}", spec.class_count, count);
+  }
+  if (spec.format == "celeba" && count != 2) {
+    return "an attribute has two classes: the one without it comes first";
+  }
+  if (spec.format == "celeba" && spec.attribute.empty()) return "attribute is missing";
+  return "";
+}
+
+template <class T>
+std::string unknown_split(const std::map<std::string, T>& by_split, const char* setting) {
+  for (const auto& [split, value] : by_split) {
+    if (split != "train" && split != "test") {
+      return fmt::format("unknown key '{}' in {}: train or test", split, setting);
+    }
+  }
+  return "";
+}
+
+std::string own_problem(const DatasetSpec& spec) {
+  for (const std::string& problem :
+       {files_problem(spec), classes_problem(spec), unknown_split(spec.images, "images"),
+        unknown_split(spec.splits, "splits")}) {
+    if (!problem.empty()) return problem;
+  }
+  const size_t channels = spec.format == "idx" ? 1 : 3;
+  if (spec.mean.size() != channels || spec.std.size() != channels) {
+    return fmt::format("{} pictures have {}: mean and std need {} each", spec.format,
+                       channels == 1 ? "one channel" : "three channels",
+                       channels == 1 ? "one number" : "three numbers");
   }
   return spec.keep_classes.empty() ? "" : "keep_classes needs base";
 }
@@ -58,10 +127,22 @@ std::string subset_problem(const DatasetSpec& spec) {
   return "";
 }
 
+/// Of formats without described files: what has to be there.
+std::vector<std::string> parts_of(const DatasetSpec& spec, std::string_view split) {
+  if (spec.format == "celeba") return {"img_align_celeba"};
+  if (spec.format != "image_folder") return {};
+  if (!split.empty()) return {split_source(spec, split)};
+  return {split_source(spec, "train"), split_source(spec, "test")};
+}
+
 bool holds_split(const DatasetSpec& spec, const fs::path& folder, std::string_view split) {
   for (const auto& [role, file] : spec.files) {
     const bool wanted = split.empty() || role.starts_with(std::string(split) + "_");
     if (wanted && find_in(folder, file).empty()) return false;
+  }
+  for (const std::string& part : parts_of(spec, split)) {
+    std::error_code error;
+    if (!fs::is_directory(folder / part, error)) return false;
   }
   return true;
 }
@@ -69,14 +150,28 @@ bool holds_split(const DatasetSpec& spec, const fs::path& folder, std::string_vi
 }  // namespace
 
 std::string config_problem(const DatasetFile& file) {
-  if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos) {
+  if (!is_file_name(file.name)) {
     return fmt::format("name must be a file name without folders, not '{}'", file.name);
   }
-  if (file.sha256.size() != 64 ||
-      file.sha256.find_first_not_of("0123456789abcdef") != std::string::npos) {
+  if (!file.sha256.empty() && !is_hex(file.sha256, 64)) {
     return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
   }
   return "";
+}
+
+std::string config_problem(const DatasetArchive& archive) {
+  for (const std::string& name : {archive.name, archive.folder}) {
+    if (!is_file_name(name)) {
+      return fmt::format("name and folder must be names without folders, not '{}'", name);
+    }
+  }
+  if (!archive.md5.empty() && !is_hex(archive.md5, 32)) {
+    return fmt::format("md5 must be 32 lower-case hexadecimal digits, not '{}'", archive.md5);
+  }
+  if (!archive.sha256.empty() && !is_hex(archive.sha256, 64)) {
+    return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", archive.sha256);
+  }
+  return archive.md5.empty() && archive.sha256.empty() ? "md5 or sha256 is missing" : "";
 }
 
 std::string config_problem(const DatasetSpec& spec) {
@@ -98,18 +193,53 @@ std::vector<std::string> dataset_names() {
   return names;
 }
 
-DatasetSpec load_dataset_spec(std::string_view name) {
-  const std::vector<std::string> names = dataset_names();
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    fail_usage("unknown dataset '{}'; {}", name, did_you_mean(name, names));
-  }
-  const fs::path source = description_folder() / (std::string(name) + ".json");
+namespace {
+
+DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   const DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source).root());
   if (spec.name != name) {
     fail_usage("{}: name is '{}', but the file is named after '{}'", source.string(), spec.name,
                name);
   }
   return spec;
+}
+
+/// A folder of pictures that nobody has described: the usual means of photographs.
+DatasetSpec spec_of_folder(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    fail_usage("dataset '{}': there is no such folder{}", folder.string(), nearest_sibling(folder));
+  }
+  DatasetSpec spec;
+  spec.name = folder.string();
+  spec.format = "image_folder";
+  spec.description = "a folder of pictures";
+  spec.mean = {0.485, 0.456, 0.406};
+  spec.std = {0.229, 0.224, 0.225};
+  spec.paths = {fs::absolute(folder).string()};
+  return spec;
+}
+
+}  // namespace
+
+DatasetSpec load_dataset_spec(std::string_view name) {
+  const fs::path path(name);
+  if (path.extension() == ".json") return spec_from_file(path, path.stem().string());
+  if (name.find('/') != std::string_view::npos) return spec_of_folder(path);
+  const std::vector<std::string> names = dataset_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    fail_usage("unknown dataset '{}'; {}; or give a folder of pictures with a slash", name,
+               did_you_mean(name, names));
+  }
+  return spec_from_file(description_folder() / (std::string(name) + ".json"), name);
+}
+
+std::string split_source(const DatasetSpec& spec, std::string_view split) {
+  if (const auto found = spec.splits.find(std::string(split)); found != spec.splits.end()) {
+    return found->second;
+  }
+  const bool train = split == "train";
+  return spec.format == "celeba" ? (train ? "0" : "2") : (train ? "train" : "val");
 }
 
 DatasetSpec load_base_spec(std::string_view name) {
@@ -123,10 +253,18 @@ DatasetSpec load_base_spec(std::string_view name) {
 
 std::vector<fs::path> search_folders(const DatasetSpec& spec) {
   std::vector<fs::path> folders;
+  const auto add = [&](const fs::path& folder) {
+    if (spec.archive) folders.push_back(folder / spec.archive->folder);
+    folders.push_back(folder);
+  };
+  const bool is_path = spec.name.find('/') != std::string::npos;
   const char* data = std::getenv("MOESAIC_DATA");
-  if (data != nullptr && *data != '\0') folders.push_back(fs::path(data) / spec.name);
-  folders.push_back(description_folder() / "cache" / spec.name);
-  for (const std::string& path : spec.paths) folders.push_back(resource(path));
+  if (data != nullptr && *data != '\0' && !is_path) {
+    add(fs::path(data) / spec.name);
+    if (spec.archive) folders.push_back(fs::path(data) / spec.archive->folder);
+  }
+  if (!is_path) add(description_folder() / "cache" / spec.name);
+  for (const std::string& path : spec.paths) add(resource(path));
   return folders;
 }
 
@@ -150,6 +288,26 @@ fs::path find_folder(const DatasetSpec& spec, std::string_view split) {
   return {};
 }
 
+DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder) {
+  const fs::path list = folder / kHashList;
+  std::error_code error;
+  if (!spec.archive || !fs::is_regular_file(list, error)) return spec;
+  std::istringstream lines(read_text(list));
+  std::map<std::string, std::string> hashes;
+  for (std::string line; std::getline(lines, line);) {
+    constexpr size_t kDigits = 64;
+    if (line.size() < kDigits + 3 || !is_hex(line.substr(0, kDigits), kDigits)) {
+      fail("{}: not a list of SHA-256 sums: '{}'", list.string(), line.substr(0, 80));
+    }
+    hashes[line.substr(kDigits + 2)] = line.substr(0, kDigits);
+  }
+  for (auto& [role, file] : spec.files) {
+    const auto found = hashes.find(file.name);
+    if (file.sha256.empty() && found != hashes.end()) file.sha256 = found->second;
+  }
+  return spec;
+}
+
 std::string compare_file(const fs::path& path, const DatasetFile& file) {
   try {
     UnpackedReader reader(path);
@@ -166,7 +324,7 @@ std::string compare_file(const fs::path& path, const DatasetFile& file) {
     if (size < file.size) {
       return fmt::format("{}: {} bytes unpacked, expected {}", path.string(), size, file.size);
     }
-    if (hash.hex() == file.sha256) return "";
+    if (file.sha256.empty() || hash.hex() == file.sha256) return "";
     return fmt::format("{}: SHA-256 of the unpacked bytes is {}, expected {}", path.string(),
                        hash.hex(), file.sha256);
   } catch (const Error& error) {

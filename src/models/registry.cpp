@@ -7,6 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/models/meta_device.h"
 #include "moesaic/models/vmoe.h"
 
 namespace moesaic {
@@ -76,6 +77,11 @@ std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
   check_memory(count * sizeof(float), fmt::format("a model of {:.4g} parameters", count),
                config.where());
   return found.build(config, seed);
+}
+
+std::shared_ptr<Model> build_model_shape(const Value& config) {
+  const OnMetaDevice on_meta;
+  return family_of(config).build(config, 0);
 }
 
 std::string model_help(const std::string& name) {

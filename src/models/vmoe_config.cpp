@@ -33,6 +33,15 @@ ConfigProblem router_problem(const VMoEMoeConfig& moe) {
   const VMoERouterConfig& router = moe.router;
   const std::string path = "encoder.moe.router.";
   const bool limited = router.dispatcher.capacity_factor > 0.0;
+  if (router.dispatcher.batch_priority && (router.experts_choose() || !limited)) {
+    const std::string dispatcher = path + "dispatcher.";
+    return {
+        fmt::format("{}batch_priority says who is dropped, but {}", dispatcher,
+                    router.experts_choose()
+                        ? fmt::format("experts choose; leave it out or choose {}", kTokensChoose)
+                        : "nobody is without " + dispatcher + "capacity_factor; set that"),
+        {dispatcher + "batch_priority", dispatcher + "capacity_factor"}};
+  }
   if (!router.experts_choose()) {
     if (router.num_selected_tokens > 0) {
       return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertsChoose),

@@ -7,6 +7,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
 namespace {
@@ -44,7 +45,8 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 }
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
-  at::Tensor logits_TE = torch::mm(x_Td, weight.t());
+  const NoAutocast exact;  // small differences between logits decide which experts compute
+  at::Tensor logits_TE = torch::mm(x_Td.to(weight.scalar_type()), weight.t());
   const int64_t members = options_.members;
   if (members == 1) return logits_TE;
   if (x_Td.size(0) % members != 0) {

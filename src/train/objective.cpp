@@ -7,6 +7,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
+#include "moesaic/train/main_loss.h"
 
 namespace moesaic {
 namespace {
@@ -98,10 +99,10 @@ std::map<std::string, double> aux_loss_weights(const std::map<std::string, doubl
 }
 
 Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
-                            const ObjectiveOptions& options) {
+                            const ObjectiveOptions& options, const at::Tensor& soft_labels) {
   Objective objective;
-  objective.loss = at::cross_entropy_loss(output.logits.to(at::kFloat), labels, {},
-                                          at::Reduction::Mean, -100, options.label_smoothing);
+  const Targets targets{labels, soft_labels, options.label_smoothing};
+  objective.loss = training_losses(options.loss, output.logits, targets).mean();
   objective.terms.emplace_back("cross_entropy", objective.loss);
   for (const auto& [name, weight] : options.aux_losses) {
     const at::Tensor loss = sum_over_layers(name, output);

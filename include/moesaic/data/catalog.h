@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,8 @@
 
 namespace moesaic {
 
-/// One file of a dataset; size and hash are those of its unpacked bytes, whoever compressed it.
+/// One file of a dataset; size and hash are those of its unpacked bytes, whoever compressed it. A
+/// file that comes in an archive may have no hash of its own.
 struct DatasetFile {
   std::string name, sha256;
   int64_t size = 0;
@@ -21,21 +23,46 @@ struct DatasetFile {
 template <class Fields>
 void describe(Fields& f, DatasetFile& c) {
   f("name", c.name, "file name without .gz", required);
-  f("sha256", c.sha256, "SHA-256 of the unpacked bytes", required);
+  f("sha256", c.sha256, "SHA-256 of the unpacked bytes");
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
 }
 
 /// What the rules of single settings cannot say: the form of name and hash.
 std::string config_problem(const DatasetFile& file);
 
-/// datasets/<name>.json. Either a dataset of its own (format, classes, mean, std, files) or the
-/// subset of another one (base, keep_classes).
+/// The archive that a dataset's files come in.
+struct DatasetArchive {
+  std::string name, folder, md5, sha256;
+  int64_t max_size = 0;
+};
+
+template <class Fields>
+void describe(Fields& f, DatasetArchive& c) {
+  f("name", c.name, "file name below the URLs", required);
+  f("folder", c.folder, "folder in it that holds the files", required);
+  f("md5", c.md5, "MD5 of the archive, where that is all its makers published");
+  f("sha256", c.sha256, "SHA-256 of the archive");
+  f("max_size", c.max_size, "bytes that neither the archive nor what it holds exceeds", required,
+    at_least(1));
+}
+
+/// The form of names and hashes, one of which is needed.
+std::string config_problem(const DatasetArchive& archive);
+
+/// datasets/<name>.json. Either a dataset of its own (format, classes, mean, std, and files
+/// or folders) or the subset of another one (base, keep_classes).
 struct DatasetSpec {
   std::string name, description;
   std::string format = "idx";
   std::vector<std::string> classes;
   std::vector<double> mean, std;
-  std::map<std::string, DatasetFile> files;  ///< <split>_images, <split>_labels
+  int64_t class_count = 0;
+  std::map<std::string, int64_t> images;     ///< by split, where it is known
+  std::map<std::string, DatasetFile> files;  ///< idx: <split>_images, ..._labels; cifar: <split>_1
+  std::optional<DatasetArchive> archive;
+  int64_t label_bytes = 1, label_at = 0;
+  std::map<std::string, std::string> splits;
+  std::string attribute;
   std::vector<std::string> urls;  ///< folders on the web that hold <file>.gz, tried in order
   std::string debian_package;
   std::vector<std::string> paths;
@@ -47,12 +74,24 @@ template <class Fields>
 void describe(Fields& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
   f("description", c.description, "one line for lists");
-  f("format", c.format, "file format", one_of({"idx"}));
-  f("classes", c.classes, "name of each label");
+  f("format", c.format, "file format", one_of({"idx", "cifar", "image_folder", "celeba"}));
+  f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
+  f("class_count", c.class_count, "image_folder: how many classes there have to be; 0: any",
+    at_least(0));
+  f("images", c.images, "number of pictures by split, known before the files are there",
+    at_least(1));
   f("mean", c.mean, "mean of each channel, pixels scaled to [0, 1]");
   f("std", c.std, "standard deviation of each channel, pixels scaled to [0, 1]", above(0));
-  f("files", c.files, "files by role: train_images, train_labels, test_images, test_labels");
-  f("urls", c.urls, "folders on the web that hold the files with .gz appended");
+  f("files", c.files,
+    "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
+    "train_2, ..., test_1");
+  f("archive", c.archive, "the archive that they come in");
+  f("label_bytes", c.label_bytes, "cifar: label bytes before the pixels", between(1, 2));
+  f("label_at", c.label_at, "cifar: which of them is the label, from 0", between(0, 1));
+  f("splits", c.splits,
+    "where train and test are; image_folder: folders (train, val); celeba: parts (0, 2)");
+  f("attribute", c.attribute, "celeba: the attribute that is the label, e.g. Smiling");
+  f("urls", c.urls, "folders on the web that hold the archive, else the files with .gz appended");
   f("debian_package", c.debian_package, "package that installs the files");
   f("paths", c.paths, "further folders to look in");
   f("base", c.base, "of a subset: the dataset that it is cut from");
@@ -65,17 +104,23 @@ std::string config_problem(const DatasetSpec& spec);
 /// Names of the described datasets, sorted.
 std::vector<std::string> dataset_names();
 
-/// Reads datasets/<name>.json. Throws Error (usage) for an unknown name or a wrong description.
+/// Reads datasets/<name>.json. A name that ends in .json is the path of a description elsewhere,
+/// and one with a slash is a folder of pictures (image_folder) without a description. Throws Error
+/// (usage) for an unknown name or a wrong description.
 DatasetSpec load_dataset_spec(std::string_view name);
+
+/// The part of a dataset that is "train" or "test": spec.splits, or the format's habit.
+std::string split_source(const DatasetSpec& spec, std::string_view split);
 
 /// The description that holds the files: the one named, or for a subset its base's, however deep.
 DatasetSpec load_base_spec(std::string_view name);
 
 /// Folders that may hold the files, in order: $MOESAIC_DATA/<name>, datasets/cache/<name>, the
-/// description's paths.
+/// description's paths; where there is an archive, each as well with the archive's folder, as
+/// $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 
-/// Where fetched files go, the first of search_folders().
+/// Where fetched files go, the first of search_folders(); those of an archive to its folder there.
 std::filesystem::path fetch_folder(const DatasetSpec& spec);
 
 /// `file` in `folder`, packed (<name>.gz) or not; empty where there is neither.
@@ -85,8 +130,16 @@ std::filesystem::path find_in(const std::filesystem::path& folder, const Dataset
 /// empty if none does.
 std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
-/// Compares size and hash of the file's unpacked bytes with the description: one line about what is
-/// wrong, or "".
+/// The name of the list that a fetch leaves beside the files of a verified archive: their SHA-256,
+/// as sha256sum writes them.
+inline constexpr std::string_view kHashList = "SHA256SUMS";
+
+/// The description with the hashes that such a list in `folder` adds to files without one. Throws
+/// Error (failure) where the list is damaged.
+DatasetSpec with_recorded_hashes(DatasetSpec spec, const std::filesystem::path& folder);
+
+/// Compares size and, where there is one, hash of the file's unpacked bytes with the description:
+/// one line about what is wrong, or "".
 std::string compare_file(const std::filesystem::path& path, const DatasetFile& file);
 
 }  // namespace moesaic

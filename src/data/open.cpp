@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a description to a dataset: finds the files, compares them with it and reads them.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "check_labels.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/formats/cifar.h"
+#include "moesaic/formats/idx.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+std::string picture_shape(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images_path,
+                                        const fs::path& labels_path) {
+  idx::Array images = idx::read(images_path);
+  idx::Array labels = idx::read(labels_path);
+  if (images.shape.size() != 3) {
+    fail("{}: pictures need shape [N, height, width], found {}", images_path.string(),
+         picture_shape(images.shape));
+  }
+  if (labels.shape.size() != 1) {
+    fail("{}: labels need shape [N], found {}", labels_path.string(), picture_shape(labels.shape));
+  }
+  if (images.shape[0] != labels.shape[0]) {
+    fail("{} holds {} pictures, but {} holds {} labels", images_path.string(), images.shape[0],
+         labels_path.string(), labels.shape[0]);
+  }
+  check_labels(labels.values, info.classes.size(), labels_path.string());
+  info.channels = 1;
+  info.height = images.shape[1];
+  info.width = images.shape[2];
+  if (info.height < 1 || info.width < 1) {
+    fail("{}: pictures without pixels: {}", images_path.string(), picture_shape(images.shape));
+  }
+  return make_memory_dataset(std::move(info), std::move(images.values), std::move(labels.values));
+}
+
+/// How the user gets the files that are in none of the searched folders.
+[[noreturn]] void fail_missing(const DatasetSpec& spec) {
+  std::vector<std::string> folders;
+  for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
+  const std::string fetch = spec.urls.empty()
+                                ? "; put them or a link there"
+                                : fmt::format("; run 'moesaic data fetch {}'", spec.name);
+  const std::string package =
+      spec.debian_package.empty() ? "" : fmt::format(" or install {}", spec.debian_package);
+  fail("dataset '{}': files not found in {}{}{}", spec.name, fmt::join(folders, ", "), fetch,
+       package);
+}
+
+/// The folder with every file, or else the first one with any.
+fs::path find_any_folder(const DatasetSpec& spec) {
+  if (fs::path folder = find_folder(spec); !folder.empty()) return folder;
+  for (const fs::path& folder : search_folders(spec)) {
+    for (const auto& [role, file] : spec.files) {
+      if (!find_in(folder, file).empty()) return folder;
+    }
+  }
+  return {};
+}
+
+/// The file of a role, compared with its description: a changed picture must not go unnoticed.
+fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std::string& role) {
+  const DatasetFile& file = spec.files.at(role);
+  const fs::path path = find_in(folder, file);
+  const std::string problem = compare_file(path, file);
+  if (!problem.empty()) fail("{}; see moesaic data verify {}", problem, spec.name);
+  return path;
+}
+
+/// The roles of a split in the order of their numbers: test_2 before test_10.
+std::vector<std::string> numbered_roles(const DatasetSpec& spec, const std::string& split) {
+  std::vector<std::string> roles;
+  for (const auto& [role, file] : spec.files) {
+    if (role.starts_with(split + "_")) roles.push_back(role);
+  }
+  std::stable_sort(roles.begin(), roles.end(),
+                   [](const std::string& a, const std::string& b) { return a.size() < b.size(); });
+  return roles;
+}
+
+/// Batches that came from elsewhere have no hash to compare with: they are used, and it is said.
+void warn_unverified(const DatasetSpec& spec, const fs::path& folder) {
+  const bool all_known = std::all_of(spec.files.begin(), spec.files.end(),
+                                     [](const auto& item) { return !item.second.sha256.empty(); });
+  if (all_known) return;
+  log_warning(
+      "dataset '{}': {} was not unpacked by 'moesaic data fetch': sizes and labels are "
+      "checked, pixels cannot be compared with the official archive's",
+      spec.name, folder.string());
+}
+
+std::shared_ptr<const Dataset> read_cifar(DatasetInfo info, const DatasetSpec& spec,
+                                          const fs::path& folder) {
+  cifar::Records records;
+  for (const std::string& role : numbered_roles(spec, info.split)) {
+    const fs::path path = checked_file(spec, folder, role);
+    const size_t before = records.labels.size();
+    cifar::read(path, spec.files.at(role).size, {spec.label_bytes, spec.label_at}, records);
+    check_labels(std::span(records.labels).subspan(before), info.classes.size(), path.string());
+  }
+  warn_unverified(spec, folder);
+  info.channels = cifar::kChannels;
+  info.height = cifar::kHeight;
+  info.width = cifar::kWidth;
+  return make_memory_dataset(std::move(info), std::move(records.pixels), std::move(records.labels));
+}
+
+std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const std::string& split) {
+  const fs::path folder = find_folder(described, split);
+  if (folder.empty()) fail_missing(described);
+  const DatasetSpec spec = with_recorded_hashes(described, folder);
+  DatasetInfo info;
+  info.name = spec.name;
+  info.split = split;
+  info.description = spec.description;
+  info.classes = spec.classes;
+  info.mean = spec.mean;
+  info.std = spec.std;
+  if (spec.format == "cifar") return read_cifar(std::move(info), spec, folder);
+  return read_idx(std::move(info), checked_file(spec, folder, split + "_images"),
+                  checked_file(spec, folder, split + "_labels"));
+}
+
+/// Of a file without a hash: whether all that can be known of it is right.
+std::string unproven_problem(const DatasetSpec& spec, const fs::path& path,
+                             const DatasetFile& file) {
+  cifar::Records records;
+  try {
+    cifar::read(path, file.size, {spec.label_bytes, spec.label_at}, records);
+    check_labels(records.labels, spec.classes.size(), path.string());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return fmt::format(
+      "{}: size and labels are right, but it was not unpacked by 'moesaic data fetch "
+      "{}': nothing says that its pixels are the official ones",
+      path.string(), spec.name);
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {
+  static const std::vector<std::string> kSplits = {"train", "test"};
+  if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
+    fail_usage("dataset '{}': unknown split '{}'; {}", name, split, did_you_mean(split, kSplits));
+  }
+  load_base_spec(name);  // finds a circle of bases before the recursion below would follow it
+  const DatasetSpec spec = load_dataset_spec(name);
+  if (spec.base.empty()) return open_own(spec, std::string(split));
+  return make_class_subset(open_dataset(spec.base, split), spec.keep_classes, spec.name,
+                           spec.description);
+}
+
+std::vector<DatasetStatus> dataset_statuses() {
+  std::vector<DatasetStatus> statuses;
+  for (const std::string& name : dataset_names()) {
+    const DatasetSpec spec = load_dataset_spec(name);
+    const DatasetSpec base = load_base_spec(name);
+    DatasetStatus status;
+    status.name = spec.name;
+    status.description = spec.description;
+    status.base = spec.base;
+    status.classes =
+        static_cast<int64_t>((spec.base.empty() ? spec.classes : spec.keep_classes).size());
+    status.folder = find_folder(base);
+    status.searched = search_folders(base);
+    statuses.push_back(std::move(status));
+  }
+  return statuses;
+}
+
+std::vector<FileVerification> verify_dataset(std::string_view name) {
+  const DatasetSpec described = load_base_spec(name);
+  const fs::path folder = find_any_folder(described);
+  if (folder.empty()) fail_missing(described);
+  const DatasetSpec spec = with_recorded_hashes(described, folder);
+  std::vector<FileVerification> results;
+  for (const auto& [role, file] : spec.files) {
+    FileVerification result{file.name, find_in(folder, file), ""};
+    if (result.path.empty()) {
+      result.problem = fmt::format("{}: no such file", (folder / file.name).string());
+    } else {
+      result.problem = compare_file(result.path, file);
+      if (result.ok() && file.sha256.empty()) {
+        result.problem = unproven_problem(spec, result.path, file);
+      }
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace moesaic

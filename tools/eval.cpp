@@ -26,6 +26,10 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option("--batch-size", arguments->options.evaluate.batch_size, "pictures a batch")
       ->check(batch_size())
       ->capture_default_str();
+  verb->add_option("--precision", arguments->options.evaluate.precision,
+                   "of products in the network: float32 | bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   verb->add_flag("--json", arguments->json, "one JSON document on standard output");
   verb->callback([arguments] {
     const CheckpointEvaluation result = evaluate_checkpoint(arguments->options);

@@ -13,6 +13,8 @@
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/vmoe_config.h"
+#include "moesaic/report/run_curve.h"
+#include "moesaic/train/memory.h"
 #include "moesaic/train/trainer.h"
 #include "verbs.h"
 
@@ -38,14 +40,30 @@ RunConfig read_config(const TrainArguments& arguments) {
   return parse<RunConfig>(document.root());
 }
 
+/// Nothing of the network is allocated.
 void print_plan(const RunConfig& given) {
   RunConfig config = given;
   Datasets datasets;
-  const std::shared_ptr<Model> model = build_initial_model(config);
+  const std::shared_ptr<Model> model = build_initial_shape(config);
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
   config.model = Value::from_json(model->config(), "model");
-  load_initial_weights(config, *model);
-  std::fputs(describe_run(config, *model, phases).c_str(), stdout);
+  std::string text = describe_run(config, *model, phases) + describe_memory(*model, phases);
+  if (!config.init.empty() && !path_exists(config.init)) {
+    text += fmt::format("init          {} is not there yet\n", config.init);
+  } else {
+    check_initial_weights(config);
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
+/// A picture is no reason for a run to fail.
+void draw_curve(const std::string& out) {
+  try {
+    draw_run_curve(out);
+    log_info("its curve: {}/figure.png", out);
+  } catch (const Error& error) {
+    log_warning("no curve was drawn: {}", error.what());
+  }
 }
 
 std::string resume_command(const TrainArguments& arguments, const std::string& out) {
@@ -76,6 +94,7 @@ int train(const TrainArguments& arguments) {
     return 128 + result.signal;
   }
   log_info("done: {} steps, {}", result.steps, result.checkpoint.string());
+  draw_curve(out);
   return 0;
 }
 

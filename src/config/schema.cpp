@@ -47,7 +47,13 @@ void fail_missing(const Value& object, const std::string& path, std::string_view
 }
 
 void fail_problem(const Value& object, const std::string& path, const ConfigProblem& problem) {
-  fail_usage("{}: {}{}", place_of(object, problem.blamed), problem.text, in_path(path));
+  if (problem.blamed.empty()) {
+    fail_usage("{}: {}{}", object.where(), problem.text, in_path(path));
+  }
+  std::string key = problem.blamed.front();
+  if (key.ends_with(':')) key.pop_back();
+  fail_usage("{}: {}{}", place_of(object, problem.blamed), problem.text,
+             path.empty() ? "" : fmt::format(" ({})", join_path(path, key)));
 }
 
 nlohmann::ordered_json write_number(double number) {

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -30,6 +31,12 @@ bool couples_images(const Model& model) {
 at::Tensor combine_of_all(const RoutingRecord& record) {
   const at::Tensor kept = torch::tensor(record.kept, torch::kLong);
   return torch::zeros_like(record.logits_TE).index_copy_(1, kept, combine_weights(record.routing));
+}
+
+/// [B, classes]: log of the mean over members of the softmax.
+at::Tensor log_mean_probability(const at::Tensor& logits, int64_t members) {
+  const at::Tensor each = logits.log_softmax(-1).view({-1, members, logits.size(-1)});
+  return each.logsumexp({1}) - std::log(static_cast<double>(members));
 }
 
 using Parts = std::map<std::string, std::vector<at::Tensor>>;
@@ -107,6 +114,9 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   } while (begin < count);
   std::map<std::string, at::Tensor> outputs;
   for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
+  if (model.members() > 1) {
+    outputs["log_mean_prob"] = log_mean_probability(outputs.at("logits"), model.members());
+  }
   return outputs;
 }
 

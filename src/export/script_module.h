@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moesaic/nn/encoder_block.h"
+#include "moesaic/nn/map_head.h"
 
 namespace moesaic::script {
 
@@ -29,8 +30,12 @@ Module make_module(const Unit& unit, const std::string& kind, const torch::nn::M
 
 Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from);
 Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from);
-Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from, int64_t heads);
+Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from);
+Module make_map_head(const Unit& unit, const nn::MapHeadImpl& from);
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from);
+
+/// What to do about a network that has no such form.
+inline constexpr const char* kOtherFormat = "--format safetensors holds every network";
 
 /// A number as source text that reads back as exactly the same number.
 std::string literal(double number);

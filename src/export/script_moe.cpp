@@ -77,6 +77,7 @@ constexpr char kLayer[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     weights = self.combine_weights(self.router.forward(x)).t().contiguous()
     {keep}
+    tokens = x{rounded}
     routed = weights != 0
     counts: List[int] = routed.sum([1]).tolist()
     longest = max(counts)
@@ -84,16 +85,19 @@ def forward(self, x: Tensor) -> Tensor:
         gate, token = torch.sort(weights, dim=1, descending=True)
         gate = gate[:, :longest].unsqueeze(2)
         token = token[:, :longest].flatten()
-        rows = x.index_select(0, token).view([len(counts), longest, x.size(1)])
+        rows = tokens.index_select(0, token).view([len(counts), longest, x.size(1)])
         rows = self.experts.all_at_once(rows)
     else:
         gate = weights.masked_select(routed).unsqueeze(1)
         token = routed.nonzero()[:, 1]
-        rows = self.experts.one_by_one(x.index_select(0, token), counts)
-    rows = (rows * gate).view([token.size(0), x.size(1)])
+        rows = self.experts.one_by_one(tokens.index_select(0, token), counts)
+    rows = (rows{rounded} * gate).view([token.size(0), x.size(1)])
     return torch.zeros_like(x).index_add_(0, token, rows)
 )";
 constexpr int64_t kFewRows = 256;
+
+// The number of the type is all that the language has.
+constexpr char kRounded[] = ".to({}).to(x.dtype)";
 
 constexpr char kKeep[] = "weights = weights.index_select(0, torch.tensor([{}], device=x.device))";
 
@@ -113,17 +117,17 @@ std::string room_source(const TokenChoiceOptions& choice, int64_t experts) {
 void check_exportable(const TokenChoiceOptions& choice) {
   const bool softmax = choice.gate == Gate::softmax_all || choice.gate == Gate::softmax_selected;
   if (!softmax) {
-    fail("torchscript: gates '{}' cannot be exported yet",
-         gate_names()[static_cast<size_t>(choice.gate)]);
+    fail("torchscript: gates '{}' cannot be exported yet; {}",
+         gate_names()[static_cast<size_t>(choice.gate)], kOtherFormat);
   }
   if (choice.batch_priority && choice.capacity_factor > 0.0) {
-    fail("torchscript: batch priority with a capacity cannot be exported yet");
+    fail("torchscript: batch priority with a capacity cannot be exported yet; {}", kOtherFormat);
   }
   if (choice.capacity_rounding != CapacityRounding::ceil && choice.capacity_factor > 0.0) {
-    fail("torchscript: capacities rounded to the nearest cannot be exported yet");
+    fail("torchscript: capacities rounded to the nearest cannot be exported yet; {}", kOtherFormat);
   }
   if (choice.pruned == PrunedSelection::reroute && !choice.kept.empty()) {
-    fail("torchscript: pruned layers that reroute cannot be exported yet");
+    fail("torchscript: pruned layers that reroute cannot be exported yet; {}", kOtherFormat);
   }
 }
 
@@ -136,10 +140,13 @@ std::string weights_source(const TokenChoiceOptions& choice) {
       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice)" : "# nothing is dropped"));
 }
 
-std::string forward_source(const std::vector<int64_t>& kept) {
+std::string forward_source(const std::vector<int64_t>& kept, bool bfloat16) {
   const std::string keep =
       kept.empty() ? "# every expert is there" : fmt::format(kKeep, fmt::join(kept, ", "));
-  return fmt::format(kLayer, fmt::arg("keep", keep), fmt::arg("few", kFewRows));
+  const std::string rounded =
+      bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
+  return fmt::format(kLayer, fmt::arg("keep", keep), fmt::arg("few", kFewRows),
+                     fmt::arg("rounded", rounded));
 }
 
 Module make_router(const Unit& unit, const nn::RouterImpl& from) {
@@ -163,10 +170,12 @@ Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
   const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&from.options().rule);
-  if (tokens_choose == nullptr) fail("torchscript: expert choice cannot be exported yet");
+  if (tokens_choose == nullptr)
+    fail("torchscript: expert choice cannot be exported yet; {}", kOtherFormat);
   const TokenChoiceOptions& choice = *tokens_choose;
   check_exportable(choice);
-  std::string source = weights_source(choice) + forward_source(choice.kept);
+  std::string source =
+      weights_source(choice) + forward_source(choice.kept, from.options().bfloat16);
   if (choice.capacity_factor > 0.0) source = room_source(choice, from.options().experts) + source;
   return make_module(
       unit, "MoELayer", from,

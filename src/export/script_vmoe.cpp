@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "moesaic/base/error.h"
+
 namespace moesaic::script {
 namespace {
 
@@ -29,27 +31,37 @@ def forward(self, images: Tensor) -> Tensor:
     source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
   }
   source += "    x = self.norm.forward(x)\n";
-  source += token ? "    return self.head.forward(x[:, 0])\n"
-                  : "    return self.head.forward(x.mean([1]))\n";
+  const std::string& classifier = from.settings().classifier;
+  const char* pooled = classifier == "map"   ? "self.map_head.forward(x)"
+                       : classifier == "gap" ? "x.mean([1])"
+                                             : "x[:, 0]";
+  source += fmt::format("    x = {}\n", pooled);
+  if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
+  source += "    return self.head.forward(x)\n";
   return source;
 }
 
 }  // namespace
 
 Module make_vmoe(const Unit& unit, const VMoE& from) {
+  if (from.members() > 1) fail("torchscript: ensembles cannot be exported yet; {}", kOtherFormat);
   const VMoEConfig& config = from.settings();
   Children blocks;
   for (size_t block = 0; block < from.blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
-    blocks.emplace_back(std::to_string(block),
-                        make_encoder_block(unit, *encoder, config.encoder.num_heads));
+    blocks.emplace_back(std::to_string(block), make_encoder_block(unit, *encoder));
   }
-  return make_module(unit, "VMoE", from,
-                     {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
-                      {"blocks", make_module(unit, "Blocks", *from.blocks, blocks, "")},
-                      {"norm", make_layer_norm(unit, *from.norm)},
-                      {"head", make_linear(unit, *from.head)}},
-                     forward_source(from));
+  Children children = {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
+                       {"blocks", make_module(unit, "Blocks", *from.blocks, blocks, "")},
+                       {"norm", make_layer_norm(unit, *from.norm)},
+                       {"head", make_linear(unit, *from.head)}};
+  if (!from.map_head.is_empty()) {
+    children.emplace_back("map_head", make_map_head(unit, *from.map_head));
+  }
+  if (!from.pre_logits.is_empty()) {
+    children.emplace_back("pre_logits", make_linear(unit, *from.pre_logits));
+  }
+  return make_module(unit, "VMoE", from, children, forward_source(from));
 }
 
 }  // namespace moesaic::script

@@ -7,6 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/models/meta_device.h"
 #include "moesaic/models/vmoe.h"
 
 namespace moesaic {
@@ -18,16 +19,17 @@ struct Family {
   std::function<std::string()> help;
 };
 
+Family vmoe_family() {
+  return {[](const Value& config) { return parameter_count(parse<VMoEConfig>(config, "model")); },
+          [](const Value& config, uint64_t seed) {
+            return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
+          },
+          [] { return help_text<VMoEConfig>(); }};
+}
+
 /// The list is explicit, so that no linker can drop a family.
 const std::map<std::string, Family>& families() {
-  static const std::map<std::string, Family> list = {
-      {"vmoe",
-       {[](const Value& config) { return parameter_count(parse<VMoEConfig>(config, "model")); },
-        [](const Value& config, uint64_t seed) {
-          return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
-        },
-        [] { return help_text<VMoEConfig>(); }}},
-  };
+  static const std::map<std::string, Family> list = {{kVMoE, vmoe_family()}, {kE3, vmoe_family()}};
   return list;
 }
 
@@ -75,6 +77,11 @@ std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
   check_memory(count * sizeof(float), fmt::format("a model of {:.4g} parameters", count),
                config.where());
   return found.build(config, seed);
+}
+
+std::shared_ptr<Model> build_model_shape(const Value& config) {
+  const OnMetaDevice on_meta;
+  return family_of(config).build(config, 0);
 }
 
 std::string model_help(const std::string& name) {

@@ -6,7 +6,10 @@
 #include <algorithm>
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/layer_norm.h"
+#include "moesaic/nn/linear.h"
 
 namespace moesaic {
 namespace {
@@ -45,6 +48,9 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.width = config.hidden_size;
   options.hidden = config.encoder.mlp_dim;
   options.experts = moe.num_experts;
+  options.members = moe.ensemble_size;
+  options.bfloat16 = moe.router.dispatcher.bfloat16;
+  options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
   options.rule = routing_rule(moe);
   options.noise.scale = moe.router.noise_std;
   const auto kept = moe.kept_experts.find(std::to_string(block));
@@ -54,13 +60,24 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   return options;
 }
 
-nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
+nn::AttentionOptions attention_options(const VMoEConfig& config) {
+  return {.width = config.hidden_size,
+          .heads = config.encoder.num_heads,
+          .qk_norm = config.encoder.attention_qk_norm,
+          .dropout = config.encoder.attention_dropout_rate};
+}
+
+bool has_experts(const VMoEConfig& config, int64_t block) {
   const auto& layers = config.encoder.moe.layers;
-  nn::EncoderBlockOptions options{config.hidden_size, config.encoder.num_heads,
-                                  config.encoder.mlp_dim, std::nullopt};
-  if (std::find(layers.begin(), layers.end(), block) != layers.end()) {
-    options.moe = moe_options(config, block);
-  }
+  return std::find(layers.begin(), layers.end(), block) != layers.end();
+}
+
+nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
+  nn::EncoderBlockOptions options{.attention = attention_options(config),
+                                  .hidden = config.encoder.mlp_dim,
+                                  .dropout = config.encoder.dropout_rate,
+                                  .moe = std::nullopt};
+  if (has_experts(config, block)) options.moe = moe_options(config, block);
   return options;
 }
 
@@ -70,18 +87,19 @@ RoutingRecord record_of(int64_t block, const nn::MoEOutput& out, const nn::MoELa
   return {block,
           out.logits_TE,
           out.noisy_logits_TE,
-          noisy ? gaussian_noise_std(options.noise, options.experts) : 0.0,
+          noisy ? gaussian_noise_std(options.noise, options.experts / options.members) : 0.0,
           out.routing,
           layer.kept(),
           layer.is_pruned() && nn::pruned_selection(options.rule) == PrunedSelection::reroute,
-          nn::group_size(options.rule)};
+          nn::group_size(options.rule),
+          options.members};
 }
 
-torch::nn::Linear zero_linear(int64_t in, int64_t out) {
-  torch::nn::Linear linear(in, out);
+torch::nn::Linear fresh_head(const VMoEConfig& config) {
+  torch::nn::Linear linear(config.pre_logits_size(), config.classes);
   const torch::NoGradGuard no_grad;
   linear->weight.zero_();
-  linear->bias.zero_();
+  linear->bias.fill_(config.head_bias_init);
   return linear;
 }
 
@@ -101,7 +119,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
     const torch::NoGradGuard no_grad;
     embedding->bias.zero_();
   }
-  if (config_.classifier == "token") {
+  if (config_.has_class_token()) {
     cls = register_parameter("cls", torch::zeros({1, 1, width}));
   }
   position_embedding =
@@ -112,7 +130,15 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
     blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
   }
   norm = register_module("norm", nn::make_layer_norm(width));
-  head = register_module("head", zero_linear(width, config_.classes));
+  if (config_.classifier == "map") {
+    map_head = register_module(
+        "map_head", nn::MapHead(attention_options(config_), config_.encoder.mlp_dim, generator));
+  }
+  if (config_.representation_size > 0) {
+    pre_logits = register_module("pre_logits",
+                                 nn::make_linear(width, config_.representation_size, generator));
+  }
+  head = register_module("head", fresh_head(config_));
 }
 
 void VMoE::check_images(const at::Tensor& images_BCHW) const {
@@ -132,19 +158,32 @@ at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   return x_BTd + position_embedding;
 }
 
+at::Tensor VMoE::pool(const at::Tensor& x_BTd) {
+  at::Tensor x_Bd;
+  if (!map_head.is_empty()) {
+    x_Bd = map_head->forward(x_BTd);
+  } else {
+    x_Bd = config_.classifier == "gap" ? x_BTd.mean(1) : x_BTd.select(1, 0);
+  }
+  return pre_logits.is_empty() ? x_Bd : pre_logits->forward(x_Bd).tanh();
+}
+
 ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_images(images_BCHW);
   ModelOutput out;
   at::Tensor x_BTd = embed(images_BCHW);
+  x_BTd = nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random);
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
+    if (divides) x_BTd = x_BTd.repeat_interleave(members(), 0);
     auto result = encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
     out.routings.push_back(record_of(static_cast<int64_t>(block), *result.moe, *encoder->moe));
   }
   x_BTd = norm->forward(x_BTd);
-  out.pre_logits = cls.defined() ? x_BTd.select(1, 0) : x_BTd.mean(1);
+  out.pre_logits = pool(x_BTd);
   out.logits = head->forward(out.pre_logits);
   return out;
 }
@@ -160,7 +199,16 @@ nlohmann::ordered_json VMoE::config() const {
 
 void VMoE::reset_head(int64_t classes) {
   config_.classes = classes;
-  head = replace_module("head", zero_linear(config_.hidden_size, classes));
+  head = replace_module("head", fresh_head(config_));
+}
+
+std::map<std::string, double> VMoE::aux_losses() const {
+  const VMoERouterConfig& router = config_.encoder.moe.router;
+  std::map<std::string, double> weights = {{"importance", router.importance_loss_weight},
+                                           {"load", router.load_loss_weight},
+                                           {"gshard", router.gshard_loss_weight}};
+  std::erase_if(weights, [](const auto& item) { return item.second == 0.0; });
+  return weights;
 }
 
 std::vector<MoEBlock> VMoE::moe_blocks() const {
@@ -183,21 +231,27 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto& moe = config_.encoder.moe;
   const double pixels =
       static_cast<double>(config_.channels * config_.patch_size * config_.patch_size);
-  double products = static_cast<double>(config_.patches()) * pixels * d +
-                    d * static_cast<double>(config_.classes);
+  double products = static_cast<double>(config_.patches()) * pixels * d;
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
+  double views = 1.0;  // of an image: one before the first MoE block, then one for each member
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
-    products += attention;
-    const bool dense = std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end();
+    if (!has_experts(config_, block)) {
+      products += views * (attention + 2 * T * d * m);
+      continue;
+    }
+    views = static_cast<double>(members());
     const auto found = rows_per_token.find(block);
     const double rows =
         found == rows_per_token.end()
-            ? nn::rows_per_token(routing_rule(moe), config_.tokens(), moe.num_experts)
+            ? nn::rows_per_token(routing_rule(moe), tokens_per_image(), moe.num_experts)
             : found->second;
     products +=
-        dense ? 2 * T * d * m : T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m;
+        views * (attention + T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m);
   }
-  return 2 * products;
+  if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
+  const auto representation = static_cast<double>(config_.pre_logits_size());
+  if (!pre_logits.is_empty()) products += views * d * representation;
+  return 2 * (products + views * representation * static_cast<double>(config_.classes));
 }
 
 }  // namespace moesaic

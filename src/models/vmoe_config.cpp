@@ -33,6 +33,15 @@ ConfigProblem router_problem(const VMoEMoeConfig& moe) {
   const VMoERouterConfig& router = moe.router;
   const std::string path = "encoder.moe.router.";
   const bool limited = router.dispatcher.capacity_factor > 0.0;
+  if (router.dispatcher.batch_priority && (router.experts_choose() || !limited)) {
+    const std::string dispatcher = path + "dispatcher.";
+    return {
+        fmt::format("{}batch_priority says who is dropped, but {}", dispatcher,
+                    router.experts_choose()
+                        ? fmt::format("experts choose; leave it out or choose {}", kTokensChoose)
+                        : "nobody is without " + dispatcher + "capacity_factor; set that"),
+        {dispatcher + "batch_priority", dispatcher + "capacity_factor"}};
+  }
   if (!router.experts_choose()) {
     if (router.num_selected_tokens > 0) {
       return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertsChoose),
@@ -63,6 +72,41 @@ ConfigProblem router_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
+/// Each member has experts of its own, and equal shares of the experts and of each group.
+ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
+  const int64_t members = moe.ensemble_size;
+  const std::string path = "encoder.moe.", size = path + "ensemble_size";
+  if (members == 1) return {};
+  if (moe.layers.empty()) {
+    return {fmt::format("{} is {}, but no block of {}layers has experts", size, members, path),
+            {size}};
+  }
+  if (moe.num_experts % members != 0) {
+    return {fmt::format("{} {} does not divide the {} experts", size, members, moe.num_experts),
+            {size, path + "num_experts"}};
+  }
+  if (moe.group_size % members != 0) {
+    return {
+        fmt::format("{} {} does not divide {}group_size {}", size, members, path, moe.group_size),
+        {size, path + "group_size"}};
+  }
+  if (moe.router.experts_choose()) {
+    return {fmt::format("{}router.name {} knows no ensemble; {} does", path, kExpertsChoose,
+                        kTokensChoose),
+            {path + "router.name", size}};
+  }
+  if (moe.router.num_selected_experts > moe.num_experts / members) {
+    return {fmt::format("{}router.num_selected_experts is {}, but a member has {} experts", path,
+                        moe.router.num_selected_experts, moe.num_experts / members),
+            {path + "router.num_selected_experts", size}};
+  }
+  if (moe.router.pruned != "zero") {
+    return {fmt::format("{}router.pruned must be 'zero' in an ensemble", path),
+            {path + "router.pruned", size}};
+  }
+  return {};
+}
+
 ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
   const VMoEMoeConfig& moe = encoder.moe;
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
@@ -78,20 +122,35 @@ ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
                         moe.router.num_selected_experts, moe.num_experts),
             {"encoder.moe.router.num_selected_experts", "encoder.moe.num_experts"}};
   }
-  const ConfigProblem problem = router_problem(moe);
-  return problem.empty() ? kept_problem(moe) : problem;
+  for (const auto check : {router_problem, ensemble_problem, kept_problem}) {
+    const ConfigProblem problem = check(moe);
+    if (!problem.empty()) return problem;
+  }
+  return {};
 }
 
 double linear_count(double in, double out) {
   return in * out + out;
 }
 
+double perceptron_count(const VMoEConfig& config) {
+  const auto d = static_cast<double>(config.hidden_size);
+  const auto m = static_cast<double>(config.encoder.mlp_dim);
+  return linear_count(d, m) + linear_count(m, d);
+}
+
+double attention_count(const VMoEConfig& config) {
+  const auto d = static_cast<double>(config.hidden_size);
+  const double head_dim = d / static_cast<double>(config.encoder.num_heads);
+  return linear_count(d, 3 * d) + linear_count(d, d) +
+         (config.encoder.attention_qk_norm ? 2 * head_dim : 0.0);
+}
+
 /// Of the perceptron, or the router and the experts, of a block.
 double mlp_count(const VMoEConfig& config, int64_t block) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   const auto d = static_cast<double>(config.hidden_size);
-  const auto m = static_cast<double>(config.encoder.mlp_dim);
-  const double perceptron = linear_count(d, m) + linear_count(m, d);
+  const double perceptron = perceptron_count(config);
   if (std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end()) return perceptron;
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const auto experts = static_cast<double>(moe.num_experts);
@@ -113,6 +172,10 @@ ConfigProblem config_problem(const VMoEConfig& config) {
                         config.encoder.num_heads, config.hidden_size),
             {"encoder.num_heads", "hidden_size"}};
   }
+  if (config.name == kVMoE && config.encoder.moe.ensemble_size > 1) {
+    return {fmt::format("encoder.moe.ensemble_size is for the family {}", kE3),
+            {"encoder.moe.ensemble_size", "name"}};
+  }
   return moe_problem(config.encoder);
 }
 
@@ -120,11 +183,15 @@ double parameter_count(const VMoEConfig& config) {
   const auto d = static_cast<double>(config.hidden_size);
   const auto patch = static_cast<double>(config.patch_size);
   double count = linear_count(static_cast<double>(config.channels) * patch * patch, d);
-  count += static_cast<double>(config.tokens()) * d + (config.classifier == "token" ? d : 0.0);
+  count += static_cast<double>(config.tokens()) * d + (config.has_class_token() ? d : 0.0);
   for (int64_t block = 0; block < config.encoder.num_layers; ++block) {
-    count += 4 * d + linear_count(d, 3 * d) + linear_count(d, d) + mlp_count(config, block);
+    count += 4 * d + attention_count(config) + mlp_count(config, block);
   }
-  return count + 2 * d + linear_count(d, static_cast<double>(config.classes));
+  if (config.classifier == "map")
+    count += 3 * d + attention_count(config) + perceptron_count(config);
+  const auto representation = static_cast<double>(config.pre_logits_size());
+  if (config.representation_size > 0) count += linear_count(d, representation);
+  return count + 2 * d + linear_count(representation, static_cast<double>(config.classes));
 }
 
 }  // namespace moesaic

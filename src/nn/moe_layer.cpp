@@ -18,17 +18,24 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
     : options_(std::move(options)) {
   const auto& kept = kept_experts(options_.rule);
   const int64_t computed = kept.empty() ? options_.experts : static_cast<int64_t>(kept.size());
-  router = register_module("router", Router(RouterOptions{options_.width, options_.experts,
-                                                          options_.rule, options_.noise},
+  router = register_module("router", Router(RouterOptions{.width = options_.width,
+                                                          .experts = options_.experts,
+                                                          .members = options_.members,
+                                                          .rule = options_.rule,
+                                                          .noise = options_.noise},
                                             generator));
-  experts = register_module("experts", Experts(ExpertsOptions{computed, options_.width,
-                                                              options_.hidden, options_.activation},
+  experts = register_module("experts", Experts(ExpertsOptions{.experts = computed,
+                                                              .width = options_.width,
+                                                              .hidden = options_.hidden,
+                                                              .activation = options_.activation,
+                                                              .bfloat16 = options_.bfloat16,
+                                                              .dropout = options_.dropout},
                                                generator));
 }
 
 MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   const RouterOutput routed = router->forward(x_Td, random);
-  return {experts->forward(x_Td, routed.routing), routed.logits_TE, routed.noisy_logits_TE,
+  return {experts->forward(x_Td, routed.routing, random), routed.logits_TE, routed.noisy_logits_TE,
           routed.routing};
 }
 

@@ -3,25 +3,81 @@
 
 #include <torch/torch.h>
 
+#include <limits>
+
+#include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
+namespace {
+
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+/// [T, E] as [T / M, M, E], tokens of a row being of members 0..M-1.
+at::Tensor by_member(const at::Tensor& logits_TE, int64_t members) {
+  return logits_TE.view({-1, members, logits_TE.size(1)});
+}
+
+/// [M, E]: is the expert another member's?
+at::Tensor others(const at::Tensor& logits_TE, int64_t members) {
+  const at::Tensor own = at::eye(members, logits_TE.options().dtype(at::kBool));
+  return own.repeat_interleave(logits_TE.size(1) / members, 1).logical_not();
+}
+
+/// Numbers of each token's own experts, [T, E / M], in their columns of [T, E], elsewhere 0.
+at::Tensor in_columns(const at::Tensor& own, int64_t members) {
+  const int64_t each = own.size(1);
+  at::Tensor all = at::zeros({own.size(0) / members, members, members, each}, own.options());
+  all.diagonal(0, 1, 2).copy_(own.view({-1, members, each}).transpose(1, 2));
+  return all.view({own.size(0), members * each});
+}
+
+}  // namespace
 
 RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
     : options_(std::move(options)) {
+  if (options_.members < 1 || options_.experts % options_.members != 0) {
+    fail("Router: {} members cannot share {} experts", options_.members, options_.experts);
+  }
   weight = register_parameter("weight", torch::empty({options_.experts, options_.width}));
   lecun_normal(weight, options_.width, std::move(generator));
 }
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
-  return torch::mm(x_Td, weight.t());
+  const NoAutocast exact;  // small differences between logits decide which experts compute
+  at::Tensor logits_TE = torch::mm(x_Td.to(weight.scalar_type()), weight.t());
+  const int64_t members = options_.members;
+  if (members == 1) return logits_TE;
+  if (x_Td.size(0) % members != 0) {
+    fail("Router: {} tokens are not those of {} members", x_Td.size(0), members);
+  }
+  return by_member(logits_TE, members)
+      .masked_fill(others(logits_TE, members), kNever)
+      .view_as(logits_TE);
+}
+
+at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generator& random) const {
+  const int64_t members = options_.members, each = options_.experts / members;
+  if (replayed_noise_.defined()) {
+    const at::Tensor noise = replayed_noise_ * gaussian_noise_std(options_.noise, each);
+    return logits_TE + in_columns(noise, members);
+  }
+  if (members == 1) return add_router_noise(logits_TE, options_.noise, random);
+  const at::Tensor quiet = at::zeros({logits_TE.size(0), each}, logits_TE.options());
+  return logits_TE + in_columns(add_router_noise(quiet, options_.noise, random), members);
 }
 
 RouterOutput RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   const at::Tensor clean = logits(x_Td);
   const bool noise = random.defined() && options_.noise.scale > 0.0;
-  const at::Tensor noisy = noise ? add_router_noise(clean, options_.noise, random) : clean;
+  const at::Tensor noisy = noise ? with_noise(clean, random) : clean;
   return {clean, noisy, nn::route(noisy, options_.rule)};
+}
+
+at::Tensor own_logits(const at::Tensor& logits_TE, int64_t members) {
+  const int64_t each = logits_TE.size(1) / members;
+  return logits_TE.view({-1, members, members, each}).diagonal(0, 1, 2).permute({2, 0, 1});
 }
 
 }  // namespace moesaic::nn

@@ -17,4 +17,10 @@ void clip_gradients(std::vector<at::Tensor>& gradients, double norm, double limi
   at::_foreach_mul_(gradients, limit / norm);
 }
 
+void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit) {
+  if (limit <= 0.0) return;
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& gradient : gradients) gradient.clamp_(-limit, limit);
+}
+
 }  // namespace moesaic

@@ -8,6 +8,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic {
 namespace {
@@ -68,6 +69,11 @@ class RoutingCounts {
   std::vector<Layer> layers_;
 };
 
+std::string loss_of(const Model& model, const EvaluateOptions& options) {
+  if (!options.loss.empty()) return options.loss;
+  return model.members() > 1 ? "ensemble_softmax" : "softmax";
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -103,28 +109,25 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   Loader loader(dataset, loader_options);
   Evaluation result;
   RoutingCounts counts;
+  QualityMeter meter(loss_of(model, options));
   const auto begin = std::chrono::steady_clock::now();
-  int64_t correct = 0;
-  double loss = 0.0;
-  while (!loader.done()) {
+  for (int64_t done = 0; !loader.done();) {
     const Batch batch = loader.next();
-    const ModelOutput output = model.forward(batch.images);
-    const at::Tensor logits = output.logits.to(at::kFloat);
-    correct += logits.argmax(1).eq(batch.labels).sum().item<int64_t>();
-    const at::Tensor losses = at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::None);
-    loss += losses.to(at::kDouble).sum().item<double>();
+    const ModelOutput output = [&] {
+      const Autocast autocast(options.precision, batch.images.device());
+      return model.forward(batch.images);
+    }();
+    meter.add(output.logits, batch.labels);
     counts.add(output.routings);
-    result.images += batch.labels.size(0);
-    if (options.proceed && !options.proceed(result.images, dataset->size())) {
+    done += batch.labels.size(0);
+    if (options.proceed && !options.proceed(done, dataset->size())) {
       result.complete = loader.done();
       if (!result.complete) return result;
     }
   }
-  const auto images = static_cast<double>(result.images);
+  static_cast<Quality&>(result) = meter.result();
   result.seconds = seconds_since(begin);
-  result.images_per_second = images / result.seconds;
-  result.accuracy = 100.0 * static_cast<double>(correct) / images;
-  result.loss = loss / images;
+  result.images_per_second = static_cast<double>(result.images) / result.seconds;
   result.routing = counts.result();
   return result;
 }

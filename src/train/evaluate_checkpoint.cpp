@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/train/main_loss.h"
 
 namespace moesaic {
 namespace {
@@ -18,6 +21,17 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
     fail_usage("{}: does not say what it was trained on; give --data", from.string());
   }
   return data->get<std::string>();
+}
+
+/// The loss that the checkpoint's phase minimised; "" where it does not say.
+std::string trained_by(const Checkpoint& checkpoint) {
+  const auto place = nlohmann::json::json_pointer(
+      fmt::format("/run/phases/{}/loss", checkpoint.state.value("phase_index", 0)));
+  const nlohmann::json config = checkpoint.config;
+  const std::vector<std::string> names = main_loss_names();
+  const std::string name =
+      config.contains(place) && config[place].is_string() ? config[place] : nlohmann::json("");
+  return std::find(names.begin(), names.end(), name) == names.end() ? "" : name;
 }
 
 /// What goes wrong in a forward pass is the checkpoint's fault, not that of who asks.
@@ -43,22 +57,24 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
   const std::shared_ptr<const Dataset> dataset = options.open(result.data, "test");
   const std::shared_ptr<Model> model = load_model(result.checkpoint);
-  result.evaluation = evaluate_model(*model, dataset, options.evaluate, result.checkpoint);
+  EvaluateOptions evaluate = options.evaluate;
+  if (evaluate.loss.empty()) evaluate.loss = trained_by(checkpoint);
+  result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
   return result;
 }
 
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
-  return {{"checkpoint", result.checkpoint.string()},
-          {"data", result.data},
-          {"images", result.evaluation.images},
-          {"accuracy", result.evaluation.accuracy},
-          {"loss", result.evaluation.loss},
-          {"images_per_second", result.evaluation.images_per_second},
-          {"flops_per_image", result.flops_per_image},
-          {"parameters", result.parameters},
-          {"routing", to_json(result.evaluation.routing)}};
+  nlohmann::ordered_json json = {{"checkpoint", result.checkpoint.string()},
+                                 {"data", result.data},
+                                 {"images", result.evaluation.images}};
+  json.update(to_json(static_cast<const Quality&>(result.evaluation)));
+  json.update({{"images_per_second", result.evaluation.images_per_second},
+               {"flops_per_image", result.flops_per_image},
+               {"parameters", result.parameters},
+               {"routing", to_json(result.evaluation.routing)}});
+  return json;
 }
 
 std::string to_text(const CheckpointEvaluation& result) {
@@ -70,7 +86,16 @@ std::string to_text(const CheckpointEvaluation& result) {
   row("checkpoint", result.checkpoint.string());
   row("data", fmt::format("{}, {} test images", result.data, evaluation.images));
   row("accuracy", fmt::format("{:.2f} %", evaluation.accuracy));
+  row("top-5", fmt::format("{:.2f} %", evaluation.top5_accuracy));
   row("loss", fmt::format("{:.4f}", evaluation.loss));
+  row("calibration", fmt::format("error (ECE) {:.4f}", evaluation.calibration_error));
+  if (evaluation.ensemble) {
+    const EnsembleQuality& ensemble = *evaluation.ensemble;
+    row("ensemble", fmt::format("{} members, NLL {:.4f}, disagreement {:.4f}", ensemble.members,
+                                ensemble.negative_log_likelihood, ensemble.disagreement));
+    row("a member", fmt::format("accuracy {:.2f} %, NLL {:.4f}", ensemble.member_accuracy,
+                                ensemble.member_negative_log_likelihood));
+  }
   row("images/s", fmt::format("{:.0f}", evaluation.images_per_second));
   row("FLOPs/image", fmt::format("{:.4g}", result.flops_per_image));
   row("parameters", fmt::format("{}", result.parameters));

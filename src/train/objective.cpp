@@ -5,7 +5,9 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
+#include "moesaic/train/main_loss.h"
 
 namespace moesaic {
 namespace {
@@ -16,8 +18,17 @@ at::Tensor no_loss(const RoutingRecord& record) {
   return at::zeros({}, record.logits_TE.options().dtype(at::kFloat));
 }
 
-/// The record with the logits of those experts only that the router could choose.
+/// The record with the logits of those experts only that the router could choose. Members of an
+/// ensemble have losses of their own: one after the other, each of its groups becomes a group.
 RoutingRecord as_router_saw(RoutingRecord record) {
+  if (record.members > 1) {
+    const int64_t tokens = record.logits_TE.size(0);
+    record.group_size = (record.group_size > 0 ? record.group_size : tokens) / record.members;
+    for (at::Tensor* logits : {&record.logits_TE, &record.noisy_logits_TE}) {
+      *logits = nn::own_logits(*logits, record.members).flatten(0, 1);
+    }
+    return record;
+  }
   if (!record.reroutes) return record;
   const at::Tensor kept = torch::tensor(record.kept, record.logits_TE.device());
   record.logits_TE = record.logits_TE.index_select(1, kept);
@@ -80,11 +91,18 @@ std::vector<std::string> aux_loss_names() {
   return names;
 }
 
+std::map<std::string, double> aux_loss_weights(const std::map<std::string, double>& phase,
+                                               const Model& model) {
+  std::map<std::string, double> weights = phase;
+  weights.merge(model.aux_losses());
+  return weights;
+}
+
 Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
-                            const ObjectiveOptions& options) {
+                            const ObjectiveOptions& options, const at::Tensor& soft_labels) {
   Objective objective;
-  objective.loss = at::cross_entropy_loss(output.logits.to(at::kFloat), labels, {},
-                                          at::Reduction::Mean, -100, options.label_smoothing);
+  const Targets targets{labels, soft_labels, options.label_smoothing};
+  objective.loss = training_losses(options.loss, output.logits, targets).mean();
   objective.terms.emplace_back("cross_entropy", objective.loss);
   for (const auto& [name, weight] : options.aux_losses) {
     const at::Tensor loss = sum_over_layers(name, output);

@@ -7,31 +7,50 @@
 
 namespace moesaic {
 
-Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config)
-    : rule_(make_update_rule(config)), weight_decay_(config.weight_decay) {
+namespace {
+
+double weight_decay_of(const std::string& name, const OptimizerConfig& config) {
+  if (!config.weight_decays.empty()) return value_for(name, config.weight_decays, 0.0);
+  return matches_any(name, config.no_decay) ? 0.0 : config.weight_decay;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
+                     const std::vector<std::string>& frozen)
+    : rule_(make_update_rule(config)) {
   for (auto& [name, parameter] : parameters) {
-    Entry entry{name, parameter, {}, !matches_any(name, config.no_decay)};
-    for (size_t slot = 0; slot < rule_->slot_names().size(); ++slot) {
+    Entry entry{name, parameter, {}, weight_decay_of(name, config), matches_any(name, frozen)};
+    for (size_t slot = 0; !entry.frozen && slot < rule_->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
+    weight_decays_.insert(entry.weight_decay);
     entries_.push_back(std::move(entry));
+  }
+}
+
+void Optimizer::scale_gradients(const std::vector<PatternValue>& factors) {
+  if (factors.empty()) return;
+  const torch::NoGradGuard no_grad;
+  for (const Entry& entry : entries_) {
+    const double factor = value_for(entry.name, factors, 1.0);
+    if (factor != 1.0 && entry.parameter.grad().defined()) entry.parameter.grad().mul_(factor);
   }
 }
 
 void Optimizer::step(double lr) {
   const torch::NoGradGuard no_grad;
   ++updates_;
-  step_group(true, lr);
-  step_group(false, lr);
+  for (const double weight_decay : weight_decays_) step_group(weight_decay, lr);
 }
 
-void Optimizer::step_group(bool decays, double lr) {
+void Optimizer::step_group(double weight_decay, double lr) {
   UpdateRule::Group group;
-  group.weight_decay = decays ? weight_decay_ : 0.0;
+  group.weight_decay = weight_decay;
   group.slots.resize(rule_->slot_names().size());
   for (const Entry& entry : entries_) {
     const at::Tensor gradient = entry.parameter.grad();
-    if (entry.decays != decays || !gradient.defined()) continue;
+    if (entry.frozen || entry.weight_decay != weight_decay || !gradient.defined()) continue;
     group.parameters.push_back(entry.parameter);
     group.gradients.push_back(gradient.contiguous());
     for (size_t slot = 0; slot < group.slots.size(); ++slot) {
@@ -57,7 +76,7 @@ TensorMap Optimizer::state() const {
   TensorMap map;
   const std::vector<std::string> names = rule_->slot_names();
   for (const Entry& entry : entries_) {
-    for (size_t slot = 0; slot < names.size(); ++slot) {
+    for (size_t slot = 0; slot < entry.slots.size(); ++slot) {
       map[entry.name + "." + names[slot]] = entry.slots[slot];
     }
   }

@@ -8,6 +8,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/autocast.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/schedule.h"
 
@@ -37,6 +38,26 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, int64_t threa
   return options;
 }
 
+/// Part `index` of `count`, which divide the batch.
+Batch part_of(const Batch& batch, int64_t index, int64_t count) {
+  if (count == 1) return batch;
+  const int64_t size = batch.labels.size(0) / count;
+  const auto cut = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, index * size, size) : tensor;
+  };
+  Batch part = batch;
+  part.images = cut(batch.images);
+  part.labels = cut(batch.labels);
+  part.soft_labels = cut(batch.soft_labels);
+  return part;
+}
+
+/// %, of all rows of logits, an image's members in a row.
+at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor hits = logits.argmax(1).view({labels.size(0), -1}).eq(labels.unsqueeze(1));
+  return hits.to(at::kFloat).mean() * 100;
+}
+
 }  // namespace
 
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {
@@ -49,8 +70,10 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
     : plan_(plan),
       seed_(seed),
       model_(std::move(model)),
-      objective_{plan.config.label_smoothing, plan.config.aux_losses},
-      optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer),
+      objective_{plan.config.label_smoothing, aux_loss_weights(plan.config.aux_losses, *model_),
+                 plan.config.loss},
+      optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer,
+                 plan.config.frozen),
       loader_(std::move(data), loader_options(plan, seed, loader_threads)) {
   loader_.seek(state.epoch, state.batch);
   model_->train();
@@ -63,13 +86,13 @@ at::Generator Phase::generator() const {
 
 StepReport Phase::step() {
   const Batch batch = loader_.next();
-  const ModelOutput output = model_->forward(batch.images, generator());
-  const Objective objective = compute_objective(output, batch.labels, objective_);
-  objective.loss.backward();
-
+  Scalars scalars = accumulate(batch);
+  optimizer_.scale_gradients(plan_.config.gradient_scale);
   std::vector<at::Tensor> gradients = optimizer_.gradients();
-  StepReport report = read(objective, output.logits, batch, gradient_norm(gradients));
+  scalars.emplace_back("grad_norm", gradient_norm(gradients));
+  StepReport report = read(scalars, batch);
   clip_gradients(gradients, report.metrics.at("grad_norm"), plan_.config.clip_norm);
+  clip_gradient_values(gradients, plan_.config.clip_value);
   report.lr = learning_rate(plan_.config.schedule, plan_.config.optimizer.lr, optimizer_.updates(),
                             plan_.steps);
   optimizer_.step(report.lr);
@@ -77,22 +100,42 @@ StepReport Phase::step() {
   return report;
 }
 
-// All numbers come over in one read, which is the step's only wait for the device.
-StepReport Phase::read(const Objective& objective, const at::Tensor& logits, const Batch& batch,
-                       const at::Tensor& norm) const {
-  const torch::NoGradGuard no_grad;
-  std::vector<std::string> names = {"loss", "grad_norm", "accuracy"};
-  std::vector<at::Tensor> scalars = {objective.loss, norm,
-                                     logits.argmax(1).eq(batch.labels).to(at::kFloat).mean() * 100};
-  for (const auto& [name, term] : objective.terms) {
-    names.push_back(name);
-    scalars.push_back(term);
+Phase::Scalars Phase::accumulate(const Batch& part, const at::Generator& random, double share) {
+  const ModelOutput output = [&] {
+    const Autocast autocast(plan_.precision, part.images.device());
+    return model_->forward(part.images, random);
+  }();
+  const Objective objective = compute_objective(output, part.labels, objective_, part.soft_labels);
+  (share == 1.0 ? objective.loss : objective.loss * share).backward();
+  Scalars scalars = {{"loss", objective.loss},
+                     {"accuracy", accuracy_of(output.logits, part.labels)}};
+  scalars.insert(scalars.end(), objective.terms.begin(), objective.terms.end());
+  for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);
+  return scalars;
+}
+
+Phase::Scalars Phase::accumulate(const Batch& batch) {
+  const int64_t count = plan_.config.accumulate;
+  const double share = 1.0 / static_cast<double>(count);
+  const at::Generator random = generator();
+  Scalars means = accumulate(part_of(batch, 0, count), random, share);
+  for (int64_t index = 1; index < count; ++index) {
+    const Scalars part = accumulate(part_of(batch, index, count), random, share);
+    for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
   }
-  for (at::Tensor& scalar : scalars) scalar = scalar.detach().to(at::kDouble);
-  const at::Tensor values = at::stack(scalars).cpu();
+  for (auto& [name, scalar] : means) scalar = scalar * share;
+  return means;
+}
+
+// All numbers come over in one read, which is the step's only wait for the device.
+StepReport Phase::read(const Scalars& scalars, const Batch& batch) const {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> list;
+  for (const auto& [name, scalar] : scalars) list.push_back(scalar.to(at::kDouble));
+  const at::Tensor values = at::stack(list).cpu();
   StepReport report;
-  for (size_t i = 0; i < names.size(); ++i) {
-    report.metrics[names[i]] = values.const_data_ptr<double>()[i];
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    report.metrics[scalars[i].first] = values.const_data_ptr<double>()[i];
   }
   for (const char* name : {"loss", "grad_norm"}) {
     if (!std::isfinite(report.metrics.at(name))) fail("{} is {}", name, report.metrics.at(name));

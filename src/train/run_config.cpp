@@ -52,6 +52,16 @@ ConfigProblem patterns_problem(const std::string& key, const std::vector<std::st
   return {};
 }
 
+ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const std::string problem = pattern_problem(values[i].pattern);
+    if (!problem.empty()) {
+      return {fmt::format("{} holds {}", key, problem), {fmt::format("{}.{}.pattern", key, i)}};
+    }
+  }
+  return {};
+}
+
 ConfigProblem aux_losses_problem(const std::map<std::string, double>& losses) {
   const std::vector<std::string> known = aux_loss_names();
   for (const auto& [name, weight] : losses) {
@@ -73,11 +83,29 @@ ConfigProblem length_problem(const PhaseConfig& config) {
   return {};
 }
 
+ConfigProblem update_problem(const PhaseConfig& config) {
+  if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
+    return {"'clip_norm' and 'clip_value' exclude one another", {"clip_value", "clip_norm"}};
+  }
+  if (config.batch_size % config.accumulate != 0) {
+    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
+                        config.batch_size),
+            {"accumulate", "batch_size"}};
+  }
+  return {};
+}
+
 ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
   for (const ConfigProblem& problem : problems) {
     if (!problem.empty()) return problem;
   }
   return {};
+}
+
+bool matches(const std::string& name, const std::string& pattern) {
+  const std::string problem = pattern_problem(pattern);
+  if (!problem.empty()) fail_usage("found {}", problem);
+  return std::regex_search(name, std::regex(pattern));
 }
 
 // Dotted path of the first place where two documents differ, "" if there is none.
@@ -128,7 +156,32 @@ std::string at_path(const nlohmann::ordered_json& json, const std::string& path)
 
 ConfigProblem config_problem(const OptimizerConfig& config) {
   if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
-  return patterns_problem("no_decay", config.no_decay);
+  if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
+    return {"'weight_decay' and 'weight_decays' exclude one another",
+            {"weight_decays", "weight_decay"}};
+  }
+  if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
+    return {"'adam' has no weight decay; choose 'adamw'",
+            {"name", "weight_decay", "weight_decays"}};
+  }
+  return first_problem({patterns_problem("no_decay", config.no_decay),
+                        patterns_problem("weight_decays", config.weight_decays)});
+}
+
+ConfigProblem config_problem(const ScheduleConfig& config) {
+  const bool falls = config.name == "cosine" || config.name == "linear";
+  if (config.end > 0.0 && config.end_lr) {
+    return {"'end' and 'end_lr' exclude one another", {"end_lr", "end"}};
+  }
+  if (!falls && (config.end > 0.0 || config.end_lr)) {
+    return {fmt::format("'{}' has no end to fall to; choose cosine or linear", config.name),
+            {"end_lr", "end", "name"}};
+  }
+  if (config.name != "rsqrt" && config.cooldown_steps > 0) {
+    return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
+            {"cooldown_steps", "name"}};
+  }
+  return {};
 }
 
 ConfigProblem config_problem(const PhaseConfig& config) {
@@ -140,7 +193,9 @@ ConfigProblem config_problem(const PhaseConfig& config) {
   }
   return first_problem({name_problem(config.name), reserved, length_problem(config),
                         patterns_problem("trains", config.trains),
-                        aux_losses_problem(config.aux_losses)});
+                        patterns_problem("frozen", config.frozen),
+                        patterns_problem("gradient_scale", config.gradient_scale),
+                        update_problem(config), aux_losses_problem(config.aux_losses)});
 }
 
 ConfigProblem config_problem(const RunConfig& config) {
@@ -171,11 +226,16 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
 }
 
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-    const std::string problem = pattern_problem(pattern);
-    if (!problem.empty()) fail_usage("found {}", problem);
-    return std::regex_search(name, std::regex(pattern));
-  });
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return matches(name, pattern); });
+}
+
+double value_for(const std::string& name, const std::vector<PatternValue>& values,
+                 double otherwise) {
+  for (const PatternValue& item : values) {
+    if (matches(name, item.pattern)) return item.value;
+  }
+  return otherwise;
 }
 
 }  // namespace moesaic

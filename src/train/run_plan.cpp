@@ -11,12 +11,16 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/evaluate.h"
+#include "moesaic/train/main_loss.h"
+#include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic {
@@ -58,7 +62,7 @@ class Rehearsal {
         config.phases.begin(), config.phases.end(),
         [](const PhaseConfig& phase) { return phase.on_entry.prune || phase.on_entry.new_head; });
     if (!needed) return;
-    copy_ = build_model(Value::from_json(model.config(), "model"), 0);
+    copy_ = build_model_shape(Value::from_json(model.config(), "model"));
     model_ = copy_.get();
   }
 
@@ -72,7 +76,10 @@ class Rehearsal {
     }
   }
 
-  void reset_head(int64_t classes) { copy_->reset_head(classes); }
+  void reset_head(int64_t classes) {
+    const OnMetaDevice on_meta;
+    copy_->reset_head(classes);
+  }
 
  private:
   void prune(const MoEBlock& block, const KeepRule& rule) {
@@ -113,23 +120,85 @@ void check_pictures(const RunConfig& config, const PhaseConfig& phase, const Mod
       shape[2], wanted[0], wanted[1], wanted[2]);
 }
 
-int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
-  int64_t count = 0;
-  for (size_t i = 0; i < phase.trains.size(); ++i) {
-    const std::string& pattern = phase.trains[i];
-    const auto parameters = model.named_parameters();
+/// `setting`: the list that holds them.
+void check_patterns(const Model& model, const PhaseConfig& phase, const std::string& setting,
+                    const std::vector<std::string>& patterns) {
+  const auto parameters = model.named_parameters();
+  for (size_t i = 0; i < patterns.size(); ++i) {
     const bool found = std::any_of(parameters.begin(), parameters.end(), [&](const auto& item) {
-      return matches_any(item.key(), {pattern});
+      return matches_any(item.key(), {patterns[i]});
     });
-    if (!found) {
-      fail_usage("{}: phase '{}': trains has '{}', but no parameter is called so",
-                 place_of(phase.source, {fmt::format("trains.{}", i)}), phase.name, pattern);
-    }
+    if (found) continue;
+    fail_usage("{}: phase '{}': {} has '{}', but no parameter is called so",
+               place_of(phase.source, {fmt::format("{}.{}", setting, i)}), phase.name, setting,
+               patterns[i]);
   }
+}
+
+void check_patterns(const Model& model, const PhaseConfig& phase, const std::string& setting,
+                    const std::vector<PatternValue>& values) {
+  std::vector<std::string> patterns;
+  for (const PatternValue& value : values) patterns.push_back(value.pattern);
+  check_patterns(model, phase, setting, patterns);
+}
+
+int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
+  check_patterns(model, phase, "trains", phase.trains);
+  check_patterns(model, phase, "frozen", phase.frozen);
+  check_patterns(model, phase, "gradient_scale", phase.gradient_scale);
+  check_patterns(model, phase, "optimizer.weight_decays", phase.optimizer.weight_decays);
+  int64_t count = 0;
   for (const auto& item : model.named_parameters()) {
-    if (matches_any(item.key(), phase.trains)) count += item.value().numel();
+    const bool moves =
+        matches_any(item.key(), phase.trains) && !matches_any(item.key(), phase.frozen);
+    if (moves) count += item.value().numel();
   }
   return count;
+}
+
+/// An auxiliary loss that would be 0 whatever the network does.
+void check_aux_losses(const RunConfig& config, const PhaseConfig& phase, const Model& model) {
+  const std::string router = "encoder.moe.router.";
+  for (const auto& [name, weight] : phase.aux_losses) {
+    const std::string key = "aux_losses." + name;
+    for (const MoEBlock& block : model.moe_blocks()) {
+      const nn::MoELayerOptions& options = block.layer->options();
+      if (name != "router_z" && nn::choices_of_token(options.rule) == 0) {
+        fail_usage(
+            "{}: phase '{}': {} balances tokens that choose, but here experts choose and are "
+            "balanced; leave it out or choose router_z",
+            blame({place_of(phase.source, {key + ":"}),
+                   place_in_model(config, router + "name", phase, key + ":")}),
+            phase.name, key);
+      }
+      if (name == "load" && options.noise.scale == 0.0) {
+        fail_usage(
+            "{}: phase '{}': {} needs noise, but {}noise_std is 0; set it (1 in V-MoE) or choose "
+            "importance",
+            blame({place_of(phase.source, {key + ":"}),
+                   place_in_model(config, router + "noise_std", phase, key + ":")}),
+            phase.name, key, router);
+      }
+    }
+  }
+}
+
+void check_losses(const RunConfig& config, const PhaseConfig& phase, const Model& model) {
+  check_aux_losses(config, phase, model);
+  if (model.members() == 1 || is_ensemble_loss(phase.loss)) return;
+  fail_usage(
+      "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose "
+      "'ensemble_{}'",
+      place_of(phase.source, {"loss"}), phase.name, phase.loss, model.members(), phase.loss);
+}
+
+void check_schedule(const PhaseConfig& phase, int64_t steps) {
+  const ScheduleConfig& schedule = phase.schedule;
+  if (schedule.cooldown_steps == 0 || steps == 0) return;
+  if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
+  fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
+             place_of(phase.source, {"schedule.cooldown_steps", "schedule.warmup_steps"}),
+             phase.name, schedule.warmup_steps, schedule.cooldown_steps, steps);
 }
 
 /// `index`: of the phase.
@@ -208,7 +277,9 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
     const std::string place = place_in_model(config, "encoder.moe.group_size", phase, "batch_size");
     check_tokens(config, phase, block, tokens);
     const int64_t group_size = nn::group_size(rule);
-    if (phase.aux_losses.empty() || group_size == 0 || tokens % group_size == 0) continue;
+    if (aux_loss_weights(phase.aux_losses, model).empty() || group_size == 0 ||
+        tokens % group_size == 0)
+      continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} pictures of "
         "{}), since there are auxiliary losses",
@@ -249,16 +320,34 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   }
   if (phase.on_entry.new_head) rehearsal.reset_head(classes);
   const Model& model = rehearsal.model();
-  PhasePlan plan{phase, classes, data->size(), 0, 0, trained_numbers(model, phase)};
+  check_losses(config, phase, model);
+  PhasePlan plan{
+      phase, config.precision, classes, data->size(), 0, 0, trained_numbers(model, phase)};
   plan.batches_per_epoch = std::max<int64_t>(1, data->size() / phase.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.batches_per_epoch;
-  if (plan.steps > 0) {
-    check_routing(config, phase, model, std::min(phase.batch_size, data->size()));
+  check_schedule(phase, plan.steps);
+  const int64_t batch = std::min(phase.batch_size, data->size());
+  if (batch % phase.accumulate != 0) {
+    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {} pictures",
+               place_of(phase.source, {"accumulate"}), phase.name, phase.accumulate, batch);
   }
+  if (plan.steps > 0) check_routing(config, phase, model, batch / phase.accumulate);
   if (phase.evaluate) {
     check_evaluation(config, phase, model, datasets.get(phase.data, "test")->size());
   }
   return plan;
+}
+
+std::shared_ptr<Model> shape_of_init(const RunConfig& config) {
+  const std::filesystem::path file = resolve_checkpoint(config.init) / "config.json";
+  return build_model_shape(Document::from_file(file).root().at("model"));
+}
+
+void take_weights(const RunConfig& config, const Model& source, Model& model) {
+  if (config.phases.front().on_entry.new_head && source.classes() != model.classes()) {
+    model.reset_head(source.classes());
+  }
+  load_state(model, state_of(source), config.init);
 }
 
 /// Weights, their gradients and the optimizer's tensors, where a phase trains them all; what a step
@@ -309,19 +398,25 @@ std::string describe_run(const RunConfig& config, const Model& model,
   return text;
 }
 
+std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
+  return config.model.is_null() ? shape_of_init(config) : build_model_shape(config.model);
+}
+
 std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
   if (config.model.is_null()) return load_model(config.init);
   check_training_memory(config);
   return build_model(config.model, static_cast<uint64_t>(config.seed));
 }
 
-void load_initial_weights(const RunConfig& config, Model& model) {
+void check_initial_weights(const RunConfig& config) {
   if (config.init.empty()) return;
-  const std::shared_ptr<Model> source = load_model(config.init);
-  if (config.phases.front().on_entry.new_head && source->classes() != model.classes()) {
-    model.reset_head(source->classes());
-  }
-  load_state(model, state_of(*source), config.init);
+  verify_checkpoint(resolve_checkpoint(config.init));
+  const OnMetaDevice on_meta;
+  take_weights(config, *shape_of_init(config), *build_initial_shape(config));
+}
+
+void load_initial_weights(const RunConfig& config, Model& model) {
+  if (!config.init.empty()) take_weights(config, *load_model(config.init), model);
 }
 
 }  // namespace moesaic

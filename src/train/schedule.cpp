@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -9,8 +10,16 @@ namespace {
 
 double shape(const std::string& name, double x) {
   if (name == "cosine") return 0.5 * (1.0 + std::cos(std::numbers::pi * x));
-  if (name == "linear") return 1.0 - x;
-  return 1.0;
+  return 1.0 - x;
+}
+
+double inverse_root(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
+  const int64_t cooldown = steps - schedule.cooldown_steps;
+  const auto after = static_cast<double>(std::min(update, cooldown) - schedule.warmup_steps);
+  const double rate = peak / std::sqrt(1.0 + after / static_cast<double>(schedule.timescale));
+  if (update < cooldown) return rate;
+  return rate * std::max(0.0, static_cast<double>(steps - update)) /
+         static_cast<double>(std::max<int64_t>(1, schedule.cooldown_steps));
 }
 
 }  // namespace
@@ -21,8 +30,10 @@ double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update
     return peak * static_cast<double>(update) / static_cast<double>(warmup);
   }
   if (schedule.name == "constant") return peak;
+  if (schedule.name == "rsqrt") return inverse_root(schedule, peak, update, steps);
   const double x = static_cast<double>(update - warmup) / static_cast<double>(steps - warmup);
-  return peak * (schedule.end + (1.0 - schedule.end) * shape(schedule.name, x));
+  const double end = schedule.end_lr.value_or(peak * schedule.end);
+  return end + (peak - end) * shape(schedule.name, std::min(x, 1.0));
 }
 
 }  // namespace moesaic

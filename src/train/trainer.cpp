@@ -15,6 +15,27 @@ namespace moesaic {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+/// Numbers with as many digits as they deserve.
+Json rounded_numbers(const Json& json) {
+  Json copy = json;
+  for (auto& [key, value] : copy.items()) {
+    if (value.is_number_float()) value = rounded(value.get<double>());
+    if (value.is_object()) value = rounded_numbers(value);
+  }
+  return copy;
+}
+
+Json eval_line(const std::string& phase, const std::string& data, const Evaluation& evaluation) {
+  Json line = {{"phase", phase}, {"data", data}, {"images", evaluation.images}};
+  line.update(rounded_numbers(to_json(static_cast<const Quality&>(evaluation))));
+  line["routing"] = to_json(evaluation.routing);
+  return line;
+}
+
+}  // namespace
+
 TrainResult Trainer::run() {
   if (!complete()) recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
@@ -115,7 +136,8 @@ void Trainer::leave_phase(Phase& phase) {
 
 void Trainer::evaluate_phase(const Phase& phase) {
   const PhaseConfig& config = phase.plan().config;
-  EvaluateOptions options{config_.evaluate_batch_size, config_.loader_threads, {}};
+  EvaluateOptions options{
+      config_.evaluate_batch_size, config_.loader_threads, {}, config.loss, config_.precision};
   options.proceed = [this](int64_t done, int64_t total) {
     if (progress_) progress_->advance(0, fmt::format("testing {}%", 100 * done / total));
     return !stopped();
@@ -126,13 +148,7 @@ void Trainer::evaluate_phase(const Phase& phase) {
   state_.evaluation_due = false;
   result_.evaluation = evaluation;
   if (progress_) progress_->advance(0, fmt::format("test accuracy {:.2f} %", evaluation.accuracy));
-  recorder_->write("eval", state_.step,
-                   {{"phase", state_.phase},
-                    {"data", config.data},
-                    {"images", evaluation.images},
-                    {"accuracy", rounded(evaluation.accuracy)},
-                    {"loss", rounded(evaluation.loss)},
-                    {"routing", to_json(evaluation.routing)}});
+  recorder_->write("eval", state_.step, eval_line(state_.phase, config.data, evaluation));
   recorder_->scalar("eval/images_per_second", evaluation.images_per_second, state_.step);
   log_info("{}, step {}: test accuracy {:.2f} %, loss {:.4f}, {:.0f} images/s", state_.phase,
            state_.step, evaluation.accuracy, evaluation.loss, evaluation.images_per_second);

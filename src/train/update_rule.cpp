@@ -58,10 +58,10 @@ class AdamW : public UpdateRule {
 
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config) {
   if (config.name == "sgd") return std::make_unique<Sgd>(config.momentum);
-  if (config.name == "adamw") {
+  if (config.name == "adam" || config.name == "adamw") {
     return std::make_unique<AdamW>(config.betas.at(0), config.betas.at(1), config.eps);
   }
-  const std::vector<std::string> names = {"sgd", "adamw"};
+  const std::vector<std::string> names = {"sgd", "adam", "adamw"};
   fail_usage("unknown optimizer '{}'; {}", config.name, did_you_mean(config.name, names));
 }
 

@@ -63,6 +63,26 @@ TEST(VMoEConfig, BlamesTheSettingThatDoesNotFit) {
               HasSubstr("argument 'encoder.num_layers=1': "));
 }
 
+TEST(VMoEConfig, SaysTheWholeNameOfWhatDoesNotFit) {
+  EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
+              ::testing::EndsWith(" image_size 28 (model.patch_size)"));
+}
+
+TEST(VMoEConfig, BatchPriorityNeedsACapacity) {
+  const std::string dispatcher = "encoder.moe.router.dispatcher=";
+  const auto refusal = [&](const std::string& change) {
+    return test::usage_of([&] { build_model(config_with(change), 0); });
+  };
+  EXPECT_THAT(
+      refusal(dispatcher + R"({"batch_priority": true})"),
+      HasSubstr("nobody is without encoder.moe.router.dispatcher.capacity_factor; set that"));
+  EXPECT_THAT(refusal(R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter", "dispatcher":
+                         {"batch_priority": true, "capacity_factor": 1}})"),
+              HasSubstr("experts choose; leave it out"));
+  EXPECT_NO_THROW(build_model(
+      config_with(dispatcher + R"({"batch_priority": true, "capacity_factor": 1})"), 0));
+}
+
 TEST(BuildModel, NamesWhatIsNoModel) {
   EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("3", "r.json").root(), 0); }),
               HasSubstr("r.json:1:1: 'model' must be an object"));

@@ -154,6 +154,30 @@ TEST(Optimizer, AParameterWithoutGradientStays) {
   EXPECT_TRUE(optimizer.gradients().empty());
 }
 
+TEST(Optimizer, AFrozenParameterStaysButItsGradientCounts) {
+  TwoParameters setup;
+  OptimizerConfig config;
+  config.weight_decays = {{"", 0.5}};
+  Optimizer optimizer(setup.named(), config, {"^fc.bias"});
+  const at::Tensor before = setup.bias.detach().clone();
+  setup.give_gradients(1);
+  EXPECT_EQ(optimizer.gradients().size(), 2u);
+  optimizer.step(0.1);
+  EXPECT_TRUE(torch::equal(setup.bias.detach(), before));
+  EXPECT_FALSE(optimizer.state().contains("fc.bias.exp_avg"));
+  EXPECT_TRUE(optimizer.state().contains("fc.weight.exp_avg"));
+}
+
+TEST(Optimizer, TheFirstPatternDecidesAFactor) {
+  TwoParameters setup;
+  Optimizer optimizer(setup.named(), OptimizerConfig{});
+  setup.give_gradients(1);
+  const at::Tensor weight = setup.weight.grad().clone(), bias = setup.bias.grad().clone();
+  optimizer.scale_gradients({{"bias", 3.0}, {"fc", 2.0}});
+  EXPECT_TRUE(torch::equal(setup.weight.grad(), weight * 2));
+  EXPECT_TRUE(torch::equal(setup.bias.grad(), bias * 3));
+}
+
 TEST(Optimizer, GoesOnWithTheSameBitsFromItsState) {
   for (const char* name : {"sgd", "adamw"}) {
     TwoParameters through, saved;
@@ -199,9 +223,9 @@ TEST(Optimizer, LoadsStrictly) {
 
 TEST(Optimizer, UnknownNameIsRefused) {
   OptimizerConfig config;
-  config.name = "adam";
+  config.name = "adamv";
   EXPECT_EQ(error_of([&] { make_update_rule(config); }),
-            "usage: unknown optimizer 'adam'; did you mean 'adamw'?");
+            "usage: unknown optimizer 'adamv'; did you mean 'adam'?");
 }
 
 }  // namespace

@@ -70,6 +70,45 @@ TEST(RunPlan, EvaluationsLastBatchMustSufficeToo) {
   EXPECT_EQ(plan_refusal(changes), "no error");
 }
 
+TEST(RunPlan, RefusesLossesThatWouldBeZero) {
+  EXPECT_THAT(plan_refusal({"model.encoder.moe.router.noise_std=0"}),
+              AllOf(StartsWith("usage: argument 'model.encoder.moe.router.noise_std=0': phase "),
+                    HasSubstr("aux_losses.load needs noise")));
+  EXPECT_THAT(plan_refusal({"phases.finetune.aux_losses={\"load\": 1}",
+                            "model.encoder.moe.router.noise_std=0", "phases.0.aux_losses={}"}),
+              HasSubstr("phase 'finetune': aux_losses.load needs noise"));
+  const std::string chosen =
+      R"(model.encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 5})";
+  for (const std::string name : {"gshard", "importance", "load", "switch_balance"}) {
+    const std::string change = "phases.0.aux_losses={\"" + name + "\": 1}";
+    EXPECT_THAT(plan_refusal({chosen, "model.encoder.moe.group_size=5", change}),
+                AllOf(StartsWith("usage: argument '"),
+                      HasSubstr("aux_losses." + name + " balances tokens that choose")));
+  }
+  EXPECT_EQ(plan_refusal({chosen, "model.encoder.moe.group_size=5",
+                          "phases.0.aux_losses={\"router_z\": 1}"}),
+            "no error");
+}
+
+TEST(RunPlan, PatternsMustFindAParameter) {
+  for (const std::string change :
+       {"phases.0.frozen=[\"heat\"]",
+        "phases.0.gradient_scale=[{\"pattern\": \"heat\", \"value\": 2}]",
+        "phases.1.optimizer.weight_decays=[{\"pattern\": \"heat\", \"value\": 2}]"}) {
+    EXPECT_THAT(plan_refusal({change}), AllOf(StartsWith("usage: argument '" + change + "': "),
+                                              HasSubstr("has 'heat', but no parameter")));
+  }
+  const auto phases = plan_tiny({"phases.0.frozen=[\"head\"]"});
+  EXPECT_EQ(phases[0].trained, plan_tiny()[0].trained - 3 * (8 + 1));
+}
+
+TEST(RunPlan, ACooldownMustFitIntoThePhase) {
+  const std::string schedule =
+      "phases.0.schedule={\"name\": \"rsqrt\", \"warmup_steps\": 2, \"cooldown_steps\": ";
+  EXPECT_EQ(plan_refusal({schedule + "4}"}), "no error");
+  EXPECT_THAT(plan_refusal({schedule + "5}"}), HasSubstr("more than the phase's 6"));
+}
+
 TEST(RunPlan, PruningTwiceIsCheckedAgainstWhatTheFirstLeaves) {
   const std::string again = "phases.recover.on_entry.prune={\"criterion\": \"random\", \"keep\": ";
   EXPECT_THAT(plan_refusal({again + "3}"}), HasSubstr("cannot keep 3 experts, it has 2"));

@@ -25,7 +25,7 @@ struct LoaderOptions {
 struct Batch {
   at::Tensor images;       ///< [B, C, H, W] float32, normalised
   at::Tensor labels;       ///< [B] int64
-  at::Tensor soft_labels;  ///< [B, classes] float32 with mixup, else undefined
+  at::Tensor soft_labels;  ///< [B, classes] float32; undefined without mixup
   int64_t epoch = 0;
   int64_t position = 0;  ///< number of the batch in its epoch
 };

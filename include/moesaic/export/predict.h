@@ -23,6 +23,11 @@ struct PredictOptions {
 /// "routing.<i>.combine" [T, E]: the weight with which expert e's output is added to token t, 0
 /// where it is not routed there, was dropped, or was pruned. Tokens run image by image.
 ///
+/// An ensemble of M has M rows of "logits" and "pre_logits" for an image, one for each member, and
+/// "log_mean_prob" [B, classes]: the log of the mean over members of softmax(logits). Its tokens
+/// run by image, place and member; the logits for other members' experts are -infinity, so that a
+/// row's softmax is the gates.
+///
 /// Where experts have a capacity, pictures of one batch compete for it, so all of them form one
 /// batch.
 std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,

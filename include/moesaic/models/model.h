@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "moesaic/nn/moe_layer.h"
@@ -17,13 +18,15 @@ namespace moesaic {
 /// What one MoE layer decided for a batch.
 struct RoutingRecord {
   int64_t block = 0;           ///< index of the block that holds the layer
-  at::Tensor logits_TE;        ///< [T, E], differentiable, without noise
+  at::Tensor logits_TE;        ///< [T, E], differentiable, without noise; -infinity for the experts
+                               ///< of other members than the token's
   at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
   double noise_std = 0.0;      ///< of gaussian noise that was drawn; 0 without
   Routing routing;
   std::vector<int64_t> kept;  ///< ids of the experts that the routing's rows 0..K-1 stand for
   bool reroutes = false;      ///< the router sees these alone, see PrunedSelection
   int64_t group_size = 0;     ///< tokens that were routed together; 0: all
+  int64_t members = 1;        ///< of an ensemble: token t is of member t % members
 };
 
 struct ModelOutput {
@@ -64,7 +67,10 @@ class Model : public torch::nn::Module {
   /// Members of an ensemble in one network; each image has as many rows of logits.
   virtual int64_t members() const { return 1; }
 
-  /// Rows that its MoE layers route for one image.
+  /// Weights of auxiliary losses that its configuration asks for, by the names of aux_loss_names().
+  virtual std::map<std::string, double> aux_losses() const { return {}; }
+
+  /// Rows that its MoE layers route for one image, of all members.
   virtual int64_t tokens_per_image() const = 0;
 
   /// Multiplications and additions of matrix products in one forward pass of one image.

@@ -18,6 +18,9 @@ std::vector<std::string> model_names();
 /// network that this machine could not hold, before anything of it is made.
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed);
 
+/// The same network on the meta device: shapes without numbers, of any size.
+std::shared_ptr<Model> build_model_shape(const Value& config);
+
 /// Numbers in the parameters of the network that build_model() would make; nothing is built.
 double count_parameters(const Value& config);
 

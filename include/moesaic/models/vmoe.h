@@ -9,11 +9,15 @@
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe_config.h"
 #include "moesaic/nn/encoder_block.h"
+#include "moesaic/nn/map_head.h"
 
 namespace moesaic {
 
 /// V-MoE: a vision transformer some of whose blocks have experts in place of the perceptron.
-/// Patches -> class token -> + position embedding -> blocks -> norm -> class token or mean -> head.
+/// Patches -> class token -> + position embedding -> blocks -> norm -> class token, mean or
+/// attention pooling -> tanh layer -> head. As E3 it is an ensemble: before the first MoE block
+/// each image is repeated for every member, image 0 of members 0..M-1, image 1, ...; each member
+/// has experts of its own.
 class VMoE : public Model {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
@@ -25,7 +29,9 @@ class VMoE : public Model {
   std::vector<MoEBlock> moe_blocks() const override;
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
-  int64_t tokens_per_image() const override { return config_.tokens(); }
+  int64_t members() const override { return config_.encoder.moe.ensemble_size; }
+  std::map<std::string, double> aux_losses() const override;
+  int64_t tokens_per_image() const override { return config_.tokens() * members(); }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
 
   const VMoEConfig& settings() const { return config_; }
@@ -35,10 +41,13 @@ class VMoE : public Model {
   at::Tensor position_embedding;  ///< [1, T, d]
   torch::nn::ModuleList blocks{nullptr};
   torch::nn::LayerNorm norm{nullptr};
+  nn::MapHead map_head{nullptr};          ///< null where the head sees a token or the mean
+  torch::nn::Linear pre_logits{nullptr};  ///< null without representation_size
   torch::nn::Linear head{nullptr};
 
  private:
   at::Tensor embed(const at::Tensor& images_BCHW);
+  at::Tensor pool(const at::Tensor& x_BTd);
   void check_images(const at::Tensor& images_BCHW) const;
 
   VMoEConfig config_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct VMoEDispatcherConfig {
   std::string capacity_ceil_or_round = "ceil";
   int64_t capacity_multiple_of = 4;
   bool batch_priority = false;
+  bool bfloat16 = false;
 };
 template <class Fields>
 void describe(Fields& f, VMoEDispatcherConfig& c) {
@@ -34,6 +36,8 @@ void describe(Fields& f, VMoEDispatcherConfig& c) {
   f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
     between(1, kMostTokens));
   f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
+  f("bfloat16", c.bfloat16,
+    "tokens and experts' outputs, and the gradients of both, are rounded to bfloat16");
 }
 
 inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
@@ -45,6 +49,7 @@ struct VMoERouterConfig {
   int64_t num_selected_tokens = 0;
   std::string gate = "softmax_all";
   double noise_std = 0.0;
+  double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
   std::string pruned = "zero";
   VMoEDispatcherConfig dispatcher;
 
@@ -63,8 +68,14 @@ void describe(Fields& f, VMoERouterConfig& c) {
     "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
     "the logit itself; one",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
-  f("noise_std", c.noise_std, "of the noise on logits in training, times the number of experts",
+  f("noise_std", c.noise_std,
+    "of the noise on logits in training, times the number of experts (of one member)",
     between(0.0, kLargestNoise));
+  f("importance_loss_weight", c.importance_loss_weight,
+    "weight of V-MoE's importance loss in training, unless a phase's aux_losses has its own",
+    at_least(0.0));
+  f("load_loss_weight", c.load_loss_weight, "likewise, of its load loss", at_least(0.0));
+  f("gshard_loss_weight", c.gshard_loss_weight, "likewise, of GShard's loss", at_least(0.0));
   f("pruned", c.pruned, "pruned experts are selected and add zero, or tokens reroute to the others",
     one_of(pruned_selection_names()));
   f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
@@ -73,7 +84,9 @@ void describe(Fields& f, VMoERouterConfig& c) {
 struct VMoEMoeConfig {
   std::vector<int64_t> layers;
   int64_t num_experts = 8;
+  int64_t ensemble_size = 1;
   int64_t group_size = 0;
+  std::optional<double> dropout_rate;
   VMoERouterConfig router;
   std::map<std::string, std::vector<int64_t>> kept_experts;
 };
@@ -81,15 +94,24 @@ template <class Fields>
 void describe(Fields& f, VMoEMoeConfig& c) {
   f("layers", c.layers, "blocks whose perceptron is a mixture of experts",
     between(0, kMostLayers - 1));
-  f("num_experts", c.num_experts, "experts a layer", between(1, kMostExperts));
-  f("group_size", c.group_size, "tokens that share a capacity; 0: all of a batch",
+  f("num_experts", c.num_experts, "experts a layer, of all members of an ensemble",
+    between(1, kMostExperts));
+  f("ensemble_size", c.ensemble_size,
+    "members among which the experts are shared out; each image has a row of logits for each (e3)",
+    between(1, kMostExperts));
+  f("group_size", c.group_size,
+    "tokens that share a capacity, counted over all members; 0: all of a batch",
     between(0, kMostTokens));
+  f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
+    at_least(0.0), below(1.0));
   f("router", c.router, "how tokens select experts");
   f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
 }
 
 struct VMoEEncoderConfig {
   int64_t num_layers = 4, num_heads = 4, mlp_dim = 384;
+  double dropout_rate = 0.0, attention_dropout_rate = 0.0;
+  bool attention_qk_norm = false;
   VMoEMoeConfig moe;
 };
 template <class Fields>
@@ -97,29 +119,49 @@ void describe(Fields& f, VMoEEncoderConfig& c) {
   f("num_layers", c.num_layers, "transformer blocks", between(1, kMostLayers));
   f("num_heads", c.num_heads, "attention heads", between(1, kWidest));
   f("mlp_dim", c.mlp_dim, "hidden width of perceptrons and experts", between(1, kWidest));
+  f("dropout_rate", c.dropout_rate,
+    "of embedded tokens, attention's outputs and the perceptrons' units in training", at_least(0.0),
+    below(1.0));
+  f("attention_dropout_rate", c.attention_dropout_rate, "of attention's weights in training",
+    at_least(0.0), below(1.0));
+  f("attention_qk_norm", c.attention_qk_norm, "normalize the queries and keys of each head");
   f("moe", c.moe, "the mixture-of-experts layers");
 }
 
+/// The two families that one class builds; all else that differs is encoder.moe.ensemble_size.
+inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
+
 struct VMoEConfig {
-  std::string name = "vmoe";
+  std::string name = kVMoE;
   int64_t image_size = 28, channels = 1, patch_size = 7, hidden_size = 96, classes = 10;
   std::string classifier = "token";
+  int64_t representation_size = 0;
+  double head_bias_init = 0.0;
   VMoEEncoderConfig encoder;
 
+  bool has_class_token() const { return classifier == "token"; }
+  /// Width of the head's input.
+  int64_t pre_logits_size() const {
+    return representation_size > 0 ? representation_size : hidden_size;
+  }
   int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
-  int64_t tokens() const { return patches() + (classifier == "token" ? 1 : 0); }
+  int64_t tokens() const { return patches() + (has_class_token() ? 1 : 0); }
 };
 template <class Fields>
 void describe(Fields& f, VMoEConfig& c) {
-  f("name", c.name, "model family", required, one_of({"vmoe"}));
+  f("name", c.name, "model family; e3 is vmoe with an ensemble", required, one_of({kVMoE, kE3}));
   f("image_size", c.image_size, "height and width of the pictures, pixels",
     between(1, kLargestPicture));
   f("channels", c.channels, "colour channels of the pictures", between(1, kMostChannels));
   f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestPicture));
   f("hidden_size", c.hidden_size, "width of a token", between(1, kWidest));
   f("classes", c.classes, "outputs of the head", between(1, kWidest));
-  f("classifier", c.classifier, "what the head sees: a class token, or the mean of all tokens",
-    one_of({"token", "gap"}));
+  f("classifier", c.classifier,
+    "what the head sees: a class token, the mean of all tokens, attention pooling, the first patch",
+    one_of({"token", "gap", "map", "0"}));
+  f("representation_size", c.representation_size,
+    "width of a layer with tanh before the head; 0: none", between(0, kWidest));
+  f("head_bias_init", c.head_bias_init, "biases of a fresh head", between(-1e6, 1e6));
   f("encoder", c.encoder, "the transformer");
 }
 

@@ -7,20 +7,50 @@
 
 namespace moesaic::nn {
 
-/// Multi-head self-attention with biases; query, key and value share one product (`qkv.weight` [3
-/// d, d]).
-class SelfAttentionImpl : public torch::nn::Module {
- public:
-  SelfAttentionImpl(int64_t width, int64_t heads, at::Generator generator);
+struct AttentionOptions {
+  int64_t width = 0;     ///< d
+  int64_t heads = 0;     ///< each of width c = d / heads
+  bool qk_norm = false;  ///< normalize every head's queries and keys
+  double dropout = 0.0;  ///< of the weights with which values are added
+};
 
-  /// x_BTd [B, T, d] -> [B, T, d].
-  at::Tensor forward(const at::Tensor& x_BTd);
+/// LayerNorm over the width of a head, with a scale (`weight` [c]) and without a bias.
+class HeadNormImpl : public torch::nn::Module {
+ public:
+  explicit HeadNormImpl(int64_t head_width);
+
+  /// x [..., c] -> [..., c].
+  at::Tensor forward(const at::Tensor& x) const;
+
+  at::Tensor weight;
+};
+TORCH_MODULE(HeadNorm);
+
+/// Multi-head attention with biases: softmax(q k^T / sqrt(c)) v for each head, then `out`. Query,
+/// key and value share one weight (`qkv.weight` [3 d, d]).
+class AttentionImpl : public torch::nn::Module {
+ public:
+  AttentionImpl(AttentionOptions options, at::Generator generator);
+
+  /// Self-attention: x_BTd [B, T, d] -> [B, T, d]. In training dropout is drawn from `random`, none
+  /// where it is undefined.
+  at::Tensor forward(const at::Tensor& x_BTd, const at::Generator& random = {});
+
+  /// The queries of other tokens: query_BQd [B, Q, d] on x_BTd [B, T, d] -> [B, Q, d].
+  at::Tensor attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
+                    const at::Generator& random = {});
+
+  const AttentionOptions& options() const { return options_; }
 
   torch::nn::Linear qkv{nullptr}, out{nullptr};
+  HeadNorm query_norm{nullptr}, key_norm{nullptr};  ///< null without qk_norm
 
  private:
-  int64_t heads_;
+  at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,
+                 const at::Generator& random);
+
+  AttentionOptions options_;
 };
-TORCH_MODULE(SelfAttention);
+TORCH_MODULE(Attention);
 
 }  // namespace moesaic::nn

@@ -14,12 +14,16 @@
 namespace moesaic::nn {
 
 struct EncoderBlockOptions {
-  int64_t width = 0, heads = 0, hidden = 0;
+  AttentionOptions attention;
+  int64_t hidden = 0;
+  double dropout = 0.0;                ///< of attention's outputs and the dense perceptron's units
   std::optional<MoELayerOptions> moe;  ///< without: a dense perceptron
 };
 
 /// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)), where the
-/// perceptron is dense or a mixture of experts over all tokens of the batch.
+/// perceptron is dense or a mixture of experts over all tokens of the batch. A row of the batch is
+/// an image or, in an ensemble of M, a member's view of one: image 0 of members 0..M-1, image 1,
+/// ... The experts' tokens are then ordered by image, place and member.
 class EncoderBlockImpl : public torch::nn::Module {
  public:
   EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator);
@@ -28,17 +32,25 @@ class EncoderBlockImpl : public torch::nn::Module {
     at::Tensor x_BTd;
     std::optional<MoEOutput> moe;
   };
-  /// x_BTd [B, T, d]. Router noise is drawn from `random`, none where it is undefined.
+  /// x_BTd [B, T, d]. Router noise and, in training, dropout are drawn from `random`, none where it
+  /// is undefined.
   Output forward(const at::Tensor& x_BTd, const at::Generator& random = {});
 
+  /// The attention half alone: x + attention(norm1(x)).
+  at::Tensor mix_tokens(const at::Tensor& x_BTd, const at::Generator& random = {});
+
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
-  SelfAttention attention{nullptr};
+  Attention attention{nullptr};
   Mlp mlp{nullptr};       ///< null in a block with experts
   MoELayer moe{nullptr};  ///< null in a dense block
+
+ private:
+  double dropout_;
 };
 TORCH_MODULE(EncoderBlock);
 
-/// LayerNorm over the last dimension with the reference's epsilon, 1e-6.
-torch::nn::LayerNorm make_layer_norm(int64_t width);
+/// [B M, T, d] as rows in the experts' order, [B T M, d], and back.
+at::Tensor to_member_order(const at::Tensor& x_BTd, int64_t members);
+at::Tensor from_member_order(const at::Tensor& x_Td, int64_t members, at::IntArrayRef shape);
 
 }  // namespace moesaic::nn

@@ -13,6 +13,8 @@ struct ExpertsOptions {
   int64_t width = 0;    ///< d
   int64_t hidden = 0;   ///< m
   Activation activation = Activation::gelu_tanh;
+  bool bfloat16 = false;  ///< what enters and leaves the experts is rounded to bfloat16
+  double dropout = 0.0;   ///< of hidden units and outputs in training
 };
 
 /// The expert networks of a layer, two-layer perceptrons with stacked weights:
@@ -21,8 +23,14 @@ class ExpertsImpl : public torch::nn::Module {
  public:
   ExpertsImpl(ExpertsOptions options, at::Generator generator);
 
-  /// x_Td [T, d] -> [T, d]: dispatch, these networks, combine.
-  at::Tensor forward(const at::Tensor& x_Td, const Routing& routing) const;
+  /// x_Td [T, d] -> [T, d]: dispatch, these networks, combine. In training dropout is drawn from
+  /// `random`, none where it is undefined.
+  //
+  /// With `bfloat16` tokens are rounded before the dispatch and the experts' outputs before the
+  /// combine; so are, on the way back, the gradients of outputs, of an expert's inputs and of a
+  /// token's sum of these. All arithmetic keeps its own type.
+  at::Tensor forward(const at::Tensor& x_Td, const Routing& routing,
+                     const at::Generator& random = {}) const;
 
   /// Removes all but these slots (places among the present K experts, ascending): the tensors
   /// shrink.
@@ -33,6 +41,9 @@ class ExpertsImpl : public torch::nn::Module {
   at::Tensor w1, b1, w2, b2;
 
  private:
+  at::Tensor compute(const at::Tensor& rows_Ad, const Routing& routing,
+                     const at::Generator& random) const;
+
   ExpertsOptions options_;
 };
 TORCH_MODULE(Experts);

@@ -10,12 +10,16 @@ namespace moesaic::nn {
 /// The dense block's perceptron: fc2(gelu_tanh(fc1(x))).
 class MlpImpl : public torch::nn::Module {
  public:
-  MlpImpl(int64_t width, int64_t hidden, at::Generator generator);
+  /// `dropout`: rate of the hidden units and of the outputs in training.
+  MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout = 0.0);
 
-  /// x [..., d] -> [..., d].
-  at::Tensor forward(const at::Tensor& x);
+  /// x [..., d] -> [..., d]. Dropout is drawn from `random`, none where it is undefined.
+  at::Tensor forward(const at::Tensor& x, const at::Generator& random = {});
 
   torch::nn::Linear fc1{nullptr}, fc2{nullptr};
+
+ private:
+  double dropout_;
 };
 TORCH_MODULE(Mlp);
 

@@ -15,8 +15,11 @@ struct MoELayerOptions {
   int64_t width = 0;    ///< d
   int64_t hidden = 0;   ///< m
   int64_t experts = 0;  ///< E
+  int64_t members = 1;  ///< M: of an ensemble; each uses E / M experts, see RouterOptions
   Activation activation = Activation::gelu_tanh;
-  RoutingRule rule;  ///< `kept` names the experts that exist; empty: all
+  bool bfloat16 = false;  ///< see ExpertsImpl::forward()
+  double dropout = 0.0;   ///< of the experts' units in training
+  RoutingRule rule;       ///< `kept` names the experts that exist; empty: all
   NoiseOptions noise = {.scale = 0.0};
 };
 
@@ -24,7 +27,7 @@ struct MoELayerOptions {
 /// know.
 struct MoEOutput {
   at::Tensor y_Td;             ///< [T, d]
-  at::Tensor logits_TE;        ///< [T, E], without noise
+  at::Tensor logits_TE;        ///< [T, E], without noise; -infinity for other members' experts
   at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
   Routing routing;
 };
@@ -38,8 +41,8 @@ class MoELayerImpl : public torch::nn::Module {
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
   MoELayerImpl(MoELayerOptions options, at::Generator generator);
 
-  /// x_Td: [T, d] float32 or float64. The router's noise is drawn from `random`, none where it is
-  /// undefined.
+  /// x_Td: [T, d] float32 or float64, of members 0..M-1 in turn. The router's noise and, in
+  /// training, dropout are drawn from `random`, none where it is undefined.
   MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The

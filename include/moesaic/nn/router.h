@@ -12,13 +12,14 @@ namespace moesaic::nn {
 struct RouterOptions {
   int64_t width = 0;    ///< d, the tokens' width
   int64_t experts = 0;  ///< E, rows of the router; pruning leaves them (pruning paper, eqs. 5-6)
+  int64_t members = 1;  ///< M: token t is of member t % M, whose experts are the m-th E / M
   RoutingRule rule;
   NoiseOptions noise = {.scale = 0.0};  ///< added to the logits where there is a generator
 };
 
 /// What a router computed.
 struct RouterOutput {
-  at::Tensor logits_TE;        ///< [T, E], without noise
+  at::Tensor logits_TE;        ///< [T, E], without noise; -infinity for other members' experts
   at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
   Routing routing;
 };
@@ -29,10 +30,14 @@ class RouterImpl : public torch::nn::Module {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);
 
-  /// x_Td [T, d] -> [T, E].
+  /// x_Td [T, d] -> [T, E]; -infinity for the experts of other members than the token's. Throws
+  /// Error where the members do not divide T.
   at::Tensor logits(const at::Tensor& x_Td) const;
-  /// Draws noise from `random`, none where it is undefined.
+  /// Draws noise from `random`, none where it is undefined; its deviation is that of E / M experts.
   RouterOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
+
+  /// From now on noise is not drawn: these standard normal numbers [T, E / M] stand for the draws.
+  void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
 
   const RouterOptions& options() const { return options_; }
   /// From now on only these experts, of all E, get rows. Ascending.
@@ -41,8 +46,14 @@ class RouterImpl : public torch::nn::Module {
   at::Tensor weight;
 
  private:
+  at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random) const;
+
+  at::Tensor replayed_noise_;
   RouterOptions options_;
 };
 TORCH_MODULE(Router);
+
+/// Each member's own logits, [M, T / M, E / M], from those of all, [T, E].
+at::Tensor own_logits(const at::Tensor& logits_TE, int64_t members);
 
 }  // namespace moesaic::nn

@@ -14,4 +14,7 @@ at::Tensor gradient_norm(const std::vector<at::Tensor>& gradients);
 /// stay as they are to the bit. `limit` 0 clips nothing. Pascanu et al., arXiv:1211.5063.
 void clip_gradients(std::vector<at::Tensor>& gradients, double norm, double limit);
 
+/// In place: every number is brought into [-limit, limit]. `limit` 0 clips nothing.
+void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit);
+
 }  // namespace moesaic

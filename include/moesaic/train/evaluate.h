@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
+#include "moesaic/train/quality.h"
 
 namespace moesaic {
 
@@ -18,6 +20,8 @@ struct EvaluateOptions {
   int64_t loader_threads = 1;
   /// Called after each batch with the pictures done; false ends the evaluation early.
   std::function<bool(int64_t done, int64_t total)> proceed;
+  std::string loss;  ///< see main_loss.h; empty: softmax, or ensemble_softmax for an ensemble
+  std::string precision = "float32";  ///< see Autocast
 };
 
 /// How one MoE layer routed a dataset.
@@ -29,11 +33,8 @@ struct LayerRouting {
   std::vector<double> load;   ///< of each kept expert: its share of these rows
 };
 
-struct Evaluation {
-  bool complete = true;   ///< false where `proceed` ended it; then nothing else is to be used
-  double accuracy = 0.0;  ///< %
-  double loss = 0.0;      ///< mean cross entropy
-  int64_t images = 0;
+struct Evaluation : Quality {
+  bool complete = true;  ///< false where `proceed` ended it; then nothing else is to be used
   double seconds = 0.0;
   double images_per_second = 0.0;
   std::vector<LayerRouting> routing;

@@ -29,7 +29,7 @@ struct CheckpointEvaluation {
 /// On the test split. Throws Error (usage) where the data does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// {"checkpoint", "data", "images", "accuracy", "loss", "images_per_second", "flops_per_image",
+/// {"checkpoint", "data", "images", those of Quality, "images_per_second", "flops_per_image",
 /// "parameters", "routing"}
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
 /// The same as a small table for people.

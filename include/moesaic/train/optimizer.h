@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@ class UpdateRule {
 };
 
 /// sgd:    m <- g + momentum m;  p <- p - lr (m + weight_decay p)
+/// adam:   adamw without weight decay
 /// adamw:  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
 ///         p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
 /// Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
@@ -42,9 +44,14 @@ class Optimizer {
  public:
   using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-  Optimizer(NamedParameters parameters, const OptimizerConfig& config);
+  /// Parameters in whose name a pattern of `frozen` is found have gradients, but never move.
+  Optimizer(NamedParameters parameters, const OptimizerConfig& config,
+            const std::vector<std::string>& frozen = {});
 
-  /// One update of every parameter that has a gradient.
+  /// Multiplies each gradient by the value of the first pattern that is found in its parameter's
+  /// name, if there is one.
+  void scale_gradients(const std::vector<PatternValue>& factors);
+  /// One update of every parameter that has a gradient and is not frozen.
   void step(double lr);
   /// Drops the gradients.
   void zero_grad();
@@ -65,13 +72,14 @@ class Optimizer {
     std::string name;
     at::Tensor parameter;
     std::vector<at::Tensor> slots;
-    bool decays = true;
+    double weight_decay = 0.0;
+    bool frozen = false;
   };
-  void step_group(bool decays, double lr);
+  void step_group(double weight_decay, double lr);
 
   std::unique_ptr<UpdateRule> rule_;
-  double weight_decay_;
   std::vector<Entry> entries_;
+  std::set<double> weight_decays_;
   int64_t updates_ = 0;
 };
 

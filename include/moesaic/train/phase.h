@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
@@ -16,8 +18,8 @@
 
 namespace moesaic {
 
-/// What an update has to tell: loss, its terms, accuracy in % and the gradients' norm before
-/// clipping.
+/// What an update has to tell: loss, its terms, accuracy in % and the gradients' norm as clipping
+/// finds it.
 struct StepReport {
   std::map<std::string, double> metrics;
   double lr = 0.0;
@@ -36,13 +38,18 @@ class Phase {
   const Optimizer& optimizer() const { return optimizer_; }
   bool done() const { return optimizer_.updates() >= plan_.steps; }
 
-  /// Batch, forward, backward, clip, update. Throws Error before the update where the loss or the
-  /// gradients' norm is not finite.
+  /// Batch, forward, backward, then scale, clip, update. Throws Error before the update where the
+  /// loss or the gradients' norm is not finite.
   StepReport step();
 
  private:
-  StepReport read(const Objective& objective, const at::Tensor& logits, const Batch& batch,
-                  const at::Tensor& norm) const;
+  /// Scalar tensors on the network's device.
+  using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
+
+  /// Adds `share` of the part's gradients; returns the part's loss, accuracy and terms.
+  Scalars accumulate(const Batch& part, const at::Generator& random, double share);
+  Scalars accumulate(const Batch& batch);
+  StepReport read(const Scalars& scalars, const Batch& batch) const;
 
   /// Of what is random in this step's forward pass: a function of run, phase and step.
   at::Generator generator() const;

@@ -11,11 +11,28 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/transforms.h"
+#include "moesaic/train/main_loss.h"
 
 namespace moesaic {
 
 inline constexpr double kLargestBatch = 1048576;  // pictures; no memory holds so many at once
 inline constexpr double kMostSteps = 1e9;         // keeps products with batches within 64 bits
+
+/// A number for all names in which a pattern is found.
+struct PatternValue {
+  std::string pattern;
+  double value = 0.0;
+};
+template <class Fields>
+void describe(Fields& f, PatternValue& c) {
+  f("pattern", c.pattern, "searched in the names of parameters", required, not_empty);
+  f("value", c.value, "for those in which it is the first pattern found", required, at_least(0.0));
+}
+
+/// The value of the first pattern that is found in `name`, else `otherwise`. Throws as
+/// matches_any() does.
+double value_for(const std::string& name, const std::vector<PatternValue>& values,
+                 double otherwise);
 
 struct OptimizerConfig {
   std::string name = "adamw";
@@ -25,18 +42,21 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0.0;
   std::vector<std::string> no_decay = {"(bias|b[12]|cls|position_embedding)$", "norm"};
+  std::vector<PatternValue> weight_decays;
 };
 template <class Fields>
 void describe(Fields& f, OptimizerConfig& c) {
-  f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
+  f("name", c.name, "update rule", one_of({"sgd", "adam", "adamw"}));
   f("lr", c.lr, "peak learning rate", above(0.0));
   f("momentum", c.momentum, "sgd: share of the last step, m = g + momentum m", at_least(0.0),
     below(1.0));
-  f("betas", c.betas, "adamw: decay rates of the two moments", at_least(0.0), below(1.0));
-  f("eps", c.eps, "adamw: added to the root of the second moment", above(0.0));
+  f("betas", c.betas, "adam and adamw: decay rates of the two moments", at_least(0.0), below(1.0));
+  f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
   f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
     at_least(0.0));
   f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
+  f("weight_decays", c.weight_decays,
+    "in place of weight_decay and no_decay: one for each pattern, 0 where none is found");
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
 
@@ -44,14 +64,22 @@ struct ScheduleConfig {
   std::string name = "cosine";
   int64_t warmup_steps = 0;
   double end = 0.0;
+  std::optional<double> end_lr;
+  int64_t timescale = 10000, cooldown_steps = 0;
 };
 template <class Fields>
 void describe(Fields& f, ScheduleConfig& c) {
   f("name", c.name, "course of the learning rate after the warm-up",
-    one_of({"cosine", "linear", "constant"}));
+    one_of({"cosine", "linear", "constant", "rsqrt"}));
   f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0));
   f("end", c.end, "share of the peak that is left at the phase's end", between(0.0, 1.0));
+  f("end_lr", c.end_lr, "in place of end: the learning rate that is left", at_least(0.0));
+  f("timescale", c.timescale, "rsqrt: updates after which 1 / sqrt(2) of the peak is left",
+    at_least(1));
+  f("cooldown_steps", c.cooldown_steps, "rsqrt: last updates, over which it falls linearly to 0",
+    at_least(0));
 }
+ConfigProblem config_problem(const ScheduleConfig& config);
 
 struct PrunePhaseConfig {
   std::string criterion = "router-norm-change";
@@ -82,10 +110,13 @@ struct PhaseConfig {
   std::string data;
   int64_t batch_size = 128;
   std::optional<int64_t> epochs, steps;
-  std::vector<std::string> trains = {".*"};
+  int64_t accumulate = 1;
+  std::vector<std::string> trains = {".*"}, frozen;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
-  double clip_norm = 0.0;
+  std::vector<PatternValue> gradient_scale;
+  double clip_norm = 0.0, clip_value = 0.0;
+  std::string loss = "softmax";
   std::map<std::string, double> aux_losses;
   AugmentConfig augment;
   double label_smoothing = 0.0;
@@ -98,12 +129,22 @@ void describe(Fields& f, PhaseConfig& c) {
   f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty);
   f("data", c.data, "data set (moesaic list datasets)", required, not_empty);
   f("batch_size", c.batch_size, "pictures an update", between(1, kLargestBatch));
+  f("accumulate", c.accumulate,
+    "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
+    between(1, kLargestBatch));
   f("epochs", c.epochs, "how often the data is seen", between(0, kMostSteps));
   f("steps", c.steps, "or how many updates are made", between(0, kMostSteps));
   f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty);
+  f("frozen", c.frozen,
+    "of these, those that never move, though their gradients count in the norm: patterns");
   f("optimizer", c.optimizer, "how parameters are updated");
   f("schedule", c.schedule, "learning rate over the phase");
+  f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: any", at_least(0.0));
+  f("clip_value", c.clip_value, "or largest magnitude of each of their numbers; 0: any",
+    at_least(0.0));
+  f("loss", c.loss, "what logits are compared with labels by; ensemble_*: of ensembles",
+    one_of(main_loss_names()));
   f("aux_losses", c.aux_losses,
     "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance",
     at_least(0.0));
@@ -120,6 +161,7 @@ struct RunConfig {
   int64_t seed = 1;
   std::string init;
   Value model;
+  std::string precision = "float32";
   int64_t loader_threads = 1;
   int64_t log_every = 50;
   int64_t checkpoint_every = 500;
@@ -134,6 +176,10 @@ void describe(Fields& f, RunConfig& c) {
   f("seed", c.seed, "of everything random", at_least(0));
   f("init", c.init, "checkpoint or run to start from");
   f("model", c.model, "the network (moesaic list models); may be left out where init is given");
+  f("precision", c.precision,
+    "of products in the network: float32, or bfloat16 where rounding does little harm; parameters, "
+    "router, losses and optimizer stay float32",
+    one_of({"float32", "bfloat16"}));
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
   f("log_every", c.log_every, "updates between two lines of metrics", at_least(1));

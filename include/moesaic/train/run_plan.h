@@ -14,9 +14,10 @@ namespace moesaic {
 
 struct PhasePlan {
   PhaseConfig config;
-  int64_t classes = 0;            ///< of the network in this phase
-  int64_t images = 0;             ///< in the training split
-  int64_t batches_per_epoch = 0;  ///< the last one of an epoch is left out where it is not full
+  std::string precision = "float32";  ///< that of the run
+  int64_t classes = 0;                ///< of the network in this phase
+  int64_t images = 0;                 ///< in the training split
+  int64_t batches_per_epoch = 0;      ///< the last one of an epoch is left out where it is not full
   int64_t steps = 0;
   int64_t trained = 0;  ///< numbers that the phase trains, of what its entry leaves
 };
@@ -34,6 +35,12 @@ std::string describe_run(const RunConfig& config, const Model& model,
 /// The network that the run starts with, initial values and all, by config.model or config.init;
 /// `init` itself is loaded by load_initial_weights().
 std::shared_ptr<Model> build_initial_model(const RunConfig& config);
+
+/// The same on the meta device, see build_model_shape().
+std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
+
+/// Checks what load_initial_weights() would load, by its configuration and its files' hashes.
+void check_initial_weights(const RunConfig& config);
 
 /// Loads config.init strictly, if it is given; where the first phase gives a new head, the old one
 /// may have another number of classes.

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/run_curve.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/process.h"
+
+namespace moesaic {
+namespace {
+
+constexpr std::string_view kCurveScript = R"(
+set datafile separator tab
+set encoding utf8
+ink = '#333333'
+train_color = '#56B4E9'
+test_color = '#D55E00'
+
+set border 3 lc rgb '#666666' lw 0.8
+set tics nomirror out scale 0.4 textcolor rgb ink
+set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
+set xlabel 'updates' textcolor rgb ink
+set key at graph 1, 1.02 right bottom horizontal samplen 2.4 textcolor rgb ink
+do for [i=1:words(phase_ends)] {
+  set arrow i from word(phase_ends, i), graph 0 to word(phase_ends, i), graph 1 nohead \
+    lc rgb '#999999' lw 0.8 dt (4, 4)
+}
+
+do for [name in 'figure.svg figure.png'] {
+  if (name eq 'figure.svg') {
+    set terminal svg size 960,400 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
+      background rgb 'white'
+  } else {
+    set terminal pngcairo size 1920,800 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
+      background rgb 'white'
+  }
+  set output name
+  set multiplot layout 1,2 margins screen 0.08, screen 0.985, screen 0.17, screen 0.86 \
+    spacing screen 0.1
+  do for [panel=1:2] {
+    set ylabel (panel == 1 ? 'loss' : 'accuracy, %') textcolor rgb ink
+    plot data index 0 using 1:(column(panel + 1)) with lines lc rgb train_color lw 1.5 \
+           title 'training', \
+         data index 1 using 1:(column(panel + 1)) with linespoints lc rgb test_color lw 2 pt 7 \
+           ps 0.6 title 'test'
+  }
+  unset multiplot
+}
+)";
+
+struct CurvePoint {
+  int64_t step = 0;
+  std::string loss, accuracy;
+};
+
+struct Curves {
+  std::vector<CurvePoint> train, test;
+  std::vector<int64_t> phase_ends;  ///< all but the last
+};
+
+std::string number_in(const nlohmann::json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_number() ? found->dump() : "NaN";
+}
+
+Curves curves_of(std::string_view metrics) {
+  Curves curves;
+  std::istringstream lines{std::string(metrics)};
+  std::string phase;
+  int64_t last = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object()) continue;
+    const std::string kind = line.value("kind", "");
+    if (kind != "train" && kind != "eval") continue;
+    const CurvePoint point{line.value("step", int64_t{0}), number_in(line, "loss"),
+                           number_in(line, "accuracy")};
+    const std::string now = line.value("phase", "");
+    if (!phase.empty() && now != phase) curves.phase_ends.push_back(last);
+    phase = now;
+    last = point.step;
+    (kind == "train" ? curves.train : curves.test).push_back(point);
+  }
+  return curves;
+}
+
+/// gnuplot tells blocks apart by two blank lines; one without a point holds a point that is none.
+std::string block(const std::string& title, const std::vector<CurvePoint>& points) {
+  std::string text = "# " + title + ": step\tloss\taccuracy, %\n";
+  if (points.empty()) text += "0\tNaN\tNaN\n";
+  for (const CurvePoint& point : points) {
+    text += fmt::format("{}\t{}\t{}\n", point.step, point.loss, point.accuracy);
+  }
+  return text + "\n\n";
+}
+
+}  // namespace
+
+Figure run_curve(std::string_view metrics) {
+  const Curves curves = curves_of(metrics);
+  if (curves.train.empty() && curves.test.empty()) fail("metrics.jsonl: no line to draw");
+  std::string ends;
+  for (const int64_t step : curves.phase_ends)
+    ends += (ends.empty() ? "" : " ") + fmt::to_string(step);
+  std::string head = "# gnuplot figure.gp draws figure.svg and figure.png from figure.tsv\n";
+  head += "data = 'figure.tsv'\n";
+  head += fmt::format("phase_ends = '{}'\n", ends);
+  return {head + std::string(kCurveScript),
+          block("train", curves.train) + block("test", curves.test)};
+}
+
+void draw_run_curve(const std::filesystem::path& run) {
+  const Figure figure = run_curve(read_text(run / "metrics.jsonl"));
+  if (find_program("gnuplot").empty()) fail("gnuplot: no such program on PATH");
+  draw_figure(run, figure);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/memory.h"
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <map>
+
+#include "moesaic/base/memory.h"
+#include "moesaic/train/optimizer.h"
+
+namespace moesaic {
+namespace {
+
+/// Storages that operators of this thread returned while it lived; held, so that no address comes
+/// back.
+class MadeStorages {
+ public:
+  MadeStorages() {
+    current() = this;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &MadeStorages::see)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~MadeStorages() {
+    at::removeCallback(handle_);
+    current() = nullptr;
+  }
+  MadeStorages(const MadeStorages&) = delete;
+  MadeStorages& operator=(const MadeStorages&) = delete;
+
+  /// Without those of `known`.
+  double bytes(const std::vector<at::Tensor>& known) const {
+    std::map<const void*, c10::Storage> made = storages_;
+    for (const at::Tensor& tensor : known) made.erase(tensor.storage().unsafeGetStorageImpl());
+    double sum = 0.0;
+    for (const auto& [unused, storage] : made) sum += static_cast<double>(storage.nbytes());
+    return sum;
+  }
+
+ private:
+  static MadeStorages*& current() {
+    static thread_local MadeStorages* object = nullptr;
+    return object;
+  }
+  static void see(const at::RecordFunction& function, at::ObserverContext*) {
+    for (const c10::IValue& value : function.outputs()) {
+      if (!value.isTensor() || !value.toTensor().defined()) continue;
+      const c10::Storage& storage = value.toTensor().storage();
+      current()->storages_.emplace(storage.unsafeGetStorageImpl(), storage);
+    }
+  }
+
+  at::CallbackHandle handle_ = 0;
+  std::map<const void*, c10::Storage> storages_;
+};
+
+}  // namespace
+
+double activation_bytes(Model& model, int64_t images) {
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), images);
+  std::vector<at::Tensor> known = model.parameters();
+  known.push_back(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));
+  const MadeStorages made;
+  model.forward(known.back());
+  return made.bytes(known);
+}
+
+TrainingMemory training_memory(Model& model, const PhasePlan& phase) {
+  const PhaseConfig& config = phase.config;
+  const auto slots = static_cast<double>(make_update_rule(config.optimizer)->slot_names().size());
+  TrainingMemory memory;
+  memory.weights = static_cast<double>(model.parameter_count()) * sizeof(float);
+  if (phase.steps == 0) return memory;
+  for (const auto& item : model.named_parameters()) {
+    if (!matches_any(item.key(), config.trains)) continue;
+    const double bytes = static_cast<double>(item.value().numel()) * sizeof(float);
+    memory.gradients += bytes;
+    if (!matches_any(item.key(), config.frozen)) memory.optimizer += slots * bytes;
+  }
+  memory.activations =
+      activation_bytes(model, std::min(config.batch_size, phase.images) / config.accumulate);
+  return memory;
+}
+
+std::string describe_memory(Model& model, const std::vector<PhasePlan>& phases) {
+  std::string text;
+  const double limit = memory_limit();
+  for (const PhasePlan& phase : phases) {
+    if (phase.steps == 0) continue;
+    const TrainingMemory memory = training_memory(model, phase);
+    text += fmt::format(
+        "memory        {}: up to {}, of which weights {}, gradients {}, optimizer {}, activations "
+        "{} (every tensor of a forward pass, none freed){}\n",
+        phase.config.name, bytes_text(memory.sum()), bytes_text(memory.weights),
+        bytes_text(memory.gradients), bytes_text(memory.optimizer), bytes_text(memory.activations),
+        memory.sum() > limit ? "; this machine has " + bytes_text(limit) : "");
+  }
+  return text;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/quality.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+namespace moesaic {
+namespace {
+
+double sum_of(const at::Tensor& values) {
+  return values.to(at::kDouble).sum().item<double>();
+}
+
+/// -log of the true class's probability, summed over the rows.
+double summed_likelihood(const at::Tensor& log_BC, const at::Tensor& labels) {
+  return -sum_of(log_BC.gather(1, labels.unsqueeze(1)));
+}
+
+}  // namespace
+
+void QualityMeter::add(const at::Tensor& logits, const at::Tensor& labels) {
+  const int64_t images = labels.size(0);
+  images_ += images;
+  members_ = logits.size(0) / images;
+  losses_ += sum_of(evaluation_losses(loss_, logits, {labels, {}, 0.0}));
+  const at::Tensor log_BC = log_mean_probabilities(loss_, logits, members_);
+  // The logarithm's rounding could make different logits equal.
+  const at::Tensor& ranks = members_ == 1 ? logits : log_BC;
+  const at::Tensor hits = ranks.argmax(1).eq(labels);
+  correct_ += sum_of(hits);
+  const int64_t count = std::min<int64_t>(5, ranks.size(1));
+  top5_ += sum_of(std::get<1>(ranks.topk(count, 1)).eq(labels.unsqueeze(1)));
+  add_calibration(log_BC.amax({1}).exp(), hits);
+  if (members_ == 1) return;
+  likelihood_ += summed_likelihood(log_BC, labels);
+  add_members(logits, labels);
+}
+
+void QualityMeter::add_calibration(const at::Tensor& confidence, const at::Tensor& hits) {
+  const at::Tensor p = confidence.to(at::kDouble).cpu();
+  const at::Tensor bin = (p * static_cast<double>(kCalibrationBins))
+                             .ceil()
+                             .to(at::kLong)
+                             .sub(1)
+                             .clamp(0, kCalibrationBins - 1);
+  const at::Tensor rows = at::stack({at::ones_like(p), hits.to(at::kDouble).cpu(), p});
+  if (!bins_.defined()) bins_ = at::zeros({3, kCalibrationBins}, at::kDouble);
+  bins_ = bins_.index_add(1, bin, rows);
+}
+
+void QualityMeter::add_members(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor row_labels = labels.repeat_interleave(members_, 0);
+  const at::Tensor log_RC = log_mean_probabilities(loss_, logits, 1);
+  const double members = static_cast<double>(members_);
+  member_likelihood_ += summed_likelihood(log_RC, row_labels) / members;
+  const at::Tensor predicted = log_RC.argmax(1);
+  member_correct_ += sum_of(predicted.eq(row_labels)) / members;
+  const at::Tensor predicted_BM = predicted.view({-1, members_});
+  // Every pair counts twice, and a member never differs from itself.
+  const at::Tensor apart = predicted_BM.unsqueeze(2).ne(predicted_BM.unsqueeze(1));
+  pairs_apart_ += sum_of(apart) / (members * (members - 1.0));
+}
+
+Quality QualityMeter::result() const {
+  const auto images = static_cast<double>(images_);
+  Quality quality;
+  quality.images = images_;
+  quality.accuracy = 100.0 * correct_ / images;
+  quality.top5_accuracy = 100.0 * top5_ / images;
+  quality.loss = losses_ / images;
+  quality.calibration_error = (bins_[1] - bins_[2]).abs().sum().item<double>() / images;
+  if (members_ > 1) {
+    quality.ensemble = {members_, likelihood_ / images, member_likelihood_ / images,
+                        100.0 * member_correct_ / images, pairs_apart_ / images};
+  }
+  return quality;
+}
+
+nlohmann::ordered_json to_json(const Quality& quality) {
+  nlohmann::ordered_json json = {{"accuracy", quality.accuracy},
+                                 {"top5_accuracy", quality.top5_accuracy},
+                                 {"loss", quality.loss},
+                                 {"calibration_error", quality.calibration_error}};
+  if (!quality.ensemble) return json;
+  const EnsembleQuality& ensemble = *quality.ensemble;
+  json["ensemble"] = {{"members", ensemble.members},
+                      {"negative_log_likelihood", ensemble.negative_log_likelihood},
+                      {"member_negative_log_likelihood", ensemble.member_negative_log_likelihood},
+                      {"member_accuracy", ensemble.member_accuracy},
+                      {"disagreement", ensemble.disagreement}};
+  return json;
+}
+
+}  // namespace moesaic

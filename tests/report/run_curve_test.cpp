@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/run_curve.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/support.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/process.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kTwoPhases =
+    R"({"kind": "train", "step": 5, "phase": "a", "loss": 2.5, "accuracy": 10}
+{"kind": "prune", "step": 5}
+{"kind": "eval", "step": 6, "phase": "a", "loss": 2, "accuracy": 20.5}
+{"kind": "train", "step": 8, "phase": "b", "loss": 1.5, "accuracy": 30}
+{"kind": "train", "step": 9, "pha)";
+
+TEST(RunCurve, TakesTrainAndTestLinesApart) {
+  const Figure figure = run_curve(kTwoPhases);
+  EXPECT_EQ(figure.data,
+            "# train: step\tloss\taccuracy, %\n5\t2.5\t10\n8\t1.5\t30\n\n\n"
+            "# test: step\tloss\taccuracy, %\n6\t2\t20.5\n\n\n");
+  EXPECT_THAT(figure.script, HasSubstr("phase_ends = '6'\n"));
+}
+
+TEST(RunCurve, SaysWhereThereIsNothingToDraw) {
+  EXPECT_THROW(run_curve(""), Error);
+  EXPECT_THROW(run_curve("{\"kind\": \"prune\", \"step\": 5}\nno JSON\n[]\n"), Error);
+}
+
+TEST(RunCurve, IsDrawnBesideTheMetrics) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  for (const std::string metrics :
+       {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76)}) {
+    const test::TempDir folder;
+    write_atomic(folder / "metrics.jsonl", metrics);
+    draw_run_curve(folder.path());
+    EXPECT_THAT(read_text(folder / "figure.png"), ::testing::StartsWith("\x89PNG"));
+    EXPECT_THAT(read_text(folder / "figure.svg"), HasSubstr("accuracy"));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

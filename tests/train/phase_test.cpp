@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/phase.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/models/registry.h"
+#include "moesaic/ops/autocast.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using train_test::config_of;
+using train_test::four_phases;
+using train_test::open_tiny;
+
+/// The first phase of the tiny run and its network.
+struct Started {
+  std::shared_ptr<Model> model;
+  std::unique_ptr<Phase> phase;
+
+  explicit Started(const std::vector<std::string>& changes) {
+    const RunConfig config = config_of(four_phases(), changes);
+    model = build_initial_model(config);
+    Datasets datasets(open_tiny);
+    const PhasePlan plan = plan_phases(config, *model, datasets)[0];
+    phase = std::make_unique<Phase>(plan, model, open_tiny("three", "train"), 7, 0, TrainState{});
+  }
+};
+
+/// The gradients' momentum after one update, which is the clipped gradient itself.
+TensorMap first_gradients(const std::vector<std::string>& changes) {
+  std::vector<std::string> all = {"phases.0.optimizer={\"name\": \"sgd\"}", "phases.0.clip_norm=0",
+                                  "phases.0.augment={}", "model.encoder.moe.router.noise_std=0",
+                                  "phases.0.aux_losses={\"importance\": 0.5}"};
+  all.insert(all.end(), changes.begin(), changes.end());
+  Started started(all);
+  started.phase->step();
+  return started.phase->optimizer().state();
+}
+
+void expect_equal_up_to(const TensorMap& a, const TensorMap& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (const auto& [name, tensor] : a) {
+    const at::Tensor& other = b.at(name);
+    largest = std::max(largest, other.abs().max().item<double>());
+    EXPECT_LE((tensor - other).abs().max().item<double>(), tolerance) << name;
+  }
+  EXPECT_GT(largest, 100 * tolerance);
+}
+
+TEST(Phase, AccumulatesTheMeanOverPartsOfABatch) {
+  const RunConfig config =
+      config_of(four_phases(), {"phases.0.augment={}", "model.encoder.moe.router.noise_std=0",
+                                "phases.0.aux_losses={\"importance\": 0.5}"});
+  const auto model = build_initial_model(config);
+  LoaderOptions options{.batch_size = 6, .seed = 7, .shuffle = true, .drop_last = true};
+  const Batch batch = Loader(open_tiny("three", "train"), options).next();
+  // The head starts at zero, so that without this no gradient would reach the blocks.
+  TensorMap mean;
+  for (int64_t part = 0; part < 3; ++part) {
+    const ModelOutput out = model->forward(batch.images.narrow(0, 2 * part, 2));
+    const Objective objective =
+        compute_objective(out, batch.labels.narrow(0, 2 * part, 2), {0.0, {{"importance", 0.5}}});
+    (objective.loss / 3).backward();
+  }
+  for (const auto& item : model->named_parameters()) {
+    mean[item.key() + ".momentum"] = item.value().grad();
+  }
+  expect_equal_up_to(first_gradients({"phases.0.batch_size=6", "phases.0.accumulate=3"}), mean,
+                     1e-6);
+}
+
+TEST(Phase, WithoutCouplingPartsGiveTheGradientsOfTheWholeBatch) {
+  const std::vector<std::string> plain = {"phases.0.batch_size=6", "phases.0.aux_losses={}"};
+  const TensorMap whole = first_gradients(plain);
+  for (const char* parts : {"phases.0.accumulate=2", "phases.0.accumulate=6"}) {
+    expect_equal_up_to(first_gradients({plain[0], plain[1], parts}), whole, 1e-6);
+  }
+}
+
+TEST(Phase, ReportsTheMeanOverParts) {
+  const std::vector<std::string> plain = {"phases.0.batch_size=6", "phases.0.aux_losses={}",
+                                          "phases.0.augment={}",
+                                          "model.encoder.moe.router.noise_std=0"};
+  std::vector<std::string> parts = plain;
+  parts.push_back("phases.0.accumulate=3");
+  const StepReport whole = Started(plain).phase->step(), sum = Started(parts).phase->step();
+  EXPECT_EQ(whole.images, sum.images);
+  for (const char* name : {"loss", "cross_entropy", "accuracy", "grad_norm"}) {
+    EXPECT_NEAR(whole.metrics.at(name), sum.metrics.at(name), 1e-5) << name;
+  }
+}
+
+TEST(Phase, ScalesClipsAndFreezes) {
+  const TensorMap plain = first_gradients({});
+  TensorMap changed =
+      first_gradients({"phases.0.gradient_scale=[{\"pattern\": \"head\", \"value\": 3}]",
+                       "phases.0.clip_value=0.05", "phases.0.frozen=[\"router\"]"});
+  EXPECT_FALSE(changed.contains("blocks.1.moe.router.weight.momentum"));
+  const at::Tensor head = plain.at("head.weight.momentum");
+  EXPECT_TRUE(torch::allclose(changed.at("head.weight.momentum"), (head * 3).clamp(-0.05, 0.05)));
+  EXPECT_GT((head * 3).abs().max().item<double>(), 0.05);
+}
+
+double last_loss(const std::string& precision) {
+  Started started({"precision=" + precision, "phases.0.steps=60", "phases.0.augment={}",
+                   "phases.0.aux_losses={}", "phases.0.batch_size=18"});
+  double loss = 0.0;
+  for (int step = 0; step < 60; ++step) loss = started.phase->step().metrics.at("loss");
+  for (const auto& item : started.model->named_parameters()) {
+    EXPECT_EQ(item.value().scalar_type(), at::kFloat) << item.key();
+  }
+  for (const auto& [name, slot] : started.phase->optimizer().state()) {
+    EXPECT_EQ(slot.scalar_type(), at::kFloat) << name;
+  }
+  return loss;
+}
+
+TEST(Phase, LossFallsInBfloat16AsInFloat32) {
+  const double exact = last_loss("float32"), rounded = last_loss("bfloat16");
+  EXPECT_LT(exact, 0.7);  // ln 3 = 1.10 at first
+  EXPECT_NEAR(rounded, exact, 0.1);
+  EXPECT_NE(rounded, exact);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -9,22 +9,6 @@
 namespace moesaic {
 namespace {
 
-DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
-  if (config.size > 0) info.height = info.width = config.size;
-  if (info.height < 1 || info.width < 1) {
-    fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info.name);
-  }
-  const auto channels = static_cast<size_t>(info.channels);
-  if (config.values == "symmetric") {
-    info.mean.assign(channels, 0.5);
-    info.std.assign(channels, 0.5);
-  } else if (config.values == "unit") {
-    info.mean.assign(channels, 0.0);
-    info.std.assign(channels, 1.0);
-  }
-  return info;
-}
-
 class PreprocessedDataset final : public Dataset {
  public:
   PreprocessedDataset(std::shared_ptr<const Dataset> base, const PreprocessConfig& config)
@@ -69,6 +53,22 @@ class PreprocessedDataset final : public Dataset {
 
 }  // namespace
 
+DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
+  if (config.size > 0) info.height = info.width = config.size;
+  if (info.height < 1 || info.width < 1) {
+    fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info.name);
+  }
+  const auto channels = static_cast<size_t>(info.channels);
+  if (config.values == "symmetric") {
+    info.mean.assign(channels, 0.5);
+    info.std.assign(channels, 0.5);
+  } else if (config.values == "unit") {
+    info.mean.assign(channels, 0.0);
+    info.std.assign(channels, 1.0);
+  }
+  return info;
+}
+
 std::string config_problem(const PreprocessConfig& config) {
   return config.central_crop > 0 && config.size == 0 ? "central_crop needs size" : "";
 }
@@ -82,6 +82,7 @@ Rectangle central_part(int64_t height, int64_t width, double central_crop) {
 
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config) {
+  if (config.size == 0 && config.values == "standardized" && base->info().height > 0) return base;
   return std::make_shared<PreprocessedDataset>(std::move(base), config);
 }
 

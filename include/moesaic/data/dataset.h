@@ -85,6 +85,9 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
 /// pictures cannot be read. For plans. Throws Error (usage) where the description does not tell.
 std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
 
+/// The dataset itself where its files are found, else its outline, and a warning that says so.
+std::shared_ptr<const Dataset> planned_dataset(std::string_view name, std::string_view split);
+
 /// A described dataset and where its files are.
 struct DatasetStatus {
   std::string name, description;

@@ -47,6 +47,9 @@ std::string config_problem(const PreprocessConfig& config);
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
 
+/// What such a dataset says of itself.
+DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
+
 /// The whole of a picture, or with `central_crop` above 0 the square in its middle.
 Rectangle central_part(int64_t height, int64_t width, double central_crop);
 

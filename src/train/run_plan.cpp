@@ -10,6 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/registry.h"
@@ -321,9 +322,15 @@ std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
 void load_initial_weights(const RunConfig& config, Model& model) {
   if (config.init.empty()) return;
   const std::shared_ptr<Model> source = load_model(config.init);
-  if (config.phases.front().on_entry.new_head && source->classes() != model.classes()) {
-    model.reset_head(source->classes());
+  const bool other_head =
+      config.phases.front().on_entry.new_head && source->classes() != model.classes();
+  if (differs_as_in_fine_tuning(*source, model)) {
+    VMoERules rules = fine_tuning_rules();
+    if (!other_head) rules.erase(rules.begin());  // the one that drops the head
+    initialise_vmoe(model, *source, rules, config.init);
+    return;
   }
+  if (other_head) model.reset_head(source->classes());
   load_state(model, state_of(*source), config.init);
 }
 

@@ -73,7 +73,7 @@ VMoEModelConfig given_config(const ImportVMoEOptions& options, const std::string
   if (!options.model_config.empty()) {
     return vmoe_model_config(open_config(options.model_config).root());
   }
-  return {Value::from_json({{"name", kVMoE}}, from), false, {}};
+  return {Value::from_json(Json::object(), from), false, {}};
 }
 
 Value argument(const char* option, int64_t number) {

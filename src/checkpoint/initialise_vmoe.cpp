@@ -23,6 +23,18 @@ VMoEConfig config_of(const Model& model) {
   return parse<VMoEConfig>(Value::from_json(as_vmoe(model).config(), "model"), "model");
 }
 
+/// A network whose fresh arrays are those of `target`, with as little else as can be: a head does
+/// not depend on the blocks.
+VMoEConfig with_same_fresh(VMoEConfig target, const std::vector<std::string>& fresh) {
+  const bool head_only =
+      std::ranges::all_of(fresh, [](const std::string& name) { return name.starts_with("head/"); });
+  if (!head_only) return target;
+  target.name = kVMoE;
+  target.encoder.num_layers = target.encoder.mlp_dim = 1;
+  target.encoder.moe = {};
+  return target;
+}
+
 }  // namespace
 
 VMoEInitialiser::VMoEInitialiser(const VMoEArrays& arrays, const VMoEConfig& target,
@@ -44,7 +56,8 @@ std::vector<std::string> VMoEInitialiser::transformed() const {
 
 void VMoEInitialiser::draw_fresh(const VMoEConfig& target, uint64_t seed) {
   if (plan_.fresh.empty()) return;
-  const auto model = build_model(Value::from_json(to_json(target), "model"), seed);
+  const VMoEConfig config = with_same_fresh(target, plan_.fresh);
+  const auto model = build_model(Value::from_json(to_json(config), "model"), seed);
   const TensorMap state = state_of(*model);
   for (const VMoETensor& tensor : tensors_) {
     const bool all_mapped = std::ranges::all_of(

@@ -24,7 +24,6 @@ using vmoe_checkpoint::Entry;
 /// Every V-MoE has it, and nothing else in a train state is called so but what an optimizer keeps.
 constexpr std::string_view kMark = "embedding/kernel";
 
-/// In files each name of which begins with `branch`, no array of another kind is in the way.
 std::vector<std::string> branches_with_mark(const std::vector<Entry>& entries) {
   std::vector<std::string> branches;
   for (const Entry& entry : entries) {
@@ -53,6 +52,16 @@ std::string find_branch(const std::vector<Entry>& entries, const std::string& fi
     fail("{}: parameters in several places: {}", file, fmt::join(branches, ", "));
   }
   return branches.empty() ? "" : branches.front();
+}
+
+std::vector<std::string> prefixes_in(const fs::path& folder) {
+  std::vector<std::string> prefixes;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".index") prefixes.push_back(it->path().stem().string());
+  }
+  std::sort(prefixes.begin(), prefixes.end());
+  return prefixes;
 }
 
 /// The next elements of a file's array, which need not be aligned there.
@@ -96,18 +105,17 @@ fs::path vmoe_prefix(const fs::path& given) {
     check_input_file(prefix.string() + ".index");
     return prefix;
   }
-  const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
-  if (!path_exists(folder))
+  const bool is_folder = path_exists(given) && fs::is_directory(given);
+  const fs::path parent = given.has_parent_path() ? given.parent_path() : fs::path(".");
+  const fs::path folder = is_folder ? given : parent;
+  if (!path_exists(folder)) {
     fail_usage("{}: no such folder{}", folder.string(), nearest_sibling(folder));
-  std::vector<std::string> others;
-  std::error_code error;
-  for (fs::directory_iterator it(fs::is_directory(given) ? given : folder, error), end;
-       !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".index") others.push_back(it->path().stem().string());
   }
-  std::sort(others.begin(), others.end());
-  const std::string hint = did_you_mean(given.filename().string(), others);
-  fail_usage("{}: no such file{}{}", index.string(), hint.empty() ? "" : "; ", hint);
+  const std::string name = is_folder ? std::string() : given.filename().string();
+  const std::string hint = did_you_mean(name, prefixes_in(folder));
+  fail_usage("{}: {}{}{}", is_folder ? given.string() : index.string(),
+             is_folder ? "a folder, not the prefix of files" : "no such file",
+             hint.empty() ? "" : "; ", hint);
 }
 
 VMoECheckpointArrays::VMoECheckpointArrays(const fs::path& prefix)

@@ -166,13 +166,17 @@ class Translation {
   }
 };
 
-/// What the reference's classes do where a setting is left out, and this library does not.
-Value reference_defaults(const std::string& where) {
-  const Json router = {{"num_selected_experts", 1},
-                       {"noise_std", 1.0},
-                       {"importance_loss_weight", 1.0},
-                       {"load_loss_weight", 1.0}};
-  return Value::from_json({{"encoder", {{"moe", {{"router", router}}}}}}, where);
+/// What the reference's classes do where a setting is left out, and this library does not. Its
+/// router whose experts choose has no losses.
+Value reference_defaults(const Value& model) {
+  const Value* name = find_setting(model, "encoder.moe.router.name");
+  const bool experts_choose = name != nullptr && name->to_json() == kExpertsChoose;
+  Json router = {{"noise_std", 1.0}};
+  if (!experts_choose) {
+    router["num_selected_experts"] = 1;
+    router["importance_loss_weight"] = router["load_loss_weight"] = 1.0;
+  }
+  return Value::from_json({{"encoder", {{"moe", {{"router", router}}}}}}, model.where());
 }
 
 bool is_of_reference(const Value& model) {
@@ -249,7 +253,7 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
   config.of_reference = is_of_reference(found.model);
   config.model = translation.group(found.model, "");
   if (config.of_reference) {
-    config.model = reference_defaults(found.model.where()).merged(config.model);
+    config.model = reference_defaults(config.model).merged(config.model);
   }
   config.unused = std::move(translation.unused);
   if (config.model.find("name") == nullptr) {
@@ -273,10 +277,11 @@ Value with_facts(const VMoEModelConfig& config, const std::vector<VMoEFact>& fac
                  given->to_json().dump(), from, fact.value.dump(), fact.told_by);
     }
   }
-  const Value* name = model.find("name");
-  const bool native = name != nullptr && !config.of_reference;
-  const std::vector<std::string> untold =
-      native ? std::vector<std::string>{} : untold_settings(model, config.of_reference);
+  const bool named = model.find("name") != nullptr;
+  if (!named) model = model.with("name", Value::from_json(kVMoE, from));
+  const bool own_defaults = named && !config.of_reference;
+  if (own_defaults) return model;
+  const std::vector<std::string> untold = untold_settings(model, config.of_reference);
   if (untold.empty()) return model;
   fail_usage("{}: the model's configuration must have {}, which the arrays do not tell",
              config.of_reference ? model.where() : from, fmt::join(untold, ", "));

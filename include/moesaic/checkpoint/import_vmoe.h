@@ -38,9 +38,9 @@ struct ImportVMoEResult {
 
 /// Writes a checkpoint of the network that the arrays and the configuration mean. All is checked
 /// before anything is written, and nothing is left of what fails. Tensors are made and written one
-/// at a time: memory for two of them is needed, beside the network where some of its values are
-/// fresh. Throws Error: usage for a configuration that does not fit the arrays, failure for files
-/// that are not what they should be.
+/// at a time: memory for two of them is needed, and for the network before, where values other than
+/// a head's are fresh. Throws Error: usage for a configuration that does not fit the arrays,
+/// failure for files that are not what they should be.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
 nlohmann::ordered_json to_json(const ImportVMoEResult& result);

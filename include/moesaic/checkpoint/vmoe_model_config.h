@@ -13,7 +13,7 @@
 namespace moesaic {
 
 struct VMoEModelConfig {
-  Value model;                      ///< with the names of VMoEConfig; not yet parsed
+  Value model;  ///< with the names of VMoEConfig; not yet parsed; no name: there was none
   bool of_reference = false;        ///< its name is one of the reference's classes
   std::vector<std::string> unused;  ///< settings that are known and have no use here
 };

@@ -11,6 +11,7 @@ install(EXPORT moesaicTargets NAMESPACE moesaic:: DESTINATION ${moesaic_cmake_di
 install(DIRECTORY include/moesaic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY datasets models DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic
   PATTERN cache EXCLUDE)
+install(FILES checkpoints/released.json DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/checkpoints)
 
 configure_package_config_file(cmake/moesaicConfig.cmake.in ${PROJECT_BINARY_DIR}/moesaicConfig.cmake
   INSTALL_DESTINATION ${moesaic_cmake_dir})

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,27 +14,42 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/safetensors.h"
 #include "moesaic/export/torchscript.h"
+#include "moesaic/export/vmoe.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using Writer = std::function<void(const Model&, const fs::path&, const ExportInfo&)>;
 
 struct ExportArguments {
   fs::path checkpoint, out;
   std::string format;
+  std::optional<int64_t> shards;
 };
 
+using Writer = std::function<void(const Model&, const ExportArguments&, const ExportInfo&)>;
+
 const std::map<std::string, Writer>& formats() {
-  static const std::map<std::string, Writer> list = {{"safetensors", export_safetensors},
-                                                     {"torchscript", export_torchscript}};
+  static const std::map<std::string, Writer> list = {
+      {"safetensors",
+       [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
+         export_safetensors(model, arguments.out, info);
+       }},
+      {"torchscript",
+       [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
+         export_torchscript(model, arguments.out, info);
+       }},
+      {"vmoe", [](const Model& model, const ExportArguments& arguments, const ExportInfo&) {
+         export_vmoe(model, arguments.out, {.shards = arguments.shards.value_or(1)});
+       }}};
   return list;
 }
 
 /// Before a network is loaded that could then not be written.
 void check_target(const ExportArguments& arguments) {
+  if (arguments.format == "vmoe") return check_new_vmoe_prefix(arguments.out, "--out");
+  if (arguments.shards) fail_usage("export: --shards is for the format vmoe");
   const bool file =
       arguments.format == "torchscript" || arguments.out.extension() == ".safetensors";
   if (file) {
@@ -53,7 +69,7 @@ void export_model(const ExportArguments& arguments) {
   }
   check_target(arguments);
   const fs::path folder = resolve_checkpoint(arguments.checkpoint);
-  format->second(*load_model(folder), arguments.out, export_info(folder));
+  format->second(*load_model(folder), arguments, export_info(folder));
 }
 
 }  // namespace
@@ -66,15 +82,19 @@ void add_export(CLI::App& app, int& /*exit_code*/) {
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   verb->add_option("--format", arguments->format,
-                   "safetensors, the form that lasts, or torchscript, one file that PyTorch and "
-                   "LibTorch run as it is")
+                   "safetensors, the form that lasts; torchscript, one file that PyTorch and "
+                   "LibTorch run as it is; or vmoe, what google-research/vmoe reads")
       ->required()
       ->type_name("NAME");
   verb->add_option("--out", arguments->out,
-                   "a new file; for safetensors a new folder, unless it ends in .safetensors")
+                   "a new file; for safetensors a new folder, unless it ends in .safetensors; for "
+                   "vmoe the prefix of new files")
       ->required()
       ->check(not_empty())
       ->type_name("FILE");
+  verb->add_option("--shards", arguments->shards, "data files of a vmoe checkpoint (1)")
+      ->check(whole_number(1, vmoe_checkpoint::kMaxShards))
+      ->type_name("N");
   verb->footer(
       "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.");

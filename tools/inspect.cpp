@@ -26,6 +26,8 @@ void print_summary(const Json& found) {
                            found["path"].get<std::string>());
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
+  if (found.contains("shards"))
+    std::cout << fmt::format("  shards     {}\n", found["shards"].dump());
   if (found.contains("data")) std::cout << fmt::format("  data       {}\n", found["data"].dump());
   if (found.contains("classes")) {
     std::cout << fmt::format("  classes    {}\n", found["classes"].dump());
@@ -91,7 +93,8 @@ void inspect_verb(const InspectOptions& options) {
 void add_inspect(CLI::App& app, int&) {
   auto* verb = app.add_subcommand("inspect", "Show what a run, a checkpoint or a file holds");
   auto options = std::make_shared<InspectOptions>();
-  verb->add_option("PATH", options->first, "run, checkpoint or .safetensors file")
+  verb->add_option("PATH", options->first,
+                   "run, checkpoint, .safetensors file, or the prefix of a vmoe checkpoint")
       ->required()
       ->check(not_empty());
   verb->add_option("PATH2", options->second, "another one: show how they differ")

@@ -12,6 +12,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/resources.h"
+#include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
@@ -38,10 +39,21 @@ Names recipe_paths() {
   return paths;
 }
 
+/// Where they can be fetched, for `moesaic import`.
+Names released_checkpoints() {
+  Names prefixes;
+  const auto document = Document::from_file(resource("checkpoints/released.json"));
+  for (const Value& item : document.root().at("checkpoints").items()) {
+    prefixes.push_back(item.at("prefix").as_string());
+  }
+  return prefixes;
+}
+
 const std::map<std::string, std::function<Names()>>& kinds() {
   static const std::map<std::string, std::function<Names()>> list = {
-      {"models", model_names},       {"datasets", dataset_names}, {"experiments", experiment_names},
-      {"criteria", criterion_names}, {"recipes", recipe_paths},
+      {"models", model_names},           {"datasets", dataset_names},
+      {"experiments", experiment_names}, {"criteria", criterion_names},
+      {"recipes", recipe_paths},         {"checkpoints", released_checkpoints},
   };
   return list;
 }
@@ -68,11 +80,12 @@ void list(const std::string& kind, bool json) {
 }  // namespace
 
 void add_list(CLI::App& app, int&) {
-  auto* verb =
-      app.add_subcommand("list", "List models, datasets, experiments, criteria or recipes");
+  auto* verb = app.add_subcommand(
+      "list", "List models, datasets, experiments, criteria, recipes or released checkpoints");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option("KIND", *kind, "models, datasets, experiments, criteria or recipes")->required();
+  verb->add_option("KIND", *kind, "models, datasets, experiments, criteria, recipes or checkpoints")
+      ->required();
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

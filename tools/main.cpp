@@ -34,9 +34,10 @@ int run(int argc, char** argv) {
   });
   int exit_code = 0;
   namespace tools = moesaic::tools;
-  for (const auto add : {tools::add_train, tools::add_eval, tools::add_predict, tools::add_prune,
-                         tools::add_export, tools::add_inspect, tools::add_data, tools::add_list,
-                         tools::add_reproduce, tools::add_bench, tools::add_doctor}) {
+  for (const auto add :
+       {tools::add_train, tools::add_eval, tools::add_predict, tools::add_import, tools::add_prune,
+        tools::add_export, tools::add_inspect, tools::add_data, tools::add_list,
+        tools::add_reproduce, tools::add_bench, tools::add_doctor}) {
     add(app, exit_code);
   }
   try {

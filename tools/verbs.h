@@ -11,6 +11,7 @@ namespace moesaic::tools {
 void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
+void add_import(CLI::App& app, int& exit_code);
 void add_prune(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);

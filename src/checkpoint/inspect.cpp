@@ -4,10 +4,12 @@
 #include <torch/torch.h>
 
 #include <fstream>
+#include <regex>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/vmoe_arrays.h"
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
@@ -22,6 +24,39 @@ struct Target {
   fs::path tensors;
 };
 
+int64_t element_count(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+/// PREFIX, PREFIX.index or one of its shards.
+bool is_vmoe_checkpoint(const fs::path& path) {
+  static const std::regex kPart(R"(.*(\.index|\.data-\d{5}-of-\d{5}))");
+  return std::regex_match(path.filename().string(), kPart) ||
+         (!path_exists(path) && path_exists(path.string() + ".index"));
+}
+
+Json inspect_vmoe(const fs::path& path) {
+  const fs::path prefix = vmoe_prefix(path);
+  const vmoe_checkpoint::Reader reader(prefix);
+  Json out = {{"path", prefix.string()}, {"kind", "vmoe checkpoint"}};
+  out["shards"] = reader.shard_count();
+  out["version"] = reader.version();
+  int64_t numbers = 0;
+  uint64_t bytes = 0;
+  Json tensors = Json::array();
+  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
+    numbers += element_count(entry.shape);
+    bytes += vmoe_checkpoint::byte_count(entry);
+    tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
+  }
+  out["parameters"] = numbers;
+  out["bytes"] = bytes;
+  out["tensors"] = std::move(tensors);
+  return out;
+}
+
 Target find_target(const fs::path& path) {
   if (!path_exists(path)) {
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
@@ -31,12 +66,6 @@ Target find_target(const fs::path& path) {
     return {folder, folder / "model.safetensors"};
   }
   return {{}, path};
-}
-
-int64_t element_count(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
 }
 
 void add_tensors(const fs::path& path, Json& out) {
@@ -148,6 +177,7 @@ Json model_config(const fs::path& path) {
 }  // namespace
 
 Json inspect(const fs::path& path) {
+  if (is_vmoe_checkpoint(path)) return inspect_vmoe(path);
   const Target target = find_target(path);
   Json out;
   out["path"] = (target.checkpoint.empty() ? target.tensors : target.checkpoint).string();

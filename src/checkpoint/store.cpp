@@ -52,9 +52,15 @@ Manifest verify(const fs::path& folder, const LoadOptions& options) {
 }  // namespace
 
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
+  save_checkpoint(folder, checkpoint,
+                  [&](const fs::path& path) { write_tensors(path, checkpoint.model); });
+}
+
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
+                     const std::function<void(const fs::path&)>& write_model) {
   const Json config = with_format(checkpoint.config);
   StagedDirectory staged(folder);
-  write_tensors(staged.path() / kModelFile, checkpoint.model);
+  write_model(staged.path() / kModelFile);
   if (!checkpoint.optimizer.empty()) {
     write_tensors(staged.path() / kOptimizerFile, checkpoint.optimizer);
   }

@@ -109,17 +109,25 @@ void check_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const s
   }
 }
 
-void check_item(const Item& item, const std::string& file) {
+// The item's size; all but its bytes is checked.
+uint64_t checked_size(const Item& item, const std::string& file) {
   const std::string name = printable(item.name);
   if (item.name == kMetadata) fail("{}: {} is no name for a tensor", file, name);
   for (const int64_t n : item.shape) {
     if (n < 0) fail("{}: tensor {}: negative size in shape {}", file, name, shape_text(item.shape));
   }
   const auto bytes = byte_count(item.shape, dtype_size(item.dtype));
-  if (!bytes || *bytes != item.bytes.size()) {
-    fail("{}: tensor {}: {} of shape {} does not have {} bytes", file, name, item.dtype,
-         shape_text(item.shape), item.bytes.size());
+  if (!bytes) {
+    fail("{}: tensor {}: {} of shape {} is too large", file, name, item.dtype,
+         shape_text(item.shape));
   }
+  return *bytes;
+}
+
+void check_bytes(const Item& item, std::span<const std::byte> bytes, const std::string& file) {
+  if (bytes.size() == checked_size(item, file)) return;
+  fail("{}: tensor {}: {} of shape {} does not have {} bytes", file, printable(item.name),
+       item.dtype, shape_text(item.shape), bytes.size());
 }
 
 std::string json_string(const std::string& text, const std::string& file) {
@@ -142,7 +150,7 @@ std::string header_of(const std::vector<Item>& items,
   }
   uint64_t offset = 0;
   for (const Item& item : items) {
-    const uint64_t end = offset + item.bytes.size();
+    const uint64_t end = offset + checked_size(item, file);
     parts.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                                 json_string(item.name, file), item.dtype,
                                 fmt::join(item.shape, ","), offset, end));
@@ -184,8 +192,15 @@ std::span<const std::byte> File::bytes(const Entry& entry) const {
 
 void write(const std::filesystem::path& path, std::vector<Item> items,
            const std::map<std::string, std::string>& metadata) {
+  for (const Item& item : items) check_bytes(item, item.bytes, path.string());
+  write_streamed(
+      path, std::move(items), [](const Item& item) { return item.bytes; }, metadata);
+}
+
+void write_streamed(const std::filesystem::path& path, std::vector<Item> items,
+                    const Source& source, const std::map<std::string, std::string>& metadata) {
   const std::string file = path.string();
-  for (const Item& item : items) check_item(item, file);
+  for (const Item& item : items) checked_size(item, file);
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::pair(dtype_size(b.dtype), std::string_view(a.name)) <
            std::pair(dtype_size(a.dtype), std::string_view(b.name));
@@ -205,7 +220,11 @@ void write(const std::filesystem::path& path, std::vector<Item> items,
   AtomicFile out(path);
   out.write(std::as_bytes(std::span(&length, 1)));
   out.write(header);
-  for (const Item& item : items) out.write(item.bytes);
+  for (const Item& item : items) {
+    const std::span<const std::byte> bytes = source(item);
+    check_bytes(item, bytes, file);
+    out.write(bytes);
+  }
   out.commit();
 }
 

@@ -197,11 +197,20 @@ struct Reader::State {
     if (place == index.entries.end() || place->name != name) return std::nullopt;
     return static_cast<std::size_t>(place - index.entries.begin());
   }
-  void read_chunk(std::size_t number, std::size_t chunk, std::span<std::byte> out) const;
+  std::size_t checked_number(const Entry& entry) const;
+  void read_chunk(std::size_t number, std::size_t chunk, const Visitor& visitor) const;
 };
 
+std::size_t Reader::State::checked_number(const Entry& entry) const {
+  const auto number = number_of(entry.name);
+  if (!number || index.entries[*number] != entry) {
+    fail_usage("V-MoE checkpoint: array {} belongs to another one", printable(entry.name));
+  }
+  return *number;
+}
+
 void Reader::State::read_chunk(std::size_t number, std::size_t chunk,
-                               std::span<std::byte> out) const {
+                               const Visitor& visitor) const {
   const Entry& entry = index.entries[number];
   const Layout& layout = index.layouts[number];
   const Shard& shard = shards[layout.shards[chunk]];
@@ -223,7 +232,7 @@ void Reader::State::read_chunk(std::size_t number, std::size_t chunk,
       const auto part = piece.subspan(done, std::min(kCopyBytes, piece.size() - done));
       for (std::size_t copied = 0; copied < part.size();) {
         const Runs::Run run = runs.next(part.size() - copied);
-        std::memcpy(out.data() + run.first, part.data() + copied, run.count);
+        visitor(run.first, part.subspan(copied, run.count));
         copied += run.count;
       }
       shard.mapping.release(part);
@@ -264,18 +273,22 @@ const Entry* Reader::find(std::string_view name) const {
   return number ? &state_->index.entries[*number] : nullptr;
 }
 
-void Reader::read(const Entry& entry, std::span<std::byte> out) const {
-  const auto number = state_->number_of(entry.name);
-  if (!number || state_->index.entries[*number] != entry) {
-    fail_usage("V-MoE checkpoint: array {} belongs to another one", printable(entry.name));
+void Reader::visit(const Entry& entry, const Visitor& visitor) const {
+  const std::size_t number = state_->checked_number(entry);
+  for (std::size_t chunk = 0; chunk < state_->index.layouts[number].size(); ++chunk) {
+    state_->read_chunk(number, chunk, visitor);
   }
+}
+
+void Reader::read(const Entry& entry, std::span<std::byte> out) const {
+  state_->checked_number(entry);
   if (out.size() != byte_count(entry)) {
     fail_usage("V-MoE checkpoint: array {} has {} bytes, not {}", printable(entry.name),
                byte_count(entry), out.size());
   }
-  for (std::size_t chunk = 0; chunk < state_->index.layouts[*number].size(); ++chunk) {
-    state_->read_chunk(*number, chunk, out);
-  }
+  visit(entry, [&](uint64_t first, std::span<const std::byte> run) {
+    std::memcpy(out.data() + first, run.data(), run.size());
+  });
 }
 
 int64_t Reader::shard_count() const noexcept {

@@ -10,6 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/loader.h"
@@ -346,9 +347,15 @@ std::shared_ptr<Model> shape_of_init(const RunConfig& config) {
 }
 
 void take_weights(const RunConfig& config, const Model& source, Model& model) {
-  if (config.phases.front().on_entry.new_head && source.classes() != model.classes()) {
-    model.reset_head(source.classes());
+  const bool other_head =
+      config.phases.front().on_entry.new_head && source.classes() != model.classes();
+  if (differs_as_in_fine_tuning(source, model)) {
+    VMoERules rules = fine_tuning_rules();
+    if (!other_head) rules.erase(rules.begin());  // the one that drops the head
+    initialise_vmoe(model, source, rules, config.init);
+    return;
   }
+  if (other_head) model.reset_head(source.classes());
   load_state(model, state_of(source), config.init);
 }
 

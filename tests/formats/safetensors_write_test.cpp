@@ -52,6 +52,23 @@ TEST_F(SafetensorsWriteTest, WritesWhatItReads) {
   EXPECT_THAT(folder_.names(), ElementsAre("model.safetensors"));
 }
 
+TEST_F(SafetensorsWriteTest, WritesTheSameFileOneTensorAtATime) {
+  const std::vector<Item> items = {
+      {"a", "U8", {3}, bytes_of("abc")}, {"b", "I16", {2}, bytes_of("wxyz")}, {"c", "U8", {0}, {}}};
+  write(path_, items);
+  std::vector<std::string> asked;
+  write_streamed(folder_ / "streamed", items, [&](const Item& item) {
+    asked.push_back(item.name);
+    return item.bytes;
+  });
+  EXPECT_EQ(test::get(folder_ / "streamed"), test::get(path_));
+  EXPECT_THAT(asked, ElementsAre("b", "a", "c"));
+  const auto longer = [](const Item&) { return bytes_of("abcd"); };
+  EXPECT_THAT(test::failure_of([&] { write_streamed(folder_ / "wrong", items, longer); }),
+              HasSubstr("tensor 'a': U8 of shape [3] does not have 4 bytes"));
+  EXPECT_THAT(folder_.names(), ElementsAre("model.safetensors", "streamed"));
+}
+
 TEST_F(SafetensorsWriteTest, WritesAnEmptyFile) {
   write(path_, {});
   EXPECT_TRUE(File(path_).entries().empty());

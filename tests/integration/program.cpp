@@ -2,6 +2,7 @@
 #include "integration/program.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,10 +72,12 @@ ProgramResult run_command(const std::vector<std::string>& command, const Program
     interrupter = std::thread([&] { interrupt(child, options); });
   }
   int status = 0;
-  waitpid(child, &status, 0);
+  rusage usage{};
+  wait4(child, &status, 0, &usage);
   if (interrupter.joinable()) interrupter.join();
   ProgramResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.peak_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
   result.out = slurp(folder / "out");
   result.err = slurp(folder / "err");
   fs::remove_all(folder);

@@ -14,6 +14,7 @@ namespace moesaic::testing {
 struct ProgramResult {
   int exit_code = 0;
   std::string out, err;
+  uint64_t peak_bytes = 0;  ///< the most memory that it had at once
 
   /// Standard output as one JSON document; a test failure and null where it is none.
   nlohmann::json json() const;

@@ -162,12 +162,12 @@ TEST(Verbs, DoctorListAndHelpWork) {
   const auto doctor = run_program({"doctor"});
   EXPECT_EQ(doctor.exit_code, 0);
   EXPECT_NE(doctor.out.find("gnuplot"), std::string::npos) << doctor.out;
-  for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes"}) {
+  for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes", "checkpoints"}) {
     const auto result = run_program({"list", kind, "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_FALSE(result.json().empty()) << kind;
   }
-  for (const char* verb : {"train", "eval", "predict", "prune", "export", "inspect", "data", "list",
+  for (const char* verb : {"train", "eval", "predict", "import", "prune", "export", "inspect", "data", "list",
                            "reproduce", "doctor"}) {
     EXPECT_EQ(run_program({verb, "--help"}).exit_code, 0) << verb;
   }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moesaic/checkpoint/initialise_vmoe.h"
+#include "moesaic/checkpoint/store.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -135,6 +137,29 @@ TEST(RunPlan, AModelThatCannotBeTrainedHereIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(
       plan_refusal({"model.encoder.mlp_dim=1048576", "model.encoder.moe.num_experts=65536"}),
       HasSubstr("training a model of"));
+}
+
+TEST(RunPlan, InitialWeightsMayBeOfPicturesOfAnotherSize) {
+  const test::TempDir folder;
+  RunConfig config = config_of(four_phases(), {"model.image_size=8"});
+  const auto source = build_initial_model(config);
+  save_checkpoint(folder / "from", {.config = {{"model", source->config()}},
+                                    .state = {{"step", 0}},
+                                    .model = state_of(*source),
+                                    .optimizer = {}});
+  config = config_of(four_phases(), {"seed=6", "init=" + (folder / "from").string()});
+  const auto model = build_initial_model(config);
+  load_initial_weights(config, *model);
+  const TensorMap from = state_of(*source), to = state_of(*model);
+  EXPECT_TRUE(
+      torch::equal(to.at("position_embedding"), vit_zoom(from.at("position_embedding"), 5)));
+  for (const char* name : {"embedding.weight", "blocks.1.moe.experts.w1", "head.weight"}) {
+    EXPECT_TRUE(torch::equal(to.at(name), from.at(name))) << name;
+  }
+  config =
+      config_of(four_phases(), {"model.encoder.mlp_dim=16", "init=" + (folder / "from").string()});
+  EXPECT_THAT(error_of([&] { load_initial_weights(config, *build_initial_model(config)); }),
+              HasSubstr("the shapes differ"));
 }
 
 }  // namespace

@@ -8,8 +8,9 @@ namespace moesaic {
 
 /// What a run, a checkpoint or a .safetensors file holds: {"path", "kind", "parameters", "bytes",
 /// "tensors": [{"name", "dtype", "shape"}]} and, for a checkpoint, "model", "data", "classes",
-/// "state" and per MoE layer the experts that it still has. Reads headers only, and checks a
-/// checkpoint's files against its manifest. Throws Error for what it cannot read.
+/// "state" and per MoE layer the experts that it still has. The same of a checkpoint of
+/// google-research/vmoe, which its prefix names, with "shards" and "version". Reads headers only,
+/// and checks a checkpoint's files against its manifest. Throws Error for what it cannot read.
 nlohmann::ordered_json inspect(const std::filesystem::path& path);
 
 /// How two of them differ: {"only_in_first", "only_in_second", "different_shape", "changed":

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -36,6 +37,11 @@ struct LoadOptions {
 /// Writes a checkpoint beside its place, syncs it and moves it there; an older one in that place is
 /// replaced in one step.
 void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
+
+/// The same for a network that is not held as a whole: `write_model` makes model.safetensors, at
+/// the path it is given.
+void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint,
+                     const std::function<void(const std::filesystem::path&)>& write_model);
 
 /// Reads a checkpoint folder. Throws Error(failure) with the file, what was expected and what was
 /// found: MANIFEST.json missing or of an unknown version, a file missing, longer, shorter or

@@ -68,6 +68,14 @@ struct Item {
 void write(const std::filesystem::path& path, std::vector<Item> items,
            const std::map<std::string, std::string>& metadata = {});
 
+/// Gives a tensor's bytes, which must stay until the next call.
+using Source = std::function<std::span<const std::byte>(const Item&)>;
+
+/// The same file for tensors that are made one at a time: `source` is asked for each once, in the
+/// order of the file; the items' own `bytes` are not looked at.
+void write_streamed(const std::filesystem::path& path, std::vector<Item> items,
+                    const Source& source, const std::map<std::string, std::string>& metadata = {});
+
 /// Bytes of one element; Error(failure) for an unknown dtype.
 std::size_t dtype_size(std::string_view dtype);
 

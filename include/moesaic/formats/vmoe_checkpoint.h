@@ -61,6 +61,11 @@ class Reader {
   /// memory. Error(failure) for a bool that is neither 0 nor 1, Error(usage) for an entry of
   /// another checkpoint and for a wrong size.
   void read(const Entry& entry, std::span<std::byte> out) const;
+  /// The same, piece by piece and straight from the files, for someone who makes something else of
+  /// the bytes: each byte of the array is handed over once, in runs of whole elements that begin at
+  /// `first`, in any order.
+  using Visitor = std::function<void(uint64_t first, std::span<const std::byte> run)>;
+  void visit(const Entry& entry, const Visitor& visitor) const;
 
   int64_t shard_count() const noexcept;
   /// "" in files older than that field.

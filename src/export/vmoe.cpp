@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/export/vmoe.h"
+
+#include <regex>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "moesaic/models/vmoe.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+int64_t pruned_experts(const VMoE& model) {
+  int64_t count = 0;
+  for (const auto& [block, layer] : model.moe_blocks()) {
+    const auto& options = layer->options();
+    const int64_t gone = options.experts - static_cast<int64_t>(layer->kept().size());
+    if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
+      fail_usage(
+          "export: in block {} the tokens of {} pruned experts reroute to the others, which "
+          "a V-MoE checkpoint cannot say; safetensors can",
+          block, gone);
+    }
+    count += gone;
+  }
+  return count;
+}
+
+}  // namespace
+
+void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
+  check_new_file(prefix.string() + ".index", what);
+  static const std::regex kShard(R"(\.data-\d{5}-of-\d{5})");
+  const std::string name = prefix.filename().string();
+  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
+  for (const auto& item : fs::directory_iterator(folder)) {
+    const std::string other = item.path().filename().string();
+    if (other.starts_with(name) && std::regex_match(other.substr(name.size()), kShard)) {
+      fail_usage("{}: '{}' is there already; name a new prefix", what, item.path().string());
+    }
+  }
+}
+
+void export_vmoe(const Model& model, const fs::path& prefix,
+                 const vmoe_checkpoint::WriteOptions& options) {
+  check_new_vmoe_prefix(prefix, "export");
+  const auto* vmoe = dynamic_cast<const VMoE*>(&model);
+  if (vmoe == nullptr) fail_usage("export: format 'vmoe' is for networks of the V-MoE family");
+  const int64_t gone = pruned_experts(*vmoe);
+  if (gone > 0) log_warning("export: {} pruned experts are written as zeros", gone);
+  const auto config = parse<VMoEConfig>(Value::from_json(model.config(), "model"), "model");
+  const VMoEStateArrays arrays(config, state_of(model), "export");
+  at::Tensor current;
+  const auto source = [&](const vmoe_checkpoint::Entry& entry) {
+    current = arrays.read(entry);
+    return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
+  };
+  vmoe_checkpoint::write(prefix, arrays.entries(), source, options);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/vmoe_model_config.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "checkpoint/vmoe_fixture.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
+
+namespace moesaic::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+VMoEModelConfig read_model(const std::string& text) {
+  return vmoe_model_config(Document::from_text(text, "config.json").root());
+}
+
+VMoEConfig parsed_model(const std::string& text) {
+  return parse<VMoEConfig>(read_model(text).model, "model");
+}
+
+std::string refused_model(const std::string& text) {
+  return test::usage_of([&] { parsed_model(text); });
+}
+
+const char* const kEnsembleText = R"({
+  "name": "VisionTransformerMoeEnsemble", "num_classes": 7, "patch_size": [8, 8],
+  "image_size": [32, 32], "hidden_size": 12, "representation_size": 9, "head_bias_init": -10,
+  "classifier": "token", "deterministic": null, "head_kernel_zero_init": true,
+  "encoder": {
+    "num_layers": 4, "num_heads": 3, "mlp_dim": 20, "dropout_rate": 0.1,
+    "attention_dropout_rate": 0.0, "attention_qk_norm": false, "position_emb": {"name": "learned"},
+    "moe": {
+      "layers": [1, 3], "num_experts": 8, "ensemble_size": 2, "group_size": 34,
+      "split_rngs": false, "dropout_rate": null,
+      "router": {
+        "importance_loss_weight": 0.005, "deterministic": false,
+        "dispatcher": {"name": "indices", "capacity_factor": 1.5, "capacity_multiple_of": null,
+                       "capacity_ceil_or_round": "round", "batch_priority": true,
+                       "bfloat16": true, "partition_spec": [["expert", "replica"]]}}}}})";
+
+TEST(VMoEModelConfig, TheReferencesNamesAndDefaults) {
+  const VMoEConfig config = parsed_model(kEnsembleText);
+  EXPECT_EQ(config.name, kE3);
+  EXPECT_EQ(config.classes, 7);
+  EXPECT_EQ(config.patch_size, 8);
+  EXPECT_EQ(config.image_size, 32);
+  EXPECT_EQ(config.representation_size, 9);
+  EXPECT_EQ(config.head_bias_init, -10.0);
+  EXPECT_EQ(config.encoder.dropout_rate, 0.1);
+  const VMoEMoeConfig& moe = config.encoder.moe;
+  EXPECT_EQ(moe.ensemble_size, 2);
+  EXPECT_FALSE(moe.dropout_rate);
+  EXPECT_EQ(moe.router.num_selected_experts, 1);  // the reference's default, not ours
+  EXPECT_EQ(moe.router.noise_std, 1.0);
+  EXPECT_EQ(moe.router.importance_loss_weight, 0.005);
+  EXPECT_EQ(moe.router.load_loss_weight, 1.0);
+  EXPECT_EQ(moe.router.dispatcher.capacity_multiple_of, 1);
+  EXPECT_EQ(moe.router.dispatcher.capacity_ceil_or_round, "round");
+  EXPECT_TRUE(moe.router.dispatcher.batch_priority);
+  EXPECT_TRUE(moe.router.dispatcher.bfloat16);
+  EXPECT_THAT(read_model(kEnsembleText).unused,
+              AllOf(Contains("deterministic"), Contains("encoder.moe.split_rngs"),
+                    Contains("encoder.moe.router.dispatcher.partition_spec")));
+}
+
+TEST(VMoEModelConfig, ARouterWhoseExpertsChooseHasNoLosses) {
+  const auto router = parsed_model(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"router":
+      {"name": "NoisyTopItemsPerExpertRouter", "dispatcher": {"capacity_factor": 1}}}},
+      "image_size": 28})")
+                          .encoder.moe.router;
+  EXPECT_EQ(router.noise_std, 1.0);
+  EXPECT_EQ(router.importance_loss_weight, 0.0);
+  EXPECT_EQ(router.load_loss_weight, 0.0);
+}
+
+TEST(VMoEModelConfig, OtherSpellings) {
+  EXPECT_EQ(parsed_model(R"({"name": "vit_moe.VisionTransformerMoe", "patches": {"size": [4, 4]},
+                       "image_size": 8, "classes": 3})")
+                .patch_size,
+            4);
+  EXPECT_EQ(parsed_model(R"({"name": "VisionTransformer", "patches": {"size": 4}, "image_size": 8,
+                       "transformer": {"num_layers": 2}, "representation_size": null})")
+                .encoder.num_layers,
+            2);
+  const VMoEConfig native = parsed_model(R"({"name": "vmoe", "image_size": 8, "patch_size": 4})");
+  EXPECT_EQ(native.encoder.moe.router.num_selected_experts, 2);
+  EXPECT_EQ(native.encoder.moe.router.noise_std, 0.0);
+}
+
+TEST(VMoEModelConfig, AWholeRunHasTheModelInside) {
+  const std::string run = R"({"model": {"name": "VisionTransformerMoe", "patch_size": 4},
+                              "image_size": 8, "notes": "x", "seed": 1})";
+  EXPECT_EQ(parsed_model(run).image_size, 8);
+  EXPECT_THAT(read_model(run).unused, AllOf(Contains("notes"), Contains("seed")));
+}
+
+TEST(VMoEModelConfig, EveryConfigurationOfTheReference) {
+  NEEDS_REFERENCE();
+  for (const std::string name :
+       {"vmoe_top2", "vmoe_bpr", "e3", "expert_choice", "train/adam", "train/e3_sgd", "ckpt_format",
+        "finetune_init/e3_reshape", "finetune_init/upcycle"}) {
+    const auto json = reference_config(name);
+    const VMoEConfig whole = parsed_model(json.dump());
+    EXPECT_EQ(whole.image_size, json["image_size"]) << name;
+    EXPECT_EQ(whole.classes, json["model"]["num_classes"]) << name;
+    EXPECT_EQ(whole.encoder.moe.group_size, json["model"]["encoder"]["moe"]["group_size"]) << name;
+    EXPECT_NO_THROW(read_model(json["model"].dump())) << name;
+  }
+}
+
+TEST(VMoEModelConfig, AnUnknownSettingHasItsPlaceAndTheNearestName) {
+  EXPECT_THAT(refused_model("{\"name\": \"VisionTransformerMoe\",\n \"num_clases\": 3}"),
+              AllOf(HasSubstr("config.json:2:2: unknown key 'num_clases'"),
+                    HasSubstr("did you mean 'num_classes'?")));
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "encoder": {"moe": {"router": {"dispatcher":
+                          {"capacity_fctor": 1}}}}})"),
+              AllOf(HasSubstr("config.json:2:"), HasSubstr("in encoder.moe.router.dispatcher"),
+                    HasSubstr("did you mean 'capacity_factor'?")));
+  EXPECT_THAT(refused_model(R"({"name": "VisionTransfomerMoe"})"),
+              HasSubstr("did you mean 'VisionTransformerMoe'?"));
+  EXPECT_THAT(refused_model(R"({"patch_size": 4})"), HasSubstr("missing key 'name'"));
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8]})"),
+              HasSubstr("one number or two equal ones, found [4,8]"));
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "classes": 3, "num_classes": 3})"),
+              HasSubstr("'num_classes' is given twice"));
+  EXPECT_THAT(
+      refused_model(R"({"name": "vmoe", "encoder": {"position_emb": {"name": "sincos2d"}}})"),
+      HasSubstr("is not supported"));
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "hidden_size": "wide"})"),
+              HasSubstr("config.json:1:33: 'model.hidden_size' must be an integer"));
+  EXPECT_THAT(refused_model("[1]"), HasSubstr("must be an object"));
+}
+
+/// A network's arrays, and a configuration that says nothing of what they tell.
+class VMoEFacts : public ::testing::Test {
+ protected:
+  VMoEStateArrays arrays() const {
+    TensorMap state;
+    for (const VMoETensor& tensor : vmoe_tensors(config)) {
+      state[tensor.name] = at::zeros(tensor.shape);
+    }
+    return VMoEStateArrays(config, state, "ckpt");
+  }
+  std::string mismatch(const std::string& text) const {
+    return test::usage_of([&] { with_facts(read_model(text), vmoe_facts(arrays()), "ckpt"); });
+  }
+
+  VMoEConfig config = import_config();
+};
+
+TEST_F(VMoEFacts, FillWhatTheConfigurationLeavesOut) {
+  const Value model = with_facts(
+      read_model(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"group_size": 34, "router":
+               {"num_selected_experts": 2, "dispatcher": {"capacity_factor": 1.5}}}}})"),
+      vmoe_facts(arrays()), "ckpt");
+  VMoEConfig wanted = config;
+  wanted.encoder.moe.router.noise_std = 1.0;
+  wanted.encoder.moe.router.importance_loss_weight = 1.0;
+  wanted.encoder.moe.router.load_loss_weight = 1.0;
+  EXPECT_EQ(to_json(parse<VMoEConfig>(model, "model")), to_json(wanted));
+}
+
+TEST_F(VMoEFacts, BothValuesAreSaidWhereTheConfigurationIsWrong) {
+  const std::map<std::string, std::string> cases = {
+      {R"("hidden_size": 16)", "hidden_size is 16, but ckpt has 12: embedding/kernel is"},
+      {R"("patch_size": 4)", "patch_size is 4, but ckpt has 8"},
+      {R"("image_size": 64)", "image_size is 64, but ckpt has 32: Encoder/posembed_input"},
+      {R"("num_classes": 1000)", "classes is 1000, but ckpt has 5: head/kernel is [12, 5]"},
+      {R"("classifier": "gap")", "classifier is \"gap\", but ckpt has \"token\": there is a 'cls'"},
+      {R"("representation_size": 4)", "representation_size is 4, but ckpt has 0: there is no"},
+      {R"("encoder": {"num_layers": 12})", "encoder.num_layers is 12, but ckpt has 4"},
+      {R"("encoder": {"num_heads": 4})", "encoder.num_heads is 4, but ckpt has 3"},
+      {R"("encoder": {"mlp_dim": 40})", "encoder.mlp_dim is 40, but ckpt has 20"},
+      {R"("encoder": {"attention_qk_norm": true})",
+       "attention_qk_norm is true, but ckpt has false"},
+      {R"("encoder": {"moe": {"layers": [1, 2]}})", "layers is [1,2], but ckpt has [1,3]"},
+      {R"("encoder": {"moe": {"num_experts": 4}})", "num_experts is 4, but ckpt has 8"},
+      {R"("encoder": {"moe": {"ensemble_size": 2}})", "ensemble_size is 2, but ckpt has 1"}};
+  for (const auto& [setting, message] : cases) {
+    EXPECT_THAT(mismatch("{\"name\": \"vmoe\",\n" + setting + "}"),
+                AllOf(HasSubstr("config.json:2:"), HasSubstr(message)));
+  }
+}
+
+TEST_F(VMoEFacts, WhatNothingTellsIsAskedFor) {
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe"})"),
+              HasSubstr("must have encoder.moe.group_size, "
+                        "encoder.moe.router.dispatcher.capacity_factor, which"));
+  EXPECT_THAT(
+      mismatch(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"group_size": 17}}})"),
+      HasSubstr("must have encoder.moe.router.dispatcher.capacity_factor, which"));
+}
+
+TEST_F(VMoEFacts, OtherArraysAreNoVMoE) {
+  const test::TempDir folder;
+  write_arrays(folder / "ckpt", {{"x", at::ones({2, 3})}, {"y/z", at::ones({1})}});
+  const VMoECheckpointArrays arrays(folder / "ckpt");
+  EXPECT_THAT(test::failure_of([&] { vmoe_facts(arrays); }),
+              AllOf(HasSubstr("no array 'embedding/kernel'"), HasSubstr("it has x, y/z")));
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of google-research/vmoe, as a user imports, uses and exports them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "checkpoint/vmoe_fixture.h"
+#include "formats/vmoe_checkpoint_fixture.h"
+#include "integration/program.h"
+#include "integration/readme.h"
+#include "moesaic/base/process.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/models/vmoe.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+/// Pictures of Fashion-MNIST's shape.
+VMoEConfig small_config() {
+  VMoEConfig config = import_config();
+  config.image_size = 28;
+  config.channels = 1;
+  config.patch_size = 7;
+  config.classes = 10;
+  return config;
+}
+
+class Import : public ProgramTest {
+ protected:
+  void write_checkpoint(const VMoEConfig& config = small_config(),
+                        uint64_t max_chunk_bytes = 4000) const {
+    write_arrays(path("ckpt"), random_arrays(config),
+                 {.shards = 2, .max_chunk_bytes = max_chunk_bytes});
+    write("config.json", to_json(config).dump(2));
+  }
+  ProgramResult run_import(const std::vector<std::string>& more = {},
+                           const std::string& prefix = "ckpt") const {
+    std::vector<std::string> command = {
+        "import", "vmoe",          text_path(prefix), "--model-config", text_path("config.json"),
+        "--out",  text_path("out")};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_program(command);
+  }
+  void expect_refused(int code, const std::string& text, const ProgramResult& result) const {
+    expect_one_line_error(result, code, text);
+    EXPECT_FALSE(fs::exists(path("out")));
+    for (const auto& item : fs::directory_iterator(path(""))) {
+      EXPECT_FALSE(item.path().string().ends_with(".part")) << item.path();
+    }
+  }
+  std::string shard(int number) const { return fmt::format("ckpt.data-{:05}-of-00002", number); }
+  void change_bytes(const std::string& name, uint64_t place, const std::string& bytes) const {
+    std::fstream file(path(name), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(place));
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+};
+
+TEST_F(Import, WhatIsImportedCanBeUsedLikeAnyCheckpoint) {
+  write_checkpoint();
+  const auto imported = run_import({"--json"});
+  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  EXPECT_EQ(imported.json()["shards"], 2);
+  EXPECT_EQ(imported.json()["model"]["encoder"]["moe"]["num_experts"], 8);
+  const std::string out = text_path("out");
+  const auto inspected = run_program({"inspect", out, "--json"});
+  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+  EXPECT_EQ(inspected.json()["parameters"], imported.json()["parameters"]);
+
+  write_tensors(path("in.safetensors"), {{"images", torch::rand({4, 1, 28, 28})}});
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"predict", out, "--input", text_path("in.safetensors"), "--output",
+            text_path("logits.safetensors"), "--routing"},
+           {"prune", "--finetuned", out, "--criterion", "magnitude", "--keep", "0.5", "--out",
+            text_path("pruned")},
+           {"export", out, "--format", "safetensors", "--out", text_path("native")},
+           {"export", out, "--format", "vmoe", "--out", text_path("back"), "--shards", "3"},
+           {"export", text_path("pruned"), "--format", "vmoe", "--out", text_path("zeros")}}) {
+    const auto result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << command.front() << result.err;
+  }
+  expect_equal(read_arrays(path("back")), read_arrays(path("ckpt")));
+  EXPECT_TRUE(fs::exists(path("back.data-00002-of-00003")));
+  const auto again = run_program({"import", "vmoe", text_path("back"), "--model-config",
+                                  out + "/config.json", "--out", text_path("again")});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(test::get(path("out") / "model.safetensors"),
+            test::get(path("again") / "model.safetensors"));
+}
+
+TEST_F(Import, TrainingStartsFromIt) {
+  if (!have_fashion_mnist()) GTEST_SKIP() << "needs Fashion-MNIST";
+  write_checkpoint();
+  ASSERT_EQ(run_import().exit_code, 0);
+  const auto evaluated =
+      run_program({"eval", text_path("out"), "--data", "fashion-mnist", "--json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  write("recipe.json",
+        fmt::format(R"({{"name": "more", "init": "{}", "loader_threads": 0, "phases": [
+      {{"name": "more", "data": "fashion-mnist", "batch_size": 4, "steps": 2, "evaluate": false,
+        "optimizer": {{"name": "sgd", "lr": 0.01}}}}]}})",
+                    text_path("out")));
+  const auto trained = run_program({"train", text_path("recipe.json"), "--out", text_path("run")});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+}
+
+TEST_F(Import, FineTuningBegins) {
+  write_checkpoint();
+  const auto result = run_import({"--classes", "3", "--image-size", "56", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.json()["fresh"], (nlohmann::json{"head/kernel", "head/bias"}));
+  const auto model = load_model(path("out"));
+  EXPECT_EQ(model->classes(), 3);
+  EXPECT_EQ(model->input_shape()[2], 56);
+}
+
+TEST_F(Import, InspectListsTheArrays) {
+  write_checkpoint();
+  const auto json = run_program({"inspect", text_path("ckpt"), "--json"}).json();
+  EXPECT_EQ(json["kind"], "vmoe checkpoint");
+  EXPECT_EQ(json["shards"], 2);
+  EXPECT_EQ(json["tensors"].size(), random_arrays(small_config()).size());
+  const auto text = run_program({"inspect", text_path("ckpt.index")});
+  EXPECT_NE(text.out.find("Encoder/encoderblock_1/Moe/Router/dense/kernel"), std::string::npos);
+}
+
+TEST_F(Import, ThePrefixMayBeOneOfItsFiles) {
+  write_checkpoint();
+  for (const std::string& name : {std::string("ckpt.index"), shard(1)}) {
+    fs::remove_all(path("out"));
+    EXPECT_EQ(run_import({}, name).exit_code, 0) << name;
+  }
+  fs::remove_all(path("out"));
+  expect_refused(2, "did you mean 'ckpt'?", run_import({}, "ckpd"));
+  expect_refused(2, "no such folder", run_import({}, "none/ckpt"));
+}
+
+/// The README's example: a released architecture in its full size, with values of our own.
+TEST_F(Import, TheReadmesExampleTakesMemoryForTwoTensors) {
+  write_checkpoint();
+  const auto base = run_import();
+  ASSERT_EQ(base.exit_code, 0) << base.err;
+  VMoEConfig config;
+  config.image_size = 224;
+  config.channels = 3;
+  config.patch_size = 32;
+  config.hidden_size = config.representation_size = 512;
+  config.classes = 1000;
+  config.encoder.num_layers = config.encoder.num_heads = 8;
+  config.encoder.mlp_dim = 2048;
+  config.encoder.moe.layers = {5, 7};
+  write_arrays(path("pretrained"), random_arrays(config), {.shards = 4});
+  const std::string readme = test::get(source_path("README.md"));
+  const size_t begin = readme.find("```json\n{\n  \"name\": \"VisionTransformerMoe\"");
+  ASSERT_NE(begin, std::string::npos);
+  write("model.json", readme.substr(begin + 8, readme.find("```", begin + 8) - begin - 8));
+
+  const auto imported = run_command(
+      {"sh", "-c",
+       fmt::format("cd {}; exec {} import vmoe pretrained --model-config model.json --out "
+                   "checkpoints/start --classes 10 --image-size 128",
+                   shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
+  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  expect_shown(imported.out);
+  const auto model = load_model(path("checkpoints/start"));
+  EXPECT_EQ(model->classes(), 10);
+  EXPECT_EQ(model->config()["encoder"]["moe"]["group_size"], 8 * 17);
+#ifndef __SANITIZE_ADDRESS__
+  const double bytes = 4.0 * static_cast<double>(model->parameter_count());
+  EXPECT_LT(static_cast<double>(imported.peak_bytes) - static_cast<double>(base.peak_bytes),
+            1.2 * bytes);
+#endif
+}
+
+TEST_F(Import, MemoryIsForTwoTensors) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "sanitizers keep memory of their own";
+#endif
+  write_checkpoint();
+  const auto base = run_import();
+  ASSERT_EQ(base.exit_code, 0) << base.err;
+  fs::remove_all(path("out"));
+  VMoEConfig config = small_config();
+  config.hidden_size = 240;
+  config.encoder.mlp_dim = 1024;
+  config.encoder.moe.layers = {0, 1, 2, 3};
+  config.encoder.moe.num_experts = 16;  // a tensor of these is an eighth of the network
+  write_checkpoint(config, 1 << 26);
+  const auto large = run_import({"--json"});
+  ASSERT_EQ(large.exit_code, 0) << large.err;
+  const double bytes = 4.0 * large.json()["parameters"].get<double>();
+  ASSERT_GT(bytes, 100e6);
+  EXPECT_LT(static_cast<double>(large.peak_bytes) - static_cast<double>(base.peak_bytes),
+            0.6 * bytes);
+}
+
+TEST_F(Import, DamagedFiles) {
+  write_checkpoint();
+  const std::string first = test::get(path(shard(0))), second = test::get(path(shard(1)));
+  fs::remove(path(shard(1)));
+  expect_refused(1, shard(1) + ": ", run_import());
+  test::put(path(shard(1)), second.substr(0, second.size() - 100));
+  expect_refused(1, shard(1) + ":", run_import());
+  test::put(path(shard(1)), first);
+  test::put(path(shard(0)), second);
+  expect_refused(1, shard(0) + ":", run_import());
+  test::put(path(shard(0)), first);
+  test::put(path(shard(1)), second);
+  // The first array number, its number of chunks, and so on; of the values nothing can be known.
+  for (const uint64_t place : {0, 1, 20, 33, 34, 36}) {
+    change_bytes(shard(0), place, std::string(1, static_cast<char>(first[place] ^ 0x40)));
+    expect_refused(1, "ckpt.", run_import());
+    test::put(path(shard(0)), first);
+  }
+  const std::string index = test::get(path("ckpt.index"));
+  test::put(path("ckpt.index"), index.substr(0, index.size() / 2));
+  expect_refused(1, "ckpt.index:", run_import());
+  test::put(path("ckpt.index"), "");
+  expect_refused(1, "ckpt.index:", run_import());
+}
+
+TEST_F(Import, HostileFiles) {
+  write("config.json", to_json(small_config()).dump(2));
+  const auto refused = [&](const vmoe_test::Parts& parts, const std::string& text) {
+    parts.put(path("ckpt"));
+    // Far less than what such files claim; the program itself takes some of it.
+    const auto result = run_command(
+        {"sh", "-c",
+         fmt::format("ulimit -v 16000000; exec {} import vmoe {} --model-config {} --out {}",
+                     shell_quoted(MOESAIC_PROGRAM), shell_quoted(text_path("ckpt")),
+                     shell_quoted(text_path("config.json")), shell_quoted(text_path("out")))});
+    expect_refused(1, text, result);
+  };
+  vmoe_test::Parts huge;
+  huge.shape = {1 << 30, 1 << 30};
+  huge.chunks = {{{0, 1 << 30, 0, 1 << 30}, 0}};
+  refused(huge, "needs 2305843009213693952 bytes");
+  vmoe_test::Parts overlap;
+  overlap.chunks = {{{0, 2, 0, 2}, 1}, {{0, 2, 1, 3}, 0}};
+  refused(overlap, "chunks overlap");
+  vmoe_test::Parts dtype;
+  dtype.dtype = "complex64";
+  refused(dtype, "complex64");
+  vmoe_test::Parts other;
+  other.shard_0 = {vmoe_test::array(
+      "0", {vmoe_test::chunk({vmoe_test::piece("int16", 3, "BBCCEE", 7)}, {0, 2, 1, 3})})};
+  refused(other, "unknown extension type 7");
+  vmoe_test::Parts deep;
+  std::string leaf = vmoe_test::leaf("x", {1}, "uint8", {{{0, 1}, 0}});
+  for (int i = 0; i < 10'000; ++i) leaf = vmoe_test::branch("x", {leaf});
+  deep.index = vmoe_test::index_file(2, {leaf});
+  refused(deep, "ckpt.index:");
+  refused(vmoe_test::Parts{}, "not the parameters of a V-MoE");
+}
+
+TEST_F(Import, AConfigurationThatDoesNotFit) {
+  write_checkpoint();
+  auto config = to_json(small_config());
+  config["encoder"]["num_layers"] = 12;
+  write("config.json", config.dump(2));
+  expect_refused(2, "encoder.num_layers is 12, but", run_import());
+  write("config.json", "{\n  \"name\": \"VisionTransformerMoe\",\n  \"num_clases\": 3\n}");
+  expect_refused(2, "config.json:3:3: unknown key 'num_clases'", run_import());
+  write("config.json", "{\"name\": ");
+  expect_refused(2, "config.json:1:", run_import());
+  write("config.json", std::string(10'000, '['));
+  expect_refused(2, "config.json:1:", run_import());
+  fs::remove(path("config.json"));
+  expect_refused(2, "config.json: no such file", run_import());
+  expect_refused(2, "must have encoder.moe.group_size",
+                 run_program({"import", "vmoe", text_path("ckpt"), "--out", text_path("out")}));
+}
+
+TEST_F(Import, APlaceThatCannotBeWritten) {
+  write_checkpoint();
+  write("file", "x");
+  const auto into = [&](const std::string& out) {
+    return run_program({"import", "vmoe", text_path("ckpt"), "--model-config",
+                        text_path("config.json"), "--out", out});
+  };
+  expect_refused(2, "is there already", into(text_path("file")));
+  expect_refused(2, "is there already", into(text_path("")));
+  expect_refused(1, "file", into(text_path("file/out")));
+  expect_refused(1, "/proc/none", into("/proc/none/out"));
+  const auto full = run_command(
+      {"sh", "-c",
+       fmt::format("trap '' XFSZ; ulimit -f 8; exec {} import vmoe {} --model-config {} --out {}",
+                   shell_quoted(MOESAIC_PROGRAM), shell_quoted(text_path("ckpt")),
+                   shell_quoted(text_path("config.json")), shell_quoted(text_path("out")))});
+  expect_refused(1, "out", full);
+}
+
+TEST_F(Import, WrongArguments) {
+  write_checkpoint();
+  expect_refused(2, "did you mean 'vmoe'?",
+                 run_program({"import", "vmeo", text_path("ckpt"), "--out", text_path("out")}));
+  expect_refused(2, "between 1 and", run_import({"--classes", "0"}));
+  expect_refused(2, "patch_size 7 does not divide image_size 30",
+                 run_import({"--image-size", "30"}));
+  write("rules.json", "[[\"head\", \"\"], [\"^(.*)$\", \"params/\\\\1\", \"vitzoom\"]]");
+  expect_refused(2, "rules.json:1:", run_import({"--rules", text_path("rules.json")}));
+  expect_refused(2, "did you mean '--model-config'?", run_import({"--modelconfig", "x"}));
+}
+
+TEST_F(Import, AnExportThatCannotBe) {
+  write_checkpoint();
+  ASSERT_EQ(run_import().exit_code, 0);
+  const auto into = [&](const std::string& out, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> command = {"export", text_path("out"), "--format",
+                                        "vmoe",   "--out",          out};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_program(command);
+  };
+  expect_one_line_error(into(text_path("ckpt")), 2, "is there already");
+  fs::remove(path("ckpt.index"));
+  expect_one_line_error(into(text_path("ckpt")), 2, "is there already");
+  expect_one_line_error(into(text_path("none/ckpt")), 2, "no such folder");
+  expect_one_line_error(into(text_path("new"), {"--shards", "0"}), 2, "between 1 and");
+  expect_one_line_error(run_program({"export", text_path("out"), "--format", "safetensors", "--out",
+                                     text_path("x"), "--shards", "2"}),
+                        2, "--shards is for the format vmoe");
+}
+
+}  // namespace
+}  // namespace moesaic::testing

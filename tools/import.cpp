@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/import_vmoe.h"
+
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "command_line.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/base/signal.h"
+#include "moesaic/models/vmoe_config.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+struct ImportArguments {
+  std::string format;
+  ImportVMoEOptions options;
+  bool json = false;
+};
+
+/// What is done in a moment needs no bar.
+constexpr uint64_t kLarge = uint64_t{256} << 20, kMegabyte = 1'000'000;
+
+class Bar {
+ public:
+  void show(uint64_t done, uint64_t total) {
+    if (total < kLarge) return;
+    if (!bar_) {
+      bar_.emplace(ProgressOptions{
+          .label = "import", .total = static_cast<int64_t>(total / kMegabyte), .unit = "MB"});
+    }
+    bar_->advance(static_cast<int64_t>(done / kMegabyte) - shown_);
+    shown_ = static_cast<int64_t>(done / kMegabyte);
+    if (done == total) bar_->finish();
+  }
+
+ private:
+  std::optional<Progress> bar_;
+  int64_t shown_ = 0;
+};
+
+int import_checkpoint(ImportArguments arguments) {
+  if (arguments.format != "vmoe") {
+    fail_usage("import: unknown format '{}'; {}", arguments.format,
+               did_you_mean(arguments.format, std::vector<std::string>{"vmoe"}));
+  }
+  const StopSignal stop;
+  Bar bar;
+  struct Stopped {};
+  arguments.options.progress = [&](uint64_t done, uint64_t total) {
+    if (stop.requested()) throw Stopped{};
+    bar.show(done, total);
+  };
+  try {
+    const ImportVMoEResult result = import_vmoe(arguments.options);
+    const std::string text = arguments.json ? to_json(result).dump(2) + "\n" : describe(result);
+    std::fputs(text.c_str(), stdout);
+  } catch (const Stopped&) {
+    log_info("stopped; nothing was written");
+    return 128 + stop.number();
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_import(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<ImportArguments>();
+  ImportVMoEOptions& options = arguments->options;
+  CLI::App* verb = app.add_subcommand("import", "make a checkpoint of another project's one");
+  verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
+      ->required()
+      ->type_name("FORMAT");
+  verb->add_option("prefix", options.prefix, "of PREFIX.index and PREFIX.data-nnnnn-of-NNNNN")
+      ->required()
+      ->check(not_empty())
+      ->type_name("PREFIX");
+  verb->add_option("--model-config", options.model_config,
+                   "the model's configuration as JSON, with the reference's names or ours; may be "
+                   "left out where no block has experts")
+      ->check(not_empty())
+      ->type_name("FILE");
+  verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
+      ->required()
+      ->check(not_empty())
+      ->type_name("DIR");
+  verb->add_option("--classes", options.classes, "begin fine-tuning: a head of zeros for so many")
+      ->check(whole_number(1, static_cast<int64_t>(kWidest)))
+      ->type_name("N");
+  verb->add_option("--image-size", options.image_size,
+                   "begin fine-tuning on pictures of so many pixels: resize the position embedding")
+      ->check(whole_number(1, static_cast<int64_t>(kLargestPicture)))
+      ->type_name("S");
+  verb->add_option(
+          "--rules", options.rules,
+          "other ways to begin, as JSON: [[pattern, replacement, transformation...], ...]; "
+          "the configuration is then the new network's")
+      ->check(not_empty())
+      ->type_name("FILE");
+  verb->add_option("--seed", options.seed, "of what begins with random values")
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
+  verb->add_flag("--json", arguments->json, "print what was done as one JSON document");
+  verb->footer(
+      "With --classes, arrays named 'head' are dropped; with either, the position embedding is\n"
+      "resized and routers are reshaped for an ensemble, as the released recipes do. Rules go by\n"
+      "the first pattern that is found in an array's name; new names begin with params/, an empty\n"
+      "replacement drops the array, and transformations are vit_zoom, reshape, and expand_tile\n"
+      "AXIS REPEATS, which copies a dense perceptron to all experts.");
+  verb->callback([arguments, &exit_code] { exit_code = import_checkpoint(*arguments); });
+}
+
+}  // namespace moesaic::tools

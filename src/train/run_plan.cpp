@@ -389,7 +389,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
                          const std::vector<PhasePlan>& phases) {
   std::string text =
       fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
-                  config.model.at("name").as_string(), model.parameter_count());
+                  model.config().at("name").get<std::string>(), model.parameter_count());
   text += fmt::format("FLOPs/image   {:.4g}\n\n", model.flops_per_image());
   text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
                       "images", "classes", "batch", "steps", "trained", "on entry");

@@ -138,7 +138,9 @@ StepReport Phase::read(const Scalars& scalars, const Batch& batch) const {
     report.metrics[scalars[i].first] = values.const_data_ptr<double>()[i];
   }
   for (const char* name : {"loss", "grad_norm"}) {
-    if (!std::isfinite(report.metrics.at(name))) fail("{} is {}", name, report.metrics.at(name));
+    const double value = report.metrics.at(name);
+    if (std::isnan(value)) fail("{} is nan", name);  // whose sign says nothing
+    if (std::isinf(value)) fail("{} is {}", name, value);
   }
   report.images = batch.labels.size(0);
   report.epoch = batch.epoch;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "moesaic/base/error.h"
@@ -53,6 +54,13 @@ std::string place_in_model(const RunConfig& config, const std::string& setting,
   return blame({place_of(config.model, {setting}), in_phase});
 }
 
+/// A fresh head that is, like the rest of the network, real or a shape.
+void give_head(Model& model, int64_t classes) {
+  std::optional<OnMetaDevice> on_meta;
+  if (model.parameters().front().is_meta()) on_meta.emplace();
+  model.reset_head(classes);
+}
+
 /// What the phases make of the network, as far as it can be known before training: how many experts
 /// stay, but not which ones.
 class Rehearsal {
@@ -76,10 +84,7 @@ class Rehearsal {
     }
   }
 
-  void reset_head(int64_t classes) {
-    const OnMetaDevice on_meta;
-    copy_->reset_head(classes);
-  }
+  void reset_head(int64_t classes) { give_head(*copy_, classes); }
 
  private:
   void prune(const MoEBlock& block, const KeepRule& rule) {
@@ -345,7 +350,7 @@ std::shared_ptr<Model> shape_of_init(const RunConfig& config) {
 
 void take_weights(const RunConfig& config, const Model& source, Model& model) {
   if (config.phases.front().on_entry.new_head && source.classes() != model.classes()) {
-    model.reset_head(source.classes());
+    give_head(model, source.classes());
   }
   load_state(model, state_of(source), config.init);
 }
@@ -411,7 +416,6 @@ std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
 void check_initial_weights(const RunConfig& config) {
   if (config.init.empty()) return;
   verify_checkpoint(resolve_checkpoint(config.init));
-  const OnMetaDevice on_meta;
   take_weights(config, *shape_of_init(config), *build_initial_shape(config));
 }
 

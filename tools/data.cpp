@@ -15,10 +15,12 @@ namespace {
 
 void list_data() {
   for (const auto& status : dataset_statuses()) {
-    const std::string place = status.found()
-                                  ? status.folder.string()
-                                  : fmt::format("not here; moesaic data fetch {}", status.name);
-    std::cout << fmt::format("{:<24} {:>3} classes  {}\n", status.name, status.classes, place);
+    const std::string place =
+        status.found() ? status.folder.string()
+        : status.fetchable
+            ? fmt::format("not here; moesaic data fetch {}", status.name)
+            : fmt::format("not here; put it or a link at {}", status.searched.front().string());
+    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", status.name, status.classes, place);
     std::cout << fmt::format("{:<24} {}\n", "", status.description);
   }
 }
@@ -53,7 +55,7 @@ void add_data(CLI::App& app, int& exit_code) {
     command->callback([dataset, action] { action(*dataset); });
   };
   with_name("fetch", "Download a dataset and check its SHA-256", fetch_data);
-  with_name("verify", "Check a dataset's files against their SHA-256",
+  with_name("verify", "Check a dataset's files against their SHA-256, or decode all its pictures",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
 }
 

@@ -43,7 +43,7 @@ RunConfig read_config(const TrainArguments& arguments) {
 /// Nothing of the network is allocated.
 void print_plan(const RunConfig& given) {
   RunConfig config = given;
-  Datasets datasets;
+  Datasets datasets(planned_dataset);
   const std::shared_ptr<Model> model = build_initial_shape(config);
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
   config.model = Value::from_json(model->config(), "model");

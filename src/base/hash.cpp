@@ -23,12 +23,35 @@ using Context = std::unique_ptr<EVP_MD_CTX, ContextDeleter>;
 
 Context new_context() {
   Context context(EVP_MD_CTX_new());
-  if (!context) fail("SHA-256: out of memory");
+  if (!context) fail("hash: out of memory");
   return context;
 }
 
 void require(int success) {
-  if (success != 1) fail("SHA-256: OpenSSL refused");
+  if (success != 1) fail("hash: OpenSSL refused");
+}
+
+std::string finish(const Context& context) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned size = 0;
+  require(EVP_DigestFinal_ex(context.get(), digest.data(), &size));
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
+/// Calls `piece(bytes)` for the whole file.
+template <class F>
+void for_pieces(const std::filesystem::path& path, F&& piece) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  std::vector<std::byte> bytes(std::size_t{1} << 20);
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path, "cannot read");
+    if (n == 0) return;
+    piece(std::span<const std::byte>(bytes).first(static_cast<std::size_t>(n)));
+  }
 }
 
 }  // namespace
@@ -51,12 +74,7 @@ void Sha256::update(std::span<const std::byte> bytes) {
 std::string Sha256::hex() const {
   const Context copy = new_context();  // finishing a copy leaves this one open for more
   require(EVP_MD_CTX_copy_ex(copy.get(), state_->context.get()));
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-  unsigned size = 0;
-  require(EVP_DigestFinal_ex(copy.get(), digest.data(), &size));
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
+  return finish(copy);
 }
 
 std::string sha256_hex(std::span<const std::byte> bytes) {
@@ -66,16 +84,18 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 }
 
 std::string sha256_file_hex(const std::filesystem::path& path) {
-  const UniqueFd fd = open_file(path, O_RDONLY);
   Sha256 hash;
-  std::vector<std::byte> piece(std::size_t{1} << 20);
-  for (;;) {
-    const ssize_t n = ::read(fd.get(), piece.data(), piece.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(path, "cannot read");
-    if (n == 0) return hash.hex();
-    hash.update(std::span(piece).first(static_cast<std::size_t>(n)));
-  }
+  for_pieces(path, [&](std::span<const std::byte> piece) { hash.update(piece); });
+  return hash.hex();
+}
+
+std::string md5_file_hex(const std::filesystem::path& path) {
+  const Context context = new_context();
+  require(EVP_DigestInit_ex(context.get(), EVP_md5(), nullptr));
+  for_pieces(path, [&](std::span<const std::byte> piece) {
+    require(EVP_DigestUpdate(context.get(), piece.data(), piece.size()));
+  });
+  return finish(context);
 }
 
 }  // namespace moesaic

@@ -62,6 +62,17 @@ class ClassSubset final : public Dataset {
     base_->image(items_[static_cast<size_t>(index)].index, out);
   }
 
+  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
+                    Bitmap& bitmap) const override {
+    check_index(index);
+    return base_->picture(items_[static_cast<size_t>(index)].index, choose, least, bitmap);
+  }
+
+  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
+    check_index(index);
+    base_->part(items_[static_cast<size_t>(index)].index, choose, out);
+  }
+
  private:
   struct Item {
     int64_t index, label;
@@ -84,6 +95,28 @@ void Dataset::check_index(int64_t index) const {
   if (index < 0 || index >= size()) {
     fail("dataset '{}': picture {} of {} does not exist", info_.name, index, size());
   }
+}
+
+Rectangle Dataset::picture(int64_t index, const ChoosePart& choose, int64_t /*least*/,
+                           Bitmap& bitmap) const {
+  std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
+  image(index, planes.data());
+  bitmap = {info_.height, info_.width, info_.channels, {}};
+  bitmap.pixels.resize(planes.size());
+  const int64_t plane = info_.height * info_.width;
+  for (int64_t i = 0; i < plane; ++i) {
+    for (int64_t c = 0; c < info_.channels; ++c) {
+      bitmap.pixels[static_cast<size_t>(i * info_.channels + c)] =
+          planes[static_cast<size_t>(c * plane + i)];
+    }
+  }
+  return choose(info_.height, info_.width);
+}
+
+void Dataset::part(int64_t index, const ChoosePart& choose, uint8_t* out) const {
+  Bitmap bitmap;
+  const Rectangle chosen = picture(index, choose, std::max(info_.height, info_.width), bitmap);
+  resize(bitmap, chosen, {}, info_.height, info_.width, out);
 }
 
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,

@@ -10,8 +10,10 @@
 #include "download.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/posix.h"
+#include "moesaic/formats/archive.h"
 
 namespace fs = std::filesystem;
 
@@ -28,9 +30,11 @@ std::string join_url(const std::string& folder, const std::string& name) {
   return folder.ends_with('/') ? folder + name : folder + "/" + name;
 }
 
-bool holds_all_verified(const DatasetSpec& spec, const fs::path& folder) {
+bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
+  const DatasetSpec spec = with_recorded_hashes(described, folder);
   return std::all_of(spec.files.begin(), spec.files.end(), [&](const auto& item) {
-    return compare_file(find_in(folder, item.second), item.second).empty();
+    return !item.second.sha256.empty() &&
+           compare_file(find_in(folder, item.second), item.second).empty();
   });
 }
 
@@ -87,6 +91,68 @@ void fetch_file(const DatasetSpec& spec, const DatasetFile& file, const fs::path
   fail("dataset '{}': cannot fetch {}: {}", spec.name, file.name, fmt::join(problems, "; "));
 }
 
+/// Compares the whole file with what is known of the archive: what is wrong, or "".
+std::string compare_archive(const fs::path& path, const DatasetArchive& archive) {
+  const bool by_sha = !archive.sha256.empty();
+  const std::string found = by_sha ? sha256_file_hex(path) : md5_file_hex(path);
+  const std::string& expected = by_sha ? archive.sha256 : archive.md5;
+  if (found == expected) return "";
+  return fmt::format("{} is {}, expected {}", by_sha ? "SHA-256" : "MD5", found, expected);
+}
+
+/// Downloads the archive from one URL to `part`, verified; what went wrong, or "".
+std::string fetch_archive_from(const std::string& url, const DatasetArchive& archive,
+                               const fs::path& part, const FetchOptions& options) {
+  while (true) {
+    const bool resumes = bytes_left(part) > 0;
+    const DownloadResult result = download(
+        {url, part, static_cast<uint64_t>(archive.max_size), options.progress ? archive.name : ""});
+    if (!result.problem.empty() && !result.cannot_resume) {
+      bytes_left(part);
+      return result.problem;
+    }
+    const std::string problem =
+        result.problem.empty() ? compare_archive(part, archive) : result.problem;
+    if (problem.empty()) return "";
+    fs::remove(part);
+    if (!resumes) return problem;
+  }
+}
+
+void fetch_archive(const DatasetSpec& spec, const fs::path& part, const FetchOptions& options) {
+  std::vector<std::string> problems;
+  for (const std::string& base : spec.urls) {
+    const std::string url = join_url(base, spec.archive->name);
+    const std::string problem = fetch_archive_from(url, *spec.archive, part, options);
+    if (problem.empty()) return;
+    problems.push_back(fmt::format("{}: {}", url, problem));
+  }
+  fail("dataset '{}': cannot fetch {}: {}", spec.name, spec.archive->name,
+       fmt::join(problems, "; "));
+}
+
+/// Unpacks the verified archive to `place`, which is there whole or not at all.
+void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs::path& place) {
+  const StagedDirectory unpacked(archive.parent_path() / (spec.archive->folder + ".unpacked"));
+  unpack_archive(archive, unpacked.path(), {.bytes = spec.archive->max_size});
+  StagedDirectory staged(place);
+  std::string hashes;
+  for (const auto& [role, file] : spec.files) {
+    const fs::path source = unpacked.path() / spec.archive->folder / file.name;
+    std::error_code error;
+    if (!fs::is_regular_file(source, error)) {
+      fail("{}: no {}/{} in it", archive.string(), spec.archive->folder, file.name);
+    }
+    if (const std::string problem = compare_file(source, file); !problem.empty()) {
+      fail("{}: {}", archive.string(), problem);
+    }
+    fs::rename(source, staged.path() / file.name);
+    hashes += fmt::format("{}  {}\n", sha256_file_hex(staged.path() / file.name), file.name);
+  }
+  write_atomic(staged.path() / kHashList, hashes);
+  staged.commit();
+}
+
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -94,6 +160,22 @@ void make_folder(const fs::path& folder) {
     fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
          folder.string(), error.message());
   }
+}
+
+FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
+                             const FetchOptions& options) {
+  const fs::path folder = result.folder.parent_path();
+  make_folder(folder);
+  const LockFile lock(folder);
+  remove_leftovers(folder);
+  const fs::path part = folder / (spec.archive->name + ".part");
+  fetch_archive(spec, part, options);
+  install_archive(spec, part, result.folder);
+  fs::remove(part);
+  for (const auto& [role, file] : spec.files) result.fetched.push_back(file.name);
+  log_info("dataset '{}': {} fetched, verified and unpacked to {}", spec.name, spec.archive->name,
+           result.folder.string());
+  return result;
 }
 
 }  // namespace
@@ -110,6 +192,7 @@ FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) 
   }
   if (spec.urls.empty()) fail("dataset '{}': its description has no URL to fetch from", spec.name);
   FetchResult result{fetch_folder(spec), {}};
+  if (spec.archive) return fetch_by_archive(spec, std::move(result), options);
   make_folder(result.folder);
   const LockFile lock(result.folder);
   for (const auto& [role, file] : spec.files) {

@@ -2,6 +2,7 @@
 #include "moesaic/data/loader.h"
 
 #include <ATen/ops/empty.h>
+#include <omp.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -10,12 +11,15 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
+#include "moesaic/data/mixup.h"
 
 namespace moesaic {
 namespace {
@@ -70,6 +74,89 @@ class EpochOrders {
   std::map<int64_t, Order> orders_;
 };
 
+/// The pictures of a dataset that turned out to be damaged.
+class DamagedPictures {
+ public:
+  explicit DamagedPictures(int64_t size) : size_(size), most_(std::max<int64_t>(10, size / 100)) {}
+
+  bool contains(int64_t index) {
+    const std::lock_guard lock(mutex_);
+    return indices_.contains(index);
+  }
+
+  void add(int64_t index, const PictureError& error) {
+    const std::lock_guard lock(mutex_);
+    if (!indices_.insert(index).second) return;
+    log_warning("{}; the next picture takes its place", error.what());
+    const auto count = static_cast<int64_t>(indices_.size());
+    if (count > most_ || count == size_) {
+      fail("{} of {} pictures are damaged, the last one being {}", count, size_, error.what());
+    }
+  }
+
+ private:
+  int64_t size_, most_;
+  std::mutex mutex_;
+  std::set<int64_t> indices_;
+};
+
+/// Makes one picture of a batch after the other; each thread needs its own.
+class PictureMaker {
+ public:
+  PictureMaker(const Dataset& dataset, const AugmentConfig& augment,
+               const ImageTransform& transform, DamagedPictures& damaged)
+      : dataset_(dataset),
+        augment_(augment),
+        transform_(transform),
+        damaged_(damaged),
+        bytes_(static_cast<size_t>(dataset.image_size())) {}
+
+  /// Picture `index`, or the next one that can be read: its label, its values in `out`. `rng`
+  /// decides on what is random.
+  int64_t make(int64_t index, const CounterRng& rng, float* out) {
+    while (true) {
+      CounterRng random = rng;
+      if (try_read(index, random)) {
+        if (augment_.rand_augment) change(random);
+        transform_(bytes_.data(), random, out);
+        return dataset_.label(index);
+      }
+      index = (index + 1) % dataset_.size();
+    }
+  }
+
+ private:
+  bool try_read(int64_t index, CounterRng& rng) {
+    if (damaged_.contains(index)) return false;
+    try {
+      if (augment_.crop) {
+        const auto choose = [&](int64_t h, int64_t w) {
+          return random_part(*augment_.crop, h, w, rng);
+        };
+        dataset_.part(index, choose, bytes_.data());
+      } else {
+        dataset_.image(index, bytes_.data());
+      }
+      return true;
+    } catch (const PictureError& error) {
+      damaged_.add(index, error);
+      return false;
+    }
+  }
+
+  void change(CounterRng& rng) {
+    const DatasetInfo& info = dataset_.info();
+    rand_augment(*augment_.rand_augment, rng,
+                 {info.channels, info.height, info.width, bytes_.data()});
+  }
+
+  const Dataset& dataset_;
+  const AugmentConfig& augment_;
+  const ImageTransform& transform_;
+  DamagedPictures& damaged_;
+  std::vector<uint8_t> bytes_;
+};
+
 }  // namespace
 
 /// Batches are numbered through all epochs: number = epoch * batches_per_epoch + position.
@@ -79,7 +166,8 @@ class Loader::State {
       : dataset(std::move(data)),
         options(loader_options),
         transform_(dataset->info(), options.augment),
-        orders_(dataset->size(), options.seed) {
+        orders_(dataset->size(), options.seed),
+        damaged_(dataset->size()) {
     const int64_t rest = dataset->size() % options.batch_size;
     batches = dataset->size() / options.batch_size + (rest > 0 && !options.drop_last ? 1 : 0);
     images = options.drop_last ? dataset->size() - rest : dataset->size();
@@ -158,6 +246,7 @@ class Loader::State {
 
   /// A worker: claims numbers in order, but never more than `prefetch` ahead of next_.
   void work() {
+    omp_set_num_threads(1);  // this thread is one of several already
     std::unique_lock lock(mutex_);
     while (true) {
       work_.wait(lock, [this] {
@@ -198,21 +287,31 @@ class Loader::State {
     auto* pixels = batch.images.mutable_data_ptr<float>();
     auto* labels = batch.labels.mutable_data_ptr<int64_t>();
     const Order order = options.shuffle ? orders_.at(batch.epoch) : nullptr;
-    std::vector<uint8_t> bytes(static_cast<size_t>(dataset->image_size()));
+    PictureMaker maker(*dataset, options.augment, transform_, damaged_);
     for (int64_t i = 0; i < count; ++i) {
       if (generation_.load(std::memory_order_relaxed) != generation) return std::nullopt;
       const int64_t position = begin + i;
       const int64_t index = order ? (*order)[static_cast<size_t>(position)] : position;
-      dataset->image(index, bytes.data());
-      CounterRng rng = augment_rng(options.seed, batch.epoch, position);
-      transform_(bytes.data(), rng, pixels + i * dataset->image_size());
-      labels[i] = dataset->label(index);
+      const CounterRng rng = augment_rng(options.seed, batch.epoch, position);
+      labels[i] = maker.make(index, rng, pixels + i * dataset->image_size());
     }
+    if (options.augment.mixup > 0) mix(batch);
     return batch;
+  }
+
+  void mix(Batch& batch) const {
+    constexpr uint64_t kPurpose = stream_id("loader.mixup");
+    CounterRng rng(options.seed, mix64(kPurpose + static_cast<uint64_t>(batch.epoch)),
+                   static_cast<uint64_t>(batch.position));
+    const double weight = mixup_weight(options.augment.mixup, rng);
+    const auto classes = static_cast<int64_t>(dataset->info().classes.size());
+    mix_with_next(batch.images, weight);
+    batch.soft_labels = mixed_labels(batch.labels, classes, weight);
   }
 
   ImageTransform transform_;
   EpochOrders orders_;
+  DamagedPictures damaged_;
 
   std::mutex mutex_;  // guards what follows; only the user's thread writes next_ and end_
   std::condition_variable work_, arrived_;

@@ -15,6 +15,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/formats/cifar.h"
 #include "moesaic/formats/idx.h"
+#include "picture_files.h"
 
 namespace fs = std::filesystem;
 
@@ -51,15 +52,18 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
 }
 
 /// How the user gets the files that are in none of the searched folders.
-[[noreturn]] void fail_missing(const DatasetSpec& spec) {
+[[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
+  const std::string what = spec.format == "image_folder" && !split.empty()
+                               ? fmt::format("folder '{}'", split_source(spec, split))
+                               : "files";
   const std::string fetch = spec.urls.empty()
                                 ? "; put them or a link there"
                                 : fmt::format("; run 'moesaic data fetch {}'", spec.name);
   const std::string package =
       spec.debian_package.empty() ? "" : fmt::format(" or install {}", spec.debian_package);
-  fail("dataset '{}': files not found in {}{}{}", spec.name, fmt::join(folders, ", "), fetch,
+  fail("dataset '{}': {} not found in {}{}{}", spec.name, what, fmt::join(folders, ", "), fetch,
        package);
 }
 
@@ -121,10 +125,7 @@ std::shared_ptr<const Dataset> read_cifar(DatasetInfo info, const DatasetSpec& s
   return make_memory_dataset(std::move(info), std::move(records.pixels), std::move(records.labels));
 }
 
-std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const std::string& split) {
-  const fs::path folder = find_folder(described, split);
-  if (folder.empty()) fail_missing(described);
-  const DatasetSpec spec = with_recorded_hashes(described, folder);
+DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
   DatasetInfo info;
   info.name = spec.name;
   info.split = split;
@@ -132,6 +133,16 @@ std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const std:
   info.classes = spec.classes;
   info.mean = spec.mean;
   info.std = spec.std;
+  return info;
+}
+
+std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const std::string& split) {
+  const fs::path folder = find_folder(described, split);
+  if (folder.empty()) fail_missing(described, split);
+  const DatasetSpec spec = with_recorded_hashes(described, folder);
+  DatasetInfo info = described_info(spec, split);
+  if (spec.format == "image_folder") return open_image_folder(std::move(info), spec, folder);
+  if (spec.format == "celeba") return open_celeba(std::move(info), spec, folder);
   if (spec.format == "cifar") return read_cifar(std::move(info), spec, folder);
   return read_idx(std::move(info), checked_file(spec, folder, split + "_images"),
                   checked_file(spec, folder, split + "_labels"));
@@ -153,13 +164,89 @@ std::string unproven_problem(const DatasetSpec& spec, const fs::path& path,
       path.string(), spec.name);
 }
 
-}  // namespace
+/// Knows everything but pixels.
+class Outline final : public Dataset {
+ public:
+  Outline(DatasetInfo info, int64_t size) : Dataset(std::move(info)), size_(size) {}
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t) const override { fail_unreadable(); }
+  void image(int64_t, uint8_t*) const override { fail_unreadable(); }
 
-std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {
+ private:
+  [[noreturn]] void fail_unreadable() const {
+    fail("dataset '{}': this is its outline, without pictures", info().name);
+  }
+  int64_t size_;
+};
+
+void check_split(std::string_view name, std::string_view split) {
   static const std::vector<std::string> kSplits = {"train", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
     fail_usage("dataset '{}': unknown split '{}'; {}", name, split, did_you_mean(split, kSplits));
   }
+}
+
+int64_t described_classes(const DatasetSpec& spec) {
+  return spec.classes.empty() ? spec.class_count : static_cast<int64_t>(spec.classes.size());
+}
+
+/// A split that is not there is no fault of the other one.
+std::vector<FileVerification> verify_folders(const DatasetSpec& spec) {
+  std::vector<FileVerification> results;
+  for (const std::string split : {"train", "test"}) {
+    const fs::path folder = find_folder(spec, split);
+    if (folder.empty()) {
+      results.push_back({split, {}, fmt::format("{}: not found", split_source(spec, split))});
+      continue;
+    }
+    DatasetInfo info = described_info(spec, split);
+    const auto pictures = spec.format == "celeba"
+                              ? open_celeba(std::move(info), spec, folder)
+                              : open_image_folder(std::move(info), spec, folder);
+    for (FileVerification& file : verify_pictures(*pictures)) results.push_back(std::move(file));
+    const auto expected = spec.images.find(split);
+    if (expected != spec.images.end() && expected->second != pictures->size()) {
+      results.push_back(
+          {split, folder,
+           fmt::format("{}: {} pictures, expected {}", split, pictures->size(), expected->second)});
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split) {
+  check_split(name, split);
+  const DatasetSpec spec = load_dataset_spec(name);
+  const auto images = spec.images.find(std::string(split));
+  if (images == spec.images.end() || described_classes(spec) == 0) {
+    fail_usage("dataset '{}': its description does not tell how many pictures or classes there are",
+               spec.name);
+  }
+  DatasetInfo info = described_info(spec, std::string(split));
+  info.channels = static_cast<int64_t>(spec.mean.size());
+  for (int64_t i = static_cast<int64_t>(info.classes.size()); i < spec.class_count; ++i) {
+    info.classes.push_back(fmt::format("class {}", i));
+  }
+  if (spec.format == "cifar") {
+    info.height = cifar::kHeight;
+    info.width = cifar::kWidth;
+  }
+  return std::make_shared<Outline>(std::move(info), images->second);
+}
+
+std::shared_ptr<const Dataset> planned_dataset(std::string_view name, std::string_view split) {
+  check_split(name, split);
+  const DatasetSpec spec = load_dataset_spec(name);
+  const bool absent = spec.base.empty() && find_folder(spec, split).empty();
+  if (!absent || !spec.images.contains(std::string(split))) return open_dataset(name, split);
+  log_warning("dataset '{}': its files are not here; this is planned by its description", name);
+  return outline_dataset(name, split);
+}
+
+std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {
+  check_split(name, split);
   load_base_spec(name);  // finds a circle of bases before the recursion below would follow it
   const DatasetSpec spec = load_dataset_spec(name);
   if (spec.base.empty()) return open_own(spec, std::string(split));
@@ -176,8 +263,9 @@ std::vector<DatasetStatus> dataset_statuses() {
     status.name = spec.name;
     status.description = spec.description;
     status.base = spec.base;
-    status.classes =
-        static_cast<int64_t>((spec.base.empty() ? spec.classes : spec.keep_classes).size());
+    status.classes = spec.base.empty() ? described_classes(spec)
+                                       : static_cast<int64_t>(spec.keep_classes.size());
+    status.fetchable = !base.urls.empty();
     status.folder = find_folder(base);
     status.searched = search_folders(base);
     statuses.push_back(std::move(status));
@@ -187,6 +275,12 @@ std::vector<DatasetStatus> dataset_statuses() {
 
 std::vector<FileVerification> verify_dataset(std::string_view name) {
   const DatasetSpec described = load_base_spec(name);
+  if (described.files.empty()) {
+    if (find_folder(described, "train").empty() && find_folder(described, "test").empty()) {
+      fail_missing(described);
+    }
+    return verify_folders(described);
+  }
   const fs::path folder = find_any_folder(described);
   if (folder.empty()) fail_missing(described);
   const DatasetSpec spec = with_recorded_hashes(described, folder);

@@ -2,10 +2,55 @@
 #include "moesaic/data/transforms.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "moesaic/base/error.h"
 
 namespace moesaic {
+
+namespace {
+
+constexpr int kPartTries = 100;
+
+/// A part of the given aspect, or one without pixels where there is none.
+Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height, int64_t width,
+                         CounterRng& rng) {
+  const double area = static_cast<double>(height) * static_cast<double>(width);
+  const double min_area = config.min_area * area, max_area = config.max_area * area;
+  const auto width_at = [&](int64_t h) { return std::llrint(static_cast<double>(h) * aspect); };
+  int64_t highest = std::min<int64_t>(height, std::llrint(std::sqrt(max_area / aspect)));
+  while (highest > 0 && width_at(highest) > width) --highest;
+  const int64_t lowest = std::min<int64_t>(highest, std::llrint(std::sqrt(min_area / aspect)));
+  Rectangle part;
+  part.height =
+      lowest + static_cast<int64_t>(rng.below(static_cast<uint64_t>(highest - lowest + 1)));
+  part.width = width_at(part.height);
+  const auto area_of_part = [&] { return static_cast<double>(part.height * part.width); };
+  if (area_of_part() < min_area) part.width = width_at(++part.height);  // rounded down too far
+  const bool fits = part.height >= 1 && part.width >= 1 && part.height <= height &&
+                    part.width <= width && area_of_part() >= min_area && area_of_part() <= max_area;
+  return fits ? part : Rectangle{};
+}
+
+}  // namespace
+
+std::string config_problem(const CropConfig& config) {
+  if (config.min_area > config.max_area) return "min_area is above max_area";
+  return config.min_aspect > config.max_aspect ? "min_aspect is above max_aspect" : "";
+}
+
+Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng) {
+  for (int i = 0; i < kPartTries; ++i) {
+    const double aspect =
+        config.min_aspect + rng.uniform() * (config.max_aspect - config.min_aspect);
+    Rectangle part = part_of_aspect(config, aspect, height, width, rng);
+    if (part.height == 0) continue;
+    part.top = static_cast<int64_t>(rng.below(static_cast<uint64_t>(height - part.height + 1)));
+    part.left = static_cast<int64_t>(rng.below(static_cast<uint64_t>(width - part.width + 1)));
+    return part;
+  }
+  return {0, 0, height, width};
+}
 
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position) {
   constexpr uint64_t kPurpose = stream_id("loader.augment");
@@ -16,6 +61,9 @@ CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position) {
 ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
     : channels_(info.channels), height_(info.height), width_(info.width), augment_(augment) {
   const auto channels = static_cast<size_t>(channels_);
+  if (height_ < 1 || width_ < 1) {
+    fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info.name);
+  }
   if (info.mean.size() != channels || info.std.size() != channels) {
     fail_usage("dataset '{}': {} channels need as many means and stds, found {} and {}", info.name,
                channels, info.mean.size(), info.std.size());

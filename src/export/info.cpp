@@ -7,6 +7,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/preprocess.h"
 
 namespace moesaic {
 namespace {
@@ -47,8 +48,16 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
     return info;
   }
   const DatasetSpec spec = load_base_spec(info.dataset);
-  info.mean = spec.mean;
-  info.std = spec.std;
+  DatasetInfo data;
+  data.channels = static_cast<int64_t>(spec.mean.size());
+  data.height = data.width = 1;  // the model says which they are
+  data.mean = spec.mean;
+  data.std = spec.std;
+  if (const Value* preprocess = config.root().find("preprocess")) {
+    data = preprocessed_info(data, parse<PreprocessConfig>(*preprocess, "preprocess"));
+  }
+  info.mean = data.mean;
+  info.std = data.std;
   return info;
 }
 

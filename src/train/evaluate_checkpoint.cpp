@@ -10,6 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/train/main_loss.h"
 
 namespace moesaic {
@@ -21,6 +22,13 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
     fail_usage("{}: does not say what it was trained on; give --data", from.string());
   }
   return data->get<std::string>();
+}
+
+/// What pictures became before the checkpoint's network saw them.
+PreprocessConfig trained_with(const nlohmann::ordered_json& config) {
+  const auto found = config.find("preprocess");
+  if (found == config.end()) return {};
+  return parse<PreprocessConfig>(Value::from_json(*found, "preprocess"), "preprocess");
 }
 
 /// The loss that the checkpoint's phase minimised; "" where it does not say.
@@ -55,7 +63,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   const Checkpoint checkpoint = load_checkpoint(result.checkpoint);
   result.data =
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
-  const std::shared_ptr<const Dataset> dataset = options.open(result.data, "test");
+  const std::shared_ptr<const Dataset> dataset =
+      preprocessed(options.open(result.data, "test"), trained_with(checkpoint.config));
   const std::shared_ptr<Model> model = load_model(result.checkpoint);
   EvaluateOptions evaluate = options.evaluate;
   if (evaluate.loss.empty()) evaluate.loss = trained_by(checkpoint);

@@ -304,10 +304,12 @@ void check_classes(const RunConfig& config, size_t index, int64_t classes, int64
 }
 
 std::shared_ptr<const Dataset> open_data(const PhaseConfig& phase, Datasets& datasets) {
-  return at_place(place_of(phase.source, {"data"}), [&] {
+  const std::shared_ptr<const Dataset> data = at_place(place_of(phase.source, {"data"}), [&] {
     if (phase.evaluate) datasets.get(phase.data, "test");
     return datasets.get(phase.data, "train");
   });
+  return at_place(place_of(phase.source, {"preprocess", "data"}),
+                  [&] { return preprocessed(data, phase.preprocess); });
 }
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,

@@ -94,9 +94,9 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   const PhasePlan& plan = plan_[static_cast<size_t>(state_.phase_index)];
   const bool fresh = state_.phase.empty();
   if (fresh) prepare_network(plan);
-  auto phase = std::make_unique<Phase>(plan, model_, datasets_.get(plan.config.data, "train"),
-                                       phase_seed(config_.seed, state_.phase_index),
-                                       config_.loader_threads, state_);
+  auto phase = std::make_unique<Phase>(
+      plan, model_, datasets_.get(plan.config.data, "train", plan.config.preprocess),
+      phase_seed(config_.seed, state_.phase_index), config_.loader_threads, state_);
   if (fresh) {
     state_.phase = plan.config.name;
     state_.evaluation_due = plan.steps == 0 && plan.config.evaluate;
@@ -142,7 +142,8 @@ void Trainer::evaluate_phase(const Phase& phase) {
     if (progress_) progress_->advance(0, fmt::format("testing {}%", 100 * done / total));
     return !stopped();
   };
-  const Evaluation evaluation = evaluate(*model_, datasets_.get(config.data, "test"), options);
+  const Evaluation evaluation =
+      evaluate(*model_, datasets_.get(config.data, "test", config.preprocess), options);
   throughput_.restart();
   if (!evaluation.complete) return;
   state_.evaluation_due = false;
@@ -182,6 +183,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) {
   state_.metrics_lines = recorder_->lines();
   const Json config = {{"model", model_->config()},
                        {"data", data},
+                       {"preprocess", to_json(phase.plan().config.preprocess)},
                        {"classes", datasets_.get(data, "train")->info().classes},
                        {"run", to_json(config_)}};
   save_checkpoint(folder, {config, to_json(state_), state_of(*model_), phase.optimizer().state()});

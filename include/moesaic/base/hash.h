@@ -31,4 +31,7 @@ std::string sha256_hex(std::span<const std::byte> bytes);
 /// Reads the file in pieces; an Error names the path.
 std::string sha256_file_hex(const std::filesystem::path& path);
 
+/// MD5, for files of which their makers published nothing better: it finds damage, not forgery.
+std::string md5_file_hex(const std::filesystem::path& path);
+
 }  // namespace moesaic

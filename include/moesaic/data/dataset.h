@@ -3,14 +3,25 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/error.h"
+#include "moesaic/data/resize.h"
+
 namespace moesaic {
 
-/// What a dataset says of itself. Pictures are unsigned bytes, channels first.
+/// A picture that cannot be read; the message names its file. Others of the dataset may be sound.
+class PictureError : public Error {
+ public:
+  explicit PictureError(const std::string& message) : Error(ErrorKind::failure, message) {}
+};
+
+/// What a dataset says of itself. Pictures are unsigned bytes, channels first. Height and width are
+/// 0 where pictures differ in size; a preprocessing (data/preprocess.h) makes them alike.
 struct DatasetInfo {
   std::string name, split, description;
   std::vector<std::string> classes;  ///< the name of each label
@@ -25,8 +36,19 @@ class Dataset {
   virtual int64_t size() const = 0;
   /// In [0, info().classes.size()).
   virtual int64_t label(int64_t index) const = 0;
-  /// Writes the picture's channels * height * width bytes to `out`.
+  /// Writes the picture's channels * height * width bytes to `out`. Throws Error (usage) where
+  /// pictures differ in size, PictureError for one that is damaged.
   virtual void image(int64_t index, uint8_t* out) const = 0;
+
+  /// Chooses a part of a picture of `height` x `width` pixels.
+  using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
+  /// Reads a picture as it is stored, or smaller by a whole factor where that is cheaper and the
+  /// chosen part keeps at least `least` pixels each way. Returns where the part is in `bitmap`.
+  virtual Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
+                            Bitmap& bitmap) const;
+  /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
+  /// width bytes, channels first.
+  virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
   const DatasetInfo& info() const { return info_; }
   /// Bytes of one picture: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
@@ -52,16 +74,26 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
                                                  const std::vector<std::string>& keep_classes,
                                                  std::string name, std::string description = "");
 
-/// Opens a dataset described in datasets/<name>.json; `split` is "train" or "test". Every picture
-/// is in memory afterwards. Throws Error: usage for an unknown name or split; failure for files
-/// that are missing (the message tells how to get them), damaged, or at odds with each other.
+/// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
+/// folder of pictures given with a slash (load_dataset_spec); `split` is "train" or "test". Small
+/// pictures are in memory afterwards, of folders only the list of files is. Throws Error: usage for
+/// an unknown name or split; failure for files that are missing (the message tells how to get
+/// them), damaged, or at odds with each other.
 std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
+
+/// The same by its description alone, without any file: sizes, classes and shape are right,
+/// pictures cannot be read. For plans. Throws Error (usage) where the description does not tell.
+std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
+
+/// The dataset itself where its files are found, else its outline, and a warning that says so.
+std::shared_ptr<const Dataset> planned_dataset(std::string_view name, std::string_view split);
 
 /// A described dataset and where its files are.
 struct DatasetStatus {
   std::string name, description;
   std::string base;  ///< of a subset: the dataset that it is cut from
   int64_t classes = 0;
+  bool fetchable = false;                       ///< has an address to fetch it from
   std::filesystem::path folder;                 ///< empty where no folder holds all files
   std::vector<std::filesystem::path> searched;  ///< in order
   bool found() const { return !folder.empty(); }
@@ -79,7 +111,9 @@ struct FileVerification {
 };
 
 /// Compares size and SHA-256 of every file's unpacked bytes with the description (a subset: its
-/// base's). Throws Error: usage for an unknown name, failure where no file of the dataset is found.
+/// base's). Of folders of pictures every picture is decoded; those that are damaged or odd are
+/// listed, and one line says how many are sound. Throws Error: usage for an unknown name, failure
+/// where no file of the dataset is found.
 std::vector<FileVerification> verify_dataset(std::string_view name);
 
 }  // namespace moesaic

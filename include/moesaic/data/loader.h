@@ -31,7 +31,10 @@ struct Batch {
 };
 
 /// Batches of a dataset, made ahead by worker threads. A batch depends on seed, epoch and position
-/// only: the same bits for any number of threads and after any seek. Used by one thread.
+/// only: the same bits for any number of threads and after any seek. A picture that cannot be read
+/// (PictureError) is named in a warning and replaced by the next one of the dataset that can, label
+/// and all; where more than 1 % and more than 10 of the pictures are so, it is an Error. Memory
+/// holds the batches ahead and an order of int64 for each of the last epochs. Used by one thread.
 class Loader {
  public:
   /// Throws Error (usage) where options are out of range or an epoch would have no batch.

@@ -3,19 +3,41 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "moesaic/base/random.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/rand_augment.h"
 
 namespace moesaic {
 
-/// Random changes to training pictures.
+/// A random part of a picture, resized to the whole ("Inception" crop, random resized crop).
+struct CropConfig {
+  double min_area = 0.05, max_area = 1.0;
+  double min_aspect = 0.75, max_aspect = 1.33;
+};
+
+template <class Fields>
+void describe(Fields& f, CropConfig& c) {
+  f("min_area", c.min_area, "least share of the picture's area", above(0.0), at_most(1.0));
+  f("max_area", c.max_area, "largest share of the picture's area", above(0.0), at_most(1.0));
+  f("min_aspect", c.min_aspect, "least width by height", between(0.01, 100.0));
+  f("max_aspect", c.max_aspect, "largest width by height", between(0.01, 100.0));
+}
+
+std::string config_problem(const CropConfig& config);
+
+/// Random changes to training pictures, in this order: crop, rand_augment, flip, shift; then mixup.
 struct AugmentConfig {
   bool flip = false;
   int64_t shift = 0;
+  std::optional<CropConfig> crop;
+  std::optional<RandAugmentConfig> rand_augment;
+  double mixup = 0.0;
 };
 
 template <class Fields>
@@ -23,7 +45,16 @@ void describe(Fields& f, AugmentConfig& c) {
   f("flip", c.flip, "mirror every second picture, chosen at random, left to right");
   f("shift", c.shift, "move each picture by up to so many pixels, both ways in both directions",
     at_least(0));
+  f("crop", c.crop, "show a random part of each picture, resized; {} takes the defaults");
+  f("rand_augment", c.rand_augment, "RandAugment; {} is V-MoE's light1");
+  f("mixup", c.mixup, "concentration a of Beta(a, a), by which pictures are mixed; 0: they are not",
+    between(0.0, 100.0));
 }
+
+/// A part whose aspect is uniform in its range and whose height is uniform among those that keep
+/// the area in its range and the part within the picture; every place is equally likely. Where
+/// 100 tries find none, it is the whole picture.
+Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
 /// The random numbers that belong to a place in the order of an epoch.
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);

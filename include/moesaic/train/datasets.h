@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/preprocess.h"
 
 namespace moesaic {
 
@@ -25,6 +26,12 @@ class Datasets {
     auto& dataset = opened_[{name, split}];
     if (dataset == nullptr) dataset = open_(name, split);
     return dataset;
+  }
+
+  /// As the network sees it.
+  std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
+                                     const PreprocessConfig& preprocess) {
+    return preprocessed(get(name, split), preprocess);
   }
 
  private:

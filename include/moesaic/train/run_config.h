@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/train/main_loss.h"
 
@@ -118,6 +119,7 @@ struct PhaseConfig {
   double clip_norm = 0.0, clip_value = 0.0;
   std::string loss = "softmax";
   std::map<std::string, double> aux_losses;
+  PreprocessConfig preprocess;
   AugmentConfig augment;
   double label_smoothing = 0.0;
   EntryConfig on_entry;
@@ -148,6 +150,7 @@ void describe(Fields& f, PhaseConfig& c) {
   f("aux_losses", c.aux_losses,
     "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance",
     at_least(0.0));
+  f("preprocess", c.preprocess, "what every picture becomes, in training and in evaluation");
   f("augment", c.augment, "random changes to the pictures");
   f("label_smoothing", c.label_smoothing, "share of the target spread over all classes",
     at_least(0.0), below(1.0));

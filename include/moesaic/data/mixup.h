@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// mixup (Zhang, Cisse, Dauphin and Lopez-Paz, arXiv:1710.09412), as V-MoE does it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "moesaic/base/random.h"
+
+namespace moesaic {
+
+/// The weight of a picture itself: the larger one of a pair drawn from Beta(a, a) and its
+/// complement, a = `concentration` > 0.
+double mixup_weight(double concentration, CounterRng& rng);
+
+/// Mixes each picture with the next one of the batch, the last one with the first, in place:
+/// w x_i + (1 - w) x_{i+1}. images: [B, ...] float32, contiguous.
+void mix_with_next(at::Tensor& images, double weight);
+
+/// The targets that belong to it, [B, classes] float32: w onehot(y_i) + (1 - w) onehot(y_{i+1}).
+/// labels: [B] int64.
+at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight);
+
+}  // namespace moesaic

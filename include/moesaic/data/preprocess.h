@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of every picture before a network sees it, in training and in evaluation alike.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+
+/// The largest side that pictures are brought to.
+inline constexpr double kLargestSide = 16384;
+
+struct PreprocessConfig {
+  int64_t size = 0;
+  double central_crop = 0.0;
+  std::string interpolation = "bilinear";
+  bool antialias = true;
+  std::string values = "standardized";
+};
+
+template <class Fields>
+void describe(Fields& f, PreprocessConfig& c) {
+  f("size", c.size, "height and width that pictures are brought to; 0: they stay as they are",
+    between(0, kLargestSide));
+  f("central_crop", c.central_crop,
+    "share of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); 0: the "
+    "whole picture, its sides' ratio lost",
+    between(0.0, 1.0));
+  f("interpolation", c.interpolation, "how pictures are resized", one_of({"bilinear", "bicubic"}));
+  f("antialias", c.antialias, "let every pixel count where a picture is made smaller");
+  f("values", c.values,
+    "standardized: by the dataset's mean and std; symmetric: from -1 to 1; unit: from 0 to 1",
+    one_of({"standardized", "symmetric", "unit"}));
+}
+
+/// Which settings go together.
+std::string config_problem(const PreprocessConfig& config);
+
+/// `base` as a network sees it: info() has the final height and width, and the mean and std that
+/// give `values`. image() gives the whole picture or its central square, resized; part() resizes as
+/// `config` says. Shares the memory of `base`. Throws Error (usage) where pictures differ in size
+/// and config.size is 0.
+std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
+                                            const PreprocessConfig& config);
+
+/// What such a dataset says of itself.
+DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
+
+/// The whole of a picture, or with `central_crop` above 0 the square in its middle.
+Rectangle central_part(int64_t height, int64_t width, double central_crop);
+
+}  // namespace moesaic

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/mixup.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace moesaic {
+namespace {
+
+/// The logarithm of a gamma variable of the given shape, for shape + 1 by Marsaglia and Tsang
+/// (2000) and from there by a power of a uniform one. Logarithms, since small shapes give numbers
+/// below any double.
+double log_gamma_variable(double shape, CounterRng& rng) {
+  const double d = shape + 1.0 - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
+  while (true) {
+    const double x = rng.normal(), v = std::pow(1.0 + c * x, 3.0);
+    const double u = 1.0 - rng.uniform();  // in (0, 1]
+    if (v <= 0 || std::log(u) >= 0.5 * x * x + d - d * v + d * std::log(v)) continue;
+    return std::log(d * v) + std::log(1.0 - rng.uniform()) / shape;
+  }
+}
+
+}  // namespace
+
+double mixup_weight(double concentration, CounterRng& rng) {
+  const double a = log_gamma_variable(concentration, rng);
+  const double b = log_gamma_variable(concentration, rng);
+  return 1.0 / (1.0 + std::exp(-std::abs(a - b)));
+}
+
+void mix_with_next(at::Tensor& images, double weight) {
+  const int64_t batch = images.size(0);
+  if (batch == 0) return;
+  const int64_t numbers = images.numel() / batch;
+  auto* x = images.mutable_data_ptr<float>();
+  const auto own = static_cast<float>(weight), other = static_cast<float>(1.0 - weight);
+  const std::vector<float> first(x, x + numbers);
+  for (int64_t i = 0; i < batch; ++i) {
+    const float* next = i + 1 < batch ? x + (i + 1) * numbers : first.data();
+    float* row = x + i * numbers;
+    for (int64_t j = 0; j < numbers; ++j) row[j] = own * row[j] + other * next[j];
+  }
+}
+
+at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight) {
+  const int64_t batch = labels.size(0);
+  at::Tensor mixed = at::zeros({batch, classes}, at::kFloat);
+  auto* out = mixed.mutable_data_ptr<float>();
+  const auto* label = labels.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < batch; ++i) {
+    out[i * classes + label[i]] += static_cast<float>(weight);
+    out[i * classes + label[(i + 1) % batch]] += static_cast<float>(1.0 - weight);
+  }
+  return mixed;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "picture_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/formats/jpeg.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+constexpr uintmax_t kMostFileBytes = uintmax_t{1} << 28;
+
+std::string read_picture_file(const fs::path& path) {
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) fail("{}", error.message());
+  if (bytes > kMostFileBytes) fail("{} bytes are too many for a picture", bytes);
+  return read_text(path);
+}
+
+std::span<const uint8_t> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+/// The greatest reduction that leaves `part` with `least` pixels each way.
+int64_t denominator_for(const Rectangle& part, int64_t least) {
+  for (const int64_t denominator : {8, 4, 2}) {
+    if (std::min(part.height, part.width) >= least * denominator) return denominator;
+  }
+  return 1;
+}
+
+/// `part` in a picture that is smaller by `denominator`: every pixel that it touches.
+Rectangle reduced(const Rectangle& part, int64_t denominator, const Bitmap& bitmap) {
+  const auto end = [&](int64_t at, int64_t most) {
+    return std::min((at + denominator - 1) / denominator, most);
+  };
+  const int64_t top = part.top / denominator, left = part.left / denominator;
+  return {top, left, end(part.top + part.height, bitmap.height) - top,
+          end(part.left + part.width, bitmap.width) - left};
+}
+
+}  // namespace
+
+int32_t FileList::add_folder(const std::string& name) {
+  folders_.push_back(name);
+  return static_cast<int32_t>(folders_.size() - 1);
+}
+
+void FileList::add(int32_t folder, const std::string& name, int32_t label) {
+  entries_.push_back({names_.size(), folder, label});
+  names_ += name;
+  names_ += '\0';
+}
+
+fs::path FileList::path(int64_t index) const {
+  const Entry& entry = entries_[static_cast<size_t>(index)];
+  return root_ / folders_[static_cast<size_t>(entry.folder)] / (names_.c_str() + entry.name);
+}
+
+int64_t PictureFiles::label(int64_t index) const {
+  check_index(index);
+  return files_.label(index);
+}
+
+void PictureFiles::image(int64_t, uint8_t*) const {
+  fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info().name);
+}
+
+Rectangle PictureFiles::picture(int64_t index, const ChoosePart& choose, int64_t least,
+                                Bitmap& bitmap) const {
+  check_index(index);
+  try {
+    const std::string file = read_picture_file(path(index));
+    jpeg::Decoder decoder(bytes_of(file));
+    const Rectangle part = choose(decoder.height(), decoder.width());
+    const int64_t denominator = denominator_for(part, least);
+    decoder.decode(denominator, bitmap.pixels);
+    bitmap.channels = 3;
+    bitmap.height = (decoder.height() + denominator - 1) / denominator;
+    bitmap.width = (decoder.width() + denominator - 1) / denominator;
+    return reduced(part, denominator, bitmap);
+  } catch (const Error& error) {
+    throw PictureError(fmt::format("{}: {}", path(index).string(), error.what()));
+  }
+}
+
+std::string PictureFiles::problem(int64_t index) const {
+  try {
+    const std::string file = read_picture_file(path(index));
+    jpeg::Decoder decoder(bytes_of(file));
+    std::vector<uint8_t> pixels;
+    decoder.decode(8, pixels);  // all of the file is read, and little is computed
+    if (decoder.warning().empty()) return "";
+    return fmt::format("{}: can be used, but: {}", path(index).string(), decoder.warning());
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", path(index).string(), error.what());
+  }
+}
+
+std::vector<FileVerification> verify_pictures(const PictureFiles& pictures) {
+  std::map<int64_t, std::string> problems;
+  std::mutex mutex;
+  std::atomic<int64_t> next = 0;
+  Progress progress({.label = pictures.info().split, .total = pictures.size(), .unit = "pictures"});
+  const auto work = [&] {
+    for (int64_t i = next++; i < pictures.size(); i = next++) {
+      std::string problem = pictures.problem(i);
+      const std::lock_guard lock(mutex);
+      if (!problem.empty()) problems[i] = std::move(problem);
+      progress.advance(1);
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back(work);
+  }
+  threads.clear();  // waits for them
+  progress.finish();
+  std::vector<FileVerification> results;
+  for (const auto& [index, problem] : problems) {
+    const fs::path path = pictures.path(index);
+    results.push_back({path.filename().string(), path, problem});
+  }
+  const auto sound = pictures.size() - static_cast<int64_t>(problems.size());
+  results.push_back(
+      {fmt::format("{}: {} of {}", pictures.info().split, sound, pictures.size()), {}, ""});
+  return results;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+
+/// The names of many files, some tens of bytes each: all that is held of ImageNet.
+class FileList {
+ public:
+  explicit FileList(std::filesystem::path root) : root_(std::move(root)) {}
+
+  /// Returns the number by which add() knows the folder.
+  int32_t add_folder(const std::string& name);
+  void add(int32_t folder, const std::string& name, int32_t label);
+
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+  std::filesystem::path path(int64_t index) const;
+  int64_t label(int64_t index) const { return entries_[static_cast<size_t>(index)].label; }
+
+ private:
+  struct Entry {
+    uint64_t name;
+    int32_t folder, label;
+  };
+  std::filesystem::path root_;
+  std::vector<std::string> folders_;
+  std::string names_;  ///< one behind the other, each ended by 0
+  std::vector<Entry> entries_;
+};
+
+/// JPEG files of any size, read when they are asked for.
+class PictureFiles final : public Dataset {
+ public:
+  PictureFiles(DatasetInfo info, FileList files)
+      : Dataset(std::move(info)), files_(std::move(files)) {}
+
+  int64_t size() const override { return files_.size(); }
+  int64_t label(int64_t index) const override;
+  void image(int64_t index, uint8_t* out) const override;
+  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
+                    Bitmap& bitmap) const override;
+  /// Decodes the picture: what is wrong with it, or "".
+  std::string problem(int64_t index) const;
+  std::filesystem::path path(int64_t index) const { return files_.path(index); }
+
+ private:
+  FileList files_;
+};
+
+/// The part of `folder` that spec.splits names; `info` has all but classes and sizes.
+std::shared_ptr<const PictureFiles> open_image_folder(DatasetInfo info, const DatasetSpec& spec,
+                                                      const std::filesystem::path& folder);
+std::shared_ptr<const PictureFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
+                                                const std::filesystem::path& folder);
+
+/// Decodes every picture on all processors: those that are not sound, in order, and then a line on
+/// all others.
+std::vector<FileVerification> verify_pictures(const PictureFiles& pictures);
+
+}  // namespace moesaic

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/preprocess.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+class PreprocessedDataset final : public Dataset {
+ public:
+  PreprocessedDataset(std::shared_ptr<const Dataset> base, const PreprocessConfig& config)
+      : Dataset(preprocessed_info(base->info(), config)),
+        base_(std::move(base)),
+        central_crop_(config.central_crop),
+        resize_{
+            config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
+            config.antialias} {
+    const DatasetInfo& before = base_->info();
+    unchanged_ = before.height == info().height && before.width == info().width &&
+                 (central_crop_ == 0.0 || (central_crop_ == 1.0 && before.height == before.width));
+  }
+
+  int64_t size() const override { return base_->size(); }
+  int64_t label(int64_t index) const override { return base_->label(index); }
+
+  void image(int64_t index, uint8_t* out) const override {
+    if (unchanged_) return base_->image(index, out);
+    part(
+        index, [this](int64_t h, int64_t w) { return central_part(h, w, central_crop_); }, out);
+  }
+
+  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
+                    Bitmap& bitmap) const override {
+    return base_->picture(index, choose, least, bitmap);
+  }
+
+  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
+    Bitmap bitmap;
+    const Rectangle chosen =
+        base_->picture(index, choose, std::max(info().height, info().width), bitmap);
+    resize(bitmap, chosen, resize_, info().height, info().width, out);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> base_;
+  double central_crop_;
+  ResizeOptions resize_;
+  bool unchanged_;
+};
+
+}  // namespace
+
+DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
+  if (config.size > 0) info.height = info.width = config.size;
+  if (info.height < 1 || info.width < 1) {
+    fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info.name);
+  }
+  const auto channels = static_cast<size_t>(info.channels);
+  if (config.values == "symmetric") {
+    info.mean.assign(channels, 0.5);
+    info.std.assign(channels, 0.5);
+  } else if (config.values == "unit") {
+    info.mean.assign(channels, 0.0);
+    info.std.assign(channels, 1.0);
+  }
+  return info;
+}
+
+std::string config_problem(const PreprocessConfig& config) {
+  return config.central_crop > 0 && config.size == 0 ? "central_crop needs size" : "";
+}
+
+Rectangle central_part(int64_t height, int64_t width, double central_crop) {
+  if (central_crop == 0.0) return {0, 0, height, width};
+  const double shorter = static_cast<double>(std::min(height, width));
+  const int64_t side = std::max<int64_t>(1, std::llround(shorter * central_crop));
+  return {(height - side) / 2, (width - side) / 2, side, side};
+}
+
+std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
+                                            const PreprocessConfig& config) {
+  if (config.size == 0 && config.values == "standardized" && base->info().height > 0) return base;
+  return std::make_shared<PreprocessedDataset>(std::move(base), config);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/rand_augment.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numbers>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace moesaic {
+namespace {
+
+constexpr uint8_t kNothing = 128;  // what a moved picture uncovers
+constexpr double kFullMagnitude = 10.0;
+
+/// TensorFlow's cast of floats to bytes, for values within [0, 256).
+uint8_t cut(float value) {
+  return static_cast<uint8_t>(value);
+}
+
+template <class F>
+void map_bytes(const Planes& p, F&& f) {
+  for (int64_t i = 0; i < p.channels * p.plane(); ++i) p.pixels[i] = f(p.pixels[i]);
+}
+
+/// between(0) is `from`, between(1) is `to`; outside of [0, 1] it goes beyond them.
+uint8_t blend(uint8_t from, uint8_t to, float factor) {
+  const auto a = static_cast<float>(from), b = static_cast<float>(to);
+  return cut(std::clamp(a + factor * (b - a), 0.0f, 255.0f));
+}
+
+uint8_t grey_at(const Planes& p, int64_t i) {
+  if (p.channels != 3) return p.pixels[i];
+  const auto unit = [&](int64_t c) {
+    return static_cast<float>(p.pixels[c * p.plane() + i]) / 255.0f;
+  };
+  return cut((0.2989f * unit(0) + 0.5870f * unit(1) + 0.1140f * unit(2)) * 255.5f);
+}
+
+void color(const Planes& p, float factor) {
+  for (int64_t i = 0; i < p.plane(); ++i) {
+    const uint8_t grey = grey_at(p, i);
+    for (int64_t c = 0; c < p.channels; ++c) {
+      uint8_t& byte = p.pixels[c * p.plane() + i];
+      byte = blend(grey, byte, factor);
+    }
+  }
+}
+
+void contrast(const Planes& p, float factor) {
+  const uint8_t grey = cut(std::min(255.0f, static_cast<float>(p.plane()) / 256.0f));
+  map_bytes(p, [&](uint8_t byte) { return blend(grey, byte, factor); });
+}
+
+void brightness(const Planes& p, float factor) {
+  map_bytes(p, [&](uint8_t byte) { return blend(0, byte, factor); });
+}
+
+void sharpness(const Planes& p, float factor) {
+  const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane());
+  for (int64_t c = 0; c < p.channels; ++c) {
+    const uint8_t* in = before.data() + c * p.plane();
+    uint8_t* out = p.pixels + c * p.plane();
+    for (int64_t y = 1; y + 1 < p.height; ++y) {
+      for (int64_t x = 1; x + 1 < p.width; ++x) {
+        const int64_t at = y * p.width + x;
+        int sum = 4 * in[at];  // the middle counts five times
+        for (const int64_t row : {at - p.width, at, at + p.width}) {
+          sum += in[row - 1] + in[row] + in[row + 1];
+        }
+        out[at] = blend(static_cast<uint8_t>(sum / 13), in[at], factor);
+      }
+    }
+  }
+}
+
+void posterize(const Planes& p, int64_t bits) {
+  const auto shift = static_cast<int>(std::clamp<int64_t>(8 - bits, 0, 7));
+  map_bytes(p, [&](uint8_t byte) { return static_cast<uint8_t>(byte >> shift << shift); });
+}
+
+void solarize(const Planes& p, int64_t threshold) {
+  map_bytes(
+      p, [&](uint8_t byte) { return byte < threshold ? byte : static_cast<uint8_t>(255 - byte); });
+}
+
+void solarize_add(const Planes& p, int64_t addition) {
+  map_bytes(p, [&](uint8_t byte) {
+    return byte < 128 ? static_cast<uint8_t>(std::min<int64_t>(255, byte + addition)) : byte;
+  });
+}
+
+void invert(const Planes& p) {
+  map_bytes(p, [](uint8_t byte) { return static_cast<uint8_t>(255 - byte); });
+}
+
+void auto_contrast(const Planes& p) {
+  for (int64_t c = 0; c < p.channels; ++c) {
+    uint8_t* plane = p.pixels + c * p.plane();
+    const auto [least, most] = std::minmax_element(plane, plane + p.plane());
+    if (*most <= *least) continue;
+    const float scale = 255.0f / static_cast<float>(*most - *least);
+    const float offset = -static_cast<float>(*least) * scale;
+    std::transform(plane, plane + p.plane(), plane, [&](uint8_t byte) {
+      return cut(std::clamp(static_cast<float>(byte) * scale + offset, 0.0f, 255.0f));
+    });
+  }
+}
+
+void equalize(const Planes& p) {
+  for (int64_t c = 0; c < p.channels; ++c) {
+    uint8_t* plane = p.pixels + c * p.plane();
+    std::array<int64_t, 256> count{};
+    for (int64_t i = 0; i < p.plane(); ++i) ++count[plane[i]];
+    const auto last = std::find_if(count.rbegin(), count.rend(), [](int64_t n) { return n > 0; });
+    const int64_t step = (p.plane() - *last) / 255;
+    if (step == 0) continue;
+    std::array<uint8_t, 256> becomes{};
+    int64_t below = 0;
+    for (size_t value = 1; value < 256; ++value) {
+      below += count[value - 1];
+      becomes[value] = static_cast<uint8_t>(std::min<int64_t>(255, (below + step / 2) / step));
+    }
+    std::transform(plane, plane + p.plane(), plane, [&](uint8_t byte) { return becomes[byte]; });
+  }
+}
+
+/// Where the output's pixel x, y comes from: a x + b y + c, d x + e y + f.
+struct Affine {
+  float a = 1, b = 0, c = 0, d = 0, e = 1, f = 0;
+};
+
+void move_pixels(const Planes& p, const Affine& from) {
+  const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane());
+  for (int64_t y = 0; y < p.height; ++y) {
+    for (int64_t x = 0; x < p.width; ++x) {
+      const auto fx = static_cast<float>(x), fy = static_cast<float>(y);
+      const auto in_x = static_cast<int64_t>(std::round(from.a * fx + from.b * fy + from.c));
+      const auto in_y = static_cast<int64_t>(std::round(from.d * fx + from.e * fy + from.f));
+      const bool inside = in_x >= 0 && in_x < p.width && in_y >= 0 && in_y < p.height;
+      for (int64_t c = 0; c < p.channels; ++c) {
+        p.pixels[c * p.plane() + y * p.width + x] =
+            inside ? before[static_cast<size_t>(c * p.plane() + in_y * p.width + in_x)] : kNothing;
+      }
+    }
+  }
+}
+
+void rotate(const Planes& p, double degrees) {
+  const double angle = degrees * std::numbers::pi / 180.0;
+  const double cosine = std::cos(angle), sine = std::sin(angle);
+  const auto w = static_cast<double>(p.width - 1), h = static_cast<double>(p.height - 1);
+  const auto f = [](double value) { return static_cast<float>(value); };
+  move_pixels(p, {f(cosine), f(-sine), f((w - (cosine * w - sine * h)) / 2), f(sine), f(cosine),
+                  f((h - (sine * w + cosine * h)) / 2)});
+}
+
+void cutout(const Planes& p, int64_t half, int64_t row, int64_t column) {
+  const int64_t top = std::max<int64_t>(0, row - half), left = std::max<int64_t>(0, column - half);
+  const int64_t bottom = std::min(p.height, row + half), right = std::min(p.width, column + half);
+  for (int64_t c = 0; c < p.channels; ++c) {
+    for (int64_t y = top; y < bottom; ++y) {
+      uint8_t* line = p.pixels + c * p.plane() + y * p.width;
+      std::fill(line + left, line + std::max(left, right), kNothing);
+    }
+  }
+}
+
+struct Change {
+  std::string_view name;
+  std::function<void(const Planes&, double share, CounterRng&)> apply;  // share: of full magnitude
+};
+
+double signed_by(CounterRng& rng, double value) {
+  return rng.below(2) == 1 ? -value : value;
+}
+
+Change enhancing(std::string_view name, void (*change)(const Planes&, float)) {
+  return {name, [change](const Planes& p, double share, CounterRng&) {
+            change(p, static_cast<float>(share * 1.8 + 0.1));
+          }};
+}
+
+Change counting(std::string_view name, void (*change)(const Planes&, int64_t), double most) {
+  return {name, [change, most](const Planes& p, double share, CounterRng&) {
+            change(p, static_cast<int64_t>(share * most));
+          }};
+}
+
+Change moving(std::string_view name, float Affine::*entry, double most) {
+  return {name, [entry, most](const Planes& p, double share, CounterRng& rng) {
+            Affine from;
+            from.*entry = static_cast<float>(signed_by(rng, share * most));
+            move_pixels(p, from);
+          }};
+}
+
+Change fixed(std::string_view name, void (*change)(const Planes&)) {
+  return {name, [change](const Planes& p, double, CounterRng&) { change(p); }};
+}
+
+const std::vector<Change>& changes() {
+  static const std::vector<Change> all = {
+      fixed("auto_contrast", auto_contrast),
+      fixed("equalize", equalize),
+      fixed("invert", invert),
+      {"rotate", [](const Planes& p, double share,
+                    CounterRng& rng) { rotate(p, signed_by(rng, share * 30.0)); }},
+      counting("posterize", posterize, 4),
+      counting("solarize", solarize, 256),
+      enhancing("color", color),
+      enhancing("contrast", contrast),
+      enhancing("brightness", brightness),
+      enhancing("sharpness", sharpness),
+      moving("shear_x", &Affine::b, 0.3),
+      moving("shear_y", &Affine::d, 0.3),
+      moving("translate_x", &Affine::c, 100),
+      moving("translate_y", &Affine::f, 100),
+      {"cutout",
+       [](const Planes& p, double share, CounterRng& rng) {
+         const auto row = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.height)));
+         const auto column = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.width)));
+         cutout(p, static_cast<int64_t>(share * 40), row, column);
+       }},
+      counting("solarize_add", solarize_add, 110),
+  };
+  return all;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& rand_augment_changes() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> list;
+    for (const Change& change : changes()) list.push_back(change.name);
+    return list;
+  }();
+  return names;
+}
+
+void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
+                         const Planes& picture) {
+  for (const Change& change : changes()) {
+    if (change.name == name) return change.apply(picture, magnitude / kFullMagnitude, rng);
+  }
+  const auto& names = rand_augment_changes();
+  fail_usage("rand_augment has no change '{}'; {}", name,
+             did_you_mean(name, std::vector<std::string>(names.begin(), names.end())));
+}
+
+void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& picture) {
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const Change& change = changes()[rng.below(changes().size())];
+    change.apply(picture, config.magnitude / kFullMagnitude, rng);
+  }
+}
+
+}  // namespace moesaic

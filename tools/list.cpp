@@ -13,6 +13,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/models/preset.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/report/experiment.h"
@@ -38,10 +39,21 @@ Names recipe_paths() {
   return paths;
 }
 
+/// Families, and networks of theirs by name.
+Names models() {
+  Names names = model_names();
+  const Names presets = preset_names();
+  names.insert(names.end(), presets.begin(), presets.end());
+  return names;
+}
+
 const std::map<std::string, std::function<Names()>>& kinds() {
   static const std::map<std::string, std::function<Names()>> list = {
-      {"models", model_names},       {"datasets", dataset_names}, {"experiments", experiment_names},
-      {"criteria", criterion_names}, {"recipes", recipe_paths},
+      {"models", models},
+      {"datasets", dataset_names},
+      {"experiments", experiment_names},
+      {"criteria", criterion_names},
+      {"recipes", recipe_paths},
   };
   return list;
 }

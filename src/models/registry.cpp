@@ -8,6 +8,7 @@
 #include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/models/meta_device.h"
+#include "moesaic/models/preset.h"
 #include "moesaic/models/vmoe.h"
 
 namespace moesaic {
@@ -19,10 +20,14 @@ struct Family {
   std::function<std::string()> help;
 };
 
+VMoEConfig vmoe_config(const Value& config) {
+  return parse<VMoEConfig>(with_preset(config), "model");
+}
+
 Family vmoe_family() {
-  return {[](const Value& config) { return parameter_count(parse<VMoEConfig>(config, "model")); },
+  return {[](const Value& config) { return parameter_count(vmoe_config(config)); },
           [](const Value& config, uint64_t seed) {
-            return std::make_shared<VMoE>(parse<VMoEConfig>(config, "model"), seed);
+            return std::make_shared<VMoE>(vmoe_config(config), seed);
           },
           [] { return help_text<VMoEConfig>(); }};
 }
@@ -41,11 +46,12 @@ const Family& family(const std::string& name, const std::string& where) {
   return found->second;
 }
 
-const Family& family_of(const Value& config) {
-  config.members("model");
+const Family& family_of(const Value& given) {
+  given.members("model");
+  const Value config = with_preset(given);
   const Value* name = config.find("name");
   if (name == nullptr) {
-    fail_usage("{}: missing key 'name' in model; {}", config.where(),
+    fail_usage("{}: missing key 'name' in model; {}", given.where(),
                did_you_mean("", model_names()));
   }
   return family(name->as_string("model.name"), name->where());

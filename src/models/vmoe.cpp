@@ -10,6 +10,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/layer_norm.h"
 #include "moesaic/nn/linear.h"
+#include "moesaic/nn/recompute.h"
 
 namespace moesaic {
 namespace {
@@ -177,7 +178,8 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
     if (divides) x_BTd = x_BTd.repeat_interleave(members(), 0);
-    auto result = encoder->forward(x_BTd, random);
+    auto result = recomputes() ? nn::forward_recomputed(encoder, x_BTd, random)
+                               : encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
     out.routings.push_back(record_of(static_cast<int64_t>(block), *result.moe, *encoder->moe));

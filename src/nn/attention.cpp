@@ -43,8 +43,7 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
   } else {
     mixed_BHQc = at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);
   }
-  const at::Tensor mixed_BQHc = mixed_BHQc.transpose(1, 2);
-  return out->forward(mixed_BQHc.reshape({mixed_BQHc.size(0), mixed_BQHc.size(1), -1}));
+  return out->forward(mixed_BHQc.transpose(1, 2).flatten(2));
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {

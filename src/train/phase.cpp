@@ -76,6 +76,7 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
                  plan.config.frozen),
       loader_(std::move(data), loader_options(plan, seed, loader_threads)) {
   loader_.seek(state.epoch, state.batch);
+  model_->set_recompute(plan.recompute);
   model_->train();
 }
 

@@ -328,8 +328,13 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   if (phase.on_entry.new_head) rehearsal.reset_head(classes);
   const Model& model = rehearsal.model();
   check_losses(config, phase, model);
-  PhasePlan plan{
-      phase, config.precision, classes, data->size(), 0, 0, trained_numbers(model, phase)};
+  PhasePlan plan;
+  plan.config = phase;
+  plan.precision = config.precision;
+  plan.recompute = config.recompute;
+  plan.classes = classes;
+  plan.images = data->size();
+  plan.trained = trained_numbers(model, phase);
   plan.batches_per_epoch = std::max<int64_t>(1, data->size() / phase.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.batches_per_epoch;
   check_schedule(phase, plan.steps);
@@ -387,7 +392,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
                          const std::vector<PhasePlan>& phases) {
   std::string text =
       fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
-                  config.model.at("name").as_string(), model.parameter_count());
+                  model.config().at("name").get<std::string>(), model.parameter_count());
   text += fmt::format("FLOPs/image   {:.4g}\n\n", model.flops_per_image());
   text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
                       "images", "classes", "batch", "steps", "trained", "on entry");

@@ -38,6 +38,8 @@ struct Variant {
   double capacity_factor = 0.0;
   int64_t group_size = 0, selected = 2, multiple_of = 4;
   std::vector<int64_t> kept = {};
+  bool qk_norm = false, bfloat16 = false;
+  int64_t representation = 0;
 };
 
 void PrintTo(const Variant& variant, std::ostream* out) {
@@ -47,6 +49,9 @@ void PrintTo(const Variant& variant, std::ostream* out) {
 std::shared_ptr<VMoE> build(const Variant& variant) {
   VMoEConfig config = small_vmoe_config();
   config.classifier = variant.classifier;
+  config.representation_size = variant.representation;
+  config.encoder.attention_qk_norm = variant.qk_norm;
+  config.encoder.moe.router.dispatcher.bfloat16 = variant.bfloat16;
   config.encoder.moe.group_size = variant.group_size;
   config.encoder.moe.router.gate = variant.gate;
   config.encoder.moe.router.num_selected_experts = variant.selected;
@@ -88,9 +93,12 @@ INSTANTIATE_TEST_SUITE_P(
     Variants, TorchScript,
     ::testing::Values(
         Variant{"dense"}, Variant{.name = "selected", .gate = "softmax_selected"},
-        Variant{.name = "gap", .classifier = "gap"}, Variant{.name = "top1", .selected = 1},
-        Variant{.name = "top6", .selected = 6}, Variant{.name = "pruned", .kept = {0, 3, 4}},
-        Variant{.name = "one_left", .kept = {5}},
+        Variant{.name = "gap", .classifier = "gap"},
+        Variant{.name = "first_patch", .classifier = "0", .representation = 9},
+        Variant{.name = "map", .classifier = "map"},
+        Variant{.name = "map_qk_norm", .classifier = "map", .qk_norm = true},
+        Variant{.name = "top1", .selected = 1}, Variant{.name = "top6", .selected = 6},
+        Variant{.name = "pruned", .kept = {0, 3, 4}}, Variant{.name = "one_left", .kept = {5}},
         Variant{.name = "pruned_selected", .gate = "softmax_selected", .kept = {1, 2}},
         Variant{.name = "capacity", .capacity_factor = 0.6},
         Variant{.name = "roomy", .capacity_factor = 3.0},
@@ -102,6 +110,19 @@ INSTANTIATE_TEST_SUITE_P(
                 .group_size = 11,
                 .kept = {0, 2, 3, 5}}),
     [](const auto& info) { return info.param.name; });
+
+// A number at the edge between two of bfloat16 may fall to the other side here.
+TEST(TorchScriptBFloat16, RoundsWhatEntersAndLeavesTheExperts) {
+  const auto model = build({.name = "", .bfloat16 = true});
+  const auto exact = build({.name = ""});
+  torch::jit::Module script = to_torchscript(*model);
+  const at::Tensor images = small_images(32);
+  const at::Tensor found = forward(script, images), wanted = run(*model, images).logits;
+  const auto distance = [&](const at::Tensor& to) {
+    return (found - to).abs().mean().item<double>();
+  };
+  EXPECT_LT(distance(wanted), 0.1 * distance(run(*exact, images).logits));
+}
 
 TEST(TorchScriptCapacity, IsTightEnoughToDropInTheseTests) {
   const auto tight = build({.name = "", .capacity_factor = 0.5, .group_size = 20});
@@ -213,11 +234,20 @@ TEST(ExportTorchScript, AFailureLeavesNothing) {
   EXPECT_TRUE(folder.names().empty());
 }
 
+TEST(ExportTorchScript, RefusesEnsemblesAndNamesTheOtherFormat) {
+  VMoEConfig config = small_vmoe_config();
+  config.name = kE3;
+  config.encoder.moe.ensemble_size = 2;
+  EXPECT_THAT(test::failure_of([&] { to_torchscript(VMoE(config, 1)); }),
+              HasSubstr("--format safetensors holds every network"));
+}
+
 TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {
   const test::TempDir folder;
   for (const auto& [change, said] :
-       {std::pair{R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher": {"capacity_factor": 1}})",
-                  "expert choice"},
+       {std::pair{
+            R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher": {"capacity_factor": 1}})",
+            "expert choice"},
         std::pair{R"({"gate": "logit"})", "gates 'logit'"},
         std::pair{R"({"dispatcher": {"capacity_factor": 1, "capacity_ceil_or_round": "round"}})",
                   "rounded to the nearest"},

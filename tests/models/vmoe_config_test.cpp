@@ -23,10 +23,16 @@ Value config_with(const std::string& change) {
 }
 
 TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
-  std::vector<VMoEConfig> configs(4, testing::small_vmoe_config());
+  std::vector<VMoEConfig> configs(7, testing::small_vmoe_config());
   configs[1].classifier = "gap";
   configs[2].encoder.moe.kept_experts["3"] = {0, 4};
   configs[3].encoder.moe.layers = {};
+  configs[4].classifier = "map";
+  configs[4].encoder.attention_qk_norm = true;
+  configs[5].representation_size = 7;
+  configs[5].classifier = "0";
+  configs[6].name = kE3;
+  configs[6].encoder.moe.ensemble_size = 3;
   for (const VMoEConfig& config : configs) {
     EXPECT_EQ(parameter_count(config), static_cast<double>(VMoE(config, 1).parameter_count()));
   }

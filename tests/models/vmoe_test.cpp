@@ -130,6 +130,51 @@ TEST(VMoE, MeansOfTokensCanTakeTheClassTokensPlace) {
   EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).routings[0].logits_TE.size(0), 8);
 }
 
+TEST(VMoE, AFreshHeadHasItsBias) {
+  VMoEConfig config = small_config();
+  config.head_bias_init = -2.5;
+  config.representation_size = 7;
+  VMoE model(config, 1);
+  EXPECT_TRUE(torch::equal(model.head->bias, torch::full({3}, -2.5)));
+  model.reset_head(4);
+  EXPECT_TRUE(torch::equal(model.head->bias, torch::full({4}, -2.5)));
+  EXPECT_EQ(model.head->weight.sizes(), (std::vector<int64_t>{4, 7}));
+  EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).logits.sizes(), (std::vector<int64_t>{2, 4}));
+}
+
+TEST(VMoE, DropsInTrainingOnlyAndFromItsGeneratorAlone) {
+  for (const char* rate : {"encoder", "attention", "moe"}) {
+    VMoEConfig config = small_config();
+    if (rate == std::string("encoder")) config.encoder.dropout_rate = 0.3;
+    if (rate == std::string("attention")) config.encoder.attention_dropout_rate = 0.3;
+    if (rate == std::string("moe")) config.encoder.moe.dropout_rate = 0.3;
+    VMoE model(config, 1);
+    const at::Tensor images = randn({4, 1, 8, 8}, 2, torch::kFloat);
+    const at::Tensor plain = model.forward(images).pre_logits;
+    const at::Tensor dropped = model.forward(images, nn::make_generator(3)).pre_logits;
+    EXPECT_FALSE(torch::allclose(dropped, plain)) << rate;
+    EXPECT_TRUE(torch::equal(model.forward(images, nn::make_generator(3)).pre_logits, dropped));
+    model.eval();
+    EXPECT_TRUE(torch::equal(model.forward(images, nn::make_generator(3)).pre_logits, plain));
+  }
+}
+
+// The reference hands the encoder's rate on to the experts, unless they have their own.
+TEST(VMoE, ExpertsDropAtTheEncodersRateUnlessTheyHaveTheirOwn) {
+  VMoEConfig config = small_config();
+  config.encoder.dropout_rate = 0.25;
+  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->options().dropout, 0.25);
+  config.encoder.moe.dropout_rate = 0.0;
+  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->options().dropout, 0.0);
+}
+
+TEST(VMoE, TellsTheLossesThatItsConfigurationWeighs) {
+  VMoEConfig config = small_config();
+  EXPECT_TRUE(VMoE(config, 1).aux_losses().empty());
+  config.encoder.moe.router.load_loss_weight = 0.25;
+  EXPECT_EQ(VMoE(config, 1).aux_losses(), (std::map<std::string, double>{{"load", 0.25}}));
+}
+
 TEST(VMoE, RefusesImagesOfAnotherShape) {
   VMoE model(small_config(), 1);
   EXPECT_THROW(model.forward(torch::zeros({2, 1, 8, 9})), Error);

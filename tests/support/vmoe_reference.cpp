@@ -90,7 +90,7 @@ Json native_config(const Json& case_config) {
   model["classes"] = model["num_classes"];
   model.erase("num_classes");
   if (model["representation_size"].is_null()) model["representation_size"] = 0;
-  Json& moe = model["encoder"]["moe"];  // after what moves it
+  Json& moe = model["encoder"]["moe"];
   moe.erase("split_rngs");
   moe["router"]["dispatcher"].erase("name");
   return model;

@@ -105,6 +105,20 @@ TEST(Phase, ScalesClipsAndFreezes) {
   EXPECT_GT((head * 3).abs().max().item<double>(), 0.05);
 }
 
+TEST(Phase, RecomputingChangesNoBit) {
+  for (const char* precision : {"precision=float32", "precision=bfloat16"}) {
+    Started plain({precision}), again({precision, "recompute=true"});
+    EXPECT_TRUE(again.model->recomputes());
+    for (int step = 0; step < 4; ++step) {
+      EXPECT_EQ(plain.phase->step().metrics, again.phase->step().metrics) << precision;
+    }
+    const TensorMap state = plain.phase->optimizer().state();
+    for (const auto& [name, slot] : again.phase->optimizer().state()) {
+      EXPECT_TRUE(torch::equal(slot, state.at(name))) << precision << " " << name;
+    }
+  }
+}
+
 std::vector<double> losses_in(const std::string& precision) {
   Started started({"precision=" + precision, "phases.0.steps=60", "phases.0.augment={}",
                    "phases.0.aux_losses={}", "phases.0.batch_size=18"});

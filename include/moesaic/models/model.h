@@ -77,6 +77,14 @@ class Model : public torch::nn::Module {
   virtual double flops_per_image(const RowsPerToken& rows_per_token = {}) const = 0;
 
   int64_t parameter_count() const;
+
+  /// Whether training keeps of each block its input alone, and computes the block again in
+  /// backward: less memory for about a third more time; not a bit of any result changes.
+  void set_recompute(bool on) { recompute_ = on; }
+  bool recomputes() const { return recompute_; }
+
+ private:
+  bool recompute_ = false;
 };
 
 }  // namespace moesaic

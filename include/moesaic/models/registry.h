@@ -13,7 +13,8 @@ namespace moesaic {
 /// Names that a model configuration may have under "name".
 std::vector<std::string> model_names();
 
-/// Builds the network that a configuration describes, with initial values from `seed`. Throws Error
+/// Builds the network that a configuration describes, over a preset or in full, with initial values
+/// from `seed`. Throws Error
 /// (usage) with the place of a wrong key, type or value, and the nearest valid name; and for a
 /// network that this machine could not hold, before anything of it is made.
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed);

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/recompute.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+namespace moesaic::nn {
+namespace {
+
+using torch::autograd::variable_list;
+using Output = EncoderBlockImpl::Output;
+
+/// Autocast as it was when this was made, without its cache of cast weights: those cast in a pass
+/// that wants no gradients would serve one that does.
+class AutocastState {
+ public:
+  explicit AutocastState(c10::DeviceType device)
+      : device_(device),
+        on_(at::autocast::is_autocast_enabled(device)),
+        cache_(at::autocast::is_autocast_cache_enabled()),
+        type_(at::autocast::get_autocast_dtype(device)) {}
+
+  void restore() const {
+    at::autocast::set_autocast_enabled(device_, on_);
+    at::autocast::set_autocast_dtype(device_, type_);
+    at::autocast::set_autocast_cache_enabled(cache_);
+  }
+  void restore_without_cache() const {
+    restore();
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+
+ private:
+  c10::DeviceType device_;
+  bool on_, cache_;
+  at::ScalarType type_;
+};
+
+/// What a pass through a block needs besides its input.
+struct Pass {
+  std::shared_ptr<EncoderBlockImpl> block;
+  at::Generator random;  ///< as it was before the pass; undefined: nothing is drawn
+  AutocastState autocast;
+
+  Output run(const at::Tensor& x_BTd, at::Generator generator) const {
+    const AutocastState outside(x_BTd.device().type());
+    autocast.restore_without_cache();
+    Output out = block->forward(x_BTd, generator);
+    outside.restore();
+    return out;
+  }
+};
+
+/// The differentiable parts of an output, and back.
+variable_list parts_of(const Output& out) {
+  if (!out.moe) return {out.x_BTd};
+  variable_list parts = {out.x_BTd, out.moe->routing.gate, out.moe->logits_TE};
+  const bool noisy = !out.moe->noisy_logits_TE.is_same(out.moe->logits_TE);
+  if (noisy) parts.push_back(out.moe->noisy_logits_TE);
+  return parts;
+}
+Output with_parts(Output out, const variable_list& parts) {
+  out.x_BTd = parts[0];
+  if (!out.moe) return out;
+  out.moe->routing.gate = parts[1];
+  out.moe->logits_TE = parts[2];
+  out.moe->noisy_logits_TE = parts.back();
+  return out;
+}
+
+class RecomputeBackward : public torch::autograd::Node {
+ public:
+  RecomputeBackward(Pass pass, const at::Tensor& x_BTd)
+      : pass_(std::move(pass)), wants_(x_BTd.requires_grad()), x_BTd_(x_BTd, /*is_output=*/false) {
+    variable_list inputs = pass_.block->parameters();
+    inputs.insert(inputs.begin(), x_BTd);
+    set_next_edges(torch::autograd::collect_next_edges(inputs));
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor x_BTd = x_BTd_.unpack().detach().requires_grad_(wants_);
+    variable_list inputs = pass_.block->parameters();
+    inputs.insert(inputs.begin(), x_BTd);
+    const at::Generator random = pass_.random.defined() ? pass_.random.clone() : at::Generator();
+    return gradients(parts_of(pass_.run(x_BTd, random)), grads, inputs);
+  }
+
+  void release_variables() override { x_BTd_.reset_data(); }
+
+ private:
+  /// Undefined where an input wants none.
+  static variable_list gradients(const variable_list& parts, const variable_list& grads,
+                                 const variable_list& inputs) {
+    variable_list roots, arriving, wanted;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!grads[i].defined() || !parts[i].requires_grad()) continue;
+      roots.push_back(parts[i]);
+      arriving.push_back(grads[i]);
+    }
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad()) wanted.push_back(input);
+    }
+    const variable_list found = torch::autograd::grad(roots, wanted, arriving, std::nullopt,
+                                                      /*create_graph=*/false,
+                                                      /*allow_unused=*/true);
+    variable_list all;
+    auto next = found.begin();
+    for (const at::Tensor& input : inputs) {
+      all.push_back(input.requires_grad() ? *next++ : at::Tensor());
+    }
+    return all;
+  }
+
+  Pass pass_;
+  bool wants_;
+  torch::autograd::SavedVariable x_BTd_;
+};
+
+bool wants_gradient(const at::Tensor& x, const variable_list& parameters) {
+  if (!at::GradMode::is_enabled()) return false;
+  if (x.requires_grad()) return true;
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+}
+
+}  // namespace
+
+Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
+                          const at::Generator& random) {
+  const variable_list parameters = block->parameters();
+  if (!wants_gradient(x_BTd, parameters)) return block->forward(x_BTd, random);
+  const Pass pass{block, random.defined() ? random.clone() : at::Generator(),
+                  AutocastState(x_BTd.device().type())};
+  const std::shared_ptr<torch::autograd::Node> node(new RecomputeBackward(pass, x_BTd),
+                                                    torch::autograd::deleteNode);
+  Output out;
+  {
+    const torch::NoGradGuard no_grad;
+    out = pass.run(x_BTd, random);
+  }
+  variable_list parts;
+  for (const at::Tensor& part : parts_of(out)) {
+    parts.push_back(part.variable_data());  // no view of what was computed without gradients
+    torch::autograd::set_history(parts.back(), node);
+  }
+  return with_parts(std::move(out), parts);
+}
+
+}  // namespace moesaic::nn

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/dropout.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/nn/experts.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/ops/route.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::expect_close;
+using testing::randn;
+
+TEST(Dropout, DropsAShareAndScalesTheRest) {
+  const at::Tensor x = torch::ones({100, 1000});
+  const at::Tensor y = nn::dropout(x, 0.25, nn::make_generator(1));
+  const at::Tensor kept = y != 0;
+  EXPECT_NEAR(kept.to(torch::kDouble).mean().item<double>(), 0.75, 0.01);
+  EXPECT_TRUE(torch::equal(y, kept.to(torch::kFloat) / 0.75));
+}
+
+TEST(Dropout, DrawsFromItsGeneratorAloneOrNotAtAll) {
+  const at::Tensor x = torch::ones({100});
+  const at::Tensor y = nn::dropout(x, 0.5, nn::make_generator(1));
+  torch::manual_seed(5);
+  EXPECT_TRUE(torch::equal(nn::dropout(x, 0.5, nn::make_generator(1)), y));
+  EXPECT_FALSE(torch::equal(nn::dropout(x, 0.5, nn::make_generator(2)), y));
+  EXPECT_TRUE(nn::dropout(x, 0.5, {}).is_same(x));
+  EXPECT_TRUE(nn::dropout(x, 0.0, nn::make_generator(1)).is_same(x));
+}
+
+// At a rate that drops nothing in so few numbers, the experts that drop are those that do not.
+TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
+  for (const Activation activation : {Activation::gelu_tanh, Activation::relu, Activation::celu}) {
+    nn::ExpertsOptions options{
+        .experts = 3, .width = 4, .hidden = 6, .activation = activation, .dropout = 1e-9};
+    nn::Experts experts(options, nn::make_generator(1));
+    for (at::Tensor& parameter : experts->parameters()) {
+      torch::NoGradGuard no_grad;
+      parameter.copy_(randn(parameter.sizes().vec(), 7, torch::kFloat));
+    }
+    const Routing routing =
+        route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2, .capacity_factor = 0.5});
+    const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
+    expect_close(experts->forward(x, routing, nn::make_generator(4)), experts->forward(x, routing),
+                 1e-5);
+  }
+}
+
+TEST(Dropout, ExpertsDropInTrainingOnly) {
+  nn::Experts experts(nn::ExpertsOptions{.experts = 3, .width = 4, .hidden = 6, .dropout = 0.5},
+                      nn::make_generator(1));
+  const Routing routing = route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2});
+  const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
+  const at::Tensor plain = experts->forward(x, routing);
+  EXPECT_FALSE(torch::allclose(experts->forward(x, routing, nn::make_generator(4)), plain));
+  experts->eval();
+  EXPECT_TRUE(torch::equal(experts->forward(x, routing, nn::make_generator(4)), plain));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/meta_device.h"
 
+#include <ATen/ATen.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <vector>
 
 namespace moesaic {
 namespace {
@@ -21,6 +27,38 @@ void make_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     torch::jit::peek(*stack, i, arguments.size()) = c10::Device(c10::kMeta);
   }
   op.callBoxed(stack);
+}
+
+/// The shape of a convolution that is not transposed; LibTorch has one for other devices only.
+at::Tensor convolution_shape(const at::Tensor& input, const at::Tensor& weight,
+                             const std::optional<at::Tensor>&, at::IntArrayRef stride,
+                             at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                             at::IntArrayRef, int64_t) {
+  TORCH_CHECK(!transposed, "transposed convolutions have no shape function here");
+  std::vector<int64_t> shape = {input.size(0), weight.size(0)};
+  for (size_t i = 0; i < stride.size(); ++i) {
+    const auto axis = static_cast<int64_t>(i) + 2;
+    const int64_t reach = dilation[i] * (weight.size(axis) - 1) + 1;
+    shape.push_back((input.size(axis) + 2 * padding[i] - reach) / stride[i] + 1);
+  }
+  return at::empty(shape, input.options());
+}
+
+/// Of output, mean and reciprocal deviation.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_shape(const at::Tensor& input,
+                                                                at::IntArrayRef normalized,
+                                                                const std::optional<at::Tensor>&,
+                                                                const std::optional<at::Tensor>&,
+                                                                double) {
+  std::vector<int64_t> shape = input.sizes().vec();
+  std::fill(shape.end() - static_cast<int64_t>(normalized.size()), shape.end(), 1);
+  return {at::empty_like(input), at::empty(shape, input.options()),
+          at::empty(shape, input.options())};
+}
+
+TORCH_LIBRARY_IMPL(aten, Meta, m) {
+  m.impl("native_layer_norm", layer_norm_shape);
+  m.impl("convolution_overrideable", convolution_shape);
 }
 
 // The key exists for libraries that build modules without their memory; nothing else uses it here.

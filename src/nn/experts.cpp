@@ -83,7 +83,7 @@ void ExpertsImpl::keep(const std::vector<int64_t>& slots) {
   const at::Tensor index = torch::tensor(slots, torch::kLong).to(w1.device());
   for (at::Tensor* tensor : {&w1, &b1, &w2, &b2}) {
     tensor->mutable_grad() = at::Tensor();
-    tensor->set_data(tensor->index_select(0, index));
+    tensor->set_data(at::index(*tensor, {index}));  // index_select() has no shape function
   }
   options_.experts = static_cast<int64_t>(slots.size());
 }

@@ -76,6 +76,7 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
                  plan.config.frozen),
       loader_(std::move(data), loader_options(plan, seed, loader_threads)) {
   loader_.seek(state.epoch, state.batch);
+  model_->set_recompute(plan.recompute);
   model_->train();
 }
 
@@ -138,7 +139,9 @@ StepReport Phase::read(const Scalars& scalars, const Batch& batch) const {
     report.metrics[scalars[i].first] = values.const_data_ptr<double>()[i];
   }
   for (const char* name : {"loss", "grad_norm"}) {
-    if (!std::isfinite(report.metrics.at(name))) fail("{} is {}", name, report.metrics.at(name));
+    const double value = report.metrics.at(name);
+    if (std::isnan(value)) fail("{} is nan", name);  // whose sign says nothing
+    if (std::isinf(value)) fail("{} is {}", name, value);
   }
   report.images = batch.labels.size(0);
   report.epoch = batch.epoch;

@@ -214,7 +214,7 @@ ConfigProblem config_problem(const RunConfig& config) {
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder) {
   nlohmann::ordered_json then = started;
-  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints"}) {
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute"}) {
     if (then.contains(free) && now.contains(free)) then[free] = now.at(free);
   }
   const std::string place = first_difference(then, now, "");

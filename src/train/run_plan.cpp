@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "moesaic/base/error.h"
@@ -54,6 +55,13 @@ std::string place_in_model(const RunConfig& config, const std::string& setting,
   return blame({place_of(config.model, {setting}), in_phase});
 }
 
+/// A fresh head that is, like the rest of the network, real or a shape.
+void give_head(Model& model, int64_t classes) {
+  std::optional<OnMetaDevice> on_meta;
+  if (model.parameters().front().is_meta()) on_meta.emplace();
+  model.reset_head(classes);
+}
+
 /// What the phases make of the network, as far as it can be known before training: how many experts
 /// stay, but not which ones.
 class Rehearsal {
@@ -77,10 +85,7 @@ class Rehearsal {
     }
   }
 
-  void reset_head(int64_t classes) {
-    const OnMetaDevice on_meta;
-    copy_->reset_head(classes);
-  }
+  void reset_head(int64_t classes) { give_head(*copy_, classes); }
 
  private:
   void prune(const MoEBlock& block, const KeepRule& rule) {
@@ -324,8 +329,13 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   if (phase.on_entry.new_head) rehearsal.reset_head(classes);
   const Model& model = rehearsal.model();
   check_losses(config, phase, model);
-  PhasePlan plan{
-      phase, config.precision, classes, data->size(), 0, 0, trained_numbers(model, phase)};
+  PhasePlan plan;
+  plan.config = phase;
+  plan.precision = config.precision;
+  plan.recompute = config.recompute;
+  plan.classes = classes;
+  plan.images = data->size();
+  plan.trained = trained_numbers(model, phase);
   plan.batches_per_epoch = std::max<int64_t>(1, data->size() / phase.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.batches_per_epoch;
   check_schedule(phase, plan.steps);
@@ -355,7 +365,7 @@ void take_weights(const RunConfig& config, const Model& source, Model& model) {
     initialise_vmoe(model, source, rules, config.init);
     return;
   }
-  if (other_head) model.reset_head(source.classes());
+  if (other_head) give_head(model, source.classes());
   load_state(model, state_of(source), config.init);
 }
 
@@ -420,7 +430,6 @@ std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
 void check_initial_weights(const RunConfig& config) {
   if (config.init.empty()) return;
   verify_checkpoint(resolve_checkpoint(config.init));
-  const OnMetaDevice on_meta;
   take_weights(config, *shape_of_init(config), *build_initial_shape(config));
 }
 

@@ -385,22 +385,25 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().mean().item<double>();
 }
 
-// The tolerance above would hide a rounding that is left out. The few numbers that fall to the
-// other side of a rounding's edge are far less than that.
-TEST_P(VMoEReference, BFloat16RoundsWhereTheReferenceDoes) {
+// The tolerance above would hide a rounding that is left out. In these two cases hardly a number
+// lies at the edge of one, so that next to nothing is left of what rounding changes.
+class VMoERounding : public VMoEReference {};
+
+TEST_P(VMoERounding, IsWhereTheReferenceRounds) {
   const ReferenceCase given(GetParam());
   GoldenRun rounded(given, "golden_bf16", kBFloat16), exact(given, "golden", 1.0);
   const Reference found = gradients_of(rounded), without = gradients_of(exact);
   for (const auto& [name, wanted] : given.tensors("golden_bf16")) {
     const std::string place = name.starts_with("grad/") ? name.substr(5) : name;
     if (!found.contains(place)) continue;
-    EXPECT_LE(distance(found.at(place), wanted), kFlipped * distance(without.at(place), wanted))
+    EXPECT_LE(distance(found.at(place), wanted), 0.02 * distance(without.at(place), wanted))
         << name;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, VMoEReference,
                          ::testing::Values("vmoe_top2", "vmoe_bpr", "e3", "expert_choice"));
+INSTANTIATE_TEST_SUITE_P(Cases, VMoERounding, ::testing::Values("vmoe_top2", "e3"));
 
 }  // namespace
 }  // namespace moesaic

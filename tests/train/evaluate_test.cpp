@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "moesaic/models/registry.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "train/train_fixture.h"
@@ -80,6 +82,46 @@ TEST(Evaluate, HasTheSameBitsForAnyNumberOfThreadsAndKeepsTheMode) {
   EXPECT_FALSE(model->is_training());
 }
 
+TEST(Evaluate, RunsInBfloat16WhenToldTo) {
+  const auto model = tiny_model();
+  const auto data = quarters("three", "test", 3, 23);
+  const Evaluation exact = evaluate(*model, data), rounded = [&] {
+    EvaluateOptions options;
+    options.precision = "bfloat16";
+    return evaluate(*model, data, options);
+  }();
+  EXPECT_NE(rounded.loss, exact.loss);
+  EXPECT_NEAR(rounded.loss, exact.loss, 2e-2 * exact.loss);
+}
+
+TEST(Evaluate, EnsemblesAreMeasuredAsSuch) {
+  Document config = Document::from_text(kModel, "model");
+  config.set("name=e3");
+  config.set("encoder.moe.ensemble_size=2");
+  const auto model = build_model(config.root(), 9);
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) {
+      parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
+    }
+    for (const MoEBlock& block : model->moe_blocks()) {
+      block.layer->experts->b2.copy_(torch::linspace(-3, 3, 32).view({4, 8}));
+    }
+  }
+  const auto data = quarters("three", "test", 3, 10);
+  const Evaluation found = evaluate(*model, data, {.batch_size = 4});
+  ASSERT_TRUE(found.ensemble);
+  EXPECT_EQ(found.ensemble->members, 2);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor logits = model->forward(all_images(*data)).logits.view({10, 2, 3});
+  const at::Tensor mean = logits.softmax(2).mean(1);
+  double loss = 0;
+  for (int64_t i = 0; i < 10; ++i) loss -= std::log(mean[i][data->label(i)].item<double>()) / 10;
+  EXPECT_NEAR(found.loss, loss, 1e-5);
+  EXPECT_NEAR(found.ensemble->negative_log_likelihood, loss, 1e-5);
+  EXPECT_FALSE(torch::equal(logits.select(1, 0), logits.select(1, 1)));
+}
+
 TEST(Evaluate, EndsEarlyWhenToldTo) {
   const auto model = tiny_model();
   int calls = 0;
@@ -118,6 +160,11 @@ TEST(EvaluateCheckpoint, FindsTheRunsNewestCheckpointAndItsData) {
   EXPECT_EQ(json["routing"][0]["kept"].size(), 2u);
   EXPECT_EQ(json["routing"][0]["experts"], 4);
   EXPECT_EQ(json["parameters"], newest.parameters);
+  for (const char* key :
+       {"accuracy", "top5_accuracy", "loss", "calibration_error", "images", "images_per_second"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_NE(to_text(newest).find("error (ECE)"), std::string::npos);
   EXPECT_NE(to_text(newest).find("2 of 4 experts"), std::string::npos) << to_text(newest);
 
   options.checkpoint = folder / "run/checkpoints/pretrain";

@@ -36,15 +36,15 @@ class EncoderBlockImpl : public torch::nn::Module {
   /// is undefined.
   Output forward(const at::Tensor& x_BTd, const at::Generator& random = {});
 
-  /// The attention half alone: x + attention(norm1(x)).
-  at::Tensor mix_tokens(const at::Tensor& x_BTd, const at::Generator& random = {});
-
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   Attention attention{nullptr};
   Mlp mlp{nullptr};       ///< null in a block with experts
   MoELayer moe{nullptr};  ///< null in a dense block
 
  private:
+  /// x + attention(norm1(x)).
+  at::Tensor mix_tokens(const at::Tensor& x_BTd, const at::Generator& random);
+
   double dropout_;
 };
 TORCH_MODULE(EncoderBlock);

@@ -25,7 +25,8 @@ struct TrainingMemory {
 TrainingMemory training_memory(Model& model, const PhasePlan& phase);
 
 /// Bytes of the tensors that model.forward() makes of so many images, which also checks all shapes.
-/// Throws Error where they do not fit together.
+/// 0 where LibTorch lacks the shape function of an operator. Throws Error where they do not fit
+/// together.
 double activation_bytes(Model& model, int64_t images);
 
 /// A line for each phase that trains, for --dry-run.

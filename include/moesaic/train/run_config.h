@@ -165,6 +165,7 @@ struct RunConfig {
   std::string init;
   Value model;
   std::string precision = "float32";
+  bool recompute = false;
   int64_t loader_threads = 1;
   int64_t log_every = 50;
   int64_t checkpoint_every = 500;
@@ -183,6 +184,8 @@ void describe(Fields& f, RunConfig& c) {
     "of products in the network: float32, or bfloat16 where rounding does little harm; parameters, "
     "router, losses and optimizer stay float32",
     one_of({"float32", "bfloat16"}));
+  f("recompute", c.recompute,
+    "keep of each block its input alone and compute it again in backward: less memory, more time");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
   f("log_every", c.log_every, "updates between two lines of metrics", at_least(1));
@@ -198,8 +201,8 @@ void describe(Fields& f, RunConfig& c) {
 ConfigProblem config_problem(const RunConfig& config);
 
 /// Throws Error (usage) that names the first setting in which `now` differs from what the run was
-/// started with, except for those that change no number: loader_threads, checkpoint_every and
-/// keep_checkpoints.
+/// started with, except for those that change no number: loader_threads, checkpoint_every,
+/// keep_checkpoints and recompute.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);
 

@@ -15,6 +15,7 @@ namespace moesaic {
 struct PhasePlan {
   PhaseConfig config;
   std::string precision = "float32";  ///< that of the run
+  bool recompute = false;             ///< likewise
   int64_t classes = 0;                ///< of the network in this phase
   int64_t images = 0;                 ///< in the training split
   int64_t batches_per_epoch = 0;      ///< the last one of an epoch is left out where it is not full

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/models/registry.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using train_test::config_of;
+using train_test::error_of;
+using train_test::four_phases;
+
+struct Planned {
+  std::shared_ptr<Model> model;
+  std::vector<PhasePlan> phases;
+
+  explicit Planned(const std::vector<std::string>& changes = {}) {
+    const RunConfig config = config_of(four_phases(), changes);
+    model = build_initial_shape(config);
+    Datasets datasets(train_test::open_tiny);
+    phases = plan_phases(config, *model, datasets);
+  }
+  TrainingMemory of_phase(size_t index) const { return training_memory(*model, phases[index]); }
+};
+
+TEST(TrainingMemory, CountsWhatAPhaseHolds) {
+  const Planned planned;
+  const double weights = 4.0 * static_cast<double>(planned.model->parameter_count());
+  const TrainingMemory adam = planned.of_phase(0), sgd = planned.of_phase(1);
+  EXPECT_EQ(adam.weights, weights);
+  EXPECT_EQ(adam.gradients, weights);
+  EXPECT_EQ(adam.optimizer, 2 * weights);
+  EXPECT_EQ(sgd.optimizer, weights);
+  EXPECT_EQ(adam.sum(), 4 * weights + adam.activations);
+  const TrainingMemory none = planned.of_phase(2);
+  EXPECT_EQ(none.sum(), weights);
+}
+
+TEST(TrainingMemory, FrozenParametersHaveGradientsAndNoMemory) {
+  const Planned all, partly({"phases.0.frozen=[\"head\"]", "phases.1.trains=[\"head\"]"});
+  const double head = 4.0 * 3 * (8 + 1);
+  EXPECT_EQ(partly.of_phase(0).gradients, all.of_phase(0).gradients);
+  EXPECT_EQ(partly.of_phase(0).optimizer, all.of_phase(0).optimizer - 2 * head);
+  EXPECT_EQ(partly.of_phase(1).gradients, head);
+}
+
+TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
+  const double whole = Planned({"phases.0.batch_size=6"}).of_phase(0).activations;
+  const double part =
+      Planned({"phases.0.batch_size=6", "phases.0.accumulate=3"}).of_phase(0).activations;
+  EXPECT_GT(whole, 2.5 * part);
+  // Of 6 pictures at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
+  EXPECT_GT(whole, 4.0 * 6 * 5 * 8 * 4);
+  EXPECT_LT(whole, 4.0 * 6 * 5 * 8 * 200);
+}
+
+TEST(TrainingMemory, IsALineForEachPhaseThatTrains) {
+  const Planned planned;
+  const std::string text = describe_memory(*planned.model, planned.phases);
+  EXPECT_THAT(text, ::testing::StartsWith("memory        pretrain: up to "));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+}
+
+TEST(InitialShape, IsCheckedAgainstTheCheckpointItStartsFrom) {
+  const test::TempDir folder;
+  train_test::train(folder / "run");
+  const auto check = [&](const std::vector<std::string>& changes) {
+    std::vector<std::string> all = {"init=" + (folder / "run/checkpoints/pretrain").string()};
+    all.insert(all.end(), changes.begin(), changes.end());
+    return error_of([&] { check_initial_weights(config_of(four_phases(), all)); });
+  };
+  EXPECT_EQ(check({}), "no error");
+  EXPECT_EQ(check({"model=null"}), "no error");
+  EXPECT_EQ(check({"model.classes=2", "phases.0.on_entry.new_head=true"}), "no error");
+  EXPECT_THAT(check({"model.classes=2"}), ::testing::HasSubstr("head"));
+  EXPECT_THAT(check({"model.hidden_size=16"}), ::testing::HasSubstr("16"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -208,7 +208,8 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    fail_usage("dataset '{}': there is no such folder{}", folder.string(), nearest_sibling(folder));
+    fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
+               nearest_sibling(folder));
   }
   DatasetSpec spec;
   spec.name = folder.string();

@@ -58,7 +58,7 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
   const std::string what = spec.format == "image_folder" && !split.empty()
                                ? fmt::format("folder '{}'", split_source(spec, split))
                                : "files";
-  const std::string fetch = spec.urls.empty()
+  const std::string fetch = spec.files.empty()
                                 ? "; put them or a link there"
                                 : fmt::format("; run 'moesaic data fetch {}'", spec.name);
   const std::string package =

@@ -83,7 +83,7 @@ struct Decoder::State {
                             &colours) != 0) {
       fail("not a JPEG that can be read: {}", reason());
     }
-    if (height < 1 || width < 1) fail("a JPEG without pixels");
+    if (height < 1 || width < 1) fail("not a JPEG that can be read: no picture in it");
     if (int64_t{height} * width > kMaxPixels) {
       fail("{} x {} pixels are more than the {} that a picture may have", height, width,
            kMaxPixels);

@@ -10,6 +10,8 @@
 #include "data/data_fixture.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/preprocess.h"
+#include "moesaic/formats/archive.h"
 
 namespace moesaic {
 namespace {
@@ -84,6 +86,65 @@ TEST(Footwear, IsThreeClassesOfFashionMnist) {
     ++row;
   }
   EXPECT_EQ(row, 18000);
+}
+
+/// The official pictures, or ones that have been through JPEG: mean and std hardly change.
+TEST(Cifar10, HasTheDescribedMeanAndStd) {
+  const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
+  if (find_folder(load_base_spec("cifar10")).empty()) GTEST_SKIP() << "not on this machine";
+  const auto train = open_dataset("cifar10", "train");
+  EXPECT_EQ(train->size(), 50000);
+  EXPECT_EQ(open_dataset("cifar10", "test")->size(), 10000);
+  std::vector<int64_t> of_class(10);
+  for (const int64_t label : test::labels_of(*train)) ++of_class[static_cast<size_t>(label)];
+  EXPECT_EQ(of_class, std::vector<int64_t>(10, 5000));
+  std::vector<uint8_t> pixels(3072);
+  std::vector<double> sum(3), squares(3);
+  for (int64_t i = 0; i < train->size(); ++i) {
+    train->image(i, pixels.data());
+    for (size_t p = 0; p < 3072; ++p) {
+      const double x = pixels[p] / 255.0;
+      sum[p / 1024] += x;
+      squares[p / 1024] += x * x;
+    }
+  }
+  for (size_t c = 0; c < 3; ++c) {
+    const double mean = sum[c] / (50000.0 * 1024);
+    EXPECT_NEAR(train->info().mean[c], mean, 1e-3);
+    EXPECT_NEAR(train->info().std[c], std::sqrt(squares[c] / (50000.0 * 1024) - mean * mean), 3e-3);
+  }
+}
+
+TEST(ImageNetSample, EveryPictureDecodesAtTheModelsSize) {
+  const std::filesystem::path archive = std::filesystem::path(MOESAIC_TEST_SOURCE_DIR) /
+                                        "../shared/data/imagenet-sample/imagenet-sample.tar";
+  if (!std::filesystem::exists(archive)) GTEST_SKIP() << "not on this machine";
+  const test::TempDir folder;
+  EXPECT_EQ(unpack_archive(archive, folder.path()).size(), 97u);
+  const std::string name = folder.path().string();
+  const auto pictures = open_dataset(name, "test");
+  EXPECT_EQ(pictures->size(), 97);
+  EXPECT_EQ(pictures->info().classes.size(), 97u);
+  testing::internal::CaptureStderr();
+  for (const FileVerification& file : verify_dataset(name)) {
+    if (file.name == "train") continue;  // the sample has none
+    EXPECT_TRUE(file.ok()) << file.problem;
+  }
+  testing::internal::GetCapturedStderr();
+  PreprocessConfig config;
+  config.size = 224;
+  config.central_crop = 0.875;
+  const auto sized = preprocessed(pictures, config);
+  int grey = 0;
+  for (int64_t i = 0; i < sized->size(); ++i) {
+    const test::Bytes bytes = image_of(*sized, i);
+    const auto plane = static_cast<std::ptrdiff_t>(224 * 224);
+    const bool equal = std::equal(bytes.begin(), bytes.begin() + plane, bytes.begin() + plane);
+    if (equal) ++grey;
+    EXPECT_NE(*std::min_element(bytes.begin(), bytes.end()),
+              *std::max_element(bytes.begin(), bytes.end()));
+  }
+  EXPECT_EQ(grey, 1) << "the sample has one grey picture";
 }
 
 TEST(SourceTree, EveryDescriptionIsSound) {

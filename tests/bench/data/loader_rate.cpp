@@ -28,8 +28,8 @@ double rate(const std::string& folder, int64_t threads, int64_t size, int64_t ba
   options.threads = threads;
   options.augment.flip = true;
   options.augment.crop.emplace();
-  moesaic::Loader loader(
-      moesaic::preprocessed(moesaic::open_dataset(folder, "train"), preprocess), options);
+  moesaic::Loader loader(moesaic::preprocessed(moesaic::open_dataset(folder, "train"), preprocess),
+                         options);
   for (int64_t i = 0; i < 2 * threads; ++i) loader.next();  // not counted: everything starts
   const double begin = seconds();
   int64_t done = 0;

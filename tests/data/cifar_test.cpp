@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// CIFAR as a dataset: found, fetched, unpacked, verified.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/data_fixture.h"
+#include "data/tar_bytes.h"
+#include "moesaic/base/hash.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/fetch.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::error_of;
+using test::TarEntry;
+using test::write_file;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const FetchOptions kQuiet{.progress = false};
+
+/// A dataset "mini" in the manner of CIFAR: 2 + 1 pictures to train, 1 to test.
+class MiniCifar : public testing::Test {
+ protected:
+  MiniCifar() : home_("MOESAIC_HOME", root().string()), data_("MOESAIC_DATA", std::nullopt) {
+    files_ = {{"one.bin", records({1, 0}, 5)},
+              {"two.bin", records({1}, 6)},
+              {"test.bin", records({0}, 7)}};
+    serve(entries());
+  }
+
+  static Bytes records(const Bytes& labels, uint8_t pixel) {
+    Bytes bytes;
+    for (const uint8_t label : labels) {
+      bytes.push_back(label);
+      bytes.insert(bytes.end(), 3072, static_cast<uint8_t>(pixel + 10 * label));
+    }
+    return bytes;
+  }
+  std::vector<TarEntry> entries() const {
+    std::vector<TarEntry> list = {{"mini-bin/"}, {"mini-bin/readme.html", {'x'}}};
+    for (const auto& [name, bytes] : files_) list.push_back({"mini-bin/" + name, bytes});
+    return list;
+  }
+  /// Puts an archive on the server and its MD5, or another one, into the description.
+  void serve(const std::vector<TarEntry>& list, const std::string& md5 = "") {
+    const test::fs::path archive = root() / "server" / "mini.tar.gz";
+    write_file(archive, test::gzip_bytes(test::tar_bytes(list)));
+    write_file(root() / "datasets" / "mini.json",
+               R"({"name": "mini", "description": "d", "format": "cifar", "classes": ["a", "b"],
+                   "mean": [0, 0, 0], "std": [1, 1, 1], "files": {
+                     "train_1": {"name": "one.bin", "size": 6146},
+                     "train_2": {"name": "two.bin", "size": 3073},
+                     "test_1": {"name": "test.bin", "size": 3073}},
+                   "archive": {"name": "mini.tar.gz", "folder": "mini-bin", "max_size": 20000,
+                               "md5": ")" +
+                   (md5.empty() ? md5_file_hex(archive) : md5) + R"("}, "urls": ["file://)" +
+                   (root() / "server").string() + "\"]}");
+  }
+  test::fs::path root() const { return folder_.path(); }
+  test::fs::path place() const { return root() / "datasets" / "cache" / "mini" / "mini-bin"; }
+  void put(const test::fs::path& folder) const {
+    for (const auto& [name, bytes] : files_) write_file(folder / name, bytes);
+  }
+  std::string fetch_error() const {
+    return error_of(ErrorKind::failure, [] { fetch_dataset("mini", kQuiet); });
+  }
+
+  test::TempDir folder_;
+  test::ScopedEnv home_, data_;
+  std::map<std::string, Bytes> files_;
+};
+
+TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
+  const FetchResult result = fetch_dataset("mini", kQuiet);
+  EXPECT_EQ(result.folder, place());
+  EXPECT_EQ(result.fetched.size(), 3u);
+  for (const FileVerification& file : verify_dataset("mini")) EXPECT_TRUE(file.ok());
+  testing::internal::CaptureStderr();
+  const auto train = open_dataset("mini", "train");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(test::labels_of(*train), ElementsAre(1, 0, 1));
+  EXPECT_EQ(test::image_of(*train, 2), Bytes(3072, 16));
+  EXPECT_THAT(test::labels_of(*open_dataset("mini", "test")), ElementsAre(0));
+  EXPECT_TRUE(fetch_dataset("mini", kQuiet).fetched.empty());
+  // Nothing but the files and the list of their hashes stays.
+  int names = 0;
+  for (const auto& entry : test::fs::recursive_directory_iterator(place().parent_path())) {
+    if (entry.is_regular_file() && entry.path().filename() != ".lock") ++names;
+  }
+  EXPECT_EQ(names, 4);
+  Bytes altered = files_["two.bin"];
+  altered.back() ^= 1;
+  write_file(place() / "two.bin", altered);
+  EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); }),
+              AllOf(HasSubstr("two.bin"), HasSubstr("SHA-256")));
+  EXPECT_EQ(fetch_dataset("mini", kQuiet).fetched.size(), 3u);
+  EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
+}
+
+TEST_F(MiniCifar, NothingWrongIsUnpacked) {
+  serve(entries(), std::string(32, '0'));
+  EXPECT_THAT(fetch_error(), AllOf(HasSubstr("mini.tar.gz"), HasSubstr("MD5 is")));
+  std::vector<TarEntry> list = entries();
+  list.push_back({"../escaped", {1}});
+  serve(list);
+  EXPECT_THAT(fetch_error(), HasSubstr("leads out of the folder"));
+  list = entries();
+  list.pop_back();
+  serve(list);
+  EXPECT_THAT(fetch_error(), HasSubstr("no mini-bin/two.bin in it"));
+  list.push_back({"mini-bin/two.bin", Bytes(3000)});
+  serve(list);
+  EXPECT_THAT(fetch_error(), HasSubstr("3000 bytes unpacked, expected 3073"));
+  list = entries();
+  list.push_back({"mini-bin/bomb", Bytes(9000)});
+  serve(list);
+  EXPECT_THAT(fetch_error(), HasSubstr("20000 bytes"));
+  EXPECT_FALSE(test::fs::exists(place()));
+  EXPECT_FALSE(test::fs::exists(root() / "datasets" / "cache" / "escaped"));
+  serve(entries());
+  EXPECT_EQ(fetch_dataset("mini", kQuiet).fetched.size(), 3u);
+}
+
+TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {
+  put(root() / "datasets" / "cache" / "mini");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(open_dataset("mini", "train")->size(), 3);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("was not unpacked by"));
+  for (const FileVerification& file : verify_dataset("mini")) {
+    EXPECT_THAT(file.problem, HasSubstr("size and labels are right"));
+  }
+}
+
+TEST_F(MiniCifar, IsFoundInEverySearchFolder) {
+  const test::TempDir data;
+  const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
+  const DatasetSpec spec = load_dataset_spec("mini");
+  EXPECT_EQ(fetch_folder(spec), data.path() / "mini" / "mini-bin");
+  for (const test::fs::path& folder :
+       {place(), data.path() / "mini-bin", data.path() / "mini", data.path() / "mini/mini-bin"}) {
+    put(folder);
+    EXPECT_EQ(find_folder(spec), folder);
+  }
+}
+
+TEST_F(MiniCifar, WrongLabelsAndSizesAreNamed) {
+  files_["two.bin"][0] = 2;
+  put(place());
+  const auto complaint = [] {
+    return error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); });
+  };
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("two.bin"), HasSubstr("label 2 of picture 0")));
+  files_["two.bin"].pop_back();
+  put(place());
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("two.bin"), HasSubstr("3072 bytes")));
+  write_file(place() / "SHA256SUMS", std::string("nonsense\n"));
+  EXPECT_THAT(complaint(), HasSubstr("not a list of SHA-256 sums"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "data/jpeg_bytes.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/data/preprocess.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::error_of;
+using test::jpeg_bytes;
+using test::JpegKind;
+using test::write_file;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// A folder of pictures: colours by class, sizes by number.
+class PictureFolder : public testing::Test {
+ protected:
+  PictureFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
+    for (int i = 0; i < 6; ++i) {
+      write_file(root() / "train" / "cat" / (std::to_string(i) + ".JPEG"),
+                 jpeg_bytes(40 + 9 * i, 61, JpegKind::rgb, {200, 100, 50}));
+      write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
+                 jpeg_bytes(33, 30 + 7 * i, JpegKind::noise, {}));
+    }
+    write_file(root() / "val" / "dog" / "a.jpeg", jpeg_bytes(50, 50, JpegKind::grey, {9}));
+  }
+
+  test::fs::path root() const { return folder_.path() / "pictures"; }
+  std::shared_ptr<const Dataset> open(std::string_view split = "train") const {
+    return open_dataset(root().string(), split);
+  }
+  std::shared_ptr<const Dataset> at_size(int64_t size) const {
+    PreprocessConfig config;
+    config.size = size;
+    return preprocessed(open(), config);
+  }
+
+  test::TempDir folder_;
+  test::ScopedEnv data_env_;
+};
+
+TEST_F(PictureFolder, ClassesAreTheFoldersOfTheTrainingPictures) {
+  const auto train = open();
+  EXPECT_THAT(train->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_EQ(train->info().height, 0);
+  EXPECT_THAT(test::labels_of(*train), ElementsAre(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1));
+  const auto val = open("test");
+  EXPECT_THAT(val->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_THAT(test::labels_of(*val), ElementsAre(1));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { preprocessed(train, {}); }),
+              HasSubstr("set preprocess.size"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { Loader loader(train, {}); }),
+              HasSubstr("set preprocess.size"));
+}
+
+TEST_F(PictureFolder, PicturesAreReadSmallerWhereThePartAllows) {
+  const auto train = open();
+  Bitmap bitmap;
+  const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
+  EXPECT_EQ(train->picture(0, whole, 40, bitmap).height, 40);
+  EXPECT_EQ(train->picture(0, whole, 20, bitmap).height, 20);
+  EXPECT_EQ(bitmap.width, 31);
+  EXPECT_EQ(train->picture(0, whole, 6, bitmap).height, 10);
+  const auto part = [](int64_t, int64_t) { return Rectangle{5, 9, 20, 20}; };
+  const Rectangle found = train->picture(0, part, 10, bitmap);
+  EXPECT_EQ(found.top, 2);
+  EXPECT_EQ(found.left, 4);
+  EXPECT_EQ(found.height, 11);
+  const Bytes pixels = test::image_of(*at_size(16), 3);
+  ASSERT_EQ(pixels.size(), 768u);
+  for (size_t i = 0; i < 256; ++i) {
+    EXPECT_NEAR(pixels[i], 200, 3);
+    EXPECT_NEAR(pixels[512 + i], 50, 3);
+  }
+}
+
+LoaderOptions everything(int64_t threads) {
+  LoaderOptions options;
+  options.batch_size = 5;
+  options.shuffle = true;
+  options.seed = 3;
+  options.threads = threads;
+  options.augment.flip = true;
+  options.augment.crop.emplace();
+  options.augment.rand_augment.emplace();
+  options.augment.mixup = 0.2;
+  return options;
+}
+
+void expect_equal(const Batch& a, const Batch& b) {
+  EXPECT_TRUE(at::equal(a.images, b.images)) << a.epoch << ", " << a.position;
+  EXPECT_TRUE(at::equal(a.labels, b.labels));
+  EXPECT_TRUE(at::equal(a.soft_labels, b.soft_labels));
+}
+
+TEST_F(PictureFolder, TheSameBitsForAnyThreadsAndAfterASeek) {
+  const auto data = at_size(24);
+  Loader first(data, everything(0));
+  std::vector<Batch> batches;
+  for (int i = 0; i < 7; ++i) batches.push_back(first.next());
+  EXPECT_EQ(batches[0].images.sizes(), at::IntArrayRef({5, 3, 24, 24}));
+  EXPECT_EQ(batches[0].soft_labels.sizes(), at::IntArrayRef({5, 2}));
+  EXPECT_FALSE(at::equal(batches[0].images, batches[3].images)) << "epochs differ";
+  for (const int64_t threads : {1, 2, 4}) {
+    Loader other(data, everything(threads));
+    for (const Batch& batch : batches) expect_equal(other.next(), batch);
+    other.seek(1, 1);
+    expect_equal(other.next(), batches[4]);
+  }
+}
+
+TEST_F(PictureFolder, ADamagedPictureIsNamedAndReplaced) {
+  const test::fs::path damaged = root() / "train" / "cat" / "5.JPEG";
+  const Bytes whole = test::read_file(damaged);
+  LoaderOptions options;
+  options.batch_size = 12;
+  for (const Bytes& bytes : {Bytes{}, Bytes(whole.begin(), whole.begin() + 200), Bytes(300, 'x')}) {
+    write_file(damaged, bytes);
+    for (const int64_t threads : {0, 2}) {
+      options.threads = threads;
+      Loader loader(at_size(8), options);
+      testing::internal::CaptureStderr();
+      const Batch batch = loader.next();
+      loader.seek(0, 0);
+      loader.next();
+      const std::string said = testing::internal::GetCapturedStderr();
+      EXPECT_THAT(said, HasSubstr(damaged.string()));
+      EXPECT_EQ(said.find(damaged.string()), said.rfind(damaged.string())) << "once is enough";
+      EXPECT_TRUE(at::equal(batch.images[5], batch.images[6]));
+      EXPECT_EQ(batch.labels[5].item<int64_t>(), 1) << "with the label of the one that is shown";
+    }
+  }
+}
+
+TEST_F(PictureFolder, ManyDamagedPicturesAreAnError) {
+  for (const auto& entry : test::fs::recursive_directory_iterator(root() / "train")) {
+    if (entry.is_regular_file()) write_file(entry.path(), std::string("no picture"));
+  }
+  LoaderOptions options;
+  options.batch_size = 4;
+  Loader loader(at_size(8), options);
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
+              HasSubstr("of 12 pictures are damaged"));
+  testing::internal::GetCapturedStderr();
+}
+
+TEST_F(PictureFolder, VerifyDecodesEveryPicture) {
+  write_file(root() / "train" / "dog" / "3.jpg", std::string("no picture"));
+  write_file(root() / "train" / "dog" / "4.jpg", Bytes{0x89, 'P', 'N', 'G', 13, 10});
+  testing::internal::CaptureStderr();
+  const auto files = verify_dataset(root().string());
+  testing::internal::GetCapturedStderr();
+  ASSERT_EQ(files.size(), 4u);
+  EXPECT_THAT(files[0].problem, AllOf(HasSubstr("3.jpg"), HasSubstr("not a JPEG")));
+  EXPECT_THAT(files[1].problem, AllOf(HasSubstr("4.jpg"), HasSubstr("a PNG")));
+  EXPECT_EQ(files[2].name, "train: 10 of 12");
+  EXPECT_TRUE(files[3].ok());
+}
+
+TEST_F(PictureFolder, OddFoldersAreLivedWithOrNamed) {
+  test::fs::create_directory_symlink(root() / "train", root() / "train" / "cat" / "loop");
+  test::fs::create_symlink("self.jpg", root() / "train" / "cat" / "self.jpg");
+  write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
+  write_file(root() / "train" / "cat" / ".hidden.jpg", std::string("x"));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(open()->size(), 12);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("3 files"));
+  test::fs::create_directories(root() / "val" / "dgo");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+              AllOf(HasSubstr("val/dgo"), HasSubstr("did you mean 'dog'?")));
+  test::fs::remove_all(root() / "train");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("folder 'train' not found"));
+  test::fs::create_directories(root() / "train");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
+  test::fs::create_directories(root() / "train" / "cat");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG pictures"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
+              HasSubstr("no such folder"));
+}
+
+TEST_F(PictureFolder, ADescriptionMayLieAnywhere) {
+  const test::fs::path description = folder_.path() / "pets.json";
+  write_file(description, R"({"name": "pets", "format": "image_folder", "paths": [")" +
+                              root().string() +
+                              R"("], "classes": ["dog", "cat"], "mean": [0, 0, 0],
+                                 "std": [1, 1, 1], "splits": {"test": "train"}})");
+  EXPECT_EQ(open_dataset(description.string(), "test")->size(), 12);
+  EXPECT_EQ(open_dataset(description.string(), "train")->label(0), 0);
+  EXPECT_THAT(open_dataset(description.string(), "train")->info().classes,
+              ElementsAre("dog", "cat"));
+}
+
+/// Faces 1 to 6, of parts 0 0 0 1 2 2.
+class CelebA : public testing::Test {
+ protected:
+  CelebA() : data_env_("MOESAIC_DATA", folder_.path().string()) {
+    for (int i = 1; i <= 6; ++i) {
+      write_file(root() / "img_align_celeba" / ("00000" + std::to_string(i) + ".jpg"),
+                 jpeg_bytes(22, 18, JpegKind::noise, {}));
+    }
+    write_file(root() / "list_attr_celeba.txt",
+               std::string("6\nBald Smiling Young \n000001.jpg -1  1 -1\n000002.jpg  1 -1 -1\n"
+                           "000003.jpg  1  1  1\n000004.jpg  1  1  1\n000005.jpg  1 -1  1\n"
+                           "000006.jpg  1  1  1\n"));
+    write_file(root() / "list_eval_partition.txt",
+               std::string("000001.jpg 0\n000002.jpg 0\n000003.jpg 0\n000004.jpg 1\n"
+                           "000005.jpg 2\n000006.jpg 2\n"));
+  }
+  test::fs::path root() const { return folder_.path() / "celeba"; }
+  void replace(const std::string& name, const std::string& text) {
+    write_file(root() / name, text);
+  }
+  std::string failure() {
+    return error_of(ErrorKind::failure, [] { open_dataset("celeba", "train"); });
+  }
+
+  test::TempDir folder_;
+  test::ScopedEnv data_env_;
+};
+
+TEST_F(CelebA, BothSpellingsGiveTheSame) {
+  EXPECT_THAT(test::labels_of(*open_dataset("celeba", "train")), ElementsAre(1, 0, 1));
+  EXPECT_THAT(test::labels_of(*open_dataset("celeba", "test")), ElementsAre(0, 1));
+  test::fs::remove(root() / "list_attr_celeba.txt");
+  test::fs::remove(root() / "list_eval_partition.txt");
+  replace("list_attr_celeba.csv",
+          "image_id,Bald,Smiling,Young\r\n000001.jpg,-1,1,-1\r\n000005.jpg,1,-1,1\r\n");
+  replace("list_eval_partition.csv", "image_id,partition\n000001.jpg,0\n000005.jpg,2\n");
+  EXPECT_THAT(test::labels_of(*open_dataset("celeba", "train")), ElementsAre(1));
+  EXPECT_THAT(test::labels_of(*open_dataset("celeba", "test")), ElementsAre(0));
+}
+
+TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
+  const std::string list = "list_attr_celeba.txt";
+  replace(list, "2\nBald Smiling\n000001.jpg 1 1\n");
+  EXPECT_THAT(failure(), AllOf(HasSubstr(list), HasSubstr("1 rows, but it says that there are 2")));
+  replace(list, "1\nBald Smiling\n000001.jpg 1\n");
+  EXPECT_THAT(failure(), HasSubstr(list + ":3: 1 values, expected 2"));
+  replace(list, "1\nBald Smiling\n000001.jpg 1 7\n");
+  EXPECT_THAT(failure(), HasSubstr(":3: Smiling is 7"));
+  replace(list, "1\nBald Smiling\n../../x.jpg 1 1\n");
+  EXPECT_THAT(failure(), HasSubstr("'../../x.jpg' is no file name"));
+  replace(list, "1\nBald Smiling\n000009.jpg 1 1\n");
+  EXPECT_THAT(failure(), HasSubstr("no part of '000009.jpg'"));
+  replace(list, "1\nBald Smilin\n000001.jpg 1 1\n");
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("celeba", "train"); }),
+              HasSubstr("did you mean 'Smilin'?"));
+  replace(list, "");
+  EXPECT_THAT(failure(), HasSubstr("no attributes"));
+  replace("list_eval_partition.txt", "000001.jpg 3\n");
+  EXPECT_THAT(failure(), HasSubstr("part 3 is not 0, 1 or 2"));
+  test::fs::remove(root() / "list_eval_partition.txt");
+  EXPECT_THAT(failure(), HasSubstr("neither list_eval_partition.txt nor"));
+}
+
+TEST(Outline, KnowsEverythingButPixels) {
+  const auto imagenet = outline_dataset("imagenet", "train");
+  EXPECT_EQ(imagenet->size(), 1281167);
+  EXPECT_EQ(imagenet->info().classes.size(), 1000u);
+  EXPECT_EQ(outline_dataset("cifar100", "test")->info().height, 32);
+  Bytes pixels(3072);
+  EXPECT_THAT(error_of(ErrorKind::failure,
+                       [&] { outline_dataset("cifar10", "test")->image(0, pixels.data()); }),
+              HasSubstr("outline"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { outline_dataset("mnist", "train"); }),
+              HasSubstr("does not tell"));
+}
+
+}  // namespace
+}  // namespace moesaic

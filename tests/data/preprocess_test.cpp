@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/preprocess.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/data_fixture.h"
+#include "moesaic/config/document.h"
+#include "moesaic/data/transforms.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::error_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+DatasetInfo rgb_info(int64_t height, int64_t width) {
+  DatasetInfo info;
+  info.name = "pair";
+  info.classes = {"a", "b"};
+  info.channels = 3;
+  info.height = height;
+  info.width = width;
+  info.mean = {0.1, 0.2, 0.3};
+  info.std = {0.4, 0.5, 0.6};
+  return info;
+}
+
+std::shared_ptr<const Dataset> two_pictures(int64_t height, int64_t width) {
+  Bytes pixels(static_cast<size_t>(2 * 3 * height * width));
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(31 * i + i / 11);
+  return make_memory_dataset(rgb_info(height, width), pixels, {0, 1});
+}
+
+Bitmap bitmap_of(const Dataset& dataset, int64_t index) {
+  Bitmap bitmap;
+  dataset.picture(
+      index,
+      [](int64_t h, int64_t w) {
+        return Rectangle{0, 0, h, w};
+      },
+      1, bitmap);
+  return bitmap;
+}
+
+TEST(Preprocess, NothingToDoGivesTheDatasetItself) {
+  const auto base = two_pictures(8, 10);
+  EXPECT_EQ(preprocessed(base, {}), base);
+}
+
+TEST(Preprocess, PicturesAreChannelsLast) {
+  const auto base = two_pictures(8, 10);
+  const Bitmap bitmap = bitmap_of(*base, 1);
+  const Bytes planes = test::image_of(*base, 1);
+  ASSERT_EQ(bitmap.pixels.size(), planes.size());
+  for (size_t i = 0; i < 80; ++i) {
+    for (size_t c = 0; c < 3; ++c) EXPECT_EQ(bitmap.pixels[3 * i + c], planes[80 * c + i]);
+  }
+}
+
+TEST(Preprocess, ImagesAreResizedWholeOrFromTheMiddle) {
+  const auto base = two_pictures(8, 12);
+  for (const double crop : {0.0, 1.0, 0.75}) {
+    for (const char* interpolation : {"bilinear", "bicubic"}) {
+      PreprocessConfig config;
+      config.size = 5;
+      config.central_crop = crop;
+      config.interpolation = interpolation;
+      const auto data = preprocessed(base, config);
+      EXPECT_EQ(data->info().height, 5);
+      EXPECT_EQ(data->info().width, 5);
+      EXPECT_EQ(data->size(), 2);
+      EXPECT_EQ(data->label(1), 1);
+      const Rectangle part = crop == 0.0   ? Rectangle{0, 0, 8, 12}
+                             : crop == 1.0 ? Rectangle{0, 2, 8, 8}
+                                           : Rectangle{1, 3, 6, 6};
+      Bytes expected(75);
+      const bool cubic = config.interpolation == "bicubic";
+      resize(bitmap_of(*base, 1), part,
+             {cubic ? Interpolation::bicubic : Interpolation::bilinear, true}, 5, 5,
+             expected.data());
+      EXPECT_EQ(test::image_of(*data, 1), expected) << crop << interpolation;
+    }
+  }
+}
+
+TEST(Preprocess, ValuesFollowTheRange) {
+  const auto base = two_pictures(4, 4);
+  PreprocessConfig config;
+  config.values = "symmetric";
+  const auto symmetric = preprocessed(base, config);
+  EXPECT_THAT(symmetric->info().mean, ElementsAre(0.5, 0.5, 0.5));
+  EXPECT_EQ(test::image_of(*symmetric, 0), test::image_of(*base, 0));
+  const Bytes bytes = test::image_of(*base, 0);
+  std::vector<float> out(bytes.size());
+  CounterRng rng(1, 2, 3);
+  ImageTransform(symmetric->info())(bytes.data(), rng, out.data());
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_NEAR(out[i], -1.0 + 2.0 * bytes[i] / 255.0, 1e-6);
+  }
+  config.values = "unit";
+  ImageTransform(preprocessed(base, config)->info())(bytes.data(), rng, out.data());
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_NEAR(out[i], bytes[i] / 255.0, 1e-6);
+}
+
+TEST(Preprocess, SubsetsPassTheirPicturesOn) {
+  const auto subset = make_class_subset(two_pictures(8, 8), {"b"}, "only-b");
+  PreprocessConfig config;
+  config.size = 4;
+  EXPECT_EQ(test::image_of(*preprocessed(subset, config), 0),
+            test::image_of(*preprocessed(two_pictures(8, 8), config), 1));
+}
+
+TEST(Preprocess, WrongSettingsAreRefused) {
+  const auto read = [](const std::string& text) {
+    return parse<PreprocessConfig>(Document::from_text(text, "recipe").root());
+  };
+  EXPECT_EQ(read(R"({"size": 128, "values": "symmetric"})").size, 128);
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"central_crop": 0.875})"); }),
+              HasSubstr("central_crop needs size"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"values": "symetric"})"); }),
+              HasSubstr("symmetric"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 1000000000})"); }),
+              HasSubstr("size"));
+}
+
+TEST(RandomPart, KeepsAreaAspectAndPlace) {
+  CropConfig config;
+  double least = 1, most = 0;
+  for (uint64_t position = 0; position < 4000; ++position) {
+    CounterRng rng(1, 2, position);
+    const Rectangle part = random_part(config, 60, 90, rng);
+    ASSERT_GE(part.top, 0);
+    ASSERT_GE(part.left, 0);
+    ASSERT_LE(part.top + part.height, 60);
+    ASSERT_LE(part.left + part.width, 90);
+    const double area = static_cast<double>(part.height * part.width) / (60 * 90);
+    ASSERT_GE(area, 0.05);
+    const double aspect = static_cast<double>(part.width) / static_cast<double>(part.height);
+    ASSERT_NEAR(aspect, 1.04, 0.29 + 0.5 / static_cast<double>(part.height));
+    least = std::min(least, area);
+    most = std::max(most, area);
+  }
+  EXPECT_LT(least, 0.06);
+  EXPECT_GT(most, 0.8);
+}
+
+TEST(RandomPart, IsTheWholeWhereNothingFits) {
+  CropConfig config;
+  config.min_area = 0.9;
+  CounterRng rng(1, 2, 3);
+  const Rectangle part = random_part(config, 4, 400, rng);
+  EXPECT_EQ(part.height, 4);
+  EXPECT_EQ(part.width, 400);
+  for (const int64_t side : {1, 2, 3}) {
+    const Rectangle tiny = random_part({}, side, side, rng);
+    EXPECT_GE(tiny.height, 1);
+    EXPECT_LE(tiny.top + tiny.height, side);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

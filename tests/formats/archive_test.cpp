@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/formats/archive.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/data_fixture.h"
+#include "data/tar_bytes.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::tar_bytes;
+using test::TarEntry;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Archive : public testing::Test {
+ protected:
+  Archive() { test::fs::create_directories(target_); }
+
+  std::vector<std::string> unpack(const Bytes& bytes, const UnpackLimits& limits = {}) {
+    test::write_file(archive_, bytes);
+    return unpack_archive(archive_, target_, limits);
+  }
+
+  std::string refusal(const std::vector<TarEntry>& entries, const UnpackLimits& limits = {}) {
+    std::string message =
+        test::error_of(ErrorKind::failure, [&] { unpack(tar_bytes(entries), limits); });
+    EXPECT_THAT(message, HasSubstr(archive_.string()));
+    // Nothing may ever lie beside the folder.
+    EXPECT_THAT(names_in(folder_.path()), ElementsAre("archive.tar", "outside", "target"));
+    EXPECT_EQ(test::read_file(folder_.path() / "outside"), Bytes{'o'});
+    test::fs::remove_all(target_);
+    test::fs::create_directories(target_);
+    return message;
+  }
+
+  static std::vector<std::string> names_in(const test::fs::path& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : test::fs::directory_iterator(folder)) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void SetUp() override { test::write_file(folder_.path() / "outside", Bytes{'o'}); }
+
+  test::TempDir folder_;
+  test::fs::path target_ = folder_.path() / "target", archive_ = folder_.path() / "archive.tar";
+};
+
+TEST_F(Archive, GivesFilesAndFolders) {
+  const Bytes bytes =
+      tar_bytes({{"data/"}, {"data/a.bin", {1, 2, 3}}, {"./b", {}}, {"c/d/e", {9}}});
+  EXPECT_THAT(unpack(bytes), ElementsAre("b", "c/d/e", "data/a.bin"));
+  EXPECT_EQ(test::read_file(target_ / "data" / "a.bin"), (Bytes{1, 2, 3}));
+  EXPECT_EQ(test::read_file(target_ / "b"), Bytes{});
+  test::fs::remove_all(target_);
+  test::fs::create_directories(target_);
+  EXPECT_EQ(unpack(test::gzip_bytes(bytes)).size(), 3u);
+}
+
+TEST_F(Archive, NothingLeadsOutOfTheFolder) {
+  EXPECT_THAT(refusal({{"../outside", {1}}}), HasSubstr("'../outside' leads out of the folder"));
+  EXPECT_THAT(refusal({{"a/../../outside", {1}}}), HasSubstr("leads out"));
+  EXPECT_THAT(refusal({{(folder_.path() / "outside").string().substr(0, 90), {1}}}),
+              HasSubstr("absolute path"));
+  EXPECT_THAT(refusal({{"link", {}, '2', "../outside"}}), HasSubstr("'link' is a link"));
+  EXPECT_THAT(refusal({{"link", {}, '1', "../outside"}}), HasSubstr("is a link"));
+  EXPECT_THAT(refusal({{"pipe", {}, '6'}}), HasSubstr("neither a file nor a folder"));
+  EXPECT_THAT(refusal({{"device", {}, '3'}}), HasSubstr("neither a file nor a folder"));
+}
+
+TEST_F(Archive, ALinkThatIsThereIsNotWrittenThrough) {
+  test::fs::create_symlink(folder_.path() / "outside", target_ / "a");
+  test::write_file(archive_, tar_bytes({{"a", {1}}}));
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack_archive(archive_, target_); }),
+              HasSubstr((target_ / "a").string()));
+  EXPECT_EQ(test::read_file(folder_.path() / "outside"), Bytes{'o'});
+}
+
+TEST_F(Archive, ANameComesOnce) {
+  test::write_file(archive_, tar_bytes({{"a", {1}}, {"a", {2}}}));
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack_archive(archive_, target_); }),
+              HasSubstr((target_ / "a").string()));
+  EXPECT_EQ(test::read_file(target_ / "a"), Bytes{1});
+}
+
+TEST_F(Archive, LimitsHold) {
+  EXPECT_THAT(refusal({{"a", Bytes(600)}, {"b", Bytes(600)}}, {.bytes = 1000}),
+              HasSubstr("more than 1000 bytes"));
+  EXPECT_THAT(refusal({{"a", {}}, {"b", {}}, {"c", {}}}, {.entries = 2}),
+              HasSubstr("more than 2 entries"));
+}
+
+TEST_F(Archive, DamageIsFound) {
+  Bytes bytes = tar_bytes({{"a", Bytes(5000, 7)}});
+  Bytes cut(bytes.begin(), bytes.begin() + 2000);
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(cut); }),
+              AllOf(HasSubstr(archive_.string()), HasSubstr("'a'")));
+  test::fs::remove_all(target_);
+  test::fs::create_directories(target_);
+  bytes[0] ^= 1;  // the header's checksum no longer fits
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(bytes); }),
+              HasSubstr(archive_.string()));
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(Bytes(3000, 'x')); }),
+              HasSubstr(archive_.string()));
+  Bytes packed = test::gzip_bytes(tar_bytes({{"a", Bytes(5000, 7)}}));
+  packed.resize(packed.size() / 2);
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(packed); }),
+              HasSubstr(archive_.string()));
+}
+
+}  // namespace
+}  // namespace moesaic

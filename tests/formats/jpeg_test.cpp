@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/formats/jpeg.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/jpeg_bytes.h"
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::jpeg_bytes;
+using test::JpegKind;
+using testing::HasSubstr;
+
+std::string failure_of_decoding(const Bytes& bytes) {
+  return test::error_of(ErrorKind::failure, [&] {
+    jpeg::Decoder decoder(bytes);
+    std::vector<uint8_t> rgb;
+    decoder.decode(1, rgb);
+  });
+}
+
+void expect_colour(const std::vector<uint8_t>& rgb, int r, int g, int b) {
+  ASSERT_FALSE(rgb.empty());
+  for (size_t i = 0; i < rgb.size(); i += 3) {
+    ASSERT_NEAR(rgb[i], r, 3) << i;
+    ASSERT_NEAR(rgb[i + 1], g, 3) << i;
+    ASSERT_NEAR(rgb[i + 2], b, 3) << i;
+  }
+}
+
+TEST(Jpeg, DecodesAtEveryScale) {
+  const Bytes bytes = jpeg_bytes(37, 50, JpegKind::rgb, {200, 100, 30});
+  for (const int64_t denominator : {1, 2, 4, 8}) {
+    jpeg::Decoder decoder(bytes);
+    EXPECT_EQ(decoder.height(), 37);
+    EXPECT_EQ(decoder.width(), 50);
+    std::vector<uint8_t> rgb;
+    decoder.decode(denominator, rgb);
+    const int64_t h = (37 + denominator - 1) / denominator,
+                  w = (50 + denominator - 1) / denominator;
+    EXPECT_EQ(static_cast<int64_t>(rgb.size()), h * w * 3) << denominator;
+    expect_colour(rgb, 200, 100, 30);
+    EXPECT_EQ(decoder.warning(), "");
+  }
+  jpeg::Decoder decoder(bytes);
+  std::vector<uint8_t> rgb;
+  EXPECT_THAT(test::error_of(ErrorKind::usage, [&] { decoder.decode(3, rgb); }), HasSubstr("1/3"));
+}
+
+TEST(Jpeg, GreyHasThreeEqualChannels) {
+  const Bytes bytes = jpeg_bytes(9, 17, JpegKind::grey, {77});
+  jpeg::Decoder decoder(bytes);
+  std::vector<uint8_t> rgb;
+  decoder.decode(1, rgb);
+  EXPECT_EQ(rgb.size(), 9u * 17 * 3);
+  expect_colour(rgb, 77, 77, 77);
+}
+
+std::vector<uint8_t> decoded(const Bytes& bytes) {
+  jpeg::Decoder decoder(bytes);
+  std::vector<uint8_t> rgb;
+  decoder.decode(1, rgb);
+  return rgb;
+}
+
+TEST(Jpeg, InksBecomeColours) {
+  // Stored inverted, as Adobe's programs do: what each ink lets through. 200 * 128 / 255 = 100.
+  expect_colour(decoded(jpeg_bytes(16, 16, JpegKind::ycck, {200, 100, 255, 128})), 100, 50, 128);
+  expect_colour(decoded(test::cmyk_jpeg_bytes(16, 16, 200, 128)), 100, 64, 64);
+}
+
+TEST(Jpeg, InksWithoutAdobesSegmentAreNotInverted) {
+  Bytes bytes = test::cmyk_jpeg_bytes(16, 16, 200, 128);
+  for (size_t i = 0; i + 4 < bytes.size(); ++i) {
+    if (bytes[i] == 'A' && bytes[i + 1] == 'd' && bytes[i + 2] == 'o') bytes[i] = 'B';
+  }
+  expect_colour(decoded(bytes), 55 * 127 / 255, 127 * 127 / 255, 127 * 127 / 255);
+}
+
+TEST(Jpeg, DamageIsAnError) {
+  const Bytes whole = jpeg_bytes(64, 64, JpegKind::noise, {});
+  for (const double share : {0.3, 0.6, 0.9}) {
+    const auto length = static_cast<std::ptrdiff_t>(share * static_cast<double>(whole.size()));
+    EXPECT_THAT(failure_of_decoding(Bytes(whole.begin(), whole.begin() + length)),
+                HasSubstr("Premature end"))
+        << share;
+  }
+  EXPECT_THAT(failure_of_decoding({}), HasSubstr("empty"));
+  EXPECT_THAT(failure_of_decoding({0xff, 0xd8}), HasSubstr("not a JPEG that can be read"));
+  EXPECT_THAT(failure_of_decoding(Bytes(500, 'x')), HasSubstr("not a JPEG that can be read"));
+  EXPECT_THAT(failure_of_decoding({0x89, 'P', 'N', 'G', 13, 10, 26, 10}),
+              HasSubstr("a PNG, only JPEG is read"));
+}
+
+TEST(Jpeg, AnyFlippedByteIsDecodedOrRefused) {
+  const Bytes whole = jpeg_bytes(24, 24, JpegKind::noise, {});
+  for (size_t at = 0; at < whole.size(); at += 3) {
+    Bytes bytes = whole;
+    bytes[at] ^= 0x55;
+    try {
+      jpeg::Decoder decoder(bytes);
+      if (decoder.height() * decoder.width() > 1 << 22) continue;
+      std::vector<uint8_t> rgb;
+      decoder.decode(8, rgb);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::failure);
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    }
+  }
+}
+
+TEST(Jpeg, GiantClaimsAreRefusedBeforeMemoryIsTaken) {
+  Bytes bytes = jpeg_bytes(16, 16, JpegKind::rgb, {1, 2, 3});
+  for (size_t i = 0; i + 8 < bytes.size(); ++i) {
+    if (bytes[i] == 0xff && bytes[i + 1] == 0xc0) {  // the frame: height and width behind 5 bytes
+      bytes[i + 5] = bytes[i + 7] = 0xff;
+      break;
+    }
+  }
+  EXPECT_THAT(failure_of_decoding(bytes), HasSubstr("65296 x 65296 pixels are more than"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -27,7 +27,7 @@ std::vector<VMoETensor> target_of(const std::map<std::string, std::vector<int64_
   return tensors;
 }
 
-TEST(VitZoom, EqualsTheReferenceToTheBit) {
+TEST(VitZoom, EqualsTheReference) {
   NEEDS_REFERENCE();
   const TensorMap golden = read_tensors(reference_path("units/golden.safetensors"));
   int64_t cases = 0;

@@ -34,17 +34,17 @@ VMoEConfig small() {
   return c;
 }
 
-/// S/32 with experts in the last two odd blocks.
+/// The reference's S/32 with experts in the last two odd blocks.
 VMoEConfig s32() {
   VMoEConfig c;
   c.image_size = 224;
   c.channels = 3;
   c.patch_size = 32;
-  c.hidden_size = 384;
+  c.hidden_size = 512;
   c.classes = 1000;
   c.encoder.num_layers = 8;
-  c.encoder.num_heads = 6;
-  c.encoder.mlp_dim = 1536;
+  c.encoder.num_heads = 8;
+  c.encoder.mlp_dim = 2048;
   c.encoder.moe.layers = {5, 7};
   c.encoder.moe.num_experts = 8;
   return c;

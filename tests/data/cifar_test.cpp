@@ -20,7 +20,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const FetchOptions kQuiet{.progress = false};
+const FetchOptions kNoProgress{.progress = false};
 
 /// A dataset "mini" in the manner of CIFAR: 2 + 1 pictures to train, 1 to test.
 class MiniCifar : public testing::Test {
@@ -66,7 +66,7 @@ class MiniCifar : public testing::Test {
     for (const auto& [name, bytes] : files_) write_file(folder / name, bytes);
   }
   std::string fetch_error() const {
-    return error_of(ErrorKind::failure, [] { fetch_dataset("mini", kQuiet); });
+    return error_of(ErrorKind::failure, [] { fetch_dataset("mini", kNoProgress); });
   }
 
   test::TempDir folder_;
@@ -75,7 +75,7 @@ class MiniCifar : public testing::Test {
 };
 
 TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
-  const FetchResult result = fetch_dataset("mini", kQuiet);
+  const FetchResult result = fetch_dataset("mini", kNoProgress);
   EXPECT_EQ(result.folder, place());
   EXPECT_EQ(result.fetched.size(), 3u);
   for (const FileVerification& file : verify_dataset("mini")) EXPECT_TRUE(file.ok());
@@ -85,7 +85,7 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   EXPECT_THAT(test::labels_of(*train), ElementsAre(1, 0, 1));
   EXPECT_EQ(test::image_of(*train, 2), Bytes(3072, 16));
   EXPECT_THAT(test::labels_of(*open_dataset("mini", "test")), ElementsAre(0));
-  EXPECT_TRUE(fetch_dataset("mini", kQuiet).fetched.empty());
+  EXPECT_TRUE(fetch_dataset("mini", kNoProgress).fetched.empty());
   // Nothing but the files and the list of their hashes stays.
   int names = 0;
   for (const auto& entry : test::fs::recursive_directory_iterator(place().parent_path())) {
@@ -97,7 +97,7 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   write_file(place() / "two.bin", altered);
   EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); }),
               AllOf(HasSubstr("two.bin"), HasSubstr("SHA-256")));
-  EXPECT_EQ(fetch_dataset("mini", kQuiet).fetched.size(), 3u);
+  EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
 }
 
@@ -122,7 +122,7 @@ TEST_F(MiniCifar, NothingWrongIsUnpacked) {
   EXPECT_FALSE(test::fs::exists(place()));
   EXPECT_FALSE(test::fs::exists(root() / "datasets" / "cache" / "escaped"));
   serve(entries());
-  EXPECT_EQ(fetch_dataset("mini", kQuiet).fetched.size(), 3u);
+  EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
 }
 
 TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {

@@ -72,22 +72,22 @@ double expected(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions
   return std::clamp(sum, 0.0, 255.0);
 }
 
-struct Case {
+struct ResizeCase {
   Rectangle part;
   int64_t height, width;
 };
 
 TEST(Resize, EqualsTheSumOverTheFilter) {
-  const std::vector<Case> cases = {{{3, 5, 20, 26}, 7, 9},
-                                   {{0, 0, 31, 41}, 8, 8},
-                                   {{2, 1, 6, 5}, 13, 11},
-                                   {{30, 40, 1, 1}, 4, 4},
-                                   {{0, 7, 31, 3}, 16, 16}};
+  const std::vector<ResizeCase> cases = {{{3, 5, 20, 26}, 7, 9},
+                                         {{0, 0, 31, 41}, 8, 8},
+                                         {{2, 1, 6, 5}, 13, 11},
+                                         {{30, 40, 1, 1}, 4, 4},
+                                         {{0, 7, 31, 3}, 16, 16}};
   for (const int64_t channels : {1, 3}) {
     const Bitmap bitmap = noise(31, 41, channels);
     for (const auto interpolation : {Interpolation::bilinear, Interpolation::bicubic}) {
       for (const bool antialias : {true, false}) {
-        for (const Case& c : cases) {
+        for (const ResizeCase& c : cases) {
           const ResizeOptions options{interpolation, antialias};
           std::vector<uint8_t> out(static_cast<size_t>(channels * c.height * c.width));
           resize(bitmap, c.part, options, c.height, c.width, out.data());

@@ -56,7 +56,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_shape(const at::Tensor
           at::empty(shape, input.options())};
 }
 
+at::Tensor safe_softmax_shape(const at::Tensor& input, int64_t,
+                              std::optional<at::ScalarType> type) {
+  return at::empty_like(input, input.options().dtype(type.value_or(input.scalar_type())));
+}
+
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
+  m.impl("_safe_softmax", safe_softmax_shape);
   m.impl("native_layer_norm", layer_norm_shape);
   m.impl("convolution_overrideable", convolution_shape);
 }

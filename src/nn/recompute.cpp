@@ -66,6 +66,7 @@ variable_list parts_of(const Output& out) {
 Output with_parts(Output out, const variable_list& parts) {
   out.x_BTd = parts[0];
   if (!out.moe) return out;
+  out.moe->y_Td.reset();  // is part of x by now, and would hold on to all that it was made of
   out.moe->routing.gate = parts[1];
   out.moe->logits_TE = parts[2];
   out.moe->noisy_logits_TE = parts.back();
@@ -140,8 +141,10 @@ Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const 
                                                     torch::autograd::deleteNode);
   Output out;
   {
-    const torch::NoGradGuard no_grad;
-    out = pass.run(x_BTd, random);
+    // With gradients, since operators may round elsewhere without: bfloat16 rows that are combined
+    // within routed_mlp stay wide.
+    const at::AutoGradMode with_gradients(true);
+    out = pass.run(x_BTd.detach().requires_grad_(x_BTd.requires_grad()), random);
   }
   variable_list parts;
   for (const at::Tensor& part : parts_of(out)) {

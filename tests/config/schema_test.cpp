@@ -209,7 +209,7 @@ TEST(Schema, RangesAndChoices) {
 
 TEST(Schema, SettingsThatExcludeOneAnother) {
   EXPECT_EQ(parse_error<RunConfig>(R"({"phases": [{"data": "d", "epochs": 1, "steps": 1}]})"),
-            "recipe.json:1:13: 'epochs' and 'steps' exclude one another (phases[0].steps)");
+            "recipe.json:1:13: 'epochs' and 'steps' exclude one another in phases[0]");
 }
 
 TEST(Schema, OverridesAreCheckedLikeTheFile) {

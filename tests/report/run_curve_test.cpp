@@ -36,7 +36,7 @@ TEST(RunCurve, SaysWhereThereIsNothingToDraw) {
 
 TEST(RunCurve, IsDrawnBesideTheMetrics) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
-  for (const std::string metrics :
+  for (const std::string& metrics :
        {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76)}) {
     const test::TempDir folder;
     write_atomic(folder / "metrics.jsonl", metrics);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../check.h"
+#include "gradient_panels.h"
 #include "large_memory.h"
 #include "mlp_layer.h"
 #include "mlp_layer_bfloat16.h"
@@ -28,28 +29,6 @@ int64_t filled_rows(const Tensor& offsets) {
   return offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
 }
 
-/// One panel of one expert's gradient of a weight: left^T right over the expert's rows.
-template <class Scalar>
-struct GradientPanel {
-  const Scalar *left, *right;  // [rows, p], [rows, q]
-  Scalar *gradient, *sums;     // [p, q], and the sums over `right`'s rows [q]
-  int64_t rows, p, q, column;
-  Prefetch next;
-
-  int64_t work() const { return (rows + 4) * p; }
-
-  PanelSource<Scalar> source(const TileKernels<Scalar>& kernels) const {
-    return {right + column, q, rows, std::min(kernels.columns, q - column), false};
-  }
-
-  void compute(const TileKernels<Scalar>& kernels, Scalar* packed) const {
-    const PanelSource<Scalar> panel = source(kernels);
-    kernels.pack(panel, packed, sums == nullptr ? nullptr : sums + column);
-    kernels.multiply({p, rows, panel.columns, left, p, true, packed, nullptr, gradient + column, q,
-                      false, true, next});
-  }
-};
-
 struct MlpGradients {
   Tensor rows, w1, b1, w2, b2;
 };
@@ -61,7 +40,6 @@ std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const 
                                                    const MlpGradients& out) {
   const auto* begins = offsets.const_data_ptr<int32_t>();
   const int64_t d = rows.size(1), m = active.size(1);
-  const int64_t step = tile_kernels<Scalar>().columns;
   std::vector<GradientPanel<Scalar>> panels;
   for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
     const int64_t first = begins[e], count = begins[e + 1] - begins[e];
@@ -73,43 +51,12 @@ std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const 
                          const Tensor& sums, int64_t p, int64_t q) {
       Scalar* const to = gradient.mutable_data_ptr<Scalar>() + e * p * q;
       Scalar* const totals = sums.mutable_data_ptr<Scalar>() + e * q;
-      for (int64_t column = 0; column < q; column += step) {
-        panels.push_back({left, right, to, totals, count, p, q, column, {}});
-      }
+      add_panels<Scalar>({left, right, to, totals, count, p, q, 0, {}}, panels);
     };
     add(x, gh, out.w1, out.b1, d, m);
     add(a, gy, out.w2, out.b2, m, d);
   }
-  for (size_t i = 0; i + 1 < panels.size(); ++i) {
-    panels[i].next = panels[i + 1].source(tile_kernels<Scalar>()).prefetch();
-  }
   return panels;
-}
-
-template <class Scalar>
-void compute_panels(const std::vector<GradientPanel<Scalar>>& panels, const Tensor& like) {
-  const auto& kernels = tile_kernels<Scalar>();
-  int64_t depth = 0, work = 0;
-  for (const auto& panel : panels) {
-    depth = std::max(depth, panel.rows);
-    work += panel.work();
-  }
-  const int64_t parts = at::get_num_threads();
-  const Tensor scratch =
-      at::empty({parts, (depth * kernels.columns + 63) / 64 * 64}, like.options());
-  // Part p takes the panels that begin within its share of the work.
-  at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-    for (int64_t part = first; part < last; ++part) {
-      Scalar* packed = scratch.mutable_data_ptr<Scalar>() + part * scratch.stride(0);
-      int64_t done = 0;
-      for (const auto& panel : panels) {
-        if (done * parts >= work * part && done * parts < work * (part + 1)) {
-          panel.compute(kernels, packed);
-        }
-        done += panel.work();
-      }
-    }
-  });
 }
 
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
@@ -205,7 +152,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
         offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
         layer.backward_scratch(std::min(kBlockRows, rows.size(0))),
         [&](const Segment& s, scalar_t* scratch) { layer.backward(s, arrays, scratch); });
-    compute_panels(gradient_panels<scalar_t>(offsets, rows, grad, active, grad_hidden, out), rows);
+    auto panels = gradient_panels<scalar_t>(offsets, rows, grad, active, grad_hidden, out);
+    compute_panels(panels, rows);
   });
   out.rows.slice(0, filled_rows(offsets)).zero_();
   return {out.rows, out.w1, out.b1, out.w2, out.b2};

@@ -41,7 +41,9 @@ std::map<int64_t, bool> blocks_of(const VMoEArrays& arrays) {
 
 class Facts {
  public:
-  explicit Facts(const VMoEArrays& arrays) : arrays_(arrays), blocks_(blocks_of(arrays)) {}
+  explicit Facts(const VMoEArrays& arrays) : arrays_(arrays), blocks_(blocks_of(arrays)) {
+    check_sizes();
+  }
 
   std::vector<VMoEFact> take() {
     embedding();
@@ -54,6 +56,16 @@ class Facts {
   }
 
  private:
+  /// An array without elements may claim any size and still lie in a small file.
+  void check_sizes() const {
+    for (const Entry& entry : arrays_.entries()) {
+      const bool fits = std::ranges::all_of(entry.shape, [](int64_t size) {
+        return size > 0 && static_cast<double>(size) <= kMostTokens;
+      });
+      if (!fits) fail("{}: array {}: no parameter has that shape", arrays_.from(), is_shape(entry));
+    }
+  }
+
   void add(const std::string& key, nlohmann::ordered_json value, const std::string& told_by) {
     facts_.push_back({key, std::move(value), told_by});
   }

@@ -205,5 +205,15 @@ TEST_F(VMoEFacts, OtherArraysAreNoVMoE) {
               AllOf(HasSubstr("no array 'embedding/kernel'"), HasSubstr("it has x, y/z")));
 }
 
+TEST_F(VMoEFacts, SizesOfArraysWithoutElementsAreNotBelieved) {
+  const test::TempDir folder;
+  TensorMap arrays = random_arrays(import_config());
+  arrays["Encoder/posembed_input/pos_embedding"] = at::empty({1, int64_t{1} << 60, 0});
+  write_arrays(folder / "ckpt", arrays);
+  const VMoECheckpointArrays read(folder / "ckpt");
+  EXPECT_THAT(test::failure_of([&] { vmoe_facts(read); }),
+              HasSubstr("pos_embedding is [1, 1152921504606846976, 0]: no parameter has that"));
+}
+
 }  // namespace
 }  // namespace moesaic::testing

@@ -79,8 +79,10 @@ class DamagedPictures {
  public:
   explicit DamagedPictures(int64_t size) : size_(size), most_(std::max<int64_t>(10, size / 100)) {}
 
+  /// Throws, like add(), where too many are.
   bool contains(int64_t index) {
     const std::lock_guard lock(mutex_);
+    check();
     return indices_.contains(index);
   }
 
@@ -88,16 +90,22 @@ class DamagedPictures {
     const std::lock_guard lock(mutex_);
     if (!indices_.insert(index).second) return;
     log_warning("{}; the next picture takes its place", error.what());
-    const auto count = static_cast<int64_t>(indices_.size());
-    if (count > most_ || count == size_) {
-      fail("{} of {} pictures are damaged, the last one being {}", count, size_, error.what());
-    }
+    last_ = error.what();
+    check();
   }
 
  private:
+  void check() const {
+    const auto count = static_cast<int64_t>(indices_.size());
+    if (count > most_ || count == size_) {
+      fail("{} of {} pictures are damaged, the last one being {}", count, size_, last_);
+    }
+  }
+
   int64_t size_, most_;
   std::mutex mutex_;
   std::set<int64_t> indices_;
+  std::string last_;
 };
 
 /// Makes one picture of a batch after the other; each thread needs its own.

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "moesaic/base/error.h"
+
 namespace moesaic::nn {
 namespace {
 
@@ -83,6 +85,7 @@ class RecomputeBackward : public torch::autograd::Node {
   }
 
   variable_list apply(variable_list&& grads) override {
+    if (at::GradMode::is_enabled()) fail("a recomputed block has no second derivative");
     const at::AutoGradMode with_gradients(true);
     const at::Tensor x_BTd = x_BTd_.unpack().detach().requires_grad_(wants_);
     variable_list inputs = pass_.block->parameters();

@@ -26,6 +26,9 @@ class Linear : public torch::autograd::Function<Linear> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const Tensor grad_Ro = grads[0].contiguous();
+    if (at::GradMode::is_enabled()) {  // a second derivative is wanted
+      return {grad_Ro.mm(saved[1]), grad_Ro.t().mm(saved[0]), grad_Ro.sum(0)};
+    }
     const auto [x, weight] = ops::linear_backward_cpu(grad_Ro, saved[0], saved[1]);
     return {x, weight, grad_Ro.sum(0)};
   }

@@ -154,6 +154,30 @@ TEST_F(PictureFolder, ManyDamagedPicturesAreAnError) {
   testing::internal::GetCapturedStderr();
 }
 
+TEST_F(PictureFolder, NothingButDamagedPicturesEndsForAnyThreads) {
+  for (const char* animal : {"cat", "dog"}) {
+    std::vector<test::fs::path> files;
+    for (const auto& file : test::fs::directory_iterator(root() / "train" / animal)) {
+      files.push_back(file.path());
+    }
+    for (size_t i = 2; i < files.size(); ++i) test::fs::remove(files[i]);
+    for (size_t i = 0; i < 2; ++i) write_file(files[i], std::string("no picture"));
+  }
+  LoaderOptions options;
+  options.batch_size = 2;
+  options.shuffle = true;
+  for (const int64_t threads : {0, 1, 2}) {
+    options.threads = threads;
+    Loader loader(at_size(8), options);
+    testing::internal::CaptureStderr();
+    for (int call = 0; call < 2; ++call) {
+      EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
+                  HasSubstr("4 of 4 pictures are damaged"));
+    }
+    testing::internal::GetCapturedStderr();
+  }
+}
+
 TEST_F(PictureFolder, VerifyDecodesEveryPicture) {
   write_file(root() / "train" / "dog" / "3.jpg", std::string("no picture"));
   write_file(root() / "train" / "dog" / "4.jpg", Bytes{0x89, 'P', 'N', 'G', 13, 10});

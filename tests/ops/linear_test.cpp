@@ -84,6 +84,19 @@ TEST(Linear, GradientsAgreeWithFiniteDifferences) {
   }
 }
 
+TEST(Linear, SecondDerivativesAreThoseOfTheLibrary) {
+  torch::manual_seed(4);
+  const at::Tensor x = torch::randn({40, 3}, torch::kDouble).requires_grad_();
+  const at::Tensor w = torch::randn({2, 3}, torch::kDouble).requires_grad_();
+  const at::Tensor b = torch::randn({2}, torch::kDouble);
+  const auto second = [&](const at::Tensor& y) {
+    const at::Tensor slope = torch::autograd::grad({y.pow(3).sum()}, {x}, {}, {}, true)[0];
+    return torch::autograd::grad({slope.pow(2).sum()}, {w})[0];
+  };
+  const at::Tensor wanted = second(at::linear(x, w, b));
+  EXPECT_LT((second(moesaic::linear(x, w, b)) - wanted).abs().max().item<double>(), 1e-9);
+}
+
 TEST(Linear, RefusesWhatLinearRefuses) {
   EXPECT_ANY_THROW(moesaic::linear(torch::randn({40, 3}), torch::randn({2, 4}), torch::randn({2})));
 }

@@ -58,7 +58,7 @@ class MadeStorages {
 
 }  // namespace
 
-double activation_bytes(Model& model, int64_t images) {
+std::optional<double> activation_bytes(Model& model, int64_t images) {
   std::vector<int64_t> shape = model.input_shape();
   shape.insert(shape.begin(), images);
   std::vector<at::Tensor> known = model.parameters();
@@ -67,7 +67,7 @@ double activation_bytes(Model& model, int64_t images) {
   try {
     model.forward(known.back());
   } catch (const c10::NotImplementedError&) {
-    return 0.0;  // LibTorch has no shape function for something
+    return std::nullopt;
   }
   return made.bytes(known);
 }
@@ -95,12 +95,16 @@ std::string describe_memory(Model& model, const std::vector<PhasePlan>& phases) 
   for (const PhasePlan& phase : phases) {
     if (phase.steps == 0) continue;
     const TrainingMemory memory = training_memory(model, phase);
+    const std::string activations =
+        memory.activations
+            ? bytes_text(*memory.activations) + " (every tensor of a forward pass, none freed)"
+            : "not known (LibTorch cannot tell an operator's shapes)";
     text += fmt::format(
-        "memory        {}: up to {}, of which weights {}, gradients {}, optimizer {}, activations "
-        "{} (every tensor of a forward pass, none freed){}\n",
-        phase.config.name, bytes_text(memory.sum()), bytes_text(memory.weights),
-        bytes_text(memory.gradients), bytes_text(memory.optimizer), bytes_text(memory.activations),
-        memory.sum() > limit ? "; this machine has " + bytes_text(limit) : "");
+        "memory        {}: {} {}, of which weights {}, gradients {}, optimizer {}, activations "
+        "{}{}\n",
+        phase.config.name, memory.activations ? "up to" : "more than", bytes_text(memory.sum()),
+        bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
+        activations, memory.sum() > limit ? "; this machine has " + bytes_text(limit) : "");
   }
   return text;
 }

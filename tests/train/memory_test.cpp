@@ -36,7 +36,7 @@ TEST(TrainingMemory, CountsWhatAPhaseHolds) {
   EXPECT_EQ(adam.gradients, weights);
   EXPECT_EQ(adam.optimizer, 2 * weights);
   EXPECT_EQ(sgd.optimizer, weights);
-  EXPECT_EQ(adam.sum(), 4 * weights + adam.activations);
+  EXPECT_EQ(adam.sum(), 4 * weights + adam.activations.value());
   const TrainingMemory none = planned.of_phase(2);
   EXPECT_EQ(none.sum(), weights);
 }
@@ -50,9 +50,9 @@ TEST(TrainingMemory, FrozenParametersHaveGradientsAndNoMemory) {
 }
 
 TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
-  const double whole = Planned({"phases.0.batch_size=6"}).of_phase(0).activations;
+  const double whole = Planned({"phases.0.batch_size=6"}).of_phase(0).activations.value();
   const double part =
-      Planned({"phases.0.batch_size=6", "phases.0.accumulate=3"}).of_phase(0).activations;
+      Planned({"phases.0.batch_size=6", "phases.0.accumulate=3"}).of_phase(0).activations.value();
   EXPECT_GT(whole, 2.5 * part);
   // Of 6 pictures at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
   EXPECT_GT(whole, 4.0 * 6 * 5 * 8 * 4);

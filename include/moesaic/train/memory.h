@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,19 +16,20 @@ namespace moesaic {
 struct TrainingMemory {
   double weights = 0.0, gradients = 0.0, optimizer = 0.0;
   /// All tensors that a forward pass of one part of a batch makes, in float32, as though the
-  /// backward pass needed every one: more than is really held at once.
-  double activations = 0.0;
+  /// backward pass needed every one: more than is really held at once. Absent: not known.
+  std::optional<double> activations = 0.0;
 
-  double sum() const { return weights + gradients + optimizer + activations; }
+  /// Of what is known.
+  double sum() const { return weights + gradients + optimizer + activations.value_or(0.0); }
 };
 
 /// `model`: on the meta device, see build_model_shape(); the phase's network, or one much like it.
 TrainingMemory training_memory(Model& model, const PhasePlan& phase);
 
 /// Bytes of the tensors that model.forward() makes of so many images, which also checks all shapes.
-/// 0 where LibTorch lacks the shape function of an operator. Throws Error where they do not fit
-/// together.
-double activation_bytes(Model& model, int64_t images);
+/// Nothing where LibTorch lacks the shape function of an operator. Throws Error where they do not
+/// fit together.
+std::optional<double> activation_bytes(Model& model, int64_t images);
 
 /// A line for each phase that trains, for --dry-run.
 std::string describe_memory(Model& model, const std::vector<PhasePlan>& phases);

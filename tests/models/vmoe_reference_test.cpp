@@ -12,6 +12,7 @@
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/train/objective.h"
+#include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 
 namespace moesaic {
@@ -318,11 +319,7 @@ class GoldenRun {
 
 class VMoEReference : public ::testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override {
-    if (testing::reference_folder().empty()) {
-      GTEST_SKIP() << "the reference's tensors are not beside the working tree";
-    }
-  }
+  void SetUp() override { NEEDS_REFERENCE(); }
 
   void check(const std::string& file, double activation, double gradient) {
     const ReferenceCase given(GetParam());

@@ -3,15 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
+#include "support/reference_files.h"
 
 namespace moesaic::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// Adds the views of a module's tensors to `out`.
@@ -75,11 +73,6 @@ class View {
 
 }  // namespace
 
-fs::path reference_folder() {
-  const fs::path folder = fs::path(MOESAIC_TEST_SOURCE_DIR) / "../shared/golden/vmoe";
-  return fs::exists(folder / "README.md") ? folder : fs::path();
-}
-
 Json native_config(const Json& case_config) {
   Json model = case_config.at("model");
   const bool ensemble = model["name"] == "VisionTransformerMoeEnsemble";
@@ -120,10 +113,8 @@ Reference as_reference(const std::map<std::string, at::Tensor>& native, const VM
   return out;
 }
 
-ReferenceCase::ReferenceCase(const std::string& name) : folder_(reference_folder() / name) {
-  std::ifstream file(folder_ / "config.json");
-  config_ = Json::parse(file);
-}
+ReferenceCase::ReferenceCase(const std::string& name)
+    : folder_(reference_path(name)), config_(reference_config(name)) {}
 
 std::shared_ptr<VMoE> ReferenceCase::model(bool bfloat16) const {
   Json config = native_config(config_);

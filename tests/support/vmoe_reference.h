@@ -16,9 +16,6 @@ namespace moesaic::testing {
 /// Tensors of the reference by its names.
 using Reference = std::map<std::string, at::Tensor>;
 
-/// The cases beside the working tree; empty where they are not there.
-std::filesystem::path reference_folder();
-
 /// A configuration of the reference as one of this library.
 nlohmann::ordered_json native_config(const nlohmann::ordered_json& case_config);
 

@@ -12,6 +12,7 @@
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/schedule.h"
+#include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 
 namespace moesaic {
@@ -45,7 +46,7 @@ PhaseConfig phase_of(const Json& reference) {
 class ReferenceTraining : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (testing::reference_folder().empty()) GTEST_SKIP() << "needs ../shared/golden/vmoe";
+    NEEDS_REFERENCE();
     reference_.emplace(fmt::format("train/{}", GetParam()));
     golden_ = reference_->tensors("golden");
     model_ = reference_->model();

@@ -41,7 +41,7 @@ do for [name in 'figure.svg figure.png'] {
       background rgb 'white'
   }
   set output name
-  set multiplot layout 1,2 margins screen 0.08, screen 0.985, screen 0.17, screen 0.86 \
+  set multiplot layout 1,2 margins screen 0.08, screen 0.97, screen 0.17, screen 0.86 \
     spacing screen 0.1
   do for [panel=1:2] {
     set ylabel (panel == 1 ? 'loss' : 'accuracy, %') textcolor rgb ink

@@ -38,7 +38,7 @@ do for [name in 'figure.svg figure.png'] {
       background rgb 'white'
   }
   set output name
-  set multiplot layout 1,2 margins screen 0.085, screen 0.985, screen 0.16, screen 0.75 \
+  set multiplot layout 1,2 margins screen 0.085, screen 0.97, screen 0.16, screen 0.75 \
     spacing screen 0.1
 
   set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink

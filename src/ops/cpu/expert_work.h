@@ -19,7 +19,7 @@ struct Segment {
 };
 
 /// Rows of an expert that share a packed panel.
-constexpr int64_t kBlockRows = 256;
+constexpr int64_t kBlockRows = 320;
 
 /// The rows of all experts in order, cut into `parts` pieces of equal work; packing an expert's
 /// weights counts as `overhead` rows. Results do not depend on the cut: every row is computed by

@@ -87,18 +87,28 @@ struct RowIndex {
 };
 
 template <class Scalar>
+void fetch(const Scalar* row, int64_t width) {
+  const auto* bytes = reinterpret_cast<const char*>(row);
+  const int64_t size = width * static_cast<int64_t>(sizeof(Scalar));
+  for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
+}
+
+template <class Scalar>
 void add_up(const Lot& lot, const Lots& lots, const RowIndex& index, const Tensor& gate,
             const Scalar* rows, int64_t width, Scalar* y) {
   const auto* begins = index.token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = index.token_row.const_data_ptr<int32_t>();
   const auto* weight = gate.const_data_ptr<SumOf<Scalar>>();
+  const auto row_at = [&](int32_t i) { return rows + lots.place(row_of[i]) * width; };
   at::parallel_for(lot.begin, lot.end, kRowsPerTask, [&](int64_t first, int64_t last) {
+    constexpr int64_t kAhead = 6;  // tokens; the hardware cannot guess where their rows lie
     for (int64_t t = first; t < last; ++t) {
-      const int32_t* rows_of_t = row_of + begins[t];
+      const int64_t soon = std::min(t + kAhead, last - 1);
+      for (int32_t i = begins[soon]; i < begins[soon + 1]; ++i) fetch(row_at(i), width);
       weighted_sum(
           y + t * width, width, begins[t + 1] - begins[t],
-          [&](int32_t i) { return rows + lots.place(rows_of_t[i]) * width; },
-          [&](int32_t i) { return weight[rows_of_t[i]]; });
+          [&](int32_t i) { return row_at(begins[t] + i); },
+          [&](int32_t i) { return weight[row_of[begins[t] + i]]; });
     }
   });
 }

@@ -204,59 +204,86 @@ bool packs_on_the_way(const PanelProduct<Scalar>& p) {
   return false;
 }
 
-template <class Scalar>
-void multiply(const PanelProduct<Scalar>& p) {
+// Calls use(tile, rows, first) for tiles of equal height: eleven rows twice keep the adders busier
+// than fourteen and eight.
+template <class Scalar, class Use>
+inline __attribute__((always_inline)) void for_tiles(const PanelProduct<Scalar>& p,
+                                                     Tile<Scalar>& tile, Use use) {
+  const int64_t tiles = (p.rows + MOESAIC_TILE_ROWS - 1) / MOESAIC_TILE_ROWS;
+  // Never beyond the last row; the last few lines may be left to the hardware.
+  const int64_t fours = p.depth / 4;
+  int64_t lines = p.next.rows * ((p.next.bytes + kLine - 1) / kLine);
+  tile.next_per_step = fours == 0 ? 0 : (lines + tiles * fours - 1) / (tiles * fours);
+  const int64_t height = tiles == 0 ? 0 : p.rows / tiles;
+  const int64_t taller = p.rows - height * tiles;  // of the tiles have a row more
+  int64_t begin = 0;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t rows = height + (t < taller ? 1 : 0);
+    tile.a = p.a + begin * (p.a_by_columns ? 1 : p.a_stride);
+    if (lines < tile.next_per_step * fours) tile.next_per_step = lines / fours;
+    lines -= tile.next_per_step * fours;
+    use(tile, begin, rows);
+    begin += rows;
+  }
+}
+
+// A panel whose last columns are not of C: tiles of whole vectors lie in `edge` meanwhile.
+template <class Scalar, class Table>
+__attribute__((noinline)) void multiply_edge(const PanelProduct<Scalar>& p, Tile<Scalar>& tile,
+                                             Table table) {
   constexpr int kWidth = kColumns<Scalar>;
   alignas(64) Scalar edge[MOESAIC_TILE_ROWS * kWidth];
   alignas(64) Scalar bias[kWidth] = {};
   for (int64_t j = 0; p.bias != nullptr && j < p.columns; ++j) bias[j] = p.bias[j];
-  const bool whole = p.columns == kWidth;
-  // Tiles of equal height: eleven rows twice keep the adders busier than fourteen and eight.
-  const int64_t tiles = (p.rows + MOESAIC_TILE_ROWS - 1) / MOESAIC_TILE_ROWS;
+  tile.bias = bias;
+  tile.c = edge;
+  tile.c_stride = kWidth;
+  tile.stream = false;
+  for_tiles(p, tile, [&](Tile<Scalar>& at, int64_t begin, int64_t rows) {
+    Scalar* c = p.c + begin * p.c_stride;
+    for (int64_t i = 0; p.accumulate && i < rows; ++i) {
+      for (int64_t j = 0; j < kWidth; ++j) {
+        edge[i * kWidth + j] = j < p.columns ? c[i * p.c_stride + j] : Scalar(0);
+      }
+    }
+    table[rows - 1](at);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < p.columns; ++j) c[i * p.c_stride + j] = edge[i * kWidth + j];
+    }
+  });
+}
+
+template <class Scalar>
+void multiply(const PanelProduct<Scalar>& p) {
+  constexpr int kWidth = kColumns<Scalar>;
+  alignas(64) static constexpr Scalar kNoBias[kWidth] = {};
   const bool aligned =
       reinterpret_cast<uintptr_t>(p.c) % kLine == 0 && p.c_stride * sizeof(Scalar) % kLine == 0;
-  // Never beyond the last row; the last few lines may be left to the hardware.
-  const int64_t fours = p.depth / 4;
-  int64_t lines = p.next.rows * ((p.next.bytes + kLine - 1) / kLine);
-  const int64_t lines_per_four = fours == 0 ? 0 : (lines + tiles * fours - 1) / (tiles * fours);
   const bool packs = packs_on_the_way(p);
   const auto* table =
       p.a_by_columns ? Tiles<Scalar, true, false>::get : Tiles<Scalar, false, false>::get;
-  const auto* packing = Tiles<Scalar, false, true>::get;
   Tile<Scalar> tile{p.depth,
                     nullptr,
                     p.a_stride,
                     p.b,
                     packs ? p.unpacked->data : nullptr,
                     packs ? p.unpacked->stride : 0,
-                    bias,
+                    p.bias == nullptr ? kNoBias : p.bias,
                     nullptr,
-                    whole ? p.c_stride : kWidth,
+                    p.c_stride,
                     p.accumulate,
-                    p.stream && whole && aligned,
+                    p.stream && aligned,
                     p.next,
                     0,
-                    lines_per_four};
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t begin = p.rows * t / tiles;
-    const int64_t count = p.rows * (t + 1) / tiles - begin;
-    Scalar* c = p.c + begin * p.c_stride;
-    tile.a = p.a + begin * (p.a_by_columns ? 1 : p.a_stride);
-    tile.c = whole ? c : edge;
-    if (lines < lines_per_four * fours) tile.next_per_step = lines / fours;
-    lines -= tile.next_per_step * fours;
-    for (int64_t i = 0; !whole && p.accumulate && i < count; ++i) {
-      for (int64_t j = 0; j < kWidth; ++j) {
-        edge[i * kWidth + j] = j < p.columns ? c[i * p.c_stride + j] : Scalar(0);
-      }
-    }
-    (packs && t == 0 ? packing : table)[count - 1](tile);
-    if (whole) continue;
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t j = 0; j < p.columns; ++j) c[i * p.c_stride + j] = edge[i * kWidth + j];
-    }
-  }
-  if (p.stream)
+                    0};
+  if (p.columns < kWidth) return multiply_edge(p, tile, table);
+  const auto* next = packs ? Tiles<Scalar, false, true>::get : table;
+  for_tiles(p, tile, [&](Tile<Scalar>& at, int64_t begin, int64_t rows) {
+    at.c = p.c + begin * p.c_stride;
+    next[rows - 1](at);
+    next = table;
+  });
+  if (tile.stream)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);  // streamed lines are there for all threads
 }
 

@@ -39,6 +39,16 @@ std::string to_text(const bench::Row& row) {
                      row.peer, row.unit, row.ratio, goal, row.meaning);
 }
 
+/// "operators: what it times; ..."
+std::string names_and_descriptions() {
+  std::string text;
+  for (const auto& benchmark : bench::benchmarks()) {
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "" : "; ", benchmark.name, benchmark.description);
+  }
+  return text;
+}
+
 const bench::Benchmark& find(const std::string& name) {
   std::vector<std::string> names;
   for (const auto& benchmark : bench::benchmarks()) {
@@ -113,7 +123,7 @@ void run(const BenchOptions& options) {
 void add_bench(CLI::App& app, int&) {
   auto* verb = app.add_subcommand("bench", "Time this software against others' way to do the same");
   auto options = std::make_shared<BenchOptions>();
-  verb->add_option("NAME", options->name, "operators")->required();
+  verb->add_option("NAME", options->name, names_and_descriptions())->required();
   verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");
   verb->add_option("--write", options->file,
                    "write the figures with chip, commit and date, as in tests/bench/results/")

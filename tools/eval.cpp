@@ -1,13 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "command_line.h"
+#include "moesaic/base/progress.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
+
+namespace {
+
+CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
+  std::optional<Progress> bar;
+  int64_t shown = 0;
+  options.evaluate.proceed = [&](int64_t done, int64_t total) {
+    if (!bar) bar.emplace(ProgressOptions{.label = "eval", .total = total});
+    bar->advance(done - shown);
+    shown = done;
+    if (done == total) bar->finish();
+    return true;
+  };
+  return evaluate_checkpoint(options);
+}
+
+}  // namespace
 
 void add_eval(CLI::App& app, int& exit_code) {
   struct EvalArguments {
@@ -32,7 +51,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "one JSON document on standard output");
   verb->callback([arguments] {
-    const CheckpointEvaluation result = evaluate_checkpoint(arguments->options);
+    const CheckpointEvaluation result = evaluate_with_bar(arguments->options);
     const std::string text = arguments->json ? to_json(result).dump(2) + "\n" : to_text(result);
     std::fputs(text.c_str(), stdout);
   });

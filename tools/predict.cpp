@@ -6,6 +6,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/predict.h"
+#include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -40,7 +41,9 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
   verb->callback([arguments] {
     check_input_file(arguments->input);
     check_new_file(arguments->output, "--output");
-    const auto model = load_model(arguments->checkpoint);
+    const std::filesystem::path folder = resolve_checkpoint(arguments->checkpoint);
+    const auto model = load_model(folder);
+    arguments->options.loss = trained_loss(folder);
     predict_file(*model, arguments->input, arguments->output, arguments->options);
   });
 }

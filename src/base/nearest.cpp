@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 namespace moesaic {
@@ -43,6 +44,16 @@ bool abbreviates(std::string_view full, std::string_view brief) {
 
 bool akin(std::string_view a, std::string_view b) {
   return begins_with(a, b) || begins_with(b, a) || abbreviates(a, b) || abbreviates(b, a);
+}
+
+/// In the order of their first places.
+std::vector<std::string_view> each_once(std::span<const std::string> names) {
+  std::vector<std::string_view> list;
+  std::set<std::string_view> seen;
+  for (const std::string& name : names) {
+    if (seen.insert(name).second) list.push_back(name);
+  }
+  return list;
 }
 
 }  // namespace
@@ -90,10 +101,10 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
   if (candidates.empty()) return "";
   if (const auto meant = nearest(name, candidates))
     return fmt::format("did you mean '{}'?", *meant);
-  const auto listed = candidates.first(std::min(kListed, candidates.size()));
+  const std::vector<std::string_view> names = each_once(candidates);
+  const auto listed = std::span(names).first(std::min(kListed, names.size()));
   std::string line = fmt::format("choose one of {}", fmt::join(listed, ", "));
-  if (listed.size() < candidates.size())
-    line += fmt::format(", ... ({} in all)", candidates.size());
+  if (listed.size() < names.size()) line += fmt::format(", ... ({} in all)", names.size());
   return line;
 }
 

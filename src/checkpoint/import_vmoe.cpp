@@ -168,12 +168,12 @@ int64_t numbers_in(const std::vector<VMoETensor>& tensors) {
 }
 
 std::string counted(const char* label, const std::vector<std::string>& names) {
-  constexpr size_t kShown = 4;
+  constexpr size_t kShown = 8;
   if (names.empty()) return "";
   const std::vector<std::string> first(
       names.begin(), names.begin() + static_cast<long>(std::min(names.size(), kShown)));
   return fmt::format("  {:<12}{}: {}{}\n", label, names.size(), fmt::join(first, ", "),
-                     names.size() > kShown ? ", ..." : "");
+                     names.size() > kShown ? ", ... (all: --json)" : "");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/problem.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <optional>
 
@@ -39,13 +41,28 @@ std::optional<Origin> find_place(const Value& config, std::string_view path) {
   return find_place(*inner, std::string(path.substr(dot + 1)) + (key ? ":" : ""));
 }
 
+bool from_command_line(const std::optional<Origin>& place) {
+  return place && place->source != nullptr && place->line == 0;
+}
+
 }  // namespace
+
+ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second) {
+  ConfigProblem problem(fmt::format("'{}' and '{}' exclude one another", first.name, second.name),
+                        {second.name, first.name});
+  problem.off = {second.off, first.off};
+  return problem;
+}
+
+bool is_argument(const Value& config, const std::string& path) {
+  return from_command_line(find_place(config, path));
+}
 
 std::string place_of(const Value& config, const std::vector<std::string>& blamed) {
   std::optional<Origin> first;
   for (const std::string& path : blamed) {
     const auto place = find_place(config, path);
-    if (place && place->source != nullptr && place->line == 0) return place->text();
+    if (from_command_line(place)) return place->text();
     if (!first) first = place;
   }
   return first ? first->text() : config.where();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/schema.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -24,6 +26,25 @@ size_t width(const std::string& text) {
 
 std::string padded(const std::string& text, size_t columns) {
   return text + std::string(columns - std::min(columns, width(text)), ' ');
+}
+
+/// "phases[0]" as arguments have it: "phases.0".
+std::string as_argument(std::string path) {
+  std::replace(path.begin(), path.end(), '[', '.');
+  std::erase(path, ']');
+  return path;
+}
+
+/// How to turn off what an argument excludes.
+std::string remedy(const Value& object, const std::string& path, const ConfigProblem& problem) {
+  if (problem.off.empty()) return "";
+  std::vector<std::string> others;
+  for (size_t i = 0; i < problem.off.size(); ++i) {
+    if (is_argument(object, problem.blamed[i])) continue;
+    others.push_back(as_argument(join_path(path, problem.blamed[i])) + "=" + problem.off[i]);
+  }
+  if (others.size() + 1 != problem.off.size()) return "; leave one out";
+  return fmt::format("; give {} too", fmt::join(others, " "));
 }
 
 }  // namespace
@@ -52,8 +73,9 @@ void fail_problem(const Value& object, const std::string& path, const ConfigProb
   }
   std::string key = problem.blamed.front();
   if (key.ends_with(':')) key.pop_back();
-  fail_usage("{}: {}{}", place_of(object, problem.blamed), problem.text,
-             path.empty() ? "" : fmt::format(" ({})", join_path(path, key)));
+  fail_usage("{}: {}{}{}", place_of(object, problem.blamed), problem.text,
+             path.empty() ? "" : fmt::format(" ({})", join_path(path, key)),
+             remedy(object, path, problem));
 }
 
 nlohmann::ordered_json write_number(double number) {

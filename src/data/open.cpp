@@ -98,12 +98,13 @@ std::vector<std::string> numbered_roles(const DatasetSpec& spec, const std::stri
   return roles;
 }
 
-/// Batches that came from elsewhere have no hash to compare with: they are used, and it is said.
-void warn_unverified(const DatasetSpec& spec, const fs::path& folder) {
+/// Batches that came from elsewhere have no hash to compare with: they are used. Whoever asks, by
+/// 'moesaic data verify', is told; at every run it would only be in the way.
+void note_unverified(const DatasetSpec& spec, const fs::path& folder) {
   const bool all_known = std::all_of(spec.files.begin(), spec.files.end(),
                                      [](const auto& item) { return !item.second.sha256.empty(); });
   if (all_known) return;
-  log_warning(
+  log_debug(
       "dataset '{}': {} was not unpacked by 'moesaic data fetch': sizes and labels are "
       "checked, pixels cannot be compared with the official archive's",
       spec.name, folder.string());
@@ -118,7 +119,7 @@ std::shared_ptr<const Dataset> read_cifar(DatasetInfo info, const DatasetSpec& s
     cifar::read(path, spec.files.at(role).size, {spec.label_bytes, spec.label_at}, records);
     check_labels(std::span(records.labels).subspan(before), info.classes.size(), path.string());
   }
-  warn_unverified(spec, folder);
+  note_unverified(spec, folder);
   info.channels = cifar::kChannels;
   info.height = cifar::kHeight;
   info.width = cifar::kWidth;

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
+#include "moesaic/train/main_loss.h"
 
 namespace moesaic {
 namespace {
@@ -31,12 +31,6 @@ bool couples_images(const Model& model) {
 at::Tensor combine_of_all(const RoutingRecord& record) {
   const at::Tensor kept = torch::tensor(record.kept, torch::kLong);
   return torch::zeros_like(record.logits_TE).index_copy_(1, kept, combine_weights(record.routing));
-}
-
-/// [B, classes]: log of the mean over members of the softmax.
-at::Tensor log_mean_probability(const at::Tensor& logits, int64_t members) {
-  const at::Tensor each = logits.log_softmax(-1).view({-1, members, logits.size(-1)});
-  return each.logsumexp({1}) - std::log(static_cast<double>(members));
 }
 
 using Parts = std::map<std::string, std::vector<at::Tensor>>;
@@ -115,7 +109,8 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   std::map<std::string, at::Tensor> outputs;
   for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
   if (model.members() > 1) {
-    outputs["log_mean_prob"] = log_mean_probability(outputs.at("logits"), model.members());
+    const std::string loss = options.loss.empty() ? "ensemble_softmax" : options.loss;
+    outputs["log_mean_prob"] = log_mean_probabilities(loss, outputs.at("logits"), model.members());
   }
   return outputs;
 }

@@ -22,7 +22,7 @@ at::Tensor by_member(const at::Tensor& logits_TE, int64_t members) {
 /// [M, E]: is the expert another member's?
 at::Tensor others(const at::Tensor& logits_TE, int64_t members) {
   const at::Tensor own = at::eye(members, logits_TE.options().dtype(at::kBool));
-  return own.repeat_interleave(logits_TE.size(1) / members, 1).logical_not();
+  return own.repeat_interleave(logits_TE.size(1) / members, 1).eq(0);
 }
 
 /// Numbers of each token's own experts, [T, E / M], in their columns of [T, E], elsewhere 0.

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -44,8 +47,9 @@ do for [name in 'figure.svg figure.png'] {
   set multiplot layout 1,2 margins screen 0.08, screen 0.97, screen 0.17, screen 0.86 \
     spacing screen 0.1
   do for [panel=1:2] {
+    eval 'set yrange ' . word(y_ranges, panel)
     set ylabel (panel == 1 ? 'loss' : 'accuracy, %') textcolor rgb ink
-    plot data index 0 using 1:(column(panel + 1)) with lines lc rgb train_color lw 1.5 \
+    plot data index 0 using 1:(column(panel + 1)) with @train_style lc rgb train_color lw 1.5 \
            title 'training', \
          data index 1 using 1:(column(panel + 1)) with linespoints lc rgb test_color lw 2 pt 7 \
            ps 0.6 title 'test'
@@ -53,6 +57,8 @@ do for [name in 'figure.svg figure.png'] {
   unset multiplot
 }
 )";
+
+constexpr const char* kNoNumber = "NaN";
 
 struct CurvePoint {
   int64_t step = 0;
@@ -66,7 +72,7 @@ struct Curves {
 
 std::string number_in(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->dump() : "NaN";
+  return found != line.end() && found->is_number() ? found->dump() : kNoNumber;
 }
 
 Curves curves_of(std::string_view metrics) {
@@ -100,6 +106,31 @@ std::string block(const std::string& title, const std::vector<CurvePoint>& point
   return text + "\n\n";
 }
 
+/// gnuplot warns of an axis on which all points have one place: half a unit to each side is shown.
+std::string axis_range(const std::vector<double>& values) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  if (values.empty()) return "[0:1]";
+  return *least < *most ? "[*:*]" : fmt::format("[{}:{}]", *least - 0.5, *least + 0.5);
+}
+
+/// What gnuplot has to know before it draws: "[low:high]" of each axis, how points are joined.
+std::string axes(const Curves& curves) {
+  std::vector<double> steps;
+  std::array<std::vector<double>, 2> heights;
+  for (const auto* points : {&curves.train, &curves.test}) {
+    for (const CurvePoint& point : *points) {
+      steps.push_back(static_cast<double>(point.step));
+      for (const auto& [height, text] :
+           {std::pair{&heights[0], &point.loss}, std::pair{&heights[1], &point.accuracy}}) {
+        if (*text != kNoNumber) height->push_back(std::stod(*text));
+      }
+    }
+  }
+  const char* style = curves.train.size() == 1 ? "points pt 7 ps 0.6" : "lines";
+  return fmt::format("set xrange {}\ny_ranges = '{} {}'\ntrain_style = '{}'\n", axis_range(steps),
+                     axis_range(heights[0]), axis_range(heights[1]), style);
+}
+
 }  // namespace
 
 Figure run_curve(std::string_view metrics) {
@@ -110,7 +141,7 @@ Figure run_curve(std::string_view metrics) {
     ends += (ends.empty() ? "" : " ") + fmt::to_string(step);
   std::string head = "# gnuplot figure.gp draws figure.svg and figure.png from figure.tsv\n";
   head += "data = 'figure.tsv'\n";
-  head += fmt::format("phase_ends = '{}'\n", ends);
+  head += fmt::format("phase_ends = '{}'\n", ends) + axes(curves);
   return {head + std::string(kCurveScript),
           block("train", curves.train) + block("test", curves.test)};
 }

@@ -111,7 +111,11 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   RoutingCounts counts;
   QualityMeter meter(loss_of(model, options));
   const auto begin = std::chrono::steady_clock::now();
-  for (int64_t done = 0; !loader.done();) {
+  const auto proceed = [&](int64_t done) {
+    return !options.proceed || options.proceed(done, dataset->size());
+  };
+  bool going = proceed(0);
+  for (int64_t done = 0; going && !loader.done();) {
     const Batch batch = loader.next();
     const ModelOutput output = [&] {
       const Autocast autocast(options.precision, batch.images.device());
@@ -120,11 +124,10 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     meter.add(output.logits, batch.labels);
     counts.add(output.routings);
     done += batch.labels.size(0);
-    if (options.proceed && !options.proceed(done, dataset->size())) {
-      result.complete = loader.done();
-      if (!result.complete) return result;
-    }
+    going = proceed(done);
   }
+  result.complete = loader.done();
+  if (!result.complete) return result;
   static_cast<Quality&>(result) = meter.result();
   result.seconds = seconds_since(begin);
   result.images_per_second = static_cast<double>(result.images) / result.seconds;

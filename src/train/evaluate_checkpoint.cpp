@@ -10,6 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/train/main_loss.h"
 
@@ -31,17 +32,6 @@ PreprocessConfig trained_with(const nlohmann::ordered_json& config) {
   return parse<PreprocessConfig>(Value::from_json(*found, "preprocess"), "preprocess");
 }
 
-/// The loss that the checkpoint's phase minimised; "" where it does not say.
-std::string trained_by(const Checkpoint& checkpoint) {
-  const auto place = nlohmann::json::json_pointer(
-      fmt::format("/run/phases/{}/loss", checkpoint.state.value("phase_index", 0)));
-  const nlohmann::json config = checkpoint.config;
-  const std::vector<std::string> names = main_loss_names();
-  const std::string name =
-      config.contains(place) && config[place].is_string() ? config[place] : nlohmann::json("");
-  return std::find(names.begin(), names.end(), name) == names.end() ? "" : name;
-}
-
 /// What goes wrong in a forward pass is the checkpoint's fault, not that of who asks.
 Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& dataset,
                           const EvaluateOptions& options, const std::filesystem::path& from) {
@@ -57,6 +47,23 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
 
 }  // namespace
 
+std::string trained_loss(const std::filesystem::path& checkpoint) {
+  using Json = nlohmann::ordered_json;
+  const auto setting = [&](const char* file, const std::string& path) {
+    const Json json = Document::from_file(checkpoint / file).root().to_json();
+    const Json::json_pointer place(path);
+    return json.contains(place) ? json.at(place) : Json();
+  };
+  const Json phase = setting("state.json", "/phase_index");
+  const std::string index = phase.is_number_integer() ? phase.dump() : "0";
+  const Json loss = setting("config.json", "/run/phases/" + index + "/loss");
+  const std::vector<std::string> known = main_loss_names();
+  const auto found = loss.is_string()
+                         ? std::find(known.begin(), known.end(), loss.get<std::string>())
+                         : known.end();
+  return found == known.end() ? "" : *found;
+}
+
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   CheckpointEvaluation result;
   result.checkpoint = resolve_checkpoint(options.checkpoint);
@@ -67,7 +74,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
       preprocessed(options.open(result.data, "test"), trained_with(checkpoint.config));
   const std::shared_ptr<Model> model = load_model(result.checkpoint);
   EvaluateOptions evaluate = options.evaluate;
-  if (evaluate.loss.empty()) evaluate.loss = trained_by(checkpoint);
+  if (evaluate.loss.empty()) evaluate.loss = trained_loss(result.checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();

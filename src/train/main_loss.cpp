@@ -12,6 +12,8 @@
 namespace moesaic {
 namespace {
 
+const std::string kEnsemble = "ensemble_";
+
 bool is_sigmoid(const std::string& name) {
   const std::vector<std::string> names = main_loss_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -68,7 +70,15 @@ std::vector<std::string> main_loss_names() {
 }
 
 bool is_ensemble_loss(const std::string& name) {
-  return name.starts_with("ensemble_");
+  return name.starts_with(kEnsemble);
+}
+
+std::string with_members(const std::string& name) {
+  return is_ensemble_loss(name) ? name : kEnsemble + name;
+}
+
+std::string of_one_network(const std::string& name) {
+  return is_ensemble_loss(name) ? name.substr(kEnsemble.size()) : name;
 }
 
 at::Tensor training_losses(const std::string& name, const at::Tensor& logits,

@@ -50,9 +50,10 @@ void Optimizer::step_group(double weight_decay, double lr) {
   group.slots.resize(rule_->slot_names().size());
   for (const Entry& entry : entries_) {
     const at::Tensor gradient = entry.parameter.grad();
-    if (entry.frozen || entry.weight_decay != weight_decay || !gradient.defined()) continue;
+    if (entry.frozen || entry.weight_decay != weight_decay) continue;
     group.parameters.push_back(entry.parameter);
-    group.gradients.push_back(gradient.contiguous());
+    group.gradients.push_back(gradient.defined() ? gradient.contiguous()
+                                                 : at::zeros_like(entry.parameter));
     for (size_t slot = 0; slot < group.slots.size(); ++slot) {
       group.slots[slot].push_back(entry.slots[slot]);
     }

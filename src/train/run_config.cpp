@@ -75,7 +75,7 @@ ConfigProblem aux_losses_problem(const std::map<std::string, double>& losses) {
 
 ConfigProblem length_problem(const PhaseConfig& config) {
   if (config.epochs && config.steps) {
-    return {"'epochs' and 'steps' exclude one another", {"steps", "epochs"}};
+    return excluding({"epochs", "null"}, {"steps", "null"});
   }
   if (!config.epochs && !config.steps) {
     return {"'epochs' or 'steps' must be given", {"steps", "epochs"}};
@@ -85,7 +85,7 @@ ConfigProblem length_problem(const PhaseConfig& config) {
 
 ConfigProblem update_problem(const PhaseConfig& config) {
   if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
-    return {"'clip_norm' and 'clip_value' exclude one another", {"clip_value", "clip_norm"}};
+    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
   }
   if (config.batch_size % config.accumulate != 0) {
     return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
@@ -157,8 +157,7 @@ std::string at_path(const nlohmann::ordered_json& json, const std::string& path)
 ConfigProblem config_problem(const OptimizerConfig& config) {
   if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
   if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
-    return {"'weight_decay' and 'weight_decays' exclude one another",
-            {"weight_decays", "weight_decay"}};
+    return excluding({"weight_decay", "0"}, {"weight_decays", "[]"});
   }
   if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
     return {"'adam' has no weight decay; choose 'adamw'",
@@ -171,7 +170,7 @@ ConfigProblem config_problem(const OptimizerConfig& config) {
 ConfigProblem config_problem(const ScheduleConfig& config) {
   const bool falls = config.name == "cosine" || config.name == "linear";
   if (config.end > 0.0 && config.end_lr) {
-    return {"'end' and 'end_lr' exclude one another", {"end_lr", "end"}};
+    return excluding({"end", "0"}, {"end_lr", "null"});
   }
   if (!falls && (config.end > 0.0 || config.end_lr)) {
     return {fmt::format("'{}' has no end to fall to; choose cosine or linear", config.name),

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/initialise_vmoe.h"
@@ -24,6 +25,7 @@
 #include "moesaic/train/main_loss.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
+#include "moesaic/train/schedule.h"
 
 namespace moesaic {
 namespace {
@@ -191,16 +193,35 @@ void check_aux_losses(const RunConfig& config, const PhaseConfig& phase, const M
 
 void check_losses(const RunConfig& config, const PhaseConfig& phase, const Model& model) {
   check_aux_losses(config, phase, model);
-  if (model.members() == 1 || is_ensemble_loss(phase.loss)) return;
+  const bool ensemble = model.members() > 1;
+  if (ensemble == is_ensemble_loss(phase.loss)) return;
+  const std::string setting = "encoder.moe.ensemble_size";
+  const std::string place =
+      blame({place_of(phase.source, {"loss"}), place_in_model(config, setting, phase, "loss")});
+  if (ensemble) {
+    fail_usage(
+        "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
+        place, phase.name, phase.loss, model.members(), with_members(phase.loss));
+  }
   fail_usage(
-      "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose "
-      "'ensemble_{}'",
-      place_of(phase.source, {"loss"}), phase.name, phase.loss, model.members(), phase.loss);
+      "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network "
+      "({} 1); choose '{}'",
+      place, phase.name, phase.loss, setting, of_one_network(phase.loss));
 }
 
 void check_schedule(const PhaseConfig& phase, int64_t steps) {
   const ScheduleConfig& schedule = phase.schedule;
-  if (schedule.cooldown_steps == 0 || steps == 0) return;
+  if (steps == 0) return;
+  if (schedule.cooldown_steps == 0) {
+    if (schedule.warmup_steps <= steps) return;
+    log_warning(
+        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} it "
+        "reaches {:.3g}",
+        place_of(phase.source, {"schedule.warmup_steps", "steps", "epochs"}), phase.name,
+        schedule.warmup_steps, steps, phase.optimizer.lr,
+        learning_rate(schedule, phase.optimizer.lr, steps - 1, steps));
+    return;
+  }
   if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
   fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
              place_of(phase.source, {"schedule.cooldown_steps", "schedule.warmup_steps"}),
@@ -425,6 +446,16 @@ std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
   if (config.model.is_null()) return load_model(config.init);
   check_training_memory(config);
   return build_model(config.model, static_cast<uint64_t>(config.seed));
+}
+
+void check_init(const RunConfig& config) {
+  if (config.init.empty()) return;
+  const std::string place = place_of(config.source, {"init"});
+  if (!path_exists(config.init)) {
+    fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
+               config.init, nearest_sibling(config.init));
+  }
+  at_place(place, [&] { return resolve_checkpoint(config.init); });
 }
 
 void check_initial_weights(const RunConfig& config) {

@@ -44,6 +44,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (!started.is_null() && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
+  if (!resuming) check_init(config_);
   model_ = build_initial_model(config_);
   const RunConfig given = config_;
   config_.model = Value::from_json(model_->config(), "model");

@@ -58,6 +58,11 @@ TEST(DidYouMean, SuggestsOrLists) {
   EXPECT_EQ(did_you_mean("zebra", {}), "");
 }
 
+TEST(DidYouMean, ListsANameOnce) {
+  EXPECT_EQ(did_you_mean("zebra", std::vector<std::string>{"sgd", "adamw", "sgd"}),
+            "choose one of sgd, adamw");
+}
+
 TEST(DidYouMean, KeepsALongListShort) {
   std::vector<std::string> many;
   for (int i = 0; i < 1000; ++i) many.push_back("candidate" + std::to_string(i));

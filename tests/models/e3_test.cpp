@@ -161,6 +161,12 @@ TEST(E3, PredictGivesTheLogOfTheMeanProbability) {
   const auto found = predict(*model, small_images(4), {.routing = true, .batch_size = 3});
   const at::Tensor mean = found.at("logits").softmax(1).view({4, kMembers, 5}).mean(1);
   expect_close(found.at("log_mean_prob"), mean.log(), 1e-6);
+  for (const std::string loss : {"ensemble_softmax", "ensemble_sigmoid"}) {
+    const auto again = predict(*model, small_images(4), {.loss = loss});
+    const at::Tensor each = again.at("logits").to(at::kDouble).view({4, kMembers, 5});
+    const at::Tensor p = loss == "ensemble_sigmoid" ? 1 / (1 + (-each).exp()) : each.softmax(2);
+    expect_close(again.at("log_mean_prob"), p.mean(1).log().to(at::kFloat), 1e-6);
+  }
   EXPECT_EQ(found.at("pre_logits").sizes(), (std::vector<int64_t>{4 * kMembers, 7}));
   EXPECT_EQ(found.at("routing.1.combine").sizes(),
             (std::vector<int64_t>{4 * kTokens * kMembers, 6}));

@@ -49,6 +49,9 @@ TEST(Preset, HasTheParametersOfItsSize) {
   std::set<std::string> tried;
   const auto expect = [&](const std::string& name, double wanted) {
     EXPECT_EQ(count_parameters(named(name)), wanted) << name;
+    const auto shape = build_model_shape(named(name));
+    EXPECT_EQ(static_cast<double>(shape->parameter_count()), wanted) << name;
+    EXPECT_EQ(shape->members(), name.starts_with("e3/") ? 2 : 1) << name;
     tried.insert(name);
   };
   for (const Size& size : sizes()) {

@@ -71,7 +71,10 @@ class Golden {
 /// A run of a case, as the reference made it.
 class GoldenRun {
  public:
-  GoldenRun(const ReferenceCase& given, const std::string& file, double tolerance)
+  /// `shaken`: other than 0, each parameter moves by up to half a unit of its last place, chosen by
+  /// that number.
+  GoldenRun(const ReferenceCase& given, const std::string& file, double tolerance,
+            uint64_t shaken = 0)
       : given_(given),
         golden_(given.tensors(file)),
         model_(given.model(file == "golden_bf16")),
@@ -82,6 +85,7 @@ class GoldenRun {
     for (const char* input : {"input/images", "input/labels"}) {
       if (golden_.has(input)) golden_[input];
     }
+    if (shaken != 0) shake(shaken);
     replay_noise();
     model_->train();
     output_ = model_->forward(images_, noisy_ ? nn::make_generator(1) : at::Generator());
@@ -237,6 +241,17 @@ class GoldenRun {
     return own.reshape({own.size(0), -1, size, own.size(2)}).transpose(0, 1);
   }
 
+  void shake(uint64_t seed) {
+    const torch::NoGradGuard no_grad;
+    constexpr double kHalfUnit = 0x1p-24;
+    at::Generator random = nn::make_generator(seed);
+    for (at::Tensor& parameter : model_->parameters()) {
+      const at::Tensor part = torch::empty(parameter.sizes(), torch::kDouble);
+      part.uniform_(-2 * kHalfUnit, 2 * kHalfUnit, random);
+      parameter.copy_(parameter.to(torch::kDouble) * (1.0 + part));
+    }
+  }
+
   void replay_noise() {
     for (auto& block : model_->moe_blocks()) {
       const std::string name = "moe_" + std::to_string(block.block) + "/noise";
@@ -382,20 +397,31 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().mean().item<double>();
 }
 
-// The tolerance above would hide a rounding that is left out. In these two cases hardly a number
-// lies at the edge of one, so that next to nothing is left of what rounding changes.
+// The tolerance above would hide a rounding that is left out, of which next to nothing may be left
+// here. A number at the edge of a rounding goes either way by what float32 itself rounds, and takes
+// others with it. Such edges show where the parameters move by that much: a number that no such run
+// brings to where the reference has it lies at no edge.
 class VMoERounding : public VMoEReference {};
 
 TEST_P(VMoERounding, IsWhereTheReferenceRounds) {
+  constexpr double kLeft = 0.01;  // of all that rounding changes
+  constexpr uint64_t kRuns = 16;
   const ReferenceCase given(GetParam());
-  GoldenRun rounded(given, "golden_bf16", kBFloat16), exact(given, "golden", 1.0);
-  const Reference found = gradients_of(rounded), without = gradients_of(exact);
-  for (const auto& [name, wanted] : given.tensors("golden_bf16")) {
-    const std::string place = name.starts_with("grad/") ? name.substr(5) : name;
-    if (!found.contains(place)) continue;
-    EXPECT_LE(distance(found.at(place), wanted), 0.02 * distance(without.at(place), wanted))
-        << name;
+  GoldenRun exact(given, "golden", 1.0);
+  const Reference without = gradients_of(exact), golden = given.tensors("golden_bf16");
+  std::map<std::string, double> left;
+  for (uint64_t run = 0; run < kRuns; ++run) {
+    GoldenRun rounded(given, "golden_bf16", kBFloat16, run);
+    const Reference found = gradients_of(rounded);
+    for (const auto& [name, wanted] : golden) {
+      const std::string place = name.starts_with("grad/") ? name.substr(5) : name;
+      if (!found.contains(place)) continue;
+      const double share = distance(found.at(place), wanted) / distance(without.at(place), wanted);
+      left[name] = run == 0 ? share : std::min(left[name], share);
+    }
   }
+  EXPECT_FALSE(left.empty());
+  for (const auto& [name, share] : left) EXPECT_LE(share, kLeft) << name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, VMoEReference,

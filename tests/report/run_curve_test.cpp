@@ -34,13 +34,20 @@ TEST(RunCurve, SaysWhereThereIsNothingToDraw) {
   EXPECT_THROW(run_curve("{\"kind\": \"prune\", \"step\": 5}\nno JSON\n[]\n"), Error);
 }
 
-TEST(RunCurve, IsDrawnBesideTheMetrics) {
+TEST(RunCurve, IsDrawnBesideTheMetricsWithoutAWord) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
-  for (const std::string& metrics :
-       {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76)}) {
+  const std::string one_step =
+      R"({"kind": "train", "step": 1, "phase": "a", "loss": 2.5, "accuracy": 10})";
+  const std::string its_test =
+      R"({"kind": "eval", "step": 1, "phase": "a", "loss": 2.5, "accuracy": 20})";
+  const std::string no_accuracy = R"({"kind": "train", "step": 1, "phase": "a", "loss": 2.5})";
+  for (const std::string& metrics : {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76),
+                                     one_step, one_step + "\n" + its_test, no_accuracy}) {
     const test::TempDir folder;
     write_atomic(folder / "metrics.jsonl", metrics);
+    ::testing::internal::CaptureStderr();
     draw_run_curve(folder.path());
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << metrics;
     EXPECT_THAT(read_text(folder / "figure.png"), ::testing::StartsWith("\x89PNG"));
     EXPECT_THAT(read_text(folder / "figure.svg"), HasSubstr("accuracy"));
   }

@@ -126,12 +126,12 @@ TEST(Evaluate, EndsEarlyWhenToldTo) {
   const auto model = tiny_model();
   int calls = 0;
   EvaluateOptions options{4, 0, [&](int64_t done, int64_t total) {
-                            EXPECT_EQ(done, 4 * ++calls);
+                            EXPECT_EQ(done, 4 * calls++);
                             EXPECT_EQ(total, 23);
-                            return calls < 2;
+                            return calls < 3;
                           }};
   EXPECT_FALSE(evaluate(*model, quarters("three", "test", 3, 23), options).complete);
-  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(calls, 3);
 }
 
 TEST(Evaluate, RefusesDataThatDoesNotFit) {
@@ -174,6 +174,24 @@ TEST(EvaluateCheckpoint, FindsTheRunsNewestCheckpointAndItsData) {
   options.data = "two";
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
             "usage: 'two' has 2 classes, the model has 3");
+}
+
+TEST(EvaluateCheckpoint, KnowsTheLossOfTheCheckpointsPhase) {
+  TempDir folder;
+  train(folder / "run", {"phases.finetune.loss=sigmoid"});
+  const fs::path checkpoints = folder / "run/checkpoints";
+  EXPECT_EQ(trained_loss(checkpoints / "pretrain"), "softmax");
+  EXPECT_EQ(trained_loss(checkpoints / "finetune"), "sigmoid");
+  for (const std::string state : {"{}", "[]", R"({"phase_index": 9})", R"({"phase_index": "1"})"}) {
+    write_atomic(checkpoints / "finetune" / "state.json", state);
+    const bool first = state == "{}" || state == "[]" || state.find("\"1\"") != state.npos;
+    EXPECT_EQ(trained_loss(checkpoints / "finetune"), first ? "softmax" : "") << state;
+  }
+  for (const std::string config : {"{}", R"({"run": {"phases": [{"loss": 1}]}})",
+                                   R"({"run": {"phases": [{"loss": "other"}]}})"}) {
+    write_atomic(checkpoints / "pretrain" / "config.json", config);
+    EXPECT_EQ(trained_loss(checkpoints / "pretrain"), "") << config;
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 namespace moesaic {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using train_test::config_of;
 using train_test::error_of;
@@ -71,6 +72,25 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
     EXPECT_THAT(error, HasSubstr(wanted)) << change;
     EXPECT_THAT(error, ::testing::StartsWith("usage: ")) << change;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+}
+
+TEST(RunConfig, TellsHowToTurnOffWhatAnArgumentExcludes) {
+  const auto error = [](const std::vector<std::string>& changes) {
+    return error_of([&] { config_of(four_phases(), changes); });
+  };
+  for (const auto& [change, remedy] : std::vector<std::pair<std::string, std::string>>{
+           {"phases.0.epochs=2", "; give phases.0.steps=null too"},
+           {"phases.recover.steps=5", "; give phases.3.epochs=null too"},
+           {"phases.0.clip_value=1", "; give phases.0.clip_norm=0 too"},
+           {"phases.0.optimizer.weight_decays=[{\"pattern\": \"w\", \"value\": 1}]",
+            "; give phases.0.optimizer.weight_decay=0 too"},
+           {"phases.0.schedule={\"end\": 0.1, \"end_lr\": 1e-5}", "; leave one out"}}) {
+    EXPECT_THAT(error({change}), EndsWith(remedy)) << change;
+    if (remedy.starts_with("; give ")) {
+      const std::string other = remedy.substr(7, remedy.size() - 7 - 4);
+      EXPECT_EQ(error({change, other}), "no error") << other;
+    }
   }
 }
 

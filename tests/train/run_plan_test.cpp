@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
 
 #include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
@@ -12,7 +16,9 @@ namespace moesaic {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using train_test::config_of;
 using train_test::error_of;
@@ -91,6 +97,60 @@ TEST(RunPlan, RefusesLossesThatWouldBeZero) {
   EXPECT_EQ(plan_refusal({chosen, "model.encoder.moe.group_size=5",
                           "phases.0.aux_losses={\"router_z\": 1}"}),
             "no error");
+}
+
+TEST(RunPlan, LossesMustBeThoseOfAnEnsembleWhereThereIsOne) {
+  for (const std::string loss : {"softmax", "sigmoid"}) {
+    const std::string change = "phases.finetune.loss=ensemble_" + loss;
+    EXPECT_THAT(plan_refusal({change}),
+                AllOf(StartsWith("usage: argument '" + change + "': phase 'finetune': "),
+                      HasSubstr("the model is one network"), EndsWith("choose '" + loss + "'")));
+  }
+  std::vector<std::string> changes = {"model.name=e3", "model.encoder.moe.ensemble_size=2",
+                                      "phases.prune.on_entry.prune=null"};
+  EXPECT_THAT(plan_refusal(changes),
+              AllOf(StartsWith("usage: argument 'model.encoder.moe.ensemble_size=2': "),
+                    HasSubstr("an ensemble of 2"), EndsWith("choose 'ensemble_softmax'")));
+  for (const char* phase : {"0", "1", "2", "3"}) {
+    changes.push_back(fmt::format("phases.{}.loss=ensemble_sigmoid", phase));
+  }
+  EXPECT_EQ(plan_refusal(changes), "no error");
+}
+
+std::string said_of(const std::vector<std::string>& changes) {
+  ::testing::internal::CaptureStderr();
+  plan_tiny(changes);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(RunPlan, WarnsOfAWarmUpThatOutlastsThePhase) {
+  const std::string change = "phases.pretrain.schedule.warmup_steps=";
+  EXPECT_EQ(said_of({change + "6"}), "");
+  const std::string said = said_of({change + "10"});
+  EXPECT_THAT(said,
+              HasSubstr("argument '" + change +
+                        "10': phase 'pretrain': 10 warm-up steps are "
+                        "more than the phase's 6: of the learning rate 0.01 it reaches 0.005"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_EQ(said_of({"phases.prune.schedule.warmup_steps=10"}), "");  // no step, no rate
+}
+
+TEST(RunPlan, InitMustBeThereBeforeAnythingIsRead) {
+  const test::TempDir folder;
+  const std::string change = "init=" + (folder / "nowhere").string();
+  TrainerOptions options = train_test::options_for(folder / "run");
+  options.open = [](std::string_view, std::string_view) -> std::shared_ptr<const Dataset> {
+    throw std::logic_error("data was read");
+  };
+  const auto refusal = [&](const std::string& init) {
+    return error_of([&] { Trainer(config_of(four_phases(), {init}), options); });
+  };
+  EXPECT_THAT(refusal(change), AllOf(StartsWith("usage: argument '" + change + "': init '"),
+                                     HasSubstr("is not there"), Not(HasSubstr("\n"))));
+  std::filesystem::create_directory(folder / "empty");
+  EXPECT_THAT(refusal("init=" + (folder / "empty").string()),
+              AllOf(StartsWith("usage: argument 'init="), HasSubstr("neither a checkpoint")));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
 }
 
 TEST(RunPlan, PatternsMustFindAParameter) {

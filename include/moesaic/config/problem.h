@@ -23,7 +23,20 @@ struct ConfigProblem {
 
   std::string text;
   std::vector<std::string> blamed;
+  std::vector<std::string> off;  ///< of settings that exclude one another: what turns each off
 };
+
+/// A setting and the value that is the same as leaving it out.
+struct OptionalSetting {
+  std::string name, off;
+};
+
+/// What is wrong where both are given. The error tells how to turn the one off that was not given
+/// on the command line; where neither was, it points at `second`.
+ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second);
+
+/// Was the setting (a dotted path below `config`) given on the command line?
+bool is_argument(const Value& config, const std::string& path);
 
 /// Where the first of `blamed` (dotted paths below `config`, items of lists by number) was written
 /// that came from the command line, else the first that is there, else `config` itself. The last

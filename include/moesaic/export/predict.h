@@ -16,6 +16,7 @@ namespace moesaic {
 struct PredictOptions {
   bool routing = false;      ///< also what each MoE layer decided
   int64_t batch_size = 256;  ///< pictures at a time; all of them where experts have a capacity
+  std::string loss;          ///< that trained the network, see main_loss.h; empty: a softmax one
 };
 
 /// images_BCHW: [B, C, H, W] float32, normalised. Returns "logits" [B, classes], "pre_logits" [B,
@@ -24,9 +25,9 @@ struct PredictOptions {
 /// where it is not routed there, was dropped, or was pruned. Tokens run image by image.
 ///
 /// An ensemble of M has M rows of "logits" and "pre_logits" for an image, one for each member, and
-/// "log_mean_prob" [B, classes]: the log of the mean over members of softmax(logits). Its tokens
-/// run by image, place and member; the logits for other members' experts are -infinity, so that a
-/// row's softmax is the gates.
+/// "log_mean_prob" [B, classes]: the log of the mean over members of softmax(logits), or of
+/// sigmoid(logits) where `loss` is a sigmoid one. Its tokens run by image, place and member; the
+/// logits for other members' experts are -infinity, so that a row's softmax is the gates.
 ///
 /// Where experts have a capacity, pictures of one batch compete for it, so all of them form one
 /// batch.

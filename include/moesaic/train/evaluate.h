@@ -18,7 +18,8 @@ namespace moesaic {
 struct EvaluateOptions {
   int64_t batch_size = 256;
   int64_t loader_threads = 1;
-  /// Called after each batch with the pictures done; false ends the evaluation early.
+  /// Called with the pictures done: 0 at first, then after each batch; false ends the evaluation
+  /// early.
   std::function<bool(int64_t done, int64_t total)> proceed;
   std::string loss;  ///< see main_loss.h; empty: softmax, or ensemble_softmax for an ensemble
   std::string precision = "float32";  ///< see Autocast

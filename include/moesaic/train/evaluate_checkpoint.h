@@ -26,6 +26,10 @@ struct CheckpointEvaluation {
   int64_t parameters = 0;
 };
 
+/// The loss that the phase of a checkpoint (a folder) minimised, see main_loss.h; "" where it does
+/// not say.
+std::string trained_loss(const std::filesystem::path& checkpoint);
+
 /// On the test split. Throws Error (usage) where the data does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 

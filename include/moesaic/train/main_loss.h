@@ -15,6 +15,9 @@ std::vector<std::string> main_loss_names();
 
 /// Does the loss take the rows of an ensemble? The others want one row an image.
 bool is_ensemble_loss(const std::string& name);
+/// The same loss for an ensemble, and for one network.
+std::string with_members(const std::string& name);
+std::string of_one_network(const std::string& name);
 
 /// What rows of logits are compared with.
 struct Targets {

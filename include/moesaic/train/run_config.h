@@ -173,6 +173,7 @@ struct RunConfig {
   int64_t evaluate_every = 1;
   int64_t evaluate_batch_size = 256;
   std::vector<PhaseConfig> phases;
+  Value source;  ///< where it was written
 };
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {

@@ -40,6 +40,9 @@ std::shared_ptr<Model> build_initial_model(const RunConfig& config);
 /// The same on the meta device, see build_model_shape().
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
 
+/// Throws Error (usage) where config.init is given and neither a run nor a checkpoint.
+void check_init(const RunConfig& config);
+
 /// Checks what load_initial_weights() would load, by its configuration and its files' hashes.
 void check_initial_weights(const RunConfig& config);
 

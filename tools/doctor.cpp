@@ -15,6 +15,7 @@
 #include "moesaic/base/resources.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/nn/moe_layer.h"
+#include "moesaic/ops/device.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -37,7 +38,8 @@ class Report {
 
 void check_operators(Report& report) {
   int missing = 0;
-  for (const char* name : {"route_token_choice", "dispatch", "grouped_mlp", "combine", "routed_mlp"}) {
+  for (const char* name :
+       {"route_token_choice", "dispatch", "grouped_mlp", "combine", "routed_mlp"}) {
     const bool here =
         c10::Dispatcher::singleton().findSchema({std::string("moesaic::") + name, ""}).has_value();
     missing += here ? 0 : 1;
@@ -80,9 +82,11 @@ void doctor(int& exit_code) {
   report.note("LibTorch", fmt::format("{} (this build), vector instructions {}", TORCH_VERSION,
                                       at::get_cpu_capability()));
   report.note("threads", fmt::format("{}", at::get_num_threads()));
-  report.note("CUDA", torch::cuda::is_available()
-                          ? "a device is present; the operators of this build run on the CPU"
-                          : "not in this build, or no device");
+  report.note("CUDA",
+              fmt::format("{}, {}",
+                          has_cuda_operators() ? "this build has operators for it"
+                                               : "this build's operators run on the CPU only",
+                          torch::cuda::is_available() ? "there is a GPU" : "there is no GPU"));
   note_gnuplot(report);
   const auto space = std::filesystem::space(std::filesystem::current_path());
   report.note("disk", fmt::format("{:.1f} GiB free here",

@@ -167,6 +167,14 @@ class PictureMaker {
 
 }  // namespace
 
+Batch Batch::to(at::Device device) const {
+  Batch moved = *this;
+  for (at::Tensor* tensor : {&moved.images, &moved.labels, &moved.soft_labels}) {
+    if (tensor->defined()) *tensor = tensor->to(device);
+  }
+  return moved;
+}
+
 /// Batches are numbered through all epochs: number = epoch * batches_per_epoch + position.
 class Loader::State {
  public:

@@ -11,4 +11,8 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
+at::Device Model::device() const {
+  return parameters().front().device();
+}
+
 }  // namespace moesaic

@@ -8,8 +8,13 @@
 
 namespace moesaic::nn {
 
-at::Generator make_generator(uint64_t seed) {
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
+at::Generator make_generator(uint64_t seed, at::Device device) {
+  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
+  at::Generator generator = at::globalContext()
+                                .getAcceleratorHooksInterface(device.type())
+                                .getNewGenerator(device.index());
+  generator.set_current_seed(seed);
+  return generator;
 }
 
 void xavier_uniform(at::Tensor& weight, at::Generator generator) {

@@ -117,11 +117,12 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   bool going = proceed(0);
   for (int64_t done = 0; going && !loader.done();) {
     const Batch batch = loader.next();
+    const at::Tensor images = batch.images.to(model.device());
     const ModelOutput output = [&] {
-      const Autocast autocast(options.precision, batch.images.device());
-      return model.forward(batch.images);
+      const Autocast autocast(options.precision, images.device());
+      return model.forward(images);
     }();
-    meter.add(output.logits, batch.labels);
+    meter.add(output.logits.cpu(), batch.labels);
     counts.add(output.routings);
     done += batch.labels.size(0);
     going = proceed(done);

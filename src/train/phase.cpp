@@ -82,11 +82,12 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
 
 at::Generator Phase::generator() const {
   return nn::make_generator(
-      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.updates())));
+      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.updates())),
+      model_->device());
 }
 
 StepReport Phase::step() {
-  const Batch batch = loader_.next();
+  const Batch batch = loader_.next().to(model_->device());
   Scalars scalars = accumulate(batch);
   optimizer_.scale_gradients(plan_.config.gradient_scale);
   std::vector<at::Tensor> gradients = optimizer_.gradients();

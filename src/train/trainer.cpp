@@ -122,7 +122,9 @@ void Trainer::prepare_network(const PhasePlan& plan) {
     if (pretrained == earlier) pretrained = folder_->phase_checkpoint(earlier);
   }
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
+  model_->to(at::kCPU);
   const auto pruned = apply_entry(*model_, entry, plan.classes, pretrained, seed);
+  model_->to(at::Device(options_.device));
   if (pruned) recorder_->write("prune", state_.step, to_json(*pruned));
 }
 

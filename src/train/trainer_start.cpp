@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a run begins or goes on: everything that happens before the first step.
+#include <torch/cuda.h>
+
 #include <array>
 
 #include "moesaic/base/error.h"
@@ -8,6 +10,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -28,10 +31,15 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
 void check_device(const std::string& device) {
   static const std::array<std::string, 2> kDevices = {"cpu", "cuda"};
   if (device == "cpu") return;
-  if (device == "cuda") {
-    fail_usage("device cuda: the operators of this build run on the CPU only; use cpu");
+  if (device != "cuda")
+    fail_usage("unknown device '{}'; {}", device, did_you_mean(device, kDevices));
+  if (!has_cuda_operators()) {
+    fail_usage(
+        "device cuda: this build's operators run on the CPU only; use cpu, or build with "
+        "MOESAIC_CUDA=ON");
   }
-  fail_usage("unknown device '{}'; {}", device, did_you_mean(device, kDevices));
+  if (!torch::cuda::is_available())
+    fail_usage("device cuda: no GPU that LibTorch can use; use cpu");
 }
 
 // Nothing is written before all of it is known to fit together.
@@ -58,6 +66,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
+  model_->to(at::Device(options_.device));
   write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }
 

@@ -89,6 +89,20 @@ void expect_same(const Batch& a, const Batch& b) {
   EXPECT_TRUE(at::equal(a.labels, b.labels)) << "epoch " << a.epoch << " batch " << a.position;
 }
 
+TEST(Batch, MovesItsTensorsToADevice) {
+  Batch batch{at::ones({2, 1, 2, 2}), at::zeros({2}, at::kLong), {}, 3, 4};
+  const Batch soft = [&] {
+    Batch other = batch;
+    other.soft_labels = at::ones({2, 5});
+    return other.to(at::kMeta);
+  }();
+  batch = batch.to(at::kMeta);
+  EXPECT_TRUE(batch.images.is_meta() && batch.labels.is_meta() && soft.soft_labels.is_meta());
+  EXPECT_FALSE(batch.soft_labels.defined());
+  EXPECT_EQ(batch.epoch, 3);
+  EXPECT_EQ(batch.position, 4);
+}
+
 TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
   for (const int64_t threads : {0, 2}) {
     LoaderOptions options;

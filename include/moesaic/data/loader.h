@@ -28,6 +28,9 @@ struct Batch {
   at::Tensor soft_labels;  ///< [B, classes] float32; undefined without mixup
   int64_t epoch = 0;
   int64_t position = 0;  ///< number of the batch in its epoch
+
+  /// The same on a device.
+  Batch to(at::Device device) const;
 };
 
 /// Batches of a dataset, made ahead by worker threads. A batch depends on seed, epoch and position

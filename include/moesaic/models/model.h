@@ -78,6 +78,9 @@ class Model : public torch::nn::Module {
 
   int64_t parameter_count() const;
 
+  /// Where its parameters are.
+  at::Device device() const;
+
   /// Whether training keeps of each block its input alone, and computes the block again in
   /// backward: less memory for about a third more time; not a bit of any result changes.
   void set_recompute(bool on) { recompute_ = on; }

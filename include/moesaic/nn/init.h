@@ -5,12 +5,13 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 
 namespace moesaic::nn {
 
-at::Generator make_generator(uint64_t seed);
+at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 
 /// Uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier), in place. Counts fans over the last two
 /// dimensions.

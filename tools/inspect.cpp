@@ -97,7 +97,8 @@ void add_inspect(CLI::App& app, int&) {
                    "run, checkpoint, .safetensors file, or the prefix of a vmoe checkpoint")
       ->required()
       ->check(not_empty());
-  verb->add_option("PATH2", options->second, "another one: show how they differ")
+  verb->add_option("PATH2", options->second,
+                   "another one of any of these kinds: show how they differ")
       ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document");
   verb->callback([options] { inspect_verb(*options); });

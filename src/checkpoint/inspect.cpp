@@ -3,7 +3,9 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <fstream>
+#include <map>
 #include <regex>
 
 #include "moesaic/base/error.h"
@@ -107,8 +109,39 @@ void add_config(const fs::path& checkpoint, Json& out) {
   out["state"] = loaded.state;
 }
 
+/// Unsigned integers as signed ones of their width: equal where they are.
+at::ScalarType scalar_type_of(const std::string& dtype) {
+  static const std::map<std::string, at::ScalarType> kTypes = {
+      {"bool", at::kBool},        {"int8", at::kChar},     {"uint8", at::kByte},
+      {"int16", at::kShort},      {"uint16", at::kShort},  {"int32", at::kInt},
+      {"uint32", at::kInt},       {"int64", at::kLong},    {"uint64", at::kLong},
+      {"float16", at::kHalf},     {"float32", at::kFloat}, {"float64", at::kDouble},
+      {"bfloat16", at::kBFloat16}};
+  return kTypes.at(dtype);
+}
+
+/// All arrays of a checkpoint of google-research/vmoe, as they are.
+TensorMap stored_arrays(const fs::path& path) {
+  const vmoe_checkpoint::Reader reader(vmoe_prefix(path));
+  TensorMap tensors;
+  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
+    at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype));
+    reader.read(entry, std::span(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
+    tensors[entry.name] = std::move(out);
+  }
+  return tensors;
+}
+
+TensorMap as_float(const VMoEArrays& arrays) {
+  TensorMap tensors;
+  for (const vmoe_checkpoint::Entry& entry : arrays.entries()) {
+    tensors[entry.name] = arrays.read(entry);
+  }
+  return tensors;
+}
+
 TensorMap tensors_of(const fs::path& path) {
-  return read_tensors(find_target(path).tensors);
+  return is_vmoe_checkpoint(path) ? stored_arrays(path) : read_tensors(find_target(path).tensors);
 }
 
 double relative_change(const at::Tensor& from, const at::Tensor& to) {
@@ -168,10 +201,29 @@ Json config_difference(const Json& first, const Json& second) {
 }
 
 Json model_config(const fs::path& path) {
+  if (is_vmoe_checkpoint(path)) return Json::object();
   const Target target = find_target(path);
   if (target.checkpoint.empty()) return Json::object();
   return load_checkpoint(target.checkpoint, {.verify = false, .optimizer = false})
       .config.value("model", Json::object());
+}
+
+/// A network's parameters under the reference's names, float32.
+TensorMap arrays_of_network(const fs::path& path) {
+  const auto config = parse<VMoEConfig>(Value::from_json(model_config(path), "model"), "model");
+  return as_float(VMoEStateArrays(config, tensors_of(path), path.string()));
+}
+
+/// Where one is a checkpoint of google-research/vmoe and the other a network of ours, as that one's
+/// arrays; else each as it is stored.
+std::array<TensorMap, 2> comparable(const fs::path& first, const fs::path& second) {
+  const bool one = is_vmoe_checkpoint(first), other = is_vmoe_checkpoint(second);
+  const bool mixed = one != other && !model_config(one ? second : first).empty();
+  if (!mixed) return {tensors_of(first), tensors_of(second)};
+  const auto arrays = [](const fs::path& path, bool of_reference) {
+    return of_reference ? as_float(VMoECheckpointArrays(path)) : arrays_of_network(path);
+  };
+  return {arrays(first, one), arrays(second, other)};
 }
 
 }  // namespace
@@ -189,7 +241,8 @@ Json inspect(const fs::path& path) {
 
 Json inspect_difference(const fs::path& first, const fs::path& second) {
   Json out;
-  compare_tensors(tensors_of(first), tensors_of(second), out);
+  const std::array<TensorMap, 2> both = comparable(first, second);
+  compare_tensors(both[0], both[1], out);
   out["config"] = config_difference(model_config(first), model_config(second));
   return out;
 }

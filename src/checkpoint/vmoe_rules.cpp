@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <re2/re2.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <regex>
 #include <set>
@@ -41,18 +43,28 @@ VMoETransform transform_from_value(const Value& value) {
              did_you_mean(given, names));
 }
 
-/// std::regex calls itself for every bracket and would exhaust the stack with enough of them.
-std::regex compiled(const std::string& pattern, const std::string& where) {
+/// Whatever a file's pattern is, the time to search a name is bounded by the product of both sizes.
+using Pattern = std::unique_ptr<const re2::RE2>;
+
+Pattern compiled(const std::string& pattern, const std::string& where) {
   constexpr size_t kLongest = 1000;
   if (pattern.size() > kLongest) {
     fail_usage("{}: a pattern of {} characters; at most {} are allowed", where, pattern.size(),
                kLongest);
   }
-  try {
-    return std::regex(pattern);
-  } catch (const std::regex_error&) {
-    fail_usage("{}: '{}' is no regular expression", where, pattern);
+  auto expression = std::make_unique<const re2::RE2>(pattern, re2::RE2::Quiet);
+  if (!expression->ok()) {
+    fail_usage("{}: '{}' is no regular expression that can be used: {}", where, pattern,
+               expression->error());
   }
+  return expression;
+}
+
+/// What was found: the whole, then its groups.
+using Found = std::vector<re2::StringPiece>;
+
+std::string text_of(const re2::StringPiece& part) {
+  return part.empty() ? std::string() : std::string(part.data(), part.size());
 }
 
 /// A replacement in Python's notation: \1 and \g<1> are groups, \\ is a backslash.
@@ -76,9 +88,9 @@ class Replacement {
     add_text(rest, where);
   }
 
-  std::string of(const std::smatch& found) const {
+  std::string of(const Found& found) const {
     std::string text;
-    for (const Part& part : parts_) text += part.group ? found[*part.group].str() : part.text;
+    for (const Part& part : parts_) text += part.group ? text_of(found[*part.group]) : part.text;
     return text;
   }
 
@@ -98,17 +110,22 @@ class Replacement {
   std::vector<Part> parts_;
 };
 
+size_t groups_of(const re2::RE2& pattern) {
+  return static_cast<size_t>(pattern.NumberOfCapturingGroups());
+}
+
 struct CompiledRule {
   const VMoERule* rule;
-  std::regex pattern;
+  Pattern pattern;
   Replacement replacement;
 };
 
 std::vector<CompiledRule> compiled_rules(const VMoERules& rules) {
   std::vector<CompiledRule> list;
   for (const VMoERule& rule : rules) {
-    const std::regex pattern = compiled(rule.pattern, "rules");
-    list.push_back({&rule, pattern, Replacement(rule.replacement, pattern.mark_count(), "rules")});
+    Pattern pattern = compiled(rule.pattern, "rules");
+    Replacement replacement(rule.replacement, groups_of(*pattern), "rules");
+    list.push_back({&rule, std::move(pattern), std::move(replacement)});
   }
   return list;
 }
@@ -117,11 +134,17 @@ std::vector<CompiledRule> compiled_rules(const VMoERules& rules) {
 std::string renamed(const CompiledRule& rule, const std::string& name) {
   std::string text;
   size_t end = 0;
-  for (std::sregex_iterator found(name.begin(), name.end(), rule.pattern), last; found != last;
-       ++found) {
-    const auto place = static_cast<size_t>(found->position());
-    text += name.substr(end, place - end) + rule.replacement.of(*found);
-    end = place + static_cast<size_t>(found->length());
+  Found found(groups_of(*rule.pattern) + 1);
+  const auto find_from = [&](size_t place) {
+    return place <= name.size() &&
+           rule.pattern->Match(name, place, name.size(), re2::RE2::UNANCHORED, found.data(),
+                               static_cast<int>(found.size()));
+  };
+  for (size_t next = 0; find_from(next);) {
+    const auto place = static_cast<size_t>(found[0].data() - name.data());
+    text += name.substr(end, place - end) + rule.replacement.of(found);
+    end = place + found[0].size();
+    next = found[0].empty() ? end + 1 : end;
   }
   return text + name.substr(end);
 }
@@ -150,6 +173,7 @@ std::string zoom_problem(const std::vector<int64_t>& from, const std::vector<int
   if (from.size() != 3 || to.size() != 3 || from[0] != 1 || from[2] != to[2]) {
     return "vit_zoom takes [1, tokens, width] to other tokens of the same width";
   }
+  if (from == to) return "";
   const auto source = grid_of(from[1]), target = grid_of(to[1]);
   if (!source || !target) {
     return fmt::format("vit_zoom: {} tokens are no square grid, with a class token or without",
@@ -281,8 +305,8 @@ VMoERules rules_from_value(const Value& value) {
     VMoERule rule;
     rule.pattern = parts[0].as_string("a rule's pattern");
     if (!parts[1].is_null()) rule.replacement = parts[1].as_string("a rule's replacement");
-    const std::regex pattern = compiled(rule.pattern, parts[0].where());
-    const Replacement checked(rule.replacement, pattern.mark_count(), parts[1].where());
+    const Pattern pattern = compiled(rule.pattern, parts[0].where());
+    const Replacement checked(rule.replacement, groups_of(*pattern), parts[1].where());
     if (parts.size() > 2) rule.transform = transform_from_value(parts[2]);
     if (tile) {
       constexpr int64_t kMost = 1 << 20;
@@ -303,6 +327,7 @@ at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens) {
   const std::vector<int64_t> to = {1, tokens, from.back()};
   const std::string problem = zoom_problem(from, to);
   if (!problem.empty()) fail_usage("{}", problem);
+  if (from == to) return embedding_1Td.to(at::kFloat).contiguous();
   const Grid source = *grid_of(from[1]), target = *grid_of(tokens);
   const at::Tensor rows = embedding_1Td.to(at::kFloat).contiguous();
   const int64_t grid_start = source.token ? 1 : 0;
@@ -333,7 +358,7 @@ VMoEPlan plan_moves(const std::vector<Entry>& source, const std::vector<VMoETens
   const std::vector<CompiledRule> compiled = compiled_rules(rules);
   for (const Entry& entry : source) {
     const auto rule = std::ranges::find_if(compiled, [&](const CompiledRule& candidate) {
-      return std::regex_search(entry.name, candidate.pattern);
+      return re2::RE2::PartialMatch(entry.name, *candidate.pattern);
     });
     if (rule == compiled.end()) fail("{}: no rule for array '{}'", from, entry.name);
     if (rule->rule->replacement.empty()) {

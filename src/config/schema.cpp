@@ -78,6 +78,26 @@ void fail_problem(const Value& object, const std::string& path, const ConfigProb
              remedy(object, path, problem));
 }
 
+Sides read_sides(const Value& value, const std::string& path, const Rules& rules) {
+  const bool pair = value.kind() == Value::Kind::array;
+  if (pair && value.items().size() != 2) {
+    fail_usage("{}: '{}' must be an integer or [height, width], found {}", value.where(), path,
+               value.to_json().dump());
+  }
+  const auto side = [&](size_t i) {
+    const Value& number = pair ? value.items()[i] : value;
+    const int64_t length = number.as_int(path);
+    rules.check(static_cast<double>(length), number, path);
+    return length;
+  };
+  return {side(0), side(1)};
+}
+
+nlohmann::ordered_json write_sides(const Sides& sides) {
+  if (sides.is_square()) return sides.height;
+  return nlohmann::ordered_json::array({sides.height, sides.width});
+}
+
 nlohmann::ordered_json write_number(double number) {
   if (!std::isfinite(number)) fail_usage("a setting holds {}, which is no JSON number", number);
   return number;

@@ -37,11 +37,18 @@ def all_at_once(self, rows: Tensor) -> Tensor:
 // has_room(choice [T, k]) -> bool [T, k]. A queue holds all first choices before the second ones,
 // each rank in token order; a stable sort lays the queues side by side. Every expert has one queue,
 // or one for each group of tokens.
-constexpr char kRoom[] = R"(
+constexpr char kCapacityByFactor[] = R"(
 def capacity(self, tokens: int) -> int:
     rows = torch.ceil(float(tokens) * {k}.0 * {factor} / {experts}.0)
     return (rows + {multiple} - 1) // {multiple} * {multiple}
+)";
 
+constexpr char kCapacity[] = R"(
+def capacity(self, tokens: int) -> int:
+    return {}
+)";
+
+constexpr char kRoom[] = R"(
 def has_room(self, choice: Tensor) -> Tensor:
     tokens = choice.size(0)
     queue = choice{queue_of_group}
@@ -101,16 +108,26 @@ constexpr char kRounded[] = ".to({}).to(x.dtype)";
 
 constexpr char kKeep[] = "weights = weights.index_select(0, torch.tensor([{}], device=x.device))";
 
+bool limited(const TokenChoiceOptions& choice) {
+  return choice.capacity > 0 || choice.capacity_factor > 0.0;
+}
+
+std::string capacity_source(const TokenChoiceOptions& choice, int64_t experts) {
+  if (choice.capacity > 0) return fmt::format(kCapacity, choice.capacity);
+  return fmt::format(kCapacityByFactor, fmt::arg("k", choice.k), fmt::arg("experts", experts),
+                     fmt::arg("factor", literal(choice.capacity_factor)),
+                     fmt::arg("multiple", choice.capacity_multiple_of));
+}
+
 std::string room_source(const TokenChoiceOptions& choice, int64_t experts) {
   std::string queue_of_group, capacity = "self.capacity(tokens)";
   if (choice.group_size > 0) {
     queue_of_group = fmt::format(kQueueOfGroup, choice.group_size, experts);
     capacity = fmt::format(kCapacityOfGroup, fmt::arg("group_size", choice.group_size));
   }
-  return fmt::format(kRoom, fmt::arg("k", choice.k), fmt::arg("experts", experts),
-                     fmt::arg("factor", literal(choice.capacity_factor)),
-                     fmt::arg("multiple", choice.capacity_multiple_of),
-                     fmt::arg("queue_of_group", queue_of_group), fmt::arg("capacity", capacity));
+  return capacity_source(choice, experts) + fmt::format(kRoom, fmt::arg("k", choice.k),
+                                                        fmt::arg("queue_of_group", queue_of_group),
+                                                        fmt::arg("capacity", capacity));
 }
 
 /// The source above knows the routings that model configurations can name.
@@ -120,7 +137,7 @@ void check_exportable(const TokenChoiceOptions& choice) {
     fail("torchscript: gates '{}' cannot be exported yet; {}",
          gate_names()[static_cast<size_t>(choice.gate)], kOtherFormat);
   }
-  if (choice.batch_priority && choice.capacity_factor > 0.0) {
+  if (choice.batch_priority && limited(choice)) {
     fail("torchscript: batch priority with a capacity cannot be exported yet; {}", kOtherFormat);
   }
   if (choice.capacity_rounding != CapacityRounding::ceil && choice.capacity_factor > 0.0) {
@@ -133,7 +150,7 @@ void check_exportable(const TokenChoiceOptions& choice) {
 
 std::string weights_source(const TokenChoiceOptions& choice) {
   const bool all = choice.gate == Gate::softmax_all;
-  const bool drops = choice.capacity_factor > 0.0;
+  const bool drops = limited(choice);
   return fmt::format(
       kWeights, fmt::arg("k", choice.k),
       fmt::arg("softmax_over", all ? "" : fmt::format("[:, :{}]", choice.k)),
@@ -176,7 +193,7 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
   check_exportable(choice);
   std::string source =
       weights_source(choice) + forward_source(choice.kept, from.options().bfloat16);
-  if (choice.capacity_factor > 0.0) source = room_source(choice, from.options().experts) + source;
+  if (limited(choice)) source = room_source(choice, from.options().experts) + source;
   return make_module(
       unit, "MoELayer", from,
       {{"router", make_router(unit, *from.router)}, {"experts", make_experts(unit, *from.experts)}},

@@ -12,6 +12,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
+#include "printable.h"
 
 namespace fs = std::filesystem;
 
@@ -50,9 +51,11 @@ fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
   const char* text = archive_entry_pathname(entry);
   const std::string name = text != nullptr ? text : "";
   const auto refuse = [&](const char* why) {
-    fail("{}: entry '{}' {}: refused", archive_path.string(), name, why);
+    fail("{}: entry {} {}: refused", archive_path.string(), printable(name), why);
   };
   if (name.empty()) refuse("has no name");
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::ranges::any_of(name, control)) refuse("has control characters in its name");
   const fs::path place(name);
   if (place.is_absolute()) refuse("has an absolute path");
   for (const fs::path& part : place) {
@@ -112,7 +115,7 @@ class Unpacking {
       const la_ssize_t count = archive_read_data(open_.get(), block.data(), block.size());
       if (count == 0) return;
       if (count < 0) {
-        fail("{}: entry '{}' cannot be unpacked: {}", path_.string(), place.string(),
+        fail("{}: entry {} cannot be unpacked: {}", path_.string(), printable(place.string()),
              reason_of(open_));
       }
       written_ += count;

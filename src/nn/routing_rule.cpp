@@ -49,7 +49,7 @@ PrunedSelection pruned_selection(const RoutingRule& rule) {
 
 bool couples_tokens(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
-  return options == nullptr || options->capacity_factor > 0.0;
+  return options == nullptr || options->capacity_factor > 0.0 || options->capacity > 0;
 }
 
 double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) {

@@ -29,6 +29,7 @@ CapacityRounding capacity_rounding_from_name(std::string_view name) {
 }
 
 int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int64_t experts) {
+  if (rule.rows > 0) return rule.rows;
   if (rule.multiple_of < 1) {
     fail("capacity: rows cannot be raised to a multiple of {}; choose 1 or more", rule.multiple_of);
   }

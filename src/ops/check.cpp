@@ -96,9 +96,12 @@ void check_capacity(const char* op, const CapacityRule& capacity) {
     fail("{}: capacity_factor must be 0 (none) or a positive number, found {}", op,
          capacity.factor);
   }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (capacity.rows < 0 || capacity.rows > kMost) {
+    fail("{}: capacity must be between 0 (none) and {}, found {}", op, kMost, capacity.rows);
+  }
   check_enum(op, "capacity_rounding", static_cast<int64_t>(capacity.rounding),
              capacity_rounding_names());
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (capacity.multiple_of < 1 || capacity.multiple_of > kMost) {
     fail("{}: capacity_multiple_of must be between 1 and {}, found {}", op, kMost,
          capacity.multiple_of);

@@ -22,7 +22,7 @@ namespace {
 using RouteTensors =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using RouteSignature = RouteTensors(const at::Tensor&, int64_t, int64_t, double, int64_t,
-                                    at::IntArrayRef, bool, bool, int64_t, int64_t);
+                                    at::IntArrayRef, bool, bool, int64_t, int64_t, int64_t);
 using RouteBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                           const at::Tensor&, int64_t, at::IntArrayRef, bool);
 
@@ -30,8 +30,8 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "route_token_choice(Tensor logits, int k, int gate=1, float capacity_factor=0., "
       "int group_size=0, int[] kept=[], bool batch_priority=False, bool reroute=False, "
-      "int capacity_rounding=0, int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, "
-      "Tensor gate, "
+      "int capacity_rounding=0, int capacity_multiple_of=4, int capacity=0) -> (Tensor offsets, "
+      "Tensor token, Tensor gate, "
       "Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
   m.def(
       "route_token_choice_backward(Tensor grad_gate, Tensor logits, Tensor choice, "
@@ -45,7 +45,8 @@ RouteTensors call_route(const at::Tensor& logits, const TokenChoiceOptions& opti
   return op.call(logits, options.k, static_cast<int64_t>(options.gate), options.capacity_factor,
                  options.group_size, options.kept, options.batch_priority,
                  options.pruned == PrunedSelection::reroute,
-                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
+                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of,
+                 options.capacity);
 }
 
 at::Tensor call_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
@@ -72,6 +73,10 @@ void check_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
   }
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
   check_capacity(kOp, capacity_of(options));
+  if (options.capacity > 0 && options.capacity_factor > 0.0) {
+    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp, options.capacity,
+         options.capacity_factor);
+  }
   if (options.group_size < 0) {
     fail("{}: group_size must not be negative: {}", kOp, options.group_size);
   }
@@ -103,10 +108,10 @@ namespace {
 
 RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
                         int64_t group_size, at::IntArrayRef kept, bool batch_priority, bool reroute,
-                        int64_t capacity_rounding, int64_t capacity_multiple_of) {
+                        int64_t capacity_rounding, int64_t capacity_multiple_of, int64_t capacity) {
   const TokenChoiceOptions options =
       token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of);
+                           capacity_rounding, capacity_multiple_of, capacity);
   check_route(logits, options);
   const int64_t tokens = logits.size(0), experts = logits.size(1);
   const int64_t computed = computed_experts(options, experts);
@@ -161,10 +166,10 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
 RouteTensors route_autograd(const at::Tensor& logits, int64_t k, int64_t gate,
                             double capacity_factor, int64_t group_size, at::IntArrayRef kept,
                             bool batch_priority, bool reroute, int64_t capacity_rounding,
-                            int64_t capacity_multiple_of) {
+                            int64_t capacity_multiple_of, int64_t capacity) {
   const TokenChoiceOptions options =
       token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of);
+                           capacity_rounding, capacity_multiple_of, capacity);
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return call_route(logits, options);

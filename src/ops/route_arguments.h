@@ -17,7 +17,7 @@ inline TokenChoiceOptions token_choice_options(int64_t k, int64_t gate, double c
                                                int64_t group_size, at::IntArrayRef kept,
                                                bool batch_priority, bool reroute,
                                                int64_t capacity_rounding,
-                                               int64_t capacity_multiple_of) {
+                                               int64_t capacity_multiple_of, int64_t capacity) {
   return {k,
           static_cast<Gate>(gate),
           capacity_factor,
@@ -26,7 +26,8 @@ inline TokenChoiceOptions token_choice_options(int64_t k, int64_t gate, double c
           batch_priority,
           pruned_selection(reroute),
           static_cast<CapacityRounding>(capacity_rounding),
-          capacity_multiple_of};
+          capacity_multiple_of,
+          capacity};
 }
 
 inline ExpertChoiceOptions expert_choice_options(int64_t rows, double capacity_factor,
@@ -44,8 +45,11 @@ inline ExpertChoiceOptions expert_choice_options(int64_t rows, double capacity_f
           capacity_multiple_of};
 }
 
-template <class Options>
-CapacityRule capacity_of(const Options& options) {
+inline CapacityRule capacity_of(const TokenChoiceOptions& options) {
+  return {options.capacity_factor, options.capacity_rounding, options.capacity_multiple_of,
+          options.capacity};
+}
+inline CapacityRule capacity_of(const ExpertChoiceOptions& options) {
   return {options.capacity_factor, options.capacity_rounding, options.capacity_multiple_of};
 }
 

@@ -13,13 +13,14 @@
 
 namespace moesaic::ops {
 
-/// min(capacity, tokens) of every group, see expert_capacity(); the tokens where the factor is 0.
+/// min(capacity, tokens) of every group, see expert_capacity(); the tokens where nothing limits
+/// them.
 inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const CapacityRule& rule,
                                int64_t experts) {
   const int64_t groups = cut.count();
   if (groups == 0) return {0, 0, 0};
   const auto rows = [&](int64_t tokens) {
-    return rule.factor > 0.0 ? std::min(tokens, expert_capacity(tokens, k, rule, experts)) : tokens;
+    return rule.limits() ? std::min(tokens, expert_capacity(tokens, k, rule, experts)) : tokens;
   };
   return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
 }

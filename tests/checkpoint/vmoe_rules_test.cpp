@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/vmoe_rules.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -62,6 +63,8 @@ TEST(VitZoom, KeepsTheReferencesEmptyRows) {
 TEST(VitZoom, RefusesWhatIsNoGrid) {
   const at::Tensor tokens = torch::ones({1, 5, 3});
   EXPECT_THAT(test::usage_of([&] { vit_zoom(tokens, 7); }), HasSubstr("7 tokens are no square"));
+  const at::Tensor long_ones = torch::ones({1, 7, 3});
+  EXPECT_TRUE(torch::equal(vit_zoom(long_ones, 7), long_ones));
   EXPECT_THAT(test::usage_of([&] { vit_zoom(torch::ones({1, 7, 3}), 4); }), HasSubstr("7 tokens"));
   EXPECT_THAT(test::usage_of([&] {
                 vit_zoom(torch::ones({1, 4, 3}), 10);
@@ -116,6 +119,31 @@ TEST(VMoERules, WhatDoesNotFitIsAnError) {
               HasSubstr("vit_zoom takes [1, tokens, width]"));
   EXPECT_THAT(refused(R"([["^.*$", "params/kernel"]])", {{"kernel", "int32", {2}}}),
               HasSubstr("array 'kernel' is int32; a parameter is one of float16"));
+}
+
+/// A matcher that tries one way after another would need 2^60 steps for the first, and would call
+/// itself for every character of the second.
+TEST(VMoERules, NoPatternTakesForEver) {
+  const std::string name = std::string(60, 'a') + "!";
+  const std::vector<Entry> source = {{name, "float32", {2}},
+                                     {std::string(1000, 'b'), "float32", {2}}};
+  const VMoEPlan plan = plan_moves(
+      source, target_of({{"x", {2}}}),
+      rules_of(R"([["^(a+)+$", ""], ["^(a|aa)+!$", ""], ["^(b|b)*$", "params/x"]])"), "test");
+  EXPECT_THAT(plan.dropped, ElementsAre(name));
+  EXPECT_TRUE(plan.moves.contains("x"));
+}
+
+TEST(VMoERules, EveryPlaceIsReplaced) {
+  const auto renamed = [](const std::string& name, const std::string& wanted, const char* rule) {
+    const VMoEPlan plan = plan_moves({{name, "float32", {2}}}, target_of({{wanted, {2}}}),
+                                     rules_of(fmt::format("[{}]", rule)), "test");
+    return plan.moves.contains(wanted);
+  };
+  EXPECT_TRUE(renamed("params/a_b_c", "a/b/c", R"(["_", "/"])"));
+  EXPECT_TRUE(renamed("bc", "bc", R"(["^", "params/"])"));
+  EXPECT_TRUE(renamed("mlp_12/w", "block12.mlp/w",
+                      R"rule(["^mlp_(?P<n>\\d+)", "params/block\\g<1>.mlp"])rule"));
 }
 
 TEST(VMoERules, WrongRulesHaveTheirPlace) {

@@ -115,5 +115,13 @@ TEST_F(Archive, DamageIsFound) {
               HasSubstr(archive_.string()));
 }
 
+TEST_F(Archive, NamesAreSaidOnOneLine) {
+  const std::string message = refusal({{"a\nb\x1b[2J", {1}}});
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("entry 'a\\x0ab\\x1b[2J'"), HasSubstr("control characters")));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_THAT(refusal({{"../" + std::string(90, 'x'), {1}}}), HasSubstr("...' leads out"));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -62,6 +62,22 @@ TEST(RouteTokenChoice, EqualsPlainLoopsWhereGroupsSpanManySegments) {
   }
 }
 
+TEST(RouteTokenChoice, ACapacityOfSoManyRowsEqualsPlainLoops) {
+  for (const int64_t capacity : {1, 3, 7, 40}) {
+    for (const int64_t group_size : {0, 16, 30}) {
+      for (const bool batch_priority : {false, true}) {
+        expect_route(randn({60, 5}, 5 + capacity, torch::kFloat), {.k = 2,
+                                                                   .group_size = group_size,
+                                                                   .batch_priority = batch_priority,
+                                                                   .capacity = capacity});
+      }
+    }
+  }
+  const at::Tensor logits = randn({8, 4}, 1, torch::kFloat);
+  EXPECT_THROW(route_token_choice(logits, {.capacity_factor = 1.0, .capacity = 3}), Error);
+  EXPECT_THROW(route_token_choice(logits, {.capacity = -1}), Error);
+}
+
 TEST(RouteTokenChoice, Float64EqualsPlainLoops) {
   for (const Gate gate : kGates) {
     expect_route(randn({50, 5}, 3), {2, gate, 0.7, 20, {}, true});

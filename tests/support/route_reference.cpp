@@ -99,9 +99,10 @@ RouteReference route_reference(const at::Tensor& logits_TE, const TokenChoiceOpt
     first_gate[t] = gate_of(rows[t], seen, chosen[t], chosen[t][0], options.gate);
   }
   for (const auto& [begin, end] : groups_of(tokens, options.group_size)) {
-    const double limit = options.capacity_factor > 0
-                             ? capacity_of(end - begin, options.k, options, seen.size())
-                             : 1e18;
+    double limit = options.capacity > 0 ? static_cast<double>(options.capacity) : 1e18;
+    if (options.capacity_factor > 0) {
+      limit = capacity_of(end - begin, options.k, options, seen.size());
+    }
     std::vector<int64_t> order(end - begin);
     std::iota(order.begin(), order.end(), begin);
     if (options.batch_priority) {

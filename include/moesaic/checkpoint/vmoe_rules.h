@@ -24,7 +24,7 @@ enum class VMoETransform {
 };
 
 struct VMoERule {
-  std::string pattern;      ///< a regular expression, searched for in an array's name
+  std::string pattern;      ///< a regular expression (RE2), searched for in an array's name
   std::string replacement;  ///< what the found part becomes, with groups as \1; "": is dropped
   VMoETransform transform = VMoETransform::copy;
   int64_t axis = 0, repeats = 1;  ///< of expand_tile
@@ -46,6 +46,7 @@ VMoERules rules_from_value(const Value& value);
 /// linearly with aligned corners along both axes: output k of n reads at k * ((s - 1) / (n - 1)) of
 /// s, computed in float64, and is 0 where rounding takes that past s - 1, as the reference's is. A
 /// class token's row in front, which the length tells, is copied, or dropped where T' has none.
+/// Of equal lengths nothing changes, whatever the grid.
 /// Throws Error(usage) for lengths that are no square, with or without 1, and where only T' has a
 /// class token.
 at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens);

@@ -10,9 +10,9 @@
 //     f("data", c.data, "data set to train on", required);
 //   }
 //
-// Members are bool, int64_t, double, std::string, another described struct, Value (kept as it is
-// for another parser), and std::vector<T>, std::optional<T>, std::map<std::string, T> of these.
-// Where settings depend on one another, an optional `ConfigProblem config_problem(const
+// Members are bool, int64_t, double, std::string, Sides, another described struct, Value (kept as
+// it is for another parser), and std::vector<T>, std::optional<T>, std::map<std::string, T> of
+// these. Where settings depend on one another, an optional `ConfigProblem config_problem(const
 // OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". A struct with a further
 // member `Value source` finds in it what it was read from, for place_of().
 
@@ -24,6 +24,7 @@
 #include "moesaic/config/detail/writer.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
+#include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {

@@ -23,14 +23,18 @@ struct CapacityRule {
   double factor;  ///< 0: as many as want to; else rows over an even share
   CapacityRounding rounding;
   int64_t multiple_of;  ///< at least 1
+  int64_t rows;         ///< so many, whatever the others say; 0: as they say
 
   CapacityRule(double factor_ = 0.0, CapacityRounding rounding_ = CapacityRounding::ceil,
-               int64_t multiple_of_ = 4)
-      : factor(factor_), rounding(rounding_), multiple_of(multiple_of_) {}
+               int64_t multiple_of_ = 4, int64_t rows_ = 0)
+      : factor(factor_), rounding(rounding_), multiple_of(multiple_of_), rows(rows_) {}
+
+  bool limits() const { return rows > 0 || factor > 0.0; }
 };
 
 /// Rows that an expert takes per group: tokens * k * factor / experts, rounded, then raised to a
-/// multiple (V-MoE). Throws Error where less than one row is left before raising.
+/// multiple (V-MoE), or `rows` where the rule has them. Throws Error where less than one row is
+/// left before raising.
 int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int64_t experts);
 
 }  // namespace moesaic

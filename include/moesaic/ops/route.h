@@ -37,6 +37,7 @@ struct TokenChoiceOptions {
   PrunedSelection pruned = PrunedSelection::zero;  ///< how tokens see experts that are not kept
   CapacityRounding capacity_rounding = CapacityRounding::ceil;
   int64_t capacity_multiple_of = 4;
+  int64_t capacity = 0;  ///< rows of an expert in a group, in place of the factor; 0: by the factor
 };
 
 /// Token-choice top-k routing (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); with k = 1 the
@@ -47,7 +48,8 @@ struct TokenChoiceOptions {
 /// token order or, with `batch_priority`, by the gate of the token's first choice, equal gates in
 /// token order. What finds its expert full is dropped. Deterministic; gradients flow through the
 /// gates. Throws Error for wrong shapes, k > E (or k > kept with `reroute`), logits that are NaN or
-/// +infinity, a token without a finite logit, or a bad `kept`. A GPU cannot report logits without
+/// +infinity, a token without a finite logit, a bad `kept`, or both a capacity
+/// and a factor. A GPU cannot report logits without
 /// waiting for them: there, NaN counts as -infinity and a token whose logits would be refused gets
 /// gates of NaN.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);

@@ -316,10 +316,10 @@ using RouteTensors =
 RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind,
                        double capacity_factor, int64_t group_size, at::IntArrayRef kept,
                        bool batch_priority, bool reroute, int64_t capacity_rounding,
-                       int64_t capacity_multiple_of) {
+                       int64_t capacity_multiple_of, int64_t capacity) {
   const TokenChoiceOptions options =
       token_choice_options(k, gate_kind, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of);
+                           capacity_rounding, capacity_multiple_of, capacity);
   check_route(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);

@@ -11,12 +11,12 @@ namespace {
 on_device::RouteTensors route_cuda(const at::Tensor& logits, int64_t k, int64_t gate,
                                    double capacity_factor, int64_t group_size, at::IntArrayRef kept,
                                    bool batch_priority, bool reroute, int64_t capacity_rounding,
-                                   int64_t capacity_multiple_of) {
+                                   int64_t capacity_multiple_of, int64_t capacity) {
   const DeviceScope device(logits);
   const auto out = on_device::route_on(
       device, logits,
       token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of));
+                           capacity_rounding, capacity_multiple_of, capacity));
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }

@@ -10,6 +10,7 @@
 
 #include "moesaic/config/detail/traits.h"
 #include "moesaic/config/rules.h"
+#include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic::config_detail {
@@ -38,6 +39,9 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
 
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out);
+
+/// One integer, or [height, width].
+Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
 
 /// A group of settings that is left out is read as an empty one, since it may have keys that must
 /// be given.
@@ -114,6 +118,8 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
   } else if constexpr (std::is_same_v<T, int64_t>) {
     out = value.as_int(path);
     rules.check(static_cast<double>(out), value, path);
+  } else if constexpr (std::is_same_v<T, Sides>) {
+    out = read_sides(value, path, rules);
   } else if constexpr (std::is_same_v<T, double>) {
     out = value.as_double(path);
     rules.check(out, value, path);

@@ -7,12 +7,15 @@
 #include <type_traits>
 
 #include "moesaic/config/detail/traits.h"
+#include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic::config_detail {
 
 /// Throws Error(usage) for NaN and infinity, which JSON cannot hold.
 nlohmann::ordered_json write_number(double number);
+/// One number where both are equal.
+nlohmann::ordered_json write_sides(const Sides& sides);
 
 template <class T>
 nlohmann::ordered_json write(const T& value);
@@ -35,6 +38,8 @@ nlohmann::ordered_json write(const T& value) {
     return value.to_json();
   } else if constexpr (std::is_same_v<T, double>) {
     return write_number(value);
+  } else if constexpr (std::is_same_v<T, Sides>) {
+    return write_sides(value);
   } else if constexpr (List<T>) {
     auto list = nlohmann::ordered_json::array();
     for (const auto& item : value) list.push_back(write<typename T::value_type>(item));

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moesaic {
+
+/// A rectangle's sides; a setting of this type is one number, or [height, width].
+struct Sides {
+  int64_t height = 0, width = 0;
+
+  constexpr Sides() = default;
+  constexpr Sides(int64_t side) : height(side), width(side) {}  // NOLINT: one number is a square
+  constexpr Sides(int64_t height_, int64_t width_) : height(height_), width(width_) {}
+
+  constexpr bool is_square() const { return height == width; }
+  friend constexpr bool operator==(const Sides&, const Sides&) = default;
+};
+
+}  // namespace moesaic

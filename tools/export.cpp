@@ -40,8 +40,9 @@ const std::map<std::string, Writer>& formats() {
        [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
          export_torchscript(model, arguments.out, info);
        }},
-      {"vmoe", [](const Model& model, const ExportArguments& arguments, const ExportInfo&) {
-         export_vmoe(model, arguments.out, {.shards = arguments.shards.value_or(1)});
+      {"vmoe", [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
+         export_vmoe(model, arguments.out, {.shards = arguments.shards.value_or(1)},
+                     info.array_dtypes);
        }}};
   return list;
 }

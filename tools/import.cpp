@@ -22,6 +22,7 @@ namespace {
 struct ImportArguments {
   std::string format;
   ImportVMoEOptions options;
+  std::string image_size;
   bool json = false;
 };
 
@@ -46,7 +47,27 @@ class Bar {
   int64_t shown_ = 0;
 };
 
+/// "S" or "HxW", as check_sides() has seen it.
+Sides sides_of(const std::string& text) {
+  const size_t cross = text.find('x');
+  if (cross == std::string::npos) return std::stoll(text);
+  return {std::stoll(text.substr(0, cross)), std::stoll(text.substr(cross + 1))};
+}
+
+std::string check_sides(const std::string& text) {
+  const CLI::Validator side = whole_number(1, static_cast<int64_t>(kLargestPicture));
+  const size_t cross = text.find('x');
+  for (std::string part :
+       {text.substr(0, cross),
+        cross == std::string::npos ? std::string("1") : text.substr(cross + 1)}) {
+    const std::string problem = side(part);
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
 int import_checkpoint(ImportArguments arguments) {
+  if (!arguments.image_size.empty()) arguments.options.image_size = sides_of(arguments.image_size);
   if (arguments.format != "vmoe") {
     fail_usage("import: unknown format '{}'; {}", arguments.format,
                did_you_mean(arguments.format, std::vector<std::string>{"vmoe"}));
@@ -94,10 +115,12 @@ void add_import(CLI::App& app, int& exit_code) {
   verb->add_option("--classes", options.classes, "begin fine-tuning: a head of zeros for so many")
       ->check(whole_number(1, static_cast<int64_t>(kWidest)))
       ->type_name("N");
-  verb->add_option("--image-size", options.image_size,
-                   "begin fine-tuning on pictures of so many pixels: resize the position embedding")
-      ->check(whole_number(1, static_cast<int64_t>(kLargestPicture)))
-      ->type_name("S");
+  verb->add_option("--image-size", arguments->image_size,
+                   "begin fine-tuning on pictures of so many pixels, or of height x width: resize "
+                   "the position embedding")
+      ->check(not_empty())
+      ->check(check_sides)
+      ->type_name("S or HxW");
   verb->add_option(
           "--rules", options.rules,
           "other ways to begin, as JSON: [[pattern, replacement, transformation...], ...]; "

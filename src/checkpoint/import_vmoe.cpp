@@ -64,6 +64,7 @@ std::set<std::string> free_settings(const ImportVMoEOptions& options, const Valu
   }
   if (options.classes) free.insert("classes");
   if (options.image_size) free.insert("image_size");
+  if (fine_tunes(options)) free.insert("name");
   if (drops_representation(options, model)) free.insert("representation_size");
   if (fine_tunes(options)) free.insert("encoder.moe.ensemble_size");
   return free;
@@ -76,8 +77,8 @@ VMoEModelConfig given_config(const ImportVMoEOptions& options, const std::string
   return {Value::from_json(Json::object(), from), false, {}};
 }
 
-Value argument(const char* option, int64_t number) {
-  return Value::from_json(number, fmt::format("argument '{} {}'", option, number));
+Value argument(const char* option, const Json& value) {
+  return Value::from_json(value, fmt::format("argument '{} {}'", option, value.dump()));
 }
 
 int64_t whole_number_at(const Value& model, const std::string& key, int64_t otherwise) {
@@ -85,25 +86,21 @@ int64_t whole_number_at(const Value& model, const std::string& key, int64_t othe
   return value == nullptr ? otherwise : value->as_int("model." + key);
 }
 
-int64_t grid_tokens(int64_t image_size, int64_t patch_size, bool token) {
-  const int64_t side = patch_size > 0 ? image_size / patch_size : 0;
-  return side * side + (token ? 1 : 0);
-}
-
 /// A group of so many pictures stays one: its tokens are counted anew where their number changes.
 Value with_scaled_groups(const Value& model, const Facts& facts, const std::string& given_size,
-                         int64_t image_size, std::vector<std::string>& notes) {
+                         const Sides& image, std::vector<std::string>& notes) {
   const auto source = std::ranges::find(facts, "image_size", &VMoEFact::key);
   const Value* group = find_setting(model, "encoder.moe.group_size");
-  if (source == facts.end() || group == nullptr || given_size == std::to_string(image_size)) {
-    return model;
-  }
+  const Value* patch_size = model.find("patch_size");
+  const bool as_given = given_size == config_detail::write_sides(image).dump();
+  if (source == facts.end() || source->patches == 0 || group == nullptr || as_given) return model;
   const Value* classifier = find_setting(model, "classifier");
   const bool token = classifier == nullptr || classifier->to_json() == "token";
-  const int64_t patch = whole_number_at(model, "patch_size", 0);
+  const Sides patch = config_detail::read_sides(*patch_size, "model.patch_size", at_least(1));
+  const int64_t patches = (image.height / patch.height) * (image.width / patch.width);
   const int64_t members = whole_number_at(model, "encoder.moe.ensemble_size", 1);
-  const int64_t from = grid_tokens(source->value.get<int64_t>(), patch, token) * members;
-  const int64_t to = grid_tokens(image_size, patch, token) * members;
+  const int64_t from = (source->patches + (token ? 1 : 0)) * members;
+  const int64_t to = (patches + (token ? 1 : 0)) * members;
   const int64_t size = group->as_int("model.encoder.moe.group_size");
   if (size == 0 || from == 0 || from == to || size % from != 0) return model;
   const int64_t pictures = size / from;
@@ -121,7 +118,8 @@ Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& give
   Value model = with_facts(given, facts, from, free_settings(options, given.model, facts));
   if (options.classes) model = model.with("classes", argument("--classes", *options.classes));
   if (options.image_size) {
-    model = model.with("image_size", argument("--image-size", *options.image_size));
+    const Json size = config_detail::write_sides(*options.image_size);
+    model = model.with("image_size", argument("--image-size", size));
     model = with_scaled_groups(model, facts, given_size, *options.image_size, notes);
   }
   return model;
@@ -159,6 +157,21 @@ void write_model(const fs::path& path, const VMoEInitialiser& initialiser,
     return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
   });
   if (options.progress) options.progress(total, total);
+}
+
+/// Of arrays that are as they were but in their number format.
+std::map<std::string, std::string> stored_dtypes(const VMoEInitialiser& initialiser) {
+  std::map<std::string, std::string> dtypes;
+  for (const VMoETensor& tensor : initialiser.tensors()) {
+    for (const VMoEArray& array : tensor.arrays) {
+      const auto move = initialiser.plan().moves.find(array.name);
+      const bool same = move != initialiser.plan().moves.end() && !move->second.transforms(array);
+      if (same && move->second.source.dtype != "float32") {
+        dtypes[array.name] = move->second.source.dtype;
+      }
+    }
+  }
+  return dtypes;
 }
 
 int64_t numbers_in(const std::vector<VMoETensor>& tensors) {
@@ -209,6 +222,8 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
 
   Checkpoint checkpoint;
   checkpoint.config = {{"model", result.model}};
+  const auto dtypes = stored_dtypes(initialiser);
+  if (!dtypes.empty()) checkpoint.config["array_dtypes"] = dtypes;
   checkpoint.state = {{"imported",
                        {{"from", prefix.filename().string()},
                         {"copied", result.copied},

@@ -82,10 +82,10 @@ at::Tensor VMoEInitialiser::tensor(const VMoETensor& tensor) const {
 }
 
 bool differs_as_in_fine_tuning(const Model& a, const Model& b) {
-  if (dynamic_cast<const VMoE*>(&a) == nullptr || dynamic_cast<const VMoE*>(&b) == nullptr) {
-    return false;
-  }
-  return a.input_shape() != b.input_shape() || a.members() != b.members();
+  const auto *one = dynamic_cast<const VMoE*>(&a), *other = dynamic_cast<const VMoE*>(&b);
+  if (one == nullptr || other == nullptr) return false;
+  return a.input_shape() != b.input_shape() || a.members() != b.members() ||
+         one->settings().name != other->settings().name;
 }
 
 void initialise_vmoe(Model& target, const Model& source, const VMoERules& rules,

@@ -90,17 +90,13 @@ class Facts {
 
   void embedding() {
     const Entry& kernel = need("embedding/kernel", 4);
-    if (kernel.shape[0] != kernel.shape[1]) {
-      fail("{}: {}: patches must be square", arrays_.from(), is_shape(kernel));
-    }
-    patch_ = kernel.shape[0];
-    add("patch_size", patch_, is_shape(kernel));
+    patch_ = {kernel.shape[0], kernel.shape[1]};
+    add("patch_size", config_detail::write_sides(patch_), is_shape(kernel));
     add("channels", kernel.shape[2], is_shape(kernel));
     add("hidden_size", kernel.shape[3], is_shape(kernel));
   }
 
   void tokens() {
-    const Entry& embedding = need("Encoder/posembed_input/pos_embedding", 3);
     const bool token = arrays_.find("cls") != nullptr;
     const bool map = arrays_.find("MapHead/probe") != nullptr;
     add("classifier",
@@ -110,15 +106,36 @@ class Facts {
         token ? "there is a 'cls'"
         : map ? "there is a 'MapHead'"
               : "there is no 'cls'");
-    const int64_t patches = embedding.shape[1] - (token ? 1 : 0);
+    positions(token);
+  }
+
+  void positions(bool token) {
+    static const std::string kName = "Encoder/posembed_input/pos_embedding";
+    const Entry* embedding = find(kName, 3);
+    if (embedding == nullptr) {
+      const std::string absent = fmt::format("there is no '{}'", kName);
+      add("encoder.position_emb.name", nullptr, absent);
+      add("image_size", nullptr, absent);
+      return;
+    }
+    add("encoder.position_emb.name", kLearned, fmt::format("there is a '{}'", kName));
+    const int64_t patches = embedding->shape[1] - (token ? 1 : 0);
+    if (patches < 1) fail("{}: {}: no patches", arrays_.from(), is_shape(*embedding));
+    image_size(patches, is_shape(*embedding), token ? " and a class token" : "");
+  }
+
+  /// Of the sizes that have so many patches, the one whose grid is square.
+  void image_size(int64_t patches, const std::string& shape, const char* token) {
     int64_t side = 0;
     while ((side + 1) * (side + 1) <= patches) ++side;
-    if (side < 1 || side * side != patches) {
-      fail("{}: {}: {} patches are no square", arrays_.from(), is_shape(embedding), patches);
+    if (side * side != patches) {
+      add("image_size", nullptr, fmt::format("{}: {} patches{}", shape, patches, token));
+    } else {
+      add("image_size", config_detail::write_sides({side * patch_.height, side * patch_.width}),
+          fmt::format("{}: {} x {} patches of {}{}", shape, side, side,
+                      config_detail::write_sides(patch_).dump(), token));
     }
-    add("image_size", side * patch_,
-        fmt::format("{}: {} x {} patches of {}{}", is_shape(embedding), side, side, patch_,
-                    token ? " and a class token" : ""));
+    facts_.back().patches = patches;
   }
 
   void blocks() {
@@ -139,11 +156,19 @@ class Facts {
     const bool normed = arrays_.find(attention + "query_ln/scale") != nullptr;
     add("encoder.attention_qk_norm", normed,
         fmt::format("there is {} '{}query_ln'", normed ? "a" : "no", attention));
-    const bool moe = blocks_.begin()->second;
-    const Entry& kernel =
-        need(std::string(kBlock) + (moe ? "0/Moe/Mlp/Dense_0/kernel" : "0/Mlp/Dense_0/kernel"),
-             moe ? 3 : 2);
-    add("encoder.mlp_dim", kernel.shape.back(), is_shape(kernel));
+    const Entry& kernel = perceptron();
+    mlp_dim_ = kernel.shape.back();
+    add("encoder.mlp_dim", mlp_dim_, is_shape(kernel));
+  }
+
+  /// The first dense one; where there is none, that of the first block's experts.
+  const Entry& perceptron() const {
+    constexpr const char* kKernel = "Mlp/Dense_0/kernel";
+    const auto dense = std::ranges::find_if(blocks_, [](const auto& item) { return !item.second; });
+    if (dense != blocks_.end())
+      return need(fmt::format("{}{}/{}", kBlock, dense->first, kKernel), 2);
+    if (const Entry* map = find(fmt::format("MapHead/{}", kKernel), 2)) return *map;
+    return need(fmt::format("{}0/Moe/{}", kBlock, kKernel), 3);
   }
 
   void experts() {
@@ -152,9 +177,12 @@ class Facts {
     const std::string moe = fmt::format("{}{}/Moe/", kBlock, first->first);
     const Entry& kernel = need(moe + "Mlp/Dense_0/kernel", 3);
     add("encoder.moe.num_experts", kernel.shape[0], is_shape(kernel));
+    if (kernel.shape[2] != mlp_dim_) add("encoder.moe.mlp_dim", kernel.shape[2], is_shape(kernel));
     const Entry* router = arrays_.find(moe + "Router/dense/kernel");
     if (router == nullptr) need(moe + "Router/dense/kernel", 2);
     const bool ensemble = router->shape.size() == 3;
+    if (!ensemble) need(router->name, 2);
+    add("name", ensemble ? kE3 : kVMoE, is_shape(*router));
     add("encoder.moe.ensemble_size", ensemble ? router->shape[1] : 1, is_shape(*router));
   }
 
@@ -166,13 +194,18 @@ class Facts {
       add("representation_size", representation->shape[1], is_shape(*representation));
     }
     const Entry* kernel = find("head/kernel", 2);
-    if (kernel != nullptr) add("classes", kernel->shape[1], is_shape(*kernel));
+    if (kernel == nullptr) {
+      add("classes", 0, "there is no 'head/kernel'");
+    } else {
+      add("classes", kernel->shape[1], is_shape(*kernel));
+    }
   }
 
   const VMoEArrays& arrays_;
   std::map<int64_t, bool> blocks_;
   std::vector<VMoEFact> facts_;
-  int64_t patch_ = 0;
+  Sides patch_;
+  int64_t mlp_dim_ = 0;
 };
 
 }  // namespace

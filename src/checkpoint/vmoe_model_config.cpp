@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -18,34 +19,34 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Sizes of the reference are [height, width]; here both are one number.
-Value square_side(const Value& value, const std::string& name) {
+constexpr const char *kDenseClass = "VisionTransformer", *kLayers = "encoder.moe.layers";
+
+/// Sizes of the reference are [height, width]; here a square's are one number.
+Value shortest_sides(const Value& value, const std::string& name) {
   if (value.kind() != Value::Kind::array) return value;
   const Value::Array& sides = value.items(name);
-  if (sides.empty() || sides.size() > 2 ||
-      sides.front().as_int(name) != sides.back().as_int(name)) {
-    fail_usage("{}: '{}' must be one number or two equal ones, found {}", value.where(), name,
+  if (sides.empty() || sides.size() > 2) {
+    fail_usage("{}: '{}' must be one number or [height, width], found {}", value.where(), name,
                value.to_json().dump());
   }
-  return sides.front();
+  const bool square = sides.front().as_int(name) == sides.back().as_int(name);
+  return square ? sides.front() : value;
 }
 
-Value patch_side(const Value& value, const std::string& name) {
+Value patch_sides(const Value& value, const std::string& name) {
   for (const Value::Member& member : value.members(name)) {
     if (member.key != "size") {
       fail_usage("{}: unknown key '{}' in {}; choose one of size", member.origin.text(), member.key,
                  name);
     }
   }
-  return square_side(value.at("size"), name + ".size");
+  return shortest_sides(value.at("size"), name + ".size");
 }
 
 /// The names of the reference's classes, which may stand behind their module's.
 std::optional<std::string> family_of_class(const std::string& name) {
   static const std::map<std::string, std::string> kClasses = {
-      {"VisionTransformer", kVMoE},
-      {"VisionTransformerMoe", kVMoE},
-      {"VisionTransformerMoeEnsemble", kE3}};
+      {kDenseClass, kVMoE}, {"VisionTransformerMoe", kVMoE}, {"VisionTransformerMoeEnsemble", kE3}};
   const auto found = kClasses.find(name.substr(name.rfind('.') + 1));
   return found == kClasses.end() ? std::nullopt : std::optional(found->second);
 }
@@ -60,12 +61,36 @@ Value family(const Value& value, const std::string& name) {
                                                           "VisionTransformer", kVMoE, kE3}));
 }
 
-/// Learned embeddings are the only ones that released models have.
-void check_position_embedding(const Value& value) {
-  const Value* name = value.find("name");
-  if (name != nullptr && name->as_string("position_emb.name") == "learned") return;
-  fail_usage("{}: position_emb {} is not supported; choose {{\"name\": \"learned\"}}",
-             value.where(), value.to_json().dump());
+/// A class may stand behind its module's name.
+Value router_class(const Value& value, const std::string& name) {
+  const std::string& given = value.as_string(name);
+  return Value(value.origin(), given.substr(given.rfind('.') + 1));
+}
+
+/// The order of blocks means nothing.
+Value as_set(const Value& value, const std::string& name) {
+  std::set<int64_t> blocks;
+  for (const Value& block : value.items(name)) blocks.insert(block.as_int(name));
+  return Value::from_json(blocks, value.where());
+}
+
+/// Nothing and less mean that capacities are not raised.
+Value multiple(const Value& value, const std::string& name) {
+  return value.as_int(name) > 0 ? value : Value(value.origin(), int64_t{1});
+}
+
+/// Settings that have no use here may still ask for what there is not.
+void check_unused(const std::string& name, const Value& value) {
+  const auto check = [&](std::string_view key, const std::vector<std::string>& choices) {
+    if (value.is_null() || !name.ends_with(key)) return;
+    const std::string given =
+        value.kind() == Value::Kind::string ? value.as_string() : value.to_json().dump();
+    if (std::ranges::find(choices, given) != choices.end()) return;
+    fail_usage("{}: {} '{}' is not supported; {}", value.where(), name, given,
+               did_you_mean(given, choices));
+  };
+  check("dtype", {"float32"});
+  check("dispatcher.name", {"einsum", "indices"});
 }
 
 using Conversion = std::function<Value(const Value&, const std::string&)>;
@@ -95,17 +120,23 @@ const std::map<std::string, Group>& groups() {
        {keys_of<VMoEConfig>(),
         {{"name", {"name", family}},
          {"num_classes", {"classes", as_it_is}},
-         {"patch_size", {"patch_size", square_side}},
-         {"patches", {"patch_size", patch_side}},
-         {"image_size", {"image_size", square_side}},
+         {"patch_size", {"patch_size", shortest_sides}},
+         {"patches", {"patch_size", patch_sides}},
+         {"image_size", {"image_size", shortest_sides}},
          {"transformer", {"encoder", as_it_is}}},
         {"deterministic", "dtype", "head_kernel_zero_init", "encoder_cls"}}},
-      {"encoder", {keys_of<VMoEEncoderConfig>(), {}, {"deterministic", "dtype", "position_emb"}}},
+      {"encoder", {keys_of<VMoEEncoderConfig>(), {}, {"deterministic", "dtype"}}},
+      {"encoder.position_emb", {keys_of<VMoEPositionConfig>(), {}, {"h", "w"}}},
       {"encoder.moe",
-       {keys_of<VMoEMoeConfig>(), {}, {"deterministic", "dtype", "split_rngs", "router_cls"}}},
-      {"encoder.moe.router", {keys_of<VMoERouterConfig>(), {}, {"deterministic", "dtype"}}},
+       {keys_of<VMoEMoeConfig>(),
+        {{"layers", {"layers", as_set}}},
+        {"deterministic", "dtype", "split_rngs", "router_cls"}}},
+      {"encoder.moe.router",
+       {keys_of<VMoERouterConfig>(), {{"name", {"name", router_class}}}, {"dtype"}}},
       {"encoder.moe.router.dispatcher",
-       {keys_of<VMoEDispatcherConfig>(), {}, {"name", "partition_spec", "dtype"}}}};
+       {keys_of<VMoEDispatcherConfig>(),
+        {{"capacity_multiple_of", {"capacity_multiple_of", multiple}}},
+        {"name", "partition_spec", "einsum_precision", "dtype"}}}};
   return list;
 }
 
@@ -124,7 +155,7 @@ class Translation {
   /// Of most settings, null means the same as leaving them out.
   static std::optional<int64_t> meant_by_null(const std::string& key) {
     if (key == "capacity_multiple_of") return 1;
-    if (key == "representation_size") return 0;
+    if (key == "representation_size" || key == "classes") return 0;
     return std::nullopt;
   }
 
@@ -132,9 +163,7 @@ class Translation {
            Value::Object& members) {
     const std::string name = config_detail::join_path(path, member.key);
     if (std::ranges::find(known.unused, member.key) != known.unused.end()) {
-      if (member.key == "position_emb" && !member.value.is_null()) {
-        check_position_embedding(member.value);
-      }
+      check_unused(name, member.value);
       unused.push_back(name);
       return;
     }
@@ -179,10 +208,43 @@ Value reference_defaults(const Value& model) {
   return Value::from_json({{"encoder", {{"moe", {{"router", router}}}}}}, model.where());
 }
 
-bool is_of_reference(const Value& model) {
+/// "" where the name is none of the reference's.
+std::string reference_class(const Value& model) {
   const Value* name = model.find("name");
-  return name != nullptr && name->kind() == Value::Kind::string &&
-         family_of_class(name->as_string()).has_value();
+  if (name == nullptr || name->kind() != Value::Kind::string) return "";
+  const std::string& given = name->as_string();
+  return family_of_class(given) ? given.substr(given.rfind('.') + 1) : "";
+}
+
+[[noreturn]] void refuse_experts(const Value& model, const std::string& found) {
+  const Value* members = find_setting(model, "encoder.moe.ensemble_size");
+  const bool ensemble = members != nullptr && members->to_json() != 1;
+  fail_usage("{}: {} has no experts, but {}; choose {}", model.at("name").where(), kDenseClass,
+             found, ensemble ? "VisionTransformerMoeEnsemble" : "VisionTransformerMoe");
+}
+
+bool holds_items(const Value* list) {
+  return list != nullptr && list->kind() == Value::Kind::array && !list->items().empty();
+}
+
+Value without_setting(const Value& group, std::string_view key) {
+  Value::Object members = group.members();
+  std::erase_if(members, [&](const Value::Member& member) { return member.key == key; });
+  return Value(group.origin(), std::move(members));
+}
+
+/// The reference's ensembles always learn their positions, and their blocks never normalize
+/// queries and keys, whatever the configuration says.
+void drop_what_ensembles_ignore(VMoEModelConfig& config) {
+  const Value* classifier = config.model.find("classifier");
+  const bool map = classifier != nullptr && classifier->to_json() == "map";
+  for (const char* key : {"position_emb", "attention_qk_norm"}) {
+    const Value* encoder = config.model.find("encoder");
+    const bool kept = map && key == std::string_view("attention_qk_norm");
+    if (encoder == nullptr || encoder->find(key) == nullptr || kept) continue;
+    config.unused.push_back(std::string("encoder.") + key);
+    config.model = config.model.with("encoder", without_setting(*encoder, key));
+  }
 }
 
 /// A file may hold more than the model: the whole configuration of a run or of a checkpoint.
@@ -207,19 +269,36 @@ ModelInFile model_in_file(const Value& root) {
   return found;
 }
 
-bool agrees(const VMoEFact& fact, const Value& value) {
+int64_t patches_of(const Value& image_size, const Value* patch_size) {
+  if (patch_size == nullptr) return 0;
+  const Sides image = config_detail::read_sides(image_size, "model.image_size", {});
+  const Sides patch = config_detail::read_sides(*patch_size, "model.patch_size", at_least(1));
+  return (image.height / patch.height) * (image.width / patch.width);
+}
+
+bool agrees(const VMoEFact& fact, const Value& value, const Value& model) {
+  if (fact.key == "image_size") {
+    return fact.patches == 0 || patches_of(value, model.find("patch_size")) == fact.patches;
+  }
+  if (fact.value.is_null()) return value.to_json() != kLearned;  // of position_emb.name
   // The arrays do not tell the first patch's row from the mean of all.
   const bool first_patch = fact.key == "classifier" && fact.value == "gap" &&
                            value.kind() == Value::Kind::string && value.as_string() == "0";
   return first_patch || value.to_json() == fact.value;
 }
 
+std::string found_in_arrays(const VMoEFact& fact) {
+  return fact.value.is_null() ? "another" : fact.value.dump();
+}
+
 /// What the reference has no default for and no shape tells.
 std::vector<std::string> untold_settings(const Value& model, bool reference) {
-  const Value* layers = find_setting(model, "encoder.moe.layers");
-  if (layers == nullptr || layers->items("encoder.moe.layers").empty()) return {};
-  std::vector<std::string> needed = {"encoder.moe.group_size",
-                                     "encoder.moe.router.dispatcher.capacity_factor"};
+  const Value* layers = find_setting(model, kLayers);
+  if (layers == nullptr || layers->items(kLayers).empty()) return {};
+  std::vector<std::string> needed = {"encoder.moe.group_size"};
+  if (find_setting(model, "encoder.moe.router.dispatcher.capacity") == nullptr) {
+    needed.emplace_back("encoder.moe.router.dispatcher.capacity_factor");
+  }
   if (!reference) needed.emplace_back("encoder.moe.router.num_selected_experts");
   std::erase_if(needed,
                 [&](const std::string& key) { return find_setting(model, key) != nullptr; });
@@ -250,12 +329,20 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
   Translation translation;
   translation.unused = found.beside;
   VMoEModelConfig config;
-  config.of_reference = is_of_reference(found.model);
+  const std::string given_class = reference_class(found.model);
+  config.of_reference = !given_class.empty();
+  config.dense = given_class == kDenseClass;
   config.model = translation.group(found.model, "");
   if (config.of_reference) {
     config.model = reference_defaults(config.model).merged(config.model);
   }
   config.unused = std::move(translation.unused);
+  const Value* layers = find_setting(config.model, kLayers);
+  if (config.dense && holds_items(layers)) {
+    refuse_experts(config.model, "encoder.moe.layers is " + layers->to_json().dump());
+  }
+  const Value* family = config.model.find("name");
+  if (config.of_reference && family->to_json() == kE3) drop_what_ensembles_ignore(config);
   if (config.model.find("name") == nullptr) {
     fail_usage(
         "{}: missing key 'name'; choose one of VisionTransformerMoe, "
@@ -268,17 +355,23 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
 Value with_facts(const VMoEModelConfig& config, const std::vector<VMoEFact>& facts,
                  const std::string& from, const std::set<std::string>& free) {
   Value model = config.model;
+  const bool named = model.find("name") != nullptr;
   for (const VMoEFact& fact : facts) {
     const Value* given = find_setting(model, fact.key);
-    if (given == nullptr) {
+    const bool is_free = free.contains(fact.key);
+    if (config.dense && !is_free && fact.key == kLayers && !fact.value.empty()) {
+      refuse_experts(model, fmt::format("in {} {}", from, fact.told_by));
+    }
+    if (given == nullptr && !fact.value.is_null()) {
       model = with_setting(model, fact.key, Value::from_json(fact.value, from));
-    } else if (!free.contains(fact.key) && !agrees(fact, *given)) {
+    } else if (given == nullptr && !is_free) {
+      fail_usage("{}: the model's configuration must have {}: {}", from, fact.key, fact.told_by);
+    } else if (given != nullptr && !is_free && !agrees(fact, *given, model)) {
       fail_usage("{}: {} is {}, but {} has {}: {}", given->where(), fact.key,
-                 given->to_json().dump(), from, fact.value.dump(), fact.told_by);
+                 given->to_json().dump(), from, found_in_arrays(fact), fact.told_by);
     }
   }
-  const bool named = model.find("name") != nullptr;
-  if (!named) model = model.with("name", Value::from_json(kVMoE, from));
+  if (model.find("name") == nullptr) model = model.with("name", Value::from_json(kVMoE, from));
   const bool own_defaults = named && !config.of_reference;
   if (own_defaults) return model;
   const std::vector<std::string> untold = untold_settings(model, config.of_reference);

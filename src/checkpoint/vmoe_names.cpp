@@ -23,19 +23,21 @@ Shape native_shape(const VMoEArray& array) {
 class VMoETable {
  public:
   explicit VMoETable(const VMoEConfig& config) : config_(config) {
-    const int64_t d = config.hidden_size, patch = config.patch_size, channels = config.channels;
-    const Shape kernel = {patch, patch, channels, d};
+    const int64_t d = config.hidden_size;
+    const Shape kernel = {config.patch_size.height, config.patch_size.width, config.channels, d};
     add("embedding.weight", {{"embedding/kernel", kernel, kernel, {3, 2, 0, 1}}});
     same("embedding.bias", "embedding/bias", {d});
     if (config.has_class_token()) same("cls", "cls", {1, 1, d});
-    same("position_embedding", "Encoder/posembed_input/pos_embedding", {1, config.tokens(), d});
+    if (config.learns_positions()) {
+      same("position_embedding", "Encoder/posembed_input/pos_embedding", {1, config.tokens(), d});
+    }
     for (int64_t block = 0; block < config.encoder.num_layers; ++block) add_block(block);
     layer_norm("norm", "Encoder/encoder_norm", d);
     if (config.classifier == "map") map_head();
     if (config.representation_size > 0) {
       linear("pre_logits", "pre_logits", d, config.representation_size);
     }
-    linear("head", "head", config.pre_logits_size(), config.classes);
+    if (config.has_head()) linear("head", "head", config.pre_logits_size(), config.classes);
   }
 
   std::vector<VMoETensor> take() { return std::move(tensors_); }
@@ -90,9 +92,10 @@ class VMoETable {
 
   void moe(const std::string& name, const std::string& array) {
     const VMoEMoeConfig& moe = config_.encoder.moe;
-    const int64_t d = config_.hidden_size, m = config_.encoder.mlp_dim, experts = moe.num_experts;
-    const int64_t members = moe.ensemble_size;
-    const Shape kernel = members > 1 ? Shape{d, members, experts / members} : Shape{d, experts};
+    const int64_t d = config_.hidden_size, m = config_.encoder.expert_dim();
+    const int64_t experts = moe.num_experts, members = moe.ensemble_size;
+    const Shape kernel =
+        config_.name == kE3 ? Shape{d, members, experts / members} : Shape{d, experts};
     add(name + ".router.weight", {transposed(array + "/Router/dense/kernel", kernel, d, experts)});
     same(name + ".experts.w1", array + "/Mlp/Dense_0/kernel", {experts, d, m});
     same(name + ".experts.b1", array + "/Mlp/Dense_0/bias", {experts, m});

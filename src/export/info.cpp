@@ -39,6 +39,11 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
       info.classes.push_back(name.as_string("classes"));
     }
   }
+  if (const Value* dtypes = config.root().find("array_dtypes")) {
+    for (const Value::Member& array : dtypes->members("array_dtypes")) {
+      info.array_dtypes[array.key] = array.value.as_string("array_dtypes");
+    }
+  }
   if (const Value* data = config.root().find("data"); data && !data->is_null()) {
     info.dataset = data->as_string("data");
   }

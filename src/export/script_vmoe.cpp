@@ -10,13 +10,14 @@ namespace {
 
 constexpr char kEmbedding[] = R"(
 def forward(self, images: Tensor) -> Tensor:
-    x = torch.conv2d(images, self.weight, self.bias, [{patch}, {patch}])
+    x = torch.conv2d(images, self.weight, self.bias, [{patch_height}, {patch_width}])
     return x.flatten(2).transpose(1, 2)
 )";
 
-Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, int64_t patch) {
+Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, const Sides& patch) {
   return make_module(unit, "PatchEmbedding", from, {},
-                     fmt::format(kEmbedding, fmt::arg("patch", patch)));
+                     fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
+                                 fmt::arg("patch_width", patch.width)));
 }
 
 std::string forward_source(const VMoE& from) {
@@ -26,7 +27,7 @@ def forward(self, images: Tensor) -> Tensor:
 )";
   const bool token = from.cls.defined();
   if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
-  source += "    x = x + self.position_embedding\n";
+  if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
   for (size_t block = 0; block < from.blocks->size(); ++block) {
     source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
   }
@@ -37,7 +38,7 @@ def forward(self, images: Tensor) -> Tensor:
                                              : "x[:, 0]";
   source += fmt::format("    x = {}\n", pooled);
   if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
-  source += "    return self.head.forward(x)\n";
+  source += from.head.is_empty() ? "    return x\n" : "    return self.head.forward(x)\n";
   return source;
 }
 
@@ -46,6 +47,9 @@ def forward(self, images: Tensor) -> Tensor:
 Module make_vmoe(const Unit& unit, const VMoE& from) {
   if (from.members() > 1) fail("torchscript: ensembles cannot be exported yet; {}", kOtherFormat);
   const VMoEConfig& config = from.settings();
+  if (config.encoder.position_emb.name == kSinCos2d) {
+    fail("torchscript: position_emb '{}' cannot be exported yet; {}", kSinCos2d, kOtherFormat);
+  }
   Children blocks;
   for (size_t block = 0; block < from.blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
@@ -53,8 +57,8 @@ Module make_vmoe(const Unit& unit, const VMoE& from) {
   }
   Children children = {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
                        {"blocks", make_module(unit, "Blocks", *from.blocks, blocks, "")},
-                       {"norm", make_layer_norm(unit, *from.norm)},
-                       {"head", make_linear(unit, *from.head)}};
+                       {"norm", make_layer_norm(unit, *from.norm)}};
+  if (!from.head.is_empty()) children.emplace_back("head", make_linear(unit, *from.head));
   if (!from.map_head.is_empty()) {
     children.emplace_back("map_head", make_map_head(unit, *from.map_head));
   }

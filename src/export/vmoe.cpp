@@ -30,6 +30,16 @@ int64_t pruned_experts(const VMoE& model) {
   return count;
 }
 
+at::ScalarType float_type(const std::string& dtype, const std::string& array) {
+  static const std::map<std::string, at::ScalarType> kTypes = {{"float16", at::kHalf},
+                                                               {"bfloat16", at::kBFloat16},
+                                                               {"float32", at::kFloat},
+                                                               {"float64", at::kDouble}};
+  const auto found = kTypes.find(dtype);
+  if (found == kTypes.end()) fail("export: '{}' cannot be written as {}", array, dtype);
+  return found->second;
+}
+
 }  // namespace
 
 void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
@@ -46,7 +56,8 @@ void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
 }
 
 void export_vmoe(const Model& model, const fs::path& prefix,
-                 const vmoe_checkpoint::WriteOptions& options) {
+                 const vmoe_checkpoint::WriteOptions& options,
+                 const std::map<std::string, std::string>& array_dtypes) {
   check_new_vmoe_prefix(prefix, "export");
   const auto* vmoe = dynamic_cast<const VMoE*>(&model);
   if (vmoe == nullptr) fail_usage("export: format 'vmoe' is for networks of the V-MoE family");
@@ -54,12 +65,17 @@ void export_vmoe(const Model& model, const fs::path& prefix,
   if (gone > 0) log_warning("export: {} pruned experts are written as zeros", gone);
   const auto config = parse<VMoEConfig>(Value::from_json(model.config(), "model"), "model");
   const VMoEStateArrays arrays(config, state_of(model), "export");
+  std::vector<vmoe_checkpoint::Entry> entries = arrays.entries();
+  for (vmoe_checkpoint::Entry& entry : entries) {
+    const auto stored = array_dtypes.find(entry.name);
+    if (stored != array_dtypes.end()) entry.dtype = stored->second;
+  }
   at::Tensor current;
   const auto source = [&](const vmoe_checkpoint::Entry& entry) {
-    current = arrays.read(entry);
+    current = arrays.read(entry).to(float_type(entry.dtype, entry.name));
     return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
   };
-  vmoe_checkpoint::write(prefix, arrays.entries(), source, options);
+  vmoe_checkpoint::write(prefix, std::move(entries), source, options);
 }
 
 }  // namespace moesaic

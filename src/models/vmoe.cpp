@@ -33,13 +33,15 @@ nn::RoutingRule routing_rule(const VMoEMoeConfig& moe) {
     ExpertChoiceOptions rule;
     rule.gate = router.gate == "softmax_all" ? ExpertGate::softmax_experts
                                              : expert_gate_from_name(router.gate);
-    rule.rows = router.num_selected_tokens;
+    rule.rows =
+        router.num_selected_tokens > 0 ? router.num_selected_tokens : router.dispatcher.capacity;
     return with_capacity(rule, moe);
   }
   TokenChoiceOptions rule;
   rule.k = router.num_selected_experts;
   rule.gate = gate_from_name(router.gate);
   rule.batch_priority = router.dispatcher.batch_priority;
+  rule.capacity = router.dispatcher.capacity;
   return with_capacity(rule, moe);
 }
 
@@ -47,13 +49,13 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   nn::MoELayerOptions options;
   options.width = config.hidden_size;
-  options.hidden = config.encoder.mlp_dim;
+  options.hidden = config.encoder.expert_dim();
   options.experts = moe.num_experts;
   options.members = moe.ensemble_size;
   options.bfloat16 = moe.router.dispatcher.bfloat16;
   options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
   options.rule = routing_rule(moe);
-  options.noise.scale = moe.router.noise_std;
+  options.noise.scale = moe.router.deterministic ? 0.0 : moe.router.noise_std;
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const bool pruned =
       kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
@@ -96,6 +98,25 @@ RoutingRecord record_of(int64_t block, const nn::MoEOutput& out, const nn::MoELa
           options.members};
 }
 
+/// Of the patch in row y and column x of the grid: sin(x w), cos(x w), sin(y w), cos(y w), where w
+/// falls from 1 to 1 / temperature over the d / 4 columns of each [1, h * w, d]. Each step is
+/// rounded to float32, as the reference's are.
+at::Tensor sincos2d(const VMoEConfig& config) {
+  const Sides grid = config.grid();
+  const int64_t waves = config.hidden_size / 4;
+  const double temperature = static_cast<float>(config.encoder.position_emb.temperature);
+  const auto rounded = [](const at::Tensor& x) { return x.to(at::kFloat); };
+  const at::Tensor exponent = at::arange(waves, at::kFloat) / static_cast<double>(waves - 1);
+  const at::Tensor omega = at::reciprocal(rounded(at::pow(temperature, exponent.to(at::kDouble))));
+  const auto angles = [&](const at::Tensor& place) {
+    return at::outer(place.reshape({-1}), omega).to(at::kDouble);
+  };
+  const auto steps = [&](int64_t count) { return at::arange(count, at::kFloat); };
+  const at::Tensor x = angles(steps(grid.width).repeat({grid.height}));
+  const at::Tensor y = angles(steps(grid.height).repeat_interleave(grid.width));
+  return rounded(at::cat({x.sin(), x.cos(), y.sin(), y.cos()}, 1)).unsqueeze(0);
+}
+
 torch::nn::Linear fresh_head(const VMoEConfig& config) {
   torch::nn::Linear linear(config.pre_logits_size(), config.classes);
   const torch::NoGradGuard no_grad;
@@ -110,12 +131,14 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const ConfigProblem problem = config_problem(config_);
   if (!problem.empty()) fail_usage("vmoe: {}", problem.text);
   at::Generator generator = nn::make_generator(seed);
-  const int64_t width = config_.hidden_size, patch = config_.patch_size;
+  const int64_t width = config_.hidden_size;
+  const Sides& patch = config_.patch_size;
 
+  const torch::ExpandingArray<2> kernel({patch.height, patch.width});
   embedding = register_module(
       "embedding",
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, patch).stride(patch)));
-  nn::lecun_normal(embedding->weight, config_.channels * patch * patch, generator);
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, kernel).stride(kernel)));
+  nn::lecun_normal(embedding->weight, config_.channels * patch.height * patch.width, generator);
   {
     const torch::NoGradGuard no_grad;
     embedding->bias.zero_();
@@ -123,9 +146,13 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   if (config_.has_class_token()) {
     cls = register_parameter("cls", torch::zeros({1, 1, width}));
   }
-  position_embedding =
-      register_parameter("position_embedding",
-                         torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
+  if (config_.learns_positions()) {
+    position_embedding = register_parameter(
+        "position_embedding",
+        torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
+  } else if (config_.encoder.position_emb.name == kSinCos2d) {
+    position_waves_ = sincos2d(config_);
+  }
   blocks = register_module("blocks", torch::nn::ModuleList());
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
     blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
@@ -139,7 +166,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
     pre_logits = register_module("pre_logits",
                                  nn::make_linear(width, config_.representation_size, generator));
   }
-  head = register_module("head", fresh_head(config_));
+  if (config_.has_head()) head = register_module("head", fresh_head(config_));
 }
 
 void VMoE::check_images(const at::Tensor& images_BCHW) const {
@@ -153,10 +180,11 @@ void VMoE::check_images(const at::Tensor& images_BCHW) const {
 
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   at::Tensor x_BTd = embedding->forward(images_BCHW).flatten(2).transpose(1, 2);
+  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_.to(x_BTd.options());
   if (cls.defined()) {
     x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
   }
-  return x_BTd + position_embedding;
+  return position_embedding.defined() ? x_BTd + position_embedding : x_BTd;
 }
 
 at::Tensor VMoE::pool(const at::Tensor& x_BTd) {
@@ -186,7 +214,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   }
   x_BTd = norm->forward(x_BTd);
   out.pre_logits = pool(x_BTd);
-  out.logits = head->forward(out.pre_logits);
+  out.logits = head.is_empty() ? out.pre_logits : head->forward(out.pre_logits);
   return out;
 }
 
@@ -201,7 +229,8 @@ nlohmann::ordered_json VMoE::config() const {
 
 void VMoE::reset_head(int64_t classes) {
   config_.classes = classes;
-  head = replace_module("head", fresh_head(config_));
+  head = head.is_empty() ? register_module("head", fresh_head(config_))
+                         : replace_module("head", fresh_head(config_));
 }
 
 std::map<std::string, double> VMoE::aux_losses() const {
@@ -223,7 +252,7 @@ std::vector<MoEBlock> VMoE::moe_blocks() const {
 }
 
 std::vector<int64_t> VMoE::input_shape() const {
-  return {config_.channels, config_.image_size, config_.image_size};
+  return {config_.channels, config_.image_size.height, config_.image_size.width};
 }
 
 double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
@@ -231,8 +260,9 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto d = static_cast<double>(config_.hidden_size);
   const auto m = static_cast<double>(config_.encoder.mlp_dim);
   const auto& moe = config_.encoder.moe;
-  const double pixels =
-      static_cast<double>(config_.channels * config_.patch_size * config_.patch_size);
+  const auto expert = static_cast<double>(config_.encoder.expert_dim());
+  const Sides& patch = config_.patch_size;
+  const double pixels = static_cast<double>(config_.channels * patch.height * patch.width);
   double products = static_cast<double>(config_.patches()) * pixels * d;
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
   double views = 1.0;  // of an image: one before the first MoE block, then one for each member
@@ -247,8 +277,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
         found == rows_per_token.end()
             ? nn::rows_per_token(routing_rule(moe), tokens_per_image(), moe.num_experts)
             : found->second;
-    products +=
-        views * (attention + T * d * static_cast<double>(moe.num_experts) + rows * T * 2 * d * m);
+    products += views * (attention + T * d * static_cast<double>(moe.num_experts) +
+                         rows * T * 2 * d * expert);
   }
   if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
   const auto representation = static_cast<double>(config_.pre_logits_size());

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "moesaic/base/error.h"
+
 namespace moesaic {
 namespace {
 
@@ -32,7 +34,13 @@ ConfigProblem kept_problem(const VMoEMoeConfig& moe) {
 ConfigProblem router_problem(const VMoEMoeConfig& moe) {
   const VMoERouterConfig& router = moe.router;
   const std::string path = "encoder.moe.router.";
-  const bool limited = router.dispatcher.capacity_factor > 0.0;
+  const bool limited = router.dispatcher.limits();
+  if (router.dispatcher.capacity > 0 && router.dispatcher.capacity_factor > 0.0) {
+    const std::string dispatcher = path + "dispatcher.";
+    return {
+        fmt::format("{0}capacity and {0}capacity_factor are both given; leave one out", dispatcher),
+        {dispatcher + "capacity", dispatcher + "capacity_factor"}};
+  }
   if (router.dispatcher.batch_priority && (router.experts_choose() || !limited)) {
     const std::string dispatcher = path + "dispatcher.";
     return {
@@ -72,6 +80,26 @@ ConfigProblem router_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
+/// What an expert would take of a group must be a row at least.
+ConfigProblem capacity_problem(const VMoEMoeConfig& moe) {
+  const VMoEDispatcherConfig& dispatcher = moe.router.dispatcher;
+  const bool told = dispatcher.capacity_factor > 0.0 && moe.group_size > 0;
+  const bool reroutes = moe.router.pruned != "zero" && !moe.kept_experts.empty();
+  if (!told || reroutes || moe.layers.empty()) return {};
+  const CapacityRule rule{dispatcher.capacity_factor,
+                          capacity_rounding_from_name(dispatcher.capacity_ceil_or_round),
+                          dispatcher.capacity_multiple_of};
+  const int64_t choices = moe.router.experts_choose() ? 1 : moe.router.num_selected_experts;
+  try {
+    expert_capacity(moe.group_size, choices, rule, moe.num_experts);
+  } catch (const Error& error) {
+    return {fmt::format("encoder.moe.router.dispatcher.capacity_factor {} is too small: {}",
+                        dispatcher.capacity_factor, error.what()),
+            {"encoder.moe.router.dispatcher.capacity_factor", "encoder.moe.group_size"}};
+  }
+  return {};
+}
+
 /// Each member has experts of its own, and equal shares of the experts and of each group.
 ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   const int64_t members = moe.ensemble_size;
@@ -107,6 +135,11 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
+std::string sides_text(const Sides& sides) {
+  if (sides.is_square()) return fmt::format("{}", sides.height);
+  return fmt::format("[{}, {}]", sides.height, sides.width);
+}
+
 ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
   const VMoEMoeConfig& moe = encoder.moe;
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
@@ -122,7 +155,7 @@ ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
                         moe.router.num_selected_experts, moe.num_experts),
             {"encoder.moe.router.num_selected_experts", "encoder.moe.num_experts"}};
   }
-  for (const auto check : {router_problem, ensemble_problem, kept_problem}) {
+  for (const auto check : {router_problem, ensemble_problem, capacity_problem, kept_problem}) {
     const ConfigProblem problem = check(moe);
     if (!problem.empty()) return problem;
   }
@@ -133,9 +166,9 @@ double linear_count(double in, double out) {
   return in * out + out;
 }
 
-double perceptron_count(const VMoEConfig& config) {
+double perceptron_count(const VMoEConfig& config, int64_t hidden) {
   const auto d = static_cast<double>(config.hidden_size);
-  const auto m = static_cast<double>(config.encoder.mlp_dim);
+  const auto m = static_cast<double>(hidden);
   return linear_count(d, m) + linear_count(m, d);
 }
 
@@ -150,21 +183,23 @@ double attention_count(const VMoEConfig& config) {
 double mlp_count(const VMoEConfig& config, int64_t block) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   const auto d = static_cast<double>(config.hidden_size);
-  const double perceptron = perceptron_count(config);
-  if (std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end()) return perceptron;
+  if (std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end()) {
+    return perceptron_count(config, config.encoder.mlp_dim);
+  }
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const auto experts = static_cast<double>(moe.num_experts);
   const double held =
       kept == moe.kept_experts.end() ? experts : static_cast<double>(kept->second.size());
-  return experts * d + held * perceptron;
+  return experts * d + held * perceptron_count(config, config.encoder.expert_dim());
 }
 
 }  // namespace
 
 ConfigProblem config_problem(const VMoEConfig& config) {
-  if (config.image_size % config.patch_size != 0) {
-    return {fmt::format("patch_size {} does not divide image_size {}", config.patch_size,
-                        config.image_size),
+  const Sides &image = config.image_size, &patch = config.patch_size;
+  if (image.height % patch.height != 0 || image.width % patch.width != 0) {
+    return {fmt::format("patch_size {} does not divide image_size {}", sides_text(patch),
+                        sides_text(image)),
             {"patch_size", "image_size"}};
   }
   if (config.hidden_size % config.encoder.num_heads != 0) {
@@ -176,22 +211,31 @@ ConfigProblem config_problem(const VMoEConfig& config) {
     return {fmt::format("encoder.moe.ensemble_size is for the family {}", kE3),
             {"encoder.moe.ensemble_size", "name"}};
   }
+  const bool waves = config.encoder.position_emb.name == kSinCos2d;
+  if (waves && (config.hidden_size % 4 != 0 || config.hidden_size < 8)) {
+    return {fmt::format("encoder.position_emb '{}' needs a hidden_size that is a multiple of 4 and "
+                        "at least 8, found {}",
+                        kSinCos2d, config.hidden_size),
+            {"encoder.position_emb", "hidden_size"}};
+  }
   return moe_problem(config.encoder);
 }
 
 double parameter_count(const VMoEConfig& config) {
   const auto d = static_cast<double>(config.hidden_size);
-  const auto patch = static_cast<double>(config.patch_size);
-  double count = linear_count(static_cast<double>(config.channels) * patch * patch, d);
-  count += static_cast<double>(config.tokens()) * d + (config.has_class_token() ? d : 0.0);
+  const Sides& patch = config.patch_size;
+  double count = linear_count(static_cast<double>(config.channels * patch.height * patch.width), d);
+  if (config.learns_positions()) count += static_cast<double>(config.tokens()) * d;
+  if (config.has_class_token()) count += d;
   for (int64_t block = 0; block < config.encoder.num_layers; ++block) {
     count += 4 * d + attention_count(config) + mlp_count(config, block);
   }
   if (config.classifier == "map")
-    count += 3 * d + attention_count(config) + perceptron_count(config);
+    count += 3 * d + attention_count(config) + perceptron_count(config, config.encoder.mlp_dim);
   const auto representation = static_cast<double>(config.pre_logits_size());
   if (config.representation_size > 0) count += linear_count(d, representation);
-  return count + 2 * d + linear_count(representation, static_cast<double>(config.classes));
+  if (config.has_head()) count += linear_count(representation, static_cast<double>(config.classes));
+  return count + 2 * d;
 }
 
 }  // namespace moesaic

@@ -56,7 +56,7 @@ Tensor EagerVMoE::block(const Tensor& x_BTd, int64_t index) const {
 }
 
 Tensor EagerVMoE::forward(const Tensor& images_BCHW) const {
-  const int64_t patch = config_.patch_size;
+  const int64_t patch = config_.patch_size.height;
   Tensor x = at::conv2d(images_BCHW, of("embedding.weight"), of("embedding.bias"), {patch, patch});
   x = x.flatten(2).transpose(1, 2);
   x = at::cat({of("cls").expand({x.size(0), -1, -1}), x}, 1) + of("position_embedding");

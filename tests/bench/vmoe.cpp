@@ -55,7 +55,7 @@ struct Data {
 };
 
 Data data_of(const VMoEConfig& config, int64_t batch) {
-  return {at::randn({batch, config.channels, config.image_size, config.image_size}),
+  return {at::randn({batch, config.channels, config.image_size.height, config.image_size.width}),
           at::randint(config.classes, {batch}, at::kLong)};
 }
 

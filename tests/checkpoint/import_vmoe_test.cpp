@@ -8,7 +8,10 @@
 
 #include "checkpoint/vmoe_fixture.h"
 #include "moesaic/checkpoint/initialise_vmoe.h"
+#include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/export/info.h"
+#include "moesaic/export/predict.h"
 #include "moesaic/export/vmoe.h"
 #include "moesaic/models/vmoe.h"
 #include "support/tensors.h"
@@ -350,6 +353,89 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
               HasSubstr("pruned experts reroute"));
   EXPECT_THAT(test::usage_of([&] { export_vmoe(pruned, folder_ / "ckpt", {}); }),
               HasSubstr("is there already"));
+}
+
+TEST_F(ImportVMoE, NumberFormatsComeBack) {
+  const VMoEConfig config = import_config();
+  TensorMap arrays = random_arrays(config);
+  for (auto& [name, array] : arrays) {
+    if (name.ends_with("/kernel")) array = array.to(at::kBFloat16);
+    if (name.ends_with("/scale")) array = array.to(at::kHalf);
+  }
+  write_arrays(folder_ / "ckpt", arrays);
+  put_config(config);
+  import_vmoe(options());
+  const ExportInfo info = export_info(folder_ / "out");
+  EXPECT_EQ(info.array_dtypes.at("head/kernel"), "bfloat16");
+  EXPECT_FALSE(info.array_dtypes.contains("head/bias"));
+  fs::create_directories(folder_ / "back");
+  export_vmoe(*load_model(folder_ / "out"), folder_ / "back/ckpt", {}, info.array_dtypes);
+  for (const char* part : {"ckpt.index", "ckpt.data-00000-of-00001"}) {
+    EXPECT_TRUE(test::get(folder_ / part) == test::get(folder_ / "back" / part)) << part;
+  }
+}
+
+/// Each imported, run and given back.
+TEST_F(ImportVMoE, EveryKindOfNetwork) {
+  std::vector<VMoEConfig> configs(5, import_config());
+  configs[0].patch_size = {4, 8};
+  configs[0].image_size = {8, 24};
+  configs[0].encoder.moe.group_size = 14;
+  configs[1].name = kE3;
+  configs[2].classes = 0;
+  configs[2].representation_size = 7;
+  configs[3].encoder.position_emb.name = kSinCos2d;
+  configs[3].encoder.moe.router.dispatcher.capacity_factor = 0.0;
+  configs[3].encoder.moe.router.dispatcher.capacity = 5;
+  configs[4].encoder.position_emb.name = kNoPosition;
+  configs[4].encoder.moe.mlp_dim = 6;
+  for (const VMoEConfig& config : configs) {
+    fs::remove_all(folder_ / "out");
+    fs::remove_all(folder_ / "back");
+    const TensorMap arrays = random_arrays(config);
+    write_arrays(folder_ / "ckpt", arrays);
+    put_config(config);
+    import_vmoe(options());
+    const auto model = load_model(folder_ / "out");
+    EXPECT_EQ(model->config(), to_json(config));
+    EXPECT_EQ(model->parameter_count(), parameter_count(config));
+    std::vector<int64_t> shape = model->input_shape();
+    shape.insert(shape.begin(), 2);
+    const auto outputs = predict(*model, at::ones(shape), {.routing = true});
+    const int64_t wide = config.has_head() ? config.classes : config.pre_logits_size();
+    EXPECT_EQ(outputs.at("logits").sizes().vec(), (std::vector<int64_t>{2, wide}));
+    expect_equal(exported(folder_ / "out"), arrays);
+  }
+}
+
+TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
+  VMoEConfig config = import_config();
+  config.classes = 0;
+  write_arrays(folder_ / "ckpt", random_arrays(config));
+  put_config(config);
+  ImportVMoEOptions given = options();
+  given.classes = 3;
+  EXPECT_THAT(import_vmoe(given).fresh, ElementsAre("head/kernel", "head/bias"));
+  EXPECT_EQ(load_model(folder_ / "out")->classes(), 3);
+}
+
+TEST_F(ImportVMoE, InspectComparesPrefixes) {
+  const VMoEConfig config = import_config();
+  TensorMap arrays = random_arrays(config);
+  write_arrays(folder_ / "ckpt", arrays);
+  put_config(config);
+  import_vmoe(options());
+  arrays.at("head/bias") += 1.0;
+  arrays["step"] = at::ones({}, at::kInt);
+  write_arrays(folder_ / "other", arrays);
+  const auto two = inspect_difference(folder_ / "ckpt", folder_ / "other.index");
+  EXPECT_EQ(two["only_in_second"], ordered_json({"step"}));
+  EXPECT_EQ(two["changed"].size(), 1U);
+  EXPECT_EQ(two["changed"][0]["name"], "head/bias");
+  EXPECT_EQ(two["equal"], arrays.size() - 2);
+  const auto mixed = inspect_difference(folder_ / "ckpt", folder_ / "out");
+  EXPECT_EQ(mixed["equal"], arrays.size() - 1);
+  EXPECT_TRUE(mixed["changed"].empty() && mixed["only_in_second"].empty()) << mixed;
 }
 
 }  // namespace

@@ -93,6 +93,82 @@ TEST(VMoEModelConfig, OtherSpellings) {
   EXPECT_EQ(native.encoder.moe.router.noise_std, 0.0);
 }
 
+TEST(VMoEModelConfig, PatchesAndPicturesNeedNotBeSquare) {
+  const VMoEConfig config = parsed_model(R"({"name": "VisionTransformerMoe", "patch_size": [4, 8],
+                                             "image_size": [12, 16], "classifier": "gap"})");
+  EXPECT_EQ(config.patch_size, Sides(4, 8));
+  EXPECT_EQ(config.image_size, Sides(12, 16));
+  EXPECT_EQ(config.tokens(), 6);
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8], "image_size": 12})"),
+              HasSubstr("patch_size [4, 8] does not divide image_size 12"));
+}
+
+TEST(VMoEModelConfig, RoutersMayBeDeterministicAndCapacitiesAbsolute) {
+  const auto router = parsed_model(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {
+      "layers": [3, 1, 3], "group_size": 17, "router": {
+      "name": "vmoe.nn.routing.NoisyTopExpertsPerItemRouter", "deterministic": true, "dispatcher":
+      {"name": "einsum", "capacity": 9, "capacity_factor": null, "capacity_multiple_of": 0}}}}})");
+  EXPECT_TRUE(router.encoder.moe.router.deterministic);
+  EXPECT_EQ(router.encoder.moe.layers, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(router.encoder.moe.router.dispatcher.capacity, 9);
+  EXPECT_EQ(router.encoder.moe.router.dispatcher.capacity_multiple_of, 1);
+  const auto refused = [](const std::string& dispatcher) {
+    return refused_model(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"layers": [1],
+        "num_experts": 8, "group_size": 4, "router": {"dispatcher": )" +
+                         dispatcher + "}}}}");
+  };
+  EXPECT_THAT(refused(R"({"capacity": 2, "capacity_factor": 1.5})"), HasSubstr("leave one out"));
+  EXPECT_THAT(refused(R"({"name": "indexes", "capacity": 2})"),
+              HasSubstr("did you mean 'indices'"));
+  EXPECT_THAT(refused(R"({"capacity_factor": 0.5, "capacity_ceil_or_round": "round"})"),
+              AllOf(HasSubstr("capacity_factor 0.5 is too small"), HasSubstr("4 tokens")));
+}
+
+TEST(VMoEModelConfig, NumbersOfAnotherKindAreRefused) {
+  EXPECT_THAT(
+      refused_model(R"({"name": "VisionTransformerMoe", "encoder": {"dtype": "bfloat16"}})"),
+      HasSubstr("encoder.dtype 'bfloat16' is not supported; choose one of float32"));
+  EXPECT_NO_THROW(
+      read_model(R"({"name": "VisionTransformerMoe", "encoder": {"dtype": "float32"}})"));
+}
+
+TEST(VMoEModelConfig, PositionsAndHeadsAsTheReferenceNamesThem) {
+  const auto named = [](const std::string& position) {
+    return parsed_model(R"({"name": "VisionTransformerMoe", "hidden_size": 8, "num_classes": null,
+                            "encoder": {"num_heads": 2, "position_emb": )" +
+                        position + "}}");
+  };
+  EXPECT_EQ(named("null").encoder.position_emb.name, kLearned);
+  EXPECT_EQ(named("{}").encoder.position_emb.name, kLearned);
+  EXPECT_EQ(named(R"({"name": "none"})").encoder.position_emb.name, kNoPosition);
+  const VMoEConfig waves = named(R"({"name": "sincos2d", "temperature": 100, "h": 2, "w": 2})");
+  EXPECT_EQ(waves.encoder.position_emb.temperature, 100.0);
+  EXPECT_EQ(waves.classes, 0);
+  EXPECT_THAT(refused_model(R"({"name": "VisionTransformerMoe", "hidden_size": 10, "encoder":
+                                {"num_heads": 2, "position_emb": {"name": "sincos2d"}}})"),
+              HasSubstr("multiple of 4 and at least 8, found 10"));
+}
+
+/// They always learn their positions.
+TEST(VMoEModelConfig, EnsemblesIgnoreWhatTheReferencesDo) {
+  const VMoEModelConfig config =
+      read_model(R"({"name": "VisionTransformerMoeEnsemble", "encoder": {"attention_qk_norm": true,
+                     "position_emb": {"name": "sincos2d"}}})");
+  EXPECT_EQ(find_setting(config.model, "encoder.position_emb"), nullptr);
+  EXPECT_EQ(find_setting(config.model, "encoder.attention_qk_norm"), nullptr);
+  EXPECT_THAT(config.unused,
+              AllOf(Contains("encoder.position_emb"), Contains("encoder.attention_qk_norm")));
+}
+
+TEST(VMoEModelConfig, TheDenseClassHasNoExperts) {
+  EXPECT_THAT(refused_model(R"({"name": "VisionTransformer", "transformer": {"moe":
+                                {"layers": [1]}}})"),
+              HasSubstr("VisionTransformer has no experts, but encoder.moe.layers is [1]; choose "
+                        "VisionTransformerMoe"));
+  EXPECT_NO_THROW(
+      read_model(R"({"name": "VisionTransformer", "encoder": {"moe": {"layers": []}}})"));
+}
+
 TEST(VMoEModelConfig, AWholeRunHasTheModelInside) {
   const std::string run = R"({"model": {"name": "VisionTransformerMoe", "patch_size": 4},
                               "image_size": 8, "notes": "x", "seed": 1})";
@@ -107,7 +183,7 @@ TEST(VMoEModelConfig, EveryConfigurationOfTheReference) {
         "finetune_init/e3_reshape", "finetune_init/upcycle"}) {
     const auto json = reference_config(name);
     const VMoEConfig whole = parsed_model(json.dump());
-    EXPECT_EQ(whole.image_size, json["image_size"]) << name;
+    EXPECT_EQ(whole.image_size, json["image_size"].get<int64_t>()) << name;
     EXPECT_EQ(whole.classes, json["model"]["num_classes"]) << name;
     EXPECT_EQ(whole.encoder.moe.group_size, json["model"]["encoder"]["moe"]["group_size"]) << name;
     EXPECT_NO_THROW(read_model(json["model"].dump())) << name;
@@ -125,13 +201,13 @@ TEST(VMoEModelConfig, AnUnknownSettingHasItsPlaceAndTheNearestName) {
   EXPECT_THAT(refused_model(R"({"name": "VisionTransfomerMoe"})"),
               HasSubstr("did you mean 'VisionTransformerMoe'?"));
   EXPECT_THAT(refused_model(R"({"patch_size": 4})"), HasSubstr("missing key 'name'"));
-  EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8]})"),
-              HasSubstr("one number or two equal ones, found [4,8]"));
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8, 4]})"),
+              HasSubstr("one number or [height, width], found [4,8,4]"));
   EXPECT_THAT(refused_model(R"({"name": "vmoe", "classes": 3, "num_classes": 3})"),
               HasSubstr("'num_classes' is given twice"));
   EXPECT_THAT(
-      refused_model(R"({"name": "vmoe", "encoder": {"position_emb": {"name": "sincos2d"}}})"),
-      HasSubstr("is not supported"));
+      refused_model(R"({"name": "vmoe", "encoder": {"position_emb": {"name": "sincos2"}}})"),
+      HasSubstr("did you mean 'sincos2d'?"));
   EXPECT_THAT(refused_model(R"({"name": "vmoe", "hidden_size": "wide"})"),
               HasSubstr("config.json:1:33: 'model.hidden_size' must be an integer"));
   EXPECT_THAT(refused_model("[1]"), HasSubstr("must be an object"));
@@ -146,6 +222,9 @@ class VMoEFacts : public ::testing::Test {
       state[tensor.name] = at::zeros(tensor.shape);
     }
     return VMoEStateArrays(config, state, "ckpt");
+  }
+  VMoEConfig completed(const std::string& text) const {
+    return parse<VMoEConfig>(with_facts(read_model(text), vmoe_facts(arrays()), "ckpt"), "model");
   }
   std::string mismatch(const std::string& text) const {
     return test::usage_of([&] { with_facts(read_model(text), vmoe_facts(arrays()), "ckpt"); });
@@ -213,6 +292,66 @@ TEST_F(VMoEFacts, SizesOfArraysWithoutElementsAreNotBelieved) {
   const VMoECheckpointArrays read(folder / "ckpt");
   EXPECT_THAT(test::failure_of([&] { vmoe_facts(read); }),
               HasSubstr("pos_embedding is [1, 1152921504606846976, 0]: no parameter has that"));
+}
+
+TEST_F(VMoEFacts, TellTheDenseClassFromOthers) {
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformer"})"),
+              HasSubstr("has no experts, but in ckpt those blocks have a 'Moe'; choose Vision"));
+  config.encoder.moe.layers = {};
+  EXPECT_TRUE(completed(R"({"name": "VisionTransformer"})").encoder.moe.layers.empty());
+}
+
+TEST_F(VMoEFacts, PicturesThatAreNotSquareAreAskedFor) {
+  config.encoder.moe.layers = {};
+  config.patch_size = {4, 8};
+  config.image_size = {8, 24};
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe"})"),
+              AllOf(HasSubstr("must have image_size"), HasSubstr("6 patches and a class token")));
+  EXPECT_EQ(completed(R"({"name": "VisionTransformerMoe", "image_size": [12, 16]})").image_size,
+            Sides(12, 16));
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe", "image_size": [8, 16]})"),
+              HasSubstr("image_size is [8,16], but ckpt has another: Encoder/posembed_input"));
+  config.image_size = {8, 16};
+  EXPECT_EQ(completed(R"({"name": "VisionTransformerMoe"})").image_size, Sides(8, 16));
+}
+
+TEST_F(VMoEFacts, ARouterTellsTheFamily) {
+  config.name = kE3;
+  const std::string moe = R"("encoder": {"moe": {"group_size": 17, "router": {"dispatcher":
+                             {"capacity": 4}}}}})";
+  const VMoEConfig one = completed(R"({"name": "VisionTransformerMoeEnsemble", )" + moe);
+  EXPECT_EQ(one.name, kE3);
+  EXPECT_EQ(one.encoder.moe.ensemble_size, 1);
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe", )" + moe),
+              HasSubstr("name is \"vmoe\", but ckpt has \"e3\": "
+                        "Encoder/encoderblock_1/Moe/Router/dense/kernel is [12, 1, 8]"));
+}
+
+TEST_F(VMoEFacts, WhatTheArraysLackTheConfigurationSays) {
+  config.encoder.moe.layers = {};
+  config.encoder.position_emb.name = kSinCos2d;
+  config.classes = 0;
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe"})"),
+              HasSubstr("must have encoder.position_emb.name: there is no 'Encoder/posembed"));
+  const std::string waves = R"({"name": "VisionTransformerMoe", "encoder": {"position_emb":
+                                {"name": "sincos2d"}})";
+  EXPECT_THAT(mismatch(waves + "}"), HasSubstr("must have image_size"));
+  EXPECT_THAT(mismatch(waves + R"(, "image_size": 32, "num_classes": 5})"),
+              HasSubstr("classes is 5, but ckpt has 0: there is no 'head/kernel'"));
+  EXPECT_EQ(to_json(completed(waves + R"(, "image_size": 32})").encoder.position_emb),
+            to_json(config.encoder.position_emb));
+  config.encoder.position_emb.name = kLearned;
+  EXPECT_THAT(mismatch(waves + "}"),
+              HasSubstr("position_emb.name is \"sincos2d\", but ckpt has \"learned\""));
+}
+
+TEST_F(VMoEFacts, ExpertsMayHaveAWidthOfTheirOwn) {
+  config.encoder.moe.mlp_dim = 6;
+  const VMoEConfig found = completed(
+      R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"group_size": 17, "router":
+         {"dispatcher": {"capacity": 4}}}}})");
+  EXPECT_EQ(found.encoder.mlp_dim, 20);
+  EXPECT_EQ(found.encoder.expert_dim(), 6);
 }
 
 }  // namespace

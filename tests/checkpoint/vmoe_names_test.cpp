@@ -12,7 +12,7 @@ namespace moesaic::testing {
 namespace {
 
 std::vector<VMoEConfig> configs_of_all_kinds() {
-  std::vector<VMoEConfig> list(6, import_config());
+  std::vector<VMoEConfig> list(10, import_config());
   list[1].classifier = "gap";
   list[1].encoder.attention_qk_norm = true;
   list[2].name = kE3;
@@ -23,6 +23,14 @@ std::vector<VMoEConfig> configs_of_all_kinds() {
   list[4].encoder.moe.layers = {0};
   list[5].channels = 1;
   list[5].patch_size = 16;
+  list[6].patch_size = {4, 8};
+  list[6].image_size = {8, 24};
+  list[6].classes = 0;
+  list[7].name = kE3;  // of one member
+  list[8].encoder.position_emb.name = kSinCos2d;
+  list[8].encoder.moe.mlp_dim = 6;
+  list[9].encoder.position_emb.name = kNoPosition;
+  list[9].classifier = "0";
   return list;
 }
 
@@ -121,6 +129,14 @@ TEST(VMoENames, ExpertsThatPruningRemovedAreZeros) {
   EXPECT_TRUE(torch::equal(kernel[4], held[1]));
   EXPECT_EQ(kernel[0].abs().sum().item<float>(), 0.0f);
   EXPECT_EQ(kernel[7].abs().sum().item<float>(), 0.0f);
+}
+
+TEST(VMoENames, AnEnsembleOfOneHasItsAxis) {
+  VMoEConfig config = import_config();
+  const std::string router = "Encoder/encoderblock_1/Moe/Router/dense/kernel";
+  EXPECT_EQ(random_arrays(config).at(router).sizes().vec(), (std::vector<int64_t>{12, 8}));
+  config.name = kE3;
+  EXPECT_EQ(random_arrays(config).at(router).sizes().vec(), (std::vector<int64_t>{12, 1, 8}));
 }
 
 }  // namespace

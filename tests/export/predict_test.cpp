@@ -62,6 +62,17 @@ TEST(Predict, ACapacityIsSharedByAllPictures) {
   EXPECT_LT(found.at("routing.1.combine").count_nonzero().item<int64_t>(), 6 * 17 * 2);
 }
 
+TEST(Predict, GroupsThatCompeteMustBeWhole) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.group_size = 34;
+  const auto model = small_vmoe(config);
+  EXPECT_EQ(predict(*model, small_images(4)).at("logits").size(0), 4);
+  EXPECT_THAT(test::failure_of([&] { predict(*model, small_images(5)); }),
+              AllOf(HasSubstr("5 images of 17 tokens cannot be cut into groups of 34"),
+                    HasSubstr("multiple of 2 images")));
+}
+
 TEST(Predict, NoPicturesGiveEmptyOutputs) {
   const auto model = small_vmoe();
   const auto found = predict(*model, small_images(0), {.routing = true});

@@ -39,7 +39,9 @@ struct Variant {
   int64_t group_size = 0, selected = 2, multiple_of = 4;
   std::vector<int64_t> kept = {};
   bool qk_norm = false, bfloat16 = false;
-  int64_t representation = 0;
+  int64_t representation = 0, capacity = 0, classes = 5;
+  Sides patch = 2;
+  std::string position = kLearned;
 };
 
 void PrintTo(const Variant& variant, std::ostream* out) {
@@ -55,6 +57,10 @@ std::shared_ptr<VMoE> build(const Variant& variant) {
   config.encoder.moe.group_size = variant.group_size;
   config.encoder.moe.router.gate = variant.gate;
   config.encoder.moe.router.num_selected_experts = variant.selected;
+  config.classes = variant.classes;
+  config.patch_size = variant.patch;
+  config.encoder.position_emb.name = variant.position;
+  config.encoder.moe.router.dispatcher.capacity = variant.capacity;
   config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;
   config.encoder.moe.router.dispatcher.capacity_multiple_of = variant.multiple_of;
   auto model = small_vmoe(config);
@@ -101,6 +107,9 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{.name = "pruned", .kept = {0, 3, 4}}, Variant{.name = "one_left", .kept = {5}},
         Variant{.name = "pruned_selected", .gate = "softmax_selected", .kept = {1, 2}},
         Variant{.name = "capacity", .capacity_factor = 0.6},
+        Variant{.name = "so_many_rows", .group_size = 20, .capacity = 3},
+        Variant{.name = "headless", .representation = 9, .classes = 0},
+        Variant{.name = "wide_patches", .patch = {2, 4}, .position = kNoPosition},
         Variant{.name = "roomy", .capacity_factor = 3.0},
         Variant{.name = "raised_to_sevens", .capacity_factor = 0.6, .multiple_of = 7},
         Variant{.name = "groups", .capacity_factor = 0.5, .group_size = 20},
@@ -240,6 +249,13 @@ TEST(ExportTorchScript, RefusesEnsemblesAndNamesTheOtherFormat) {
   config.encoder.moe.ensemble_size = 2;
   EXPECT_THAT(test::failure_of([&] { to_torchscript(VMoE(config, 1)); }),
               HasSubstr("--format safetensors holds every network"));
+}
+
+TEST(ExportTorchScript, RefusesPositionsThatItCannotSay) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.position_emb.name = kSinCos2d;
+  EXPECT_THAT(test::failure_of([&] { to_torchscript(VMoE(config, 1)); }),
+              HasSubstr("position_emb 'sincos2d' cannot be exported yet; --format safetensors"));
 }
 
 TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {

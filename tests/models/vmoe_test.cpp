@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
@@ -219,6 +221,116 @@ INSTANTIATE_TEST_SUITE_P(
                                    "num_selected_tokens": 2})",
                                 "set encoder.moe.group_size"},
                       BadConfig{"name=vmo", "vmoe"}));
+
+at::Tensor position_waves(int64_t height, int64_t width, int64_t d, double temperature) {
+  at::Tensor out = torch::zeros({1, height * width, d}, torch::kDouble);
+  const int64_t waves = d / 4;
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) {
+      for (int64_t i = 0; i < waves; ++i) {
+        const double omega =
+            1.0 / std::pow(temperature, static_cast<double>(i) / static_cast<double>(waves - 1));
+        const double parts[] = {
+            std::sin(omega * static_cast<double>(x)), std::cos(omega * static_cast<double>(x)),
+            std::sin(omega * static_cast<double>(y)), std::cos(omega * static_cast<double>(y))};
+        for (int64_t part = 0; part < 4; ++part) {
+          out[0][y * width + x][part * waves + i] = parts[part];
+        }
+      }
+    }
+  }
+  return out;
+}
+
+TEST(VMoE, PositionsCanBeWavesOfRowAndColumn) {
+  for (const char* classifier : {"token", "gap"}) {
+    VMoEConfig config = small_config();
+    config.image_size = {12, 8};
+    config.patch_size = {2, 4};
+    config.classifier = classifier;
+    config.encoder.position_emb.temperature = 50.0;
+    VMoE learned(config, 1);
+    config.encoder.position_emb.name = kSinCos2d;
+    VMoE waves(config, 1);
+    EXPECT_FALSE(waves.position_embedding.defined());
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : waves.named_parameters()) {
+      item.value().copy_(learned.named_parameters()[item.key()]);
+    }
+    learned.position_embedding.zero_().slice(1, classifier == std::string("token") ? 1 : 0) +=
+        position_waves(6, 2, 12, 50.0);
+    const at::Tensor images = randn({3, 1, 12, 8}, 4, torch::kFloat);
+    expect_close(waves.forward(images).pre_logits, learned.forward(images).pre_logits, 5e-6);
+  }
+}
+
+TEST(VMoE, WithoutPositionsPatchesAreASet) {
+  VMoEConfig config = small_config();
+  config.encoder.position_emb.name = kNoPosition;
+  config.classifier = "gap";
+  VMoE model(config, 1);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor images = randn({2, 1, 8, 8}, 4, torch::kFloat);
+  expect_close(model.forward(images.roll(4, 3)).pre_logits, model.forward(images).pre_logits, 1e-6);
+}
+
+/// Patches row by row, of any shape.
+TEST(VMoE, PatchesNeedNotBeSquare) {
+  VMoEConfig config = small_config();
+  config.image_size = {6, 8};
+  config.patch_size = {3, 4};
+  config.encoder.num_layers = 1;
+  config.encoder.moe.layers = {};
+  VMoE model(config, 1);
+  EXPECT_EQ(model.input_shape(), (std::vector<int64_t>{1, 6, 8}));
+  EXPECT_EQ(model.position_embedding.size(1), 2 * 2 + 1);
+  EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
+  const at::Tensor images = randn({2, 1, 6, 8}, 4, torch::kFloat);
+  const at::Tensor found = model.embedding->forward(images).flatten(2).transpose(1, 2);
+  for (int64_t patch = 0; patch < 4; ++patch) {
+    const at::Tensor cut = images.slice(2, patch / 2 * 3, patch / 2 * 3 + 3)
+                               .slice(3, patch % 2 * 4, patch % 2 * 4 + 4);
+    const at::Tensor wanted = cut.flatten(1).matmul(model.embedding->weight.flatten(1).t());
+    expect_close(found.select(1, patch), wanted, 1e-5);
+  }
+  EXPECT_THROW(model.forward(torch::zeros({2, 1, 8, 6})), Error);
+}
+
+TEST(VMoE, WithoutAHeadItGivesItsRepresentation) {
+  VMoEConfig config = small_config();
+  config.classes = 0;
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({2, 1, 8, 8}, 4, torch::kFloat));
+  EXPECT_TRUE(torch::equal(out.logits, out.pre_logits));
+  EXPECT_EQ(static_cast<double>(model.parameter_count()), parameter_count(config));
+  model.reset_head(3);
+  EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).logits.size(1), 3);
+  EXPECT_EQ(static_cast<double>(model.parameter_count()), parameter_count(model.settings()));
+}
+
+TEST(VMoE, ADeterministicRouterDrawsNoNoise) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.noise_std = 4.0;
+  config.encoder.moe.router.deterministic = true;
+  VMoE model(config, 1);
+  const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
+  const ModelOutput out = model.forward(images, nn::make_generator(2));
+  EXPECT_TRUE(out.routings[1].noisy_logits_TE.is_same(out.routings[1].logits_TE));
+  EXPECT_EQ(out.routings[1].noise_std, 0.0);  // and so there is no load loss
+}
+
+TEST(VMoE, ACapacityOfSoManyRows) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.dispatcher.capacity = 3;
+  config.encoder.moe.group_size = 10;
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
+  const at::Tensor rows = out.routings[0].routing.offsets.diff();
+  EXPECT_LE(rows.max().item<int64_t>(), 2 * 3);  // of two groups
+  config.encoder.moe.router.name = kExpertsChoose;
+  const ModelOutput chosen = VMoE(config, 1).forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
+  EXPECT_EQ(chosen.routings[0].routing.row_bound(), 2 * 3 * 4);
+}
 
 }  // namespace
 }  // namespace moesaic

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/config/sides.h"
+
 namespace moesaic {
 
 struct ImportVMoEOptions {
@@ -17,7 +19,7 @@ struct ImportVMoEOptions {
   std::filesystem::path model_config;  ///< see vmoe_model_config(); "": what the arrays tell
   std::filesystem::path out;           ///< the new checkpoint's folder, absent or empty
   std::optional<int64_t> classes;      ///< another head, of zeros, for so many
-  std::optional<int64_t> image_size;   ///< for pictures of another size
+  std::optional<Sides> image_size;     ///< for pictures of another size
   std::filesystem::path rules;         ///< see rules_from_value(); "": by the two above
   uint64_t seed = 0;                   ///< of what begins with random values
   /// Is told how many bytes of all are done; may throw to stop, then nothing is left.
@@ -38,9 +40,10 @@ struct ImportVMoEResult {
 
 /// Writes a checkpoint of the network that the arrays and the configuration mean. All is checked
 /// before anything is written, and nothing is left of what fails. Tensors are made and written one
-/// at a time: memory for two of them is needed, and for the network before, where values other than
-/// a head's are fresh. Throws Error: usage for a configuration that does not fit the arrays,
-/// failure for files that are not what they should be.
+/// at a time, in float32; the new config.json has under "array_dtypes" those of arrays that were
+/// something else and are as they were, for the way back: memory for two of them is needed, and for
+/// the network before, where values other than a head's are fresh. Throws Error: usage for a
+/// configuration that does not fit the arrays, failure for files that are not what they should be.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
 nlohmann::ordered_json to_json(const ImportVMoEResult& result);

@@ -15,6 +15,7 @@ namespace moesaic {
 struct VMoEModelConfig {
   Value model;  ///< with the names of VMoEConfig; not yet parsed; no name: there was none
   bool of_reference = false;        ///< its name is one of the reference's classes
+  bool dense = false;               ///< and that class knows no experts
   std::vector<std::string> unused;  ///< settings that are known and have no use here
 };
 
@@ -27,8 +28,9 @@ VMoEModelConfig vmoe_model_config(const Value& root);
 /// A setting that the arrays' names and shapes tell.
 struct VMoEFact {
   std::string key;               ///< e.g. "encoder.num_heads"
-  nlohmann::ordered_json value;  ///< e.g. 4
+  nlohmann::ordered_json value;  ///< e.g. 4; null: not told, and the configuration must have it
   std::string told_by;           ///< e.g. "Encoder/.../query/kernel is [32, 4, 8]"
+  int64_t patches = 0;           ///< of image_size: how many it must have; 0: any
 };
 
 /// Throws Error(failure) for arrays that are not those of a V-MoE.

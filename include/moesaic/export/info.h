@@ -16,9 +16,12 @@ struct ExportInfo {
   std::string dataset;               ///< "" if unknown
   std::vector<std::string> classes;  ///< names of the outputs, in order; may be empty
   std::vector<double> mean, std;     ///< of the channels, pixels scaled to [0, 1]; may be empty
+  /// Of arrays that were imported and were not float32, by the names of google-research/vmoe.
+  std::map<std::string, std::string> array_dtypes;
 };
 
-/// Of a checkpoint: its class names and its data set's normalisation, where the data set is known.
+/// Of a checkpoint: what its arrays were imported from, its class names and its data set's
+/// normalisation, where the data set is known.
 ExportInfo export_info(const std::filesystem::path& checkpoint);
 
 /// "config.json": the model's configuration; "labels.json": the class names, a list;

@@ -28,8 +28,10 @@ struct PredictOptions {
 /// run by image, place and member; the logits for other members' experts are -infinity, so that a
 /// row's softmax is the gates.
 ///
+/// Without a head, "logits" are "pre_logits", as the reference's network gives them.
+///
 /// Where experts have a capacity, pictures of one batch compete for it, so all of them form one
-/// batch.
+/// batch. Throws Error where that cannot be cut into whole groups.
 std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
                                           const PredictOptions& options = {});
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "moesaic/formats/vmoe_checkpoint.h"
 #include "moesaic/models/model.h"
@@ -13,10 +15,12 @@ namespace moesaic {
 void check_new_vmoe_prefix(const std::filesystem::path& prefix, std::string_view what);
 
 /// Writes a V-MoE's parameters under the reference's names, in its layouts, at the top level of the
-/// tree, float32. Of a pruned network, experts that are gone are written as zeros: routed to them,
-/// a token gets nothing, as here; the reference has no other way to say it. Throws Error(usage) for
-/// another family, and for experts that were pruned so that tokens reroute.
+/// tree: as float32, or as what `array_dtypes` has for a name (float16, bfloat16, float64). Of a
+/// pruned network, experts that are gone are written as zeros: routed to them, a token gets
+/// nothing, as here; the reference has no other way to say it. Throws Error(usage) for another
+/// family, and for experts that were pruned so that tokens reroute.
 void export_vmoe(const Model& model, const std::filesystem::path& prefix,
-                 const vmoe_checkpoint::WriteOptions& options = {});
+                 const vmoe_checkpoint::WriteOptions& options = {},
+                 const std::map<std::string, std::string>& array_dtypes = {});
 
 }  // namespace moesaic

@@ -30,7 +30,8 @@ struct RoutingRecord {
 };
 
 struct ModelOutput {
-  at::Tensor logits;                    ///< [B members, classes], an image's members in a row
+  at::Tensor logits;                    ///< [B members, classes], an image's members in a row;
+                                        ///< without a head the same as pre_logits
   at::Tensor pre_logits;                ///< [B members, d], the head's input
   std::vector<RoutingRecord> routings;  ///< one for each MoE layer, in order
 };
@@ -63,6 +64,7 @@ class Model : public torch::nn::Module {
 
   /// [C, H, W]
   virtual std::vector<int64_t> input_shape() const = 0;
+  /// Outputs of the head; 0: there is none.
   virtual int64_t classes() const = 0;
   /// Members of an ensemble in one network; each image has as many rows of logits.
   virtual int64_t members() const { return 1; }

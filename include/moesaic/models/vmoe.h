@@ -15,9 +15,9 @@ namespace moesaic {
 
 /// V-MoE: a vision transformer some of whose blocks have experts in place of the perceptron.
 /// Patches -> class token -> + position embedding -> blocks -> norm -> class token, mean or
-/// attention pooling -> tanh layer -> head. As E3 it is an ensemble: before the first MoE block
-/// each image is repeated for every member, image 0 of members 0..M-1, image 1, ...; each member
-/// has experts of its own.
+/// attention pooling -> tanh layer -> head, each of the four where the configuration has it. As E3
+/// it is an ensemble: before the first MoE block each image is repeated for every member, image 0
+/// of members 0..M-1, image 1, ...; each member has experts of its own.
 class VMoE : public Model {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
@@ -38,12 +38,12 @@ class VMoE : public Model {
 
   torch::nn::Conv2d embedding{nullptr};
   at::Tensor cls;                 ///< [1, 1, d]; undefined where the head sees the mean
-  at::Tensor position_embedding;  ///< [1, T, d]
+  at::Tensor position_embedding;  ///< [1, T, d]; undefined where it is not learned
   torch::nn::ModuleList blocks{nullptr};
   torch::nn::LayerNorm norm{nullptr};
   nn::MapHead map_head{nullptr};          ///< null where the head sees a token or the mean
   torch::nn::Linear pre_logits{nullptr};  ///< null without representation_size
-  torch::nn::Linear head{nullptr};
+  torch::nn::Linear head{nullptr};        ///< null without classes
 
  private:
   at::Tensor embed(const at::Tensor& images_BCHW);
@@ -51,6 +51,7 @@ class VMoE : public Model {
   void check_images(const at::Tensor& images_BCHW) const;
 
   VMoEConfig config_;
+  at::Tensor position_waves_;  ///< [1, patches, d]; undefined but for sincos2d
 };
 
 }  // namespace moesaic

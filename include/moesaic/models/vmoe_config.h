@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/config/sides.h"
 #include "moesaic/ops/capacity.h"
 #include "moesaic/ops/pruned_selection.h"
 
@@ -20,14 +21,19 @@ inline constexpr double kLargestPicture = 65536, kMostChannels = 4096, kMostToke
 inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6;
 
 struct VMoEDispatcherConfig {
+  int64_t capacity = 0;
   double capacity_factor = 0.0;
   std::string capacity_ceil_or_round = "ceil";
   int64_t capacity_multiple_of = 4;
   bool batch_priority = false;
   bool bfloat16 = false;
+
+  bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
 };
 template <class Fields>
 void describe(Fields& f, VMoEDispatcherConfig& c) {
+  f("capacity", c.capacity, "rows of an expert in a group; 0: by capacity_factor",
+    between(0, kMostTokens));
   f("capacity_factor", c.capacity_factor,
     "rows of an expert over its fair share; 0: no token is ever dropped",
     between(0.0, kLargestCapacityFactor));
@@ -49,6 +55,7 @@ struct VMoERouterConfig {
   int64_t num_selected_tokens = 0;
   std::string gate = "softmax_all";
   double noise_std = 0.0;
+  bool deterministic = false;
   double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
   std::string pruned = "zero";
   VMoEDispatcherConfig dispatcher;
@@ -71,6 +78,7 @@ void describe(Fields& f, VMoERouterConfig& c) {
   f("noise_std", c.noise_std,
     "of the noise on logits in training, times the number of experts (of one member)",
     between(0.0, kLargestNoise));
+  f("deterministic", c.deterministic, "no noise in training either, and with it no load loss");
   f("importance_loss_weight", c.importance_loss_weight,
     "weight of V-MoE's importance loss in training, unless a phase's aux_losses has its own",
     at_least(0.0));
@@ -86,6 +94,7 @@ struct VMoEMoeConfig {
   int64_t num_experts = 8;
   int64_t ensemble_size = 1;
   int64_t group_size = 0;
+  std::optional<int64_t> mlp_dim;
   std::optional<double> dropout_rate;
   VMoERouterConfig router;
   std::map<std::string, std::vector<int64_t>> kept_experts;
@@ -102,17 +111,37 @@ void describe(Fields& f, VMoEMoeConfig& c) {
   f("group_size", c.group_size,
     "tokens that share a capacity, counted over all members; 0: all of a batch",
     between(0, kMostTokens));
+  f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's", between(1, kWidest));
   f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
     at_least(0.0), below(1.0));
   f("router", c.router, "how tokens select experts");
   f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
 }
 
+inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
+inline constexpr double kLargestTemperature = 1e30;
+
+struct VMoEPositionConfig {
+  std::string name = kLearned;
+  double temperature = 10000.0;
+};
+template <class Fields>
+void describe(Fields& f, VMoEPositionConfig& c) {
+  f("name", c.name, "a parameter, sines and cosines of the patch's row and column, or nothing",
+    one_of({kLearned, kSinCos2d, kNoPosition}));
+  f("temperature", c.temperature, "the longest wave of sincos2d, in patches over 2 pi", above(0.0),
+    at_most(kLargestTemperature));
+}
+
 struct VMoEEncoderConfig {
   int64_t num_layers = 4, num_heads = 4, mlp_dim = 384;
   double dropout_rate = 0.0, attention_dropout_rate = 0.0;
   bool attention_qk_norm = false;
+  VMoEPositionConfig position_emb;
   VMoEMoeConfig moe;
+
+  /// Hidden width of the experts.
+  int64_t expert_dim() const { return moe.mlp_dim.value_or(mlp_dim); }
 };
 template <class Fields>
 void describe(Fields& f, VMoEEncoderConfig& c) {
@@ -125,6 +154,7 @@ void describe(Fields& f, VMoEEncoderConfig& c) {
   f("attention_dropout_rate", c.attention_dropout_rate, "of attention's weights in training",
     at_least(0.0), below(1.0));
   f("attention_qk_norm", c.attention_qk_norm, "normalize the queries and keys of each head");
+  f("position_emb", c.position_emb, "what is added to tokens to tell where they stand");
   f("moe", c.moe, "the mixture-of-experts layers");
 }
 
@@ -133,18 +163,27 @@ inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
 struct VMoEConfig {
   std::string name = kVMoE;
-  int64_t image_size = 28, channels = 1, patch_size = 7, hidden_size = 96, classes = 10;
+  Sides image_size = 28;
+  int64_t channels = 1;
+  Sides patch_size = 7;
+  int64_t hidden_size = 96, classes = 10;
   std::string classifier = "token";
   int64_t representation_size = 0;
   double head_bias_init = 0.0;
   VMoEEncoderConfig encoder;
 
+  bool has_head() const { return classes > 0; }
+  bool learns_positions() const { return encoder.position_emb.name == kLearned; }
   bool has_class_token() const { return classifier == "token"; }
   /// Width of the head's input.
   int64_t pre_logits_size() const {
     return representation_size > 0 ? representation_size : hidden_size;
   }
-  int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
+  /// Patches, down and across.
+  Sides grid() const {
+    return {image_size.height / patch_size.height, image_size.width / patch_size.width};
+  }
+  int64_t patches() const { return grid().height * grid().width; }
   int64_t tokens() const { return patches() + (has_class_token() ? 1 : 0); }
 };
 template <class Fields>
@@ -155,7 +194,8 @@ void describe(Fields& f, VMoEConfig& c) {
   f("channels", c.channels, "colour channels of the pictures", between(1, kMostChannels));
   f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestPicture));
   f("hidden_size", c.hidden_size, "width of a token", between(1, kWidest));
-  f("classes", c.classes, "outputs of the head", between(1, kWidest));
+  f("classes", c.classes, "outputs of the head; 0: no head, the network gives its input",
+    between(0, kWidest));
   f("classifier", c.classifier,
     "what the head sees: a class token, the mean of all tokens, attention pooling, the first patch",
     one_of({"token", "gap", "map", "0"}));

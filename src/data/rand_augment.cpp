@@ -82,9 +82,11 @@ void posterize(const Planes& p, int64_t bits) {
   map_bytes(p, [&](uint8_t byte) { return static_cast<uint8_t>(byte >> shift << shift); });
 }
 
+/// TensorFlow makes the threshold a byte, so that one of 256 turns every byte round.
 void solarize(const Planes& p, int64_t threshold) {
-  map_bytes(
-      p, [&](uint8_t byte) { return byte < threshold ? byte : static_cast<uint8_t>(255 - byte); });
+  const auto least = static_cast<uint8_t>(threshold % 256);
+  map_bytes(p,
+            [&](uint8_t byte) { return byte < least ? byte : static_cast<uint8_t>(255 - byte); });
 }
 
 void solarize_add(const Planes& p, int64_t addition) {

@@ -26,10 +26,17 @@ Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height
       lowest + static_cast<int64_t>(rng.below(static_cast<uint64_t>(highest - lowest + 1)));
   part.width = width_at(part.height);
   const auto area_of_part = [&] { return static_cast<double>(part.height * part.width); };
-  if (area_of_part() < min_area) part.width = width_at(++part.height);  // rounded down too far
+  if (area_of_part() < min_area) part.width = width_at(++part.height);  // rounded too far
+  if (area_of_part() > max_area) part.width = width_at(--part.height);
   const bool fits = part.height >= 1 && part.width >= 1 && part.height <= height &&
                     part.width <= width && area_of_part() >= min_area && area_of_part() <= max_area;
   return fits ? part : Rectangle{};
+}
+
+/// Where a part begins, of a picture that is longer by so much. TensorFlow leaves the last place
+/// out.
+int64_t random_place(int64_t longer, CounterRng& rng) {
+  return longer == 0 ? 0 : static_cast<int64_t>(rng.below(static_cast<uint64_t>(longer)));
 }
 
 }  // namespace
@@ -45,8 +52,8 @@ Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, C
         config.min_aspect + rng.uniform() * (config.max_aspect - config.min_aspect);
     Rectangle part = part_of_aspect(config, aspect, height, width, rng);
     if (part.height == 0) continue;
-    part.top = static_cast<int64_t>(rng.below(static_cast<uint64_t>(height - part.height + 1)));
-    part.left = static_cast<int64_t>(rng.below(static_cast<uint64_t>(width - part.width + 1)));
+    part.top = random_place(height - part.height, rng);
+    part.left = random_place(width - part.width, rng);
     return part;
   }
   return {0, 0, height, width};

@@ -67,7 +67,8 @@ TEST(RandAugment, PointwiseChangesFollowTheirFormulas) {
     expect_bytes(changed("posterize", m, in), 0, [&](int64_t c, int64_t y, int64_t x) {
       return at(in, c, y, x) / (1 << shift) * (1 << shift);
     });
-    const int threshold = static_cast<int>(m / 10 * 256), addition = static_cast<int>(m / 10 * 110);
+    const int threshold = static_cast<int>(m / 10 * 256) % 256,
+              addition = static_cast<int>(m / 10 * 110);
     expect_bytes(changed("solarize", m, in), 0, [&](int64_t c, int64_t y, int64_t x) {
       const int byte = at(in, c, y, x);
       return byte < threshold ? byte : 255 - byte;

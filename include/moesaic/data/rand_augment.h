@@ -35,10 +35,11 @@ struct Planes {
 /// Makes `layers` changes, each chosen uniformly. With m the magnitude: rotate by +-3 m degrees,
 /// shear_x and shear_y by +-0.03 m, translate_x and translate_y by +-10 m pixels (all five by the
 /// nearest pixel, 128 where nothing is), color, contrast, brightness and sharpness by a factor of
-/// 0.18 m + 0.1, posterize to int(0.4 m) bits (none is as one), solarize from int(25.6 m) on,
-/// solarize_add int(11 m) below 128, cutout of a square with half its side int(4 m) around a random
-/// pixel, and auto_contrast, equalize and invert. As there, contrast blends with a grey of
-/// min(255, pixels / 256), whatever the picture shows.
+/// 0.18 m + 0.1, posterize to int(0.4 m) bits (none is as one), solarize from int(25.6 m) mod 256
+/// on, solarize_add int(11 m) below 128, cutout of a square with half its side int(4 m) around a
+/// random pixel, and auto_contrast, equalize and invert. As there, contrast blends with a grey of
+/// min(255, pixels / 256), whatever the picture shows, and solarize at 10 and 20 inverts, since 256
+/// is 0 as a byte.
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& picture);
 
 /// The names of the changes, in the order in which they are drawn.

@@ -51,9 +51,11 @@ void describe(Fields& f, AugmentConfig& c) {
     between(0.0, 100.0));
 }
 
-/// A part whose aspect is uniform in its range and whose height is uniform among those that keep
-/// the area in its range and the part within the picture; every place is equally likely. Where
-/// 100 tries find none, it is the whole picture.
+/// As TensorFlow's sample_distorted_bounding_box has it, by which V-MoE was trained: a part whose
+/// aspect is uniform in its range and whose height is uniform among those that keep the area in its
+/// range and the part within the picture; every place is equally likely, except that a part smaller
+/// than the picture never touches the lower (or right) edge. Where 100 tries find none, it is the
+/// whole picture.
 Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
 /// The random numbers that belong to a place in the order of an epoch.

@@ -20,7 +20,6 @@ CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
     if (!bar) bar.emplace(ProgressOptions{.label = "eval", .total = total});
     bar->advance(done - shown);
     shown = done;
-    if (done == total) bar->finish();
     return true;
   };
   return evaluate_checkpoint(options);

@@ -32,6 +32,16 @@ CounterRng drawing(const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
   }
 }
 
+/// Sharpness rounds means of thirteenths down. Where one is a whole number, TensorFlow's sum of
+/// float32 products may lie below it, depending on the processor. [C, H, W]
+at::Tensor means_at_an_edge(const at::Tensor& picture) {
+  at::Tensor weights = at::ones({1, 1, 3, 3}, at::kDouble);
+  weights[0][0][1][1] = 5.0;
+  const at::Tensor sums =
+      at::conv2d(picture.to(at::kDouble).unsqueeze(1), weights, {}, 1, 1).squeeze(1);
+  return sums.fmod(13.0).eq(0);
+}
+
 TEST(ReferenceAugment, ChangesGiveItsBytes) {
   const TensorMap golden = golden_augment();
   const at::Tensor picture = golden.at("picture");
@@ -49,8 +59,9 @@ TEST(ReferenceAugment, ChangesGiveItsBytes) {
     rand_augment_change(
         change, std::stod(name.substr(slash + 1)), rng,
         {picture.size(0), picture.size(1), picture.size(2), found.mutable_data_ptr<uint8_t>()});
-    EXPECT_TRUE(torch::equal(found, wanted))
-        << name << ": " << found.ne(wanted).sum().item<int64_t>() << " bytes differ";
+    const at::Tensor differ = found.ne(wanted).logical_and_(
+        change == "sharpness" ? means_at_an_edge(picture).logical_not() : at::ones({}, at::kBool));
+    EXPECT_EQ(differ.sum().item<int64_t>(), 0) << name;
     tried.insert(change);
   }
   EXPECT_EQ(tried.size(), rand_augment_changes().size());

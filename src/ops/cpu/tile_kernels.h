@@ -210,11 +210,12 @@ template <class Scalar, class Use>
 inline __attribute__((always_inline)) void for_tiles(const PanelProduct<Scalar>& p,
                                                      Tile<Scalar>& tile, Use use) {
   const int64_t tiles = (p.rows + MOESAIC_TILE_ROWS - 1) / MOESAIC_TILE_ROWS;
+  if (tiles == 0) return;
   // Never beyond the last row; the last few lines may be left to the hardware.
   const int64_t fours = p.depth / 4;
   int64_t lines = p.next.rows * ((p.next.bytes + kLine - 1) / kLine);
   tile.next_per_step = fours == 0 ? 0 : (lines + tiles * fours - 1) / (tiles * fours);
-  const int64_t height = tiles == 0 ? 0 : p.rows / tiles;
+  const int64_t height = p.rows / tiles;
   const int64_t taller = p.rows - height * tiles;  // of the tiles have a row more
   int64_t begin = 0;
   for (int64_t t = 0; t < tiles; ++t) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ double element(int64_t i, int64_t j) {
 struct Case {
   int64_t rows, depth, columns;
   bool a_by_columns, b_transposed, accumulate;
+  bool unpacked;  // the product packs the panel itself
 };
 
 template <class Scalar>
@@ -56,8 +58,11 @@ void check_product(const TileKernels<Scalar>& kernels, const Case& c) {
   const at::Tensor memory =
       at::full({c.rows * stride}, -7, at::CPU(sizeof(Scalar) == 4 ? at::kFloat : at::kDouble));
   auto* out = memory.mutable_data_ptr<Scalar>();
-  kernels.pack({b.data(), c.b_transposed ? c.depth : c.columns, c.depth, c.columns, c.b_transposed},
-               panel.data(), sums.data());
+  const PanelSource<Scalar> source{b.data(), c.b_transposed ? c.depth : c.columns, c.depth,
+                                   c.columns, c.b_transposed};
+  kernels.pack(source, panel.data(), sums.data());
+  const std::vector<Scalar> packed = panel;
+  if (c.unpacked) std::fill(panel.begin(), panel.end(), Scalar(NAN));
   kernels.multiply({c.rows,
                     c.depth,
                     c.columns,
@@ -70,7 +75,9 @@ void check_product(const TileKernels<Scalar>& kernels, const Case& c) {
                     stride,
                     c.accumulate,
                     c.rows % 2 == 0,
-                    {reinterpret_cast<const char*>(b.data()), 64, 5, 130}});
+                    {reinterpret_cast<const char*>(b.data()), 64, 5, 130},
+                    c.unpacked ? &source : nullptr});
+  ASSERT_EQ(panel, packed);
   const double tolerance = sizeof(Scalar) == 4 ? 2e-5 : 1e-12;
   for (int64_t i = 0; i < c.rows; ++i) {
     for (int64_t j = 0; j < c.columns; ++j) {
@@ -92,12 +99,12 @@ void check_product(const TileKernels<Scalar>& kernels, const Case& c) {
 template <class Scalar>
 void check_products() {
   for (const auto* kernels : tables<Scalar>()) {
-    for (int64_t rows = 1; rows <= 30; ++rows) {
+    for (int64_t rows = 0; rows <= 30; ++rows) {
       const int64_t columns = rows % 3 == 0 ? kernels->columns : 1 + rows % kernels->columns;
       for (const int64_t depth : {1, 4, 7, 33}) {
-        for (int flags = 0; flags < 8; ++flags) {
+        for (int flags = 0; flags < 16; ++flags) {
           check_product(*kernels, {rows, depth, columns, (flags & 1) != 0, (flags & 2) != 0,
-                                   (flags & 4) != 0});
+                                   (flags & 4) != 0, (flags & 8) != 0});
         }
       }
     }
@@ -137,6 +144,24 @@ TEST(Tile, ActivationsAndTheirSlopesAreExact) {
   for (size_t i = 0; i < kActivationNames.size(); ++i) {
     for (const auto* k : tables<float>()) check_activation(*k, static_cast<Activation>(i), 6e-7);
     for (const auto* k : tables<double>()) check_activation(*k, static_cast<Activation>(i), 1e-14);
+  }
+}
+
+TEST(Tile, ActivationsOfPanelsAreThoseOfRows) {
+  constexpr int64_t kRows = 9;
+  for (const auto* kernels : tables<float>()) {
+    const int64_t columns = kernels->columns, stride = columns + 5;
+    std::vector<float> in(kRows * stride), panel(in.size(), -7.0F), row(in.size(), -7.0F);
+    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(3 * element(2, i));
+    for (size_t a = 0; a < kActivationNames.size(); ++a) {
+      const auto activation = static_cast<Activation>(a);
+      kernels->activate(activation, {kRows, columns, stride, stride}, in.data(), panel.data());
+      for (int64_t r = 0; r < kRows; ++r) {
+        kernels->activate(activation, {1, columns, stride, stride}, in.data() + r * stride,
+                          row.data() + r * stride);
+      }
+      EXPECT_EQ(panel, row) << kernels->name << " " << kActivationNames[a];
+    }
   }
 }
 

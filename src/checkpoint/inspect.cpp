@@ -132,10 +132,11 @@ TensorMap stored_arrays(const fs::path& path) {
   return tensors;
 }
 
+/// Those of floating point; no network of ours has others.
 TensorMap as_float(const VMoEArrays& arrays) {
   TensorMap tensors;
   for (const vmoe_checkpoint::Entry& entry : arrays.entries()) {
-    tensors[entry.name] = arrays.read(entry);
+    if (entry.dtype.find("float") != std::string::npos) tensors[entry.name] = arrays.read(entry);
   }
   return tensors;
 }

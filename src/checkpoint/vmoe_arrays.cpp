@@ -82,9 +82,11 @@ void convert_to_float(const std::string& dtype, std::span<const std::byte> bytes
   } else if (dtype == "bfloat16") {
     convert<uint16_t>(bytes, out,
                       [](uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16u); });
-  } else {
+  } else if (dtype == "float16") {
     convert<uint16_t>(bytes, out,
                       [](uint16_t x) { return c10::detail::fp16_ieee_to_fp32_value(x); });
+  } else {
+    fail("an array of {} cannot be read as float32", dtype);
   }
 }
 

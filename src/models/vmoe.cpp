@@ -180,7 +180,7 @@ void VMoE::check_images(const at::Tensor& images_BCHW) const {
 
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   at::Tensor x_BTd = embedding->forward(images_BCHW).flatten(2).transpose(1, 2);
-  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_.to(x_BTd.options());
+  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_.to(x_BTd.device());
   if (cls.defined()) {
     x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
   }

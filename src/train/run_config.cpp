@@ -2,11 +2,11 @@
 #include "moesaic/train/run_config.h"
 
 #include <fmt/format.h>
+#include <re2/re2.h>
 
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <regex>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -26,20 +26,17 @@ ConfigProblem name_problem(const std::string& name) {
           {"name"}};
 }
 
-/// What keeps a text from being a pattern. std::regex calls itself for every bracket and would
-/// exhaust the stack with enough of them.
+/// What keeps a text from being a pattern.
 std::string pattern_problem(const std::string& pattern) {
   constexpr size_t kLongest = 1000;
   if (pattern.size() > kLongest) {
     return fmt::format("a pattern of {} characters; at most {} are allowed", pattern.size(),
                        kLongest);
   }
-  try {
-    const std::regex check(pattern);
-    return "";
-  } catch (const std::regex_error&) {
-    return fmt::format("'{}', which is no regular expression", pattern);
-  }
+  const re2::RE2 expression(pattern, re2::RE2::Quiet);
+  if (expression.ok()) return "";
+  return fmt::format("'{}', which is no regular expression that can be used: {}", pattern,
+                     expression.error());
 }
 
 ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
@@ -105,7 +102,7 @@ ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
 bool matches(const std::string& name, const std::string& pattern) {
   const std::string problem = pattern_problem(pattern);
   if (!problem.empty()) fail_usage("found {}", problem);
-  return std::regex_search(name, std::regex(pattern));
+  return re2::RE2::PartialMatch(name, re2::RE2(pattern, re2::RE2::Quiet));
 }
 
 // Dotted path of the first place where two documents differ, "" if there is none.

@@ -436,6 +436,13 @@ TEST_F(ImportVMoE, InspectComparesPrefixes) {
   const auto mixed = inspect_difference(folder_ / "ckpt", folder_ / "out");
   EXPECT_EQ(mixed["equal"], arrays.size() - 1);
   EXPECT_TRUE(mixed["changed"].empty() && mixed["only_in_second"].empty()) << mixed;
+  // Numbers that are not of floating point are of no network.
+  arrays["steps"] = at::ones({999}, at::kLong);
+  write_arrays(folder_ / "third", arrays);
+  EXPECT_EQ(inspect_difference(folder_ / "third", folder_ / "out")["equal"], arrays.size() - 3);
+  const VMoECheckpointArrays third(folder_ / "third");
+  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { third.read(*third.find("steps")); }),
+              HasSubstr("int64"));
 }
 
 }  // namespace

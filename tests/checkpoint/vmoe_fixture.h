@@ -56,6 +56,8 @@ inline const char* reference_dtype(at::ScalarType type) {
       return "bfloat16";
     case at::kInt:
       return "int32";
+    case at::kLong:
+      return "int64";
     default:
       return "float32";
   }

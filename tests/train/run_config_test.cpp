@@ -150,5 +150,11 @@ TEST(RunConfig, BoundsPatternsAndSizes) {
   }
 }
 
+// Searching by trying every way to match would take longer than anyone lives.
+TEST(RunConfig, APatternIsSearchedInLinearTime) {
+  EXPECT_FALSE(matches_any(std::string(200, 'a'), {"(a*)*b"}));
+  EXPECT_TRUE(matches_any(std::string(200, 'a') + "b", {"(a*)*b"}));
+}
+
 }  // namespace
 }  // namespace moesaic

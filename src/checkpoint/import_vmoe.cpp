@@ -86,20 +86,34 @@ int64_t whole_number_at(const Value& model, const std::string& key, int64_t othe
   return value == nullptr ? otherwise : value->as_int("model." + key);
 }
 
+/// Of a picture that the checkpoint's network saw, as its positions tell, else its configuration;
+/// 0: neither does.
+template <class PatchesOf>
+int64_t source_patches(const Facts& facts, const Value* given_size, const PatchesOf& patches_of) {
+  const auto told = std::ranges::find(facts, "image_size", &VMoEFact::key);
+  if (told != facts.end() && told->patches != 0) return told->patches;
+  if (given_size == nullptr) return 0;
+  return patches_of(config_detail::read_sides(*given_size, "model.image_size", at_least(1)));
+}
+
 /// A group of so many pictures stays one: its tokens are counted anew where their number changes.
-Value with_scaled_groups(const Value& model, const Facts& facts, const std::string& given_size,
+Value with_scaled_groups(const Value& model, const Facts& facts, const Value* given_size,
                          const Sides& image, std::vector<std::string>& notes) {
-  const auto source = std::ranges::find(facts, "image_size", &VMoEFact::key);
   const Value* group = find_setting(model, "encoder.moe.group_size");
   const Value* patch_size = model.find("patch_size");
-  const bool as_given = given_size == config_detail::write_sides(image).dump();
-  if (source == facts.end() || source->patches == 0 || group == nullptr || as_given) return model;
+  const bool as_given =
+      given_size != nullptr && given_size->to_json() == config_detail::write_sides(image);
+  if (group == nullptr || patch_size == nullptr || as_given) return model;
   const Value* classifier = find_setting(model, "classifier");
   const bool token = classifier == nullptr || classifier->to_json() == "token";
   const Sides patch = config_detail::read_sides(*patch_size, "model.patch_size", at_least(1));
-  const int64_t patches = (image.height / patch.height) * (image.width / patch.width);
+  const auto patches_of = [&](const Sides& sides) {
+    return (sides.height / patch.height) * (sides.width / patch.width);
+  };
+  const int64_t source = source_patches(facts, given_size, patches_of), patches = patches_of(image);
+  if (source == 0) return model;
   const int64_t members = whole_number_at(model, "encoder.moe.ensemble_size", 1);
-  const int64_t from = (source->patches + (token ? 1 : 0)) * members;
+  const int64_t from = (source + (token ? 1 : 0)) * members;
   const int64_t to = (patches + (token ? 1 : 0)) * members;
   const int64_t size = group->as_int("model.encoder.moe.group_size");
   if (size == 0 || from == 0 || from == to || size % from != 0) return model;
@@ -113,8 +127,7 @@ Value with_scaled_groups(const Value& model, const Facts& facts, const std::stri
 /// The network to be made.
 Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& given,
                    const Facts& facts, const std::string& from, std::vector<std::string>& notes) {
-  const Value* size = find_setting(given.model, "image_size");
-  const std::string given_size = size == nullptr ? "" : size->to_json().dump();
+  const Value* given_size = find_setting(given.model, "image_size");
   Value model = with_facts(given, facts, from, free_settings(options, given.model, facts));
   if (options.classes) model = model.with("classes", argument("--classes", *options.classes));
   if (options.image_size) {

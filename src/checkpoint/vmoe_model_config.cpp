@@ -305,6 +305,21 @@ std::vector<std::string> untold_settings(const Value& model, bool reference) {
   return needed;
 }
 
+/// Every dispatcher of the reference has a capacity.
+void check_capacity(const Value& model) {
+  const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");
+  const Value* layers = find_setting(model, kLayers);
+  if (dispatcher == nullptr || layers == nullptr || layers->items(kLayers).empty()) return;
+  for (const char* key : {"capacity", "capacity_factor"}) {
+    const Value* value = dispatcher->find(key);
+    if (value == nullptr) continue;
+    const auto json = value->to_json();
+    if (!json.is_number() || json.get<double>() > 0) return;  // others are refused by their type
+  }
+  fail_usage("{}: the dispatcher needs a capacity_factor above 0, or a capacity",
+             dispatcher->where());
+}
+
 }  // namespace
 
 const Value* find_setting(const Value& root, std::string_view path) {
@@ -375,6 +390,7 @@ Value with_facts(const VMoEModelConfig& config, const std::vector<VMoEFact>& fac
   const bool own_defaults = named && !config.of_reference;
   if (own_defaults) return model;
   const std::vector<std::string> untold = untold_settings(model, config.of_reference);
+  if (untold.empty() && config.of_reference) check_capacity(model);
   if (untold.empty()) return model;
   fail_usage("{}: the model's configuration must have {}, which the arrays do not tell",
              config.of_reference ? model.where() : from, fmt::join(untold, ", "));

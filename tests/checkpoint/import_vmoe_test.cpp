@@ -419,6 +419,17 @@ TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
   EXPECT_EQ(load_model(folder_ / "out")->classes(), 3);
 }
 
+TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellThePicturesSize) {
+  VMoEConfig config = import_config();
+  config.encoder.position_emb.name = "sincos2d";
+  write_arrays(folder_ / "ckpt", random_arrays(config));
+  put_config(config);
+  ImportVMoEOptions given = options();
+  given.image_size = 48;
+  EXPECT_THAT(import_vmoe(given).notes,
+              ElementsAre(HasSubstr("group_size 34 became 74: 2 pictures of 37")));
+}
+
 TEST_F(ImportVMoE, InspectComparesPrefixes) {
   const VMoEConfig config = import_config();
   TensorMap arrays = random_arrays(config);

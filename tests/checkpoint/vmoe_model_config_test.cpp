@@ -274,6 +274,9 @@ TEST_F(VMoEFacts, WhatNothingTellsIsAskedFor) {
   EXPECT_THAT(
       mismatch(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"group_size": 17}}})"),
       HasSubstr("must have encoder.moe.router.dispatcher.capacity_factor, which"));
+  EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"group_size": 17,
+      "router": {"dispatcher": {"capacity": 0, "capacity_factor": null}}}}})"),
+              HasSubstr("needs a capacity_factor above 0"));
 }
 
 TEST_F(VMoEFacts, OtherArraysAreNoVMoE) {

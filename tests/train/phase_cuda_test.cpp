@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cmath>
-
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/evaluate.h"
@@ -60,14 +58,23 @@ TEST_F(PhaseCuda, UpdatesAsOnTheCpu) {
   }
 }
 
-TEST_F(PhaseCuda, DrawsNoiseThere) {
-  const RunConfig config = config_of(four_phases(), {"model.encoder.moe.router.noise_std=1"});
+/// Of the first batch, importance included, which noise in the router moves.
+double first_loss(const std::string& noise_std) {
+  const RunConfig config =
+      config_of(four_phases(), {"phases.0.aux_losses={\"importance\": 0.5}",
+                                "model.encoder.moe.router.noise_std=" + noise_std});
   const auto model = build_initial_model(config);
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(at::kCUDA);
-  Phase phase(plan, model, open_tiny("three", "train"), 7, 0, TrainState{});
-  EXPECT_TRUE(std::isfinite(phase.step().metrics.at("loss")));
+  return Phase(plan, model, open_tiny("three", "train"), 7, 0, TrainState{})
+      .step()
+      .metrics.at("loss");
+}
+
+TEST_F(PhaseCuda, DrawsTheSameNoiseThereAgain) {
+  EXPECT_NE(first_loss("1"), first_loss("0"));
+  EXPECT_EQ(first_loss("1"), first_loss("1"));
 }
 
 }  // namespace

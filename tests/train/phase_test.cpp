@@ -144,7 +144,9 @@ TEST(Phase, LossFallsInBfloat16AsInFloat32) {
     EXPECT_NEAR(exact[step], std::log(3.0), 1e-6);
     EXPECT_NEAR(rounded[step], std::log(3.0), 1e-6);
   }
-  EXPECT_NE(rounded, exact);
+  // Together at first, within bfloat16's rounding of a loss; later each finds its own way down.
+  for (size_t step = 0; step < 5; ++step) EXPECT_NEAR(rounded[step], exact[step], 0.01) << step;
+  EXPECT_NE(rounded[4], exact[4]);
   // Every batch holds six pictures of each of three classes. Who cannot tell two of these apart
   // gets no further than ln 2 for these, and 0 for the third.
   const double two_alike = 2.0 / 3.0 * std::log(2.0);

@@ -7,6 +7,7 @@
 
 #include "gpu_layer.h"
 #include "moesaic/ops/combine.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
@@ -185,11 +186,12 @@ void gpu_equal_runs(const Report& report) {
 }  // namespace
 
 std::string operators_left_out() {
-  return torch::cuda::is_available() ? "" : "gpu rows left out: no GPU";
+  if (!torch::cuda::is_available()) return "gpu rows left out: no GPU";
+  return has_cuda_operators() ? "" : "gpu rows left out: this build has no operators for a GPU";
 }
 
 void bench_operators_gpu(const Report& report) {
-  if (!torch::cuda::is_available()) return;
+  if (!operators_left_out().empty()) return;
   at::manual_seed(1);
   gpu_routing(report);
   gpu_moves(report);

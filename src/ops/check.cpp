@@ -108,6 +108,13 @@ void check_capacity(const char* op, const CapacityRule& capacity) {
   }
 }
 
+void check_activation(const char* op, int64_t activation) {
+  if (activation < 0 || activation >= static_cast<int64_t>(kActivationNames.size())) {
+    fail("{}: activation {} is unknown; choose 0 to {} ({})", op, activation,
+         kActivationNames.size() - 1, fmt::join(kActivationNames, ", "));
+  }
+}
+
 void check_logits(const char* op, const at::Tensor& logits) {
   check_shape(op, "logits", logits, {-1, -1});
   check_floating(op, "logits", logits);

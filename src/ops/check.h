@@ -33,6 +33,8 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
 int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts);
 /// A factor that is finite and not negative, a rounding that there is, a multiple of 1 to 2^31 - 1.
 void check_capacity(const char* op, const CapacityRule& capacity);
+/// The number of an activation.
+void check_activation(const char* op, int64_t activation);
 /// Logits of routers: [T, E] floating, at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
 /// Throws where `rows` rows of each of `tokens` tokens would not fit into 32-bit indices.
@@ -79,5 +81,12 @@ void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::
                       const at::Tensor& gate, const at::Tensor& token_offsets,
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
                       const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
+void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
+                          const at::Tensor& w, const at::Tensor& b, int64_t outputs,
+                          int64_t activation);
+void check_filter_experts_backward(const at::Tensor& grad, const at::Tensor& x,
+                                   const at::Tensor& offsets, const at::Tensor& token,
+                                   const at::Tensor& hidden, const at::Tensor& w,
+                                   int64_t activation);
 
 }  // namespace moesaic::ops

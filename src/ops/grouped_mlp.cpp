@@ -3,8 +3,6 @@
 // its siblings.
 #include "moesaic/ops/grouped_mlp.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -80,10 +78,7 @@ void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, 
     check_same_device(kOp, "weights", *weight, rows);
   }
   check_same_device(kOp, "offsets", offsets, rows);
-  if (activation < 0 || activation >= static_cast<int64_t>(kActivationNames.size())) {
-    fail("grouped_mlp: activation {} is unknown; choose 0 to {} ({})", activation,
-         kActivationNames.size() - 1, fmt::join(kActivationNames, ", "));
-  }
+  check_activation(kOp, activation);
 }
 
 void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& w1,

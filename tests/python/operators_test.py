@@ -181,6 +181,11 @@ class Operators(unittest.TestCase):
             OPS.dispatch(x, offsets, token.clone().fill_(TOKENS), token_offsets, token_row)
 
 
+def patches_of(x):
+    """Two patches of each token; only the filters want gradients."""
+    return torch.stack((x, 2 * x), dim=1).detach()
+
+
 def samples(dtype):
     """Arguments of every operator that users call, with and without gradients."""
     for grad in (True, False):
@@ -201,6 +206,8 @@ def samples(dtype):
             for keep in (True, False):
                 yield OPS.grouped_mlp, (rows, offsets, *weights, TANH, keep)
             yield OPS.routed_mlp, (x, offsets, token, gate, token_offsets, token_row, *weights, TANH)
+            for keep in (True, False):
+                yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, TANH, keep)
 
 
 def backward_samples(dtype):
@@ -212,6 +219,8 @@ def backward_samples(dtype):
     yield OPS.dispatch_backward, (rows, token_offsets, token_row)
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
     yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, w2, TANH)
+    seen = randn(token.shape[0] * 2 * HIDDEN, seed=9, dtype=dtype, grad=False)
+    yield OPS.filter_experts_backward, (rows[:, :1], patches_of(x), offsets, token, seen, w1, TANH)
     _, token, gate, _, _ = expert_choice(logits)
     yield OPS.route_expert_choice_backward, (gate, logits, token, gate, 3, 0.0, 0, EXPERT_SOFTMAX_SELECTED, [],
                                              False, 0, 4)

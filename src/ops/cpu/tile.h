@@ -74,6 +74,9 @@ struct TileKernels {
   /// the in_stride.
   void (*activate_backward)(Activation, const Block&, const Scalar* in, Scalar* grad, Scalar* out,
                             Scalar* grad_too);
+  /// grad[i, j] = factors[i / repeat, j] act'(in[i, j]); rows of factors lie out_stride apart.
+  void (*scale_by_slope)(Activation, const Block&, const Scalar* in, const Scalar* factors,
+                         int64_t repeat, Scalar* grad);
 };
 
 /// The best table for this processor. MOESAIC_CPU=generic|avx2|avx512 asks for a lesser one.

@@ -154,6 +154,22 @@ void activate_rows_backward(const Block& block, const Scalar* in, Scalar* grad, 
   }
 }
 
+template <class Function, class Scalar>
+void scale_rows_by_slope(const Block& block, const Scalar* in, const Scalar* factors,
+                         int64_t repeat, Scalar* grad) {
+  int64_t left = repeat;
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const Scalar* x = in + i * block.in_stride;
+    Scalar* g = grad + i * block.out_stride;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < block.columns; ++j) g[j] = factors[j] * Function::slope(x[j]);
+    if (--left == 0) {
+      left = repeat;
+      factors += block.out_stride;
+    }
+  }
+}
+
 #if MOESAIC_VECTOR_BYTES == 64
 #include "tile_gelu_avx512.inl"
 #endif
@@ -182,5 +198,19 @@ void activate_backward(Activation activation, const Block& block, const Scalar* 
     case Activation::identity: return activate_rows_backward<Identity>(block, in, grad, out, grad_too);
     case Activation::celu: return activate_rows_backward<Celu>(block, in, grad, out, grad_too);
     case Activation::tanh: return activate_rows_backward<Tanh>(block, in, grad, out, grad_too);
+  }
+}
+
+template <class Scalar>
+void scale_by_slope(Activation activation, const Block& block, const Scalar* in,
+                    const Scalar* factors, int64_t repeat, Scalar* grad) {
+  switch (activation) {
+    case Activation::relu: return scale_rows_by_slope<Relu>(block, in, factors, repeat, grad);
+    case Activation::gelu_tanh: return scale_rows_by_slope<GeluTanh>(block, in, factors, repeat, grad);
+    case Activation::gelu: return scale_rows_by_slope<GeluErf>(block, in, factors, repeat, grad);
+    case Activation::cubic: return scale_rows_by_slope<Cubic>(block, in, factors, repeat, grad);
+    case Activation::identity: return scale_rows_by_slope<Identity>(block, in, factors, repeat, grad);
+    case Activation::celu: return scale_rows_by_slope<Celu>(block, in, factors, repeat, grad);
+    case Activation::tanh: return scale_rows_by_slope<Tanh>(block, in, factors, repeat, grad);
   }
 }

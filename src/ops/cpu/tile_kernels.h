@@ -2,7 +2,8 @@
 // The loops behind tile.h, written with the compiler's vectors. tile_<instruction set>.cpp includes
 // this file once, with the flags of that set, and says how large vectors and tiles are:
 //   MOESAIC_VECTOR_BYTES  of one register
-//   MOESAIC_TILE_ROWS     of C that are kept in registers, two vectors each
+//   MOESAIC_TILE_ROWS     of C that are kept in registers, two vectors each, or one in a panel that
+//                         is half as wide
 // Everything is in an unnamed namespace and calls no inline function of another header, so that no
 // code for a newer processor can reach callers on an older one through the linker.
 #pragma once
@@ -84,17 +85,18 @@ void store_past_caches(Scalar* to, typename VectorOf<Scalar>::type value) {
 
 // Where kPacks, b is read unpacked, and packed for the tiles that follow: stores come for free
 // beside so many products.
-template <class Scalar, int kRows, bool kByColumns, bool kPacks>
+template <class Scalar, int kRows, bool kByColumns, bool kPacks, int kVectors>
 void multiply_tile(Tile<Scalar>& tile) {
   using Vector = typename VectorOf<Scalar>::type;
   constexpr int kWidth = kColumns<Scalar>;
+  constexpr bool kBoth = kVectors == 2;
   Vector sum[kRows][2];
   const Scalar* start = tile.accumulate ? tile.c : tile.bias;
   const int64_t start_stride = tile.accumulate ? tile.c_stride : 0;
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     sum[i][0] = load(start + i * start_stride);
-    sum[i][1] = load(start + i * start_stride + kLanes<Scalar>);
+    if (kBoth) sum[i][1] = load(start + i * start_stride + kLanes<Scalar>);
   }
   Scalar* b = tile.b;
   const Scalar* from = tile.unpacked;
@@ -109,7 +111,7 @@ void multiply_tile(Tile<Scalar>& tile) {
   const auto step = [&](int at) __attribute__((always_inline)) {
     const Scalar* row = kPacks ? from : b + at * kWidth;
     const Vector b0 = load(row);
-    const Vector b1 = load(row + kLanes<Scalar>);
+    const Vector b1 = kBoth ? load(row + kLanes<Scalar>) : Vector{};
     if constexpr (kPacks) {
       store(b + at * kWidth, b0);
       store(b + at * kWidth + kLanes<Scalar>, b1);
@@ -125,7 +127,7 @@ void multiply_tile(Tile<Scalar>& tile) {
         factor = base[(i % 3) * stride + at];
       }
       sum[i][0] += factor * b0;
-      sum[i][1] += factor * b1;
+      if (kBoth) sum[i][1] += factor * b1;
     }
   };
   const auto advance = [&](int steps) __attribute__((always_inline)) {
@@ -165,29 +167,30 @@ void multiply_tile(Tile<Scalar>& tile) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       store_past_caches(tile.c + i * tile.c_stride, sum[i][0]);
-      store_past_caches(tile.c + i * tile.c_stride + kLanes<Scalar>, sum[i][1]);
+      if (kBoth) store_past_caches(tile.c + i * tile.c_stride + kLanes<Scalar>, sum[i][1]);
     }
     return;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     store(tile.c + i * tile.c_stride, sum[i][0]);
-    store(tile.c + i * tile.c_stride + kLanes<Scalar>, sum[i][1]);
+    if (kBoth) store(tile.c + i * tile.c_stride + kLanes<Scalar>, sum[i][1]);
   }
 }
 
-template <class Scalar, bool kByColumns, bool kPacks, int... kRows>
+template <class Scalar, bool kByColumns, bool kPacks, int kVectors, int... kRows>
 struct TileTable {
   static constexpr void (*get[])(Tile<Scalar>&) = {
-      multiply_tile<Scalar, kRows, kByColumns, kPacks>...};
+      multiply_tile<Scalar, kRows, kByColumns, kPacks, kVectors>...};
 };
 // Entry r - 1 takes r rows.
 #if MOESAIC_TILE_ROWS == 14
-template <class Scalar, bool kByColumns, bool kPacks>
-using Tiles = TileTable<Scalar, kByColumns, kPacks, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+template <class Scalar, bool kByColumns, bool kPacks, int kVectors = 2>
+using Tiles =
+    TileTable<Scalar, kByColumns, kPacks, kVectors, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
 #else
-template <class Scalar, bool kByColumns, bool kPacks>
-using Tiles = TileTable<Scalar, kByColumns, kPacks, 1, 2, 3, 4, 5, 6>;
+template <class Scalar, bool kByColumns, bool kPacks, int kVectors = 2>
+using Tiles = TileTable<Scalar, kByColumns, kPacks, kVectors, 1, 2, 3, 4, 5, 6>;
 #endif
 
 template <class Scalar>
@@ -277,7 +280,11 @@ void multiply(const PanelProduct<Scalar>& p) {
                     p.next,
                     0,
                     0};
-  if (p.columns < kWidth) return multiply_edge(p, tile, table);
+  if (p.columns == kLanes<Scalar>) {
+    table = p.a_by_columns ? Tiles<Scalar, true, false, 1>::get : Tiles<Scalar, false, false, 1>::get;
+  } else if (p.columns < kWidth) {
+    return multiply_edge(p, tile, table);
+  }
   const auto* next = packs ? Tiles<Scalar, false, true>::get : table;
   for_tiles(p, tile, [&](Tile<Scalar>& at, int64_t begin, int64_t rows) {
     at.c = p.c + begin * p.c_stride;
@@ -377,7 +384,8 @@ void pack(const PanelSource<Scalar>& from, Scalar* panel, Scalar* sums) {
 template <class Scalar>
 constexpr TileKernels<Scalar> kTable = {MOESAIC_TILE_NAME, kColumns<Scalar>,
                                         multiply<Scalar>,  pack<Scalar>,
-                                        activate<Scalar>,  activate_backward<Scalar>};
+                                        activate<Scalar>,  activate_backward<Scalar>,
+                                        scale_by_slope<Scalar>};
 
 }  // namespace
 }  // namespace moesaic::ops

@@ -100,7 +100,9 @@ template <class Scalar>
 void check_products() {
   for (const auto* kernels : tables<Scalar>()) {
     for (int64_t rows = 0; rows <= 30; ++rows) {
-      const int64_t columns = rows % 3 == 0 ? kernels->columns : 1 + rows % kernels->columns;
+      const int64_t columns = rows % 3 == 0   ? kernels->columns
+                              : rows % 3 == 1 ? kernels->columns / 2
+                                              : 1 + rows % kernels->columns;
       for (const int64_t depth : {1, 4, 7, 33}) {
         for (int flags = 0; flags < 16; ++flags) {
           check_product(*kernels, {rows, depth, columns, (flags & 1) != 0, (flags & 2) != 0,
@@ -137,6 +139,16 @@ void check_activation(const TileKernels<Scalar>& kernels, Activation activation,
         << kernels.name << " activation " << static_cast<int>(activation) << " at " << x;
     ASSERT_EQ(out[i], again[i]);
     ASSERT_EQ(grad[i], copy[i]);
+  }
+  // As a column, whose numbers share factors by threes.
+  std::vector<Scalar> factors(kCount / 3 + 1), scaled(kCount);
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] = static_cast<Scalar>(i % 7) - Scalar(2);
+  kernels.scale_by_slope(activation, {kCount, 1, 1, 1}, in.data(), factors.data(), 3,
+                         scaled.data());
+  for (int64_t i = 0; i < kCount; ++i) {
+    const double wanted = factors[i / 3] * grad[i] / 2;
+    ASSERT_NEAR(scaled[i], wanted, (tolerance + 1e-8) * 4 * (1 + std::abs(wanted)))
+        << kernels.name << " activation " << static_cast<int>(activation) << " at " << in[i];
   }
 }
 

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Schema, checks, shape function and gradient. Where the inputs themselves want gradients, and away
+// from the CPU, the experts are MLPs whose second layer adds filters up.
+#include "moesaic/ops/filter_experts.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "check.h"
+#include "moesaic/base/error.h"
+#include "moesaic/ops/grouped_mlp.h"
+
+namespace moesaic {
+namespace ops {
+namespace {
+
+using at::Tensor;
+using ForwardTensors = std::tuple<Tensor, Tensor>;
+using ForwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                        const Tensor&, int64_t, int64_t, bool);
+using BackwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                         const Tensor&, const Tensor&, int64_t);
+
+TORCH_LIBRARY_FRAGMENT(moesaic, m) {
+  // `hidden` [A * P * J] is what the activation sees, as the kernel lays it out for its backward
+  // pass; without `keep_hidden` it is empty, unless a gradient is wanted.
+  m.def(
+      "filter_experts(Tensor x, Tensor offsets, Tensor token, Tensor w, Tensor b, int outputs, "
+      "int activation, bool keep_hidden=False) -> (Tensor y, Tensor hidden)");
+  m.def(
+      "filter_experts_backward(Tensor grad, Tensor x, Tensor offsets, Tensor token, Tensor hidden, "
+      "Tensor w, int activation) -> (Tensor w, Tensor b)");
+}
+
+ForwardTensors call_forward(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
+                            bool keep_hidden) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::filter_experts", "")
+                             .typed<ForwardSignature>();
+  return op.call(x, offsets, token, w, b, outputs, activation, keep_hidden);
+}
+
+ForwardTensors call_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
+                             const Tensor& token, const Tensor& hidden, const Tensor& w,
+                             int64_t activation) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("moesaic::filter_experts_backward", "")
+                             .typed<BackwardSignature>();
+  return op.call(grad, x, offsets, token, hidden, w, activation);
+}
+
+}  // namespace
+
+void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                          const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation) {
+  constexpr const char* kOp = "filter_experts";
+  check_shape(kOp, "x", x, {-1, -1, -1});
+  check_values(kOp, "x", x);
+  for (const auto& [name, index] : {std::pair{"offsets", &offsets}, std::pair{"token", &token}}) {
+    check_shape(kOp, name, *index, {-1});
+    check_index(kOp, name, *index);
+    check_same_device(kOp, name, *index, x);
+  }
+  if (offsets.size(0) < 1) fail("filter_experts: offsets must not be empty");
+  check_shape(kOp, "w", w, {offsets.size(0) - 1, x.size(2), -1});
+  check_shape(kOp, "b", b, {w.size(0), w.size(2)});
+  for (const auto& [name, weight] : {std::pair{"w", &w}, std::pair{"b", &b}}) {
+    check_same_dtype(kOp, name, *weight, x);
+    check_same_device(kOp, name, *weight, x);
+  }
+  if (outputs < 1 || w.size(2) < 1 || w.size(2) % outputs != 0) {
+    fail("filter_experts: {} filters cannot be shared out among {} outputs", w.size(2), outputs);
+  }
+  if (token.size(0) > 0 && x.size(1) > std::numeric_limits<int32_t>::max() / token.size(0)) {
+    fail("filter_experts: {} rows of {} patches are too many for 32-bit indices", token.size(0),
+         x.size(1));
+  }
+  check_activation(kOp, activation);
+  check_offsets(kOp, "offsets", offsets, token.size(0));
+  check_values_between(kOp, "token", token, 0, std::max<int64_t>(x.size(0), 1));
+  if (x.size(0) == 0 && token.size(0) > 0) fail("filter_experts: rows of no token at all");
+}
+
+void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
+                                   const Tensor& token, const Tensor& hidden, const Tensor& w,
+                                   int64_t activation) {
+  constexpr const char* kOp = "filter_experts_backward";
+  check_shape(kOp, "w", w, {-1, -1, -1});
+  check_shape(kOp, "grad", grad, {token.dim() == 1 ? token.size(0) : -1, -1});
+  check_filter_experts(x, offsets, token, w, at::empty({w.size(0), w.size(2)}, w.options()),
+                       grad.size(1), activation);
+  check_shape(kOp, "hidden", hidden, {token.size(0) * x.size(1) * w.size(2)});
+  for (const auto& [name, tensor] : {std::pair{"grad", &grad}, std::pair{"hidden", &hidden}}) {
+    check_same_dtype(kOp, name, *tensor, x);
+    check_same_device(kOp, name, *tensor, x);
+  }
+}
+
+namespace {
+
+ForwardTensors forward_meta(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
+                            bool keep_hidden) {
+  check_filter_experts(x, offsets, token, w, b, outputs, activation);
+  const int64_t kept = keep_hidden ? token.size(0) * x.size(1) * w.size(2) : 0;
+  return {at::empty({token.size(0), outputs}, x.options()), at::empty({kept}, x.options())};
+}
+
+ForwardTensors backward_meta(const Tensor& grad, const Tensor& x, const Tensor& offsets,
+                             const Tensor& token, const Tensor& hidden, const Tensor& w,
+                             int64_t activation) {
+  check_filter_experts_backward(grad, x, offsets, token, hidden, w, activation);
+  return {at::empty(w.sizes(), w.options()), at::empty({w.size(0), w.size(2)}, w.options())};
+}
+
+class FilterExperts : public torch::autograd::Function<FilterExperts> {
+ public:
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const Tensor& x, const Tensor& offsets,
+                                                const Tensor& token, const Tensor& w,
+                                                const Tensor& b, int64_t outputs,
+                                                int64_t activation) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    auto [y, hidden] = call_forward(x, offsets, token, w, b, outputs, activation, true);
+    context->save_for_backward({x, offsets, token, hidden, w});
+    context->saved_data["activation"] = activation;
+    context->mark_non_differentiable({hidden});
+    return {y, hidden};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    auto [w, b] = call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+                                context->saved_data["activation"].toInt());
+    return {{}, {}, {}, w, b, {}, {}};
+  }
+};
+
+/// The same by grouped_mlp: patches are its rows, and its second layer [J, d'] adds the filters of
+/// an output up in one column, d' being the patches' width, widened to the outputs' number.
+Tensor by_grouped_mlp(const Tensor& x, const Tensor& offsets, const Tensor& token, const Tensor& w,
+                      const Tensor& b, int64_t outputs, int64_t activation) {
+  const int64_t patches = x.size(1), filters = w.size(2);
+  const int64_t width = std::max(x.size(2), outputs), wider = width - x.size(2);
+  const Tensor rows = at::constant_pad_nd(x.index_select(0, token), {0, wider});
+  const Tensor w1 = at::constant_pad_nd(w, {0, 0, 0, wider});
+  const Tensor output = at::arange(filters, offsets.options().dtype(at::kLong))
+                            .div(filters / outputs, "floor")
+                            .unsqueeze(1);
+  const Tensor w2 = at::zeros({filters, width}, w.options()).scatter(1, output, 1.0);
+  const Tensor y = grouped_mlp(rows.reshape({-1, width}), offsets * patches,
+                               {w1, b, w2.unsqueeze(0).expand({w.size(0), -1, -1}).contiguous(),
+                                at::zeros({w.size(0), width}, w.options())},
+                               static_cast<Activation>(activation));
+  return y.narrow(1, 0, outputs).reshape({token.size(0), patches, outputs}).sum(1);
+}
+
+bool suits_own_kernels(const Tensor& x) {
+  return (x.is_cpu() || x.is_meta()) && x.scalar_type() != at::kBFloat16 &&
+         !(at::GradMode::is_enabled() && x.requires_grad());
+}
+
+ForwardTensors forward_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                                const Tensor& w, const Tensor& b, int64_t outputs,
+                                int64_t activation, bool keep_hidden) {
+  if (!suits_own_kernels(x)) {
+    check_filter_experts(x, offsets, token, w, b, outputs, activation);
+    if (keep_hidden) fail("filter_experts: hidden is kept on the CPU only, for inputs as they are");
+    return {by_grouped_mlp(x, offsets, token, w, b, outputs, activation),
+            at::empty({0}, x.options())};
+  }
+  if (at::GradMode::is_enabled() && (w.requires_grad() || b.requires_grad())) {
+    const auto out = FilterExperts::apply(x, offsets, token, w, b, outputs, activation);
+    return {out[0], out[1]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return call_forward(x, offsets, token, w, b, outputs, activation, keep_hidden);
+}
+
+TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
+  m.impl("filter_experts", forward_meta);
+  m.impl("filter_experts_backward", backward_meta);
+}
+TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
+  m.impl("filter_experts", forward_autograd);
+  // A second derivative throws instead of being taken for 0.
+  m.impl("filter_experts_backward", torch::autograd::autogradNotImplementedFallback());
+}
+
+}  // namespace
+}  // namespace ops
+
+at::Tensor filter_experts(const at::Tensor& x_TPd, const Routing& routing,
+                          const FilterWeights& weights, int64_t outputs, Activation activation) {
+  return std::get<0>(ops::call_forward(x_TPd, routing.offsets, routing.token, weights.w, weights.b,
+                                       outputs, static_cast<int64_t>(activation),
+                                       /*keep_hidden=*/false));
+}
+
+}  // namespace moesaic

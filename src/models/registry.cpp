@@ -7,6 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/models/cluster_moe.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/preset.h"
 #include "moesaic/models/vmoe.h"
@@ -32,9 +33,19 @@ Family vmoe_family() {
           [] { return help_text<VMoEConfig>(); }};
 }
 
+Family cluster_family() {
+  return {
+      [](const Value& config) { return parameter_count(parse<ClusterMoEConfig>(config, "model")); },
+      [](const Value& config, uint64_t seed) {
+        return std::make_shared<ClusterMoE>(parse<ClusterMoEConfig>(config, "model"), seed);
+      },
+      [] { return help_text<ClusterMoEConfig>(); }};
+}
+
 /// The list is explicit, so that no linker can drop a family.
 const std::map<std::string, Family>& families() {
-  static const std::map<std::string, Family> list = {{kVMoE, vmoe_family()}, {kE3, vmoe_family()}};
+  static const std::map<std::string, Family> list = {
+      {kVMoE, vmoe_family()}, {kE3, vmoe_family()}, {kClusterMoE, cluster_family()}};
   return list;
 }
 

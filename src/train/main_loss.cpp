@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-const std::string kEnsemble = "ensemble_";
+const std::string kEnsemble = "ensemble_", kTwice = "softmax_twice";
 
 bool is_sigmoid(const std::string& name) {
   const std::vector<std::string> names = main_loss_names();
@@ -66,7 +66,7 @@ at::Tensor by_image(const at::Tensor& logits, int64_t members) {
 }  // namespace
 
 std::vector<std::string> main_loss_names() {
-  return {"softmax", "sigmoid", "ensemble_softmax", "ensemble_sigmoid"};
+  return {"softmax", "sigmoid", kTwice, "ensemble_softmax", "ensemble_sigmoid"};
 }
 
 bool is_ensemble_loss(const std::string& name) {
@@ -74,7 +74,8 @@ bool is_ensemble_loss(const std::string& name) {
 }
 
 std::string with_members(const std::string& name) {
-  return is_ensemble_loss(name) ? name : kEnsemble + name;
+  if (is_ensemble_loss(name)) return name;
+  return kEnsemble + (name == kTwice ? "softmax" : name);
 }
 
 std::string of_one_network(const std::string& name) {
@@ -91,8 +92,8 @@ at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
   };
   if (!sigmoid) {
     const at::Tensor& wanted = targets.soft_labels.defined() ? targets.soft_labels : targets.labels;
-    return at::cross_entropy_loss(rows, repeated(wanted), {}, at::Reduction::None, -100,
-                                  targets.smoothing);
+    return at::cross_entropy_loss(name == kTwice ? rows.softmax(1) : rows, repeated(wanted), {},
+                                  at::Reduction::None, -100, targets.smoothing);
   }
   return binary_cross_entropy(at::log_sigmoid(rows), at::log_sigmoid(-rows),
                               repeated(dense_targets(targets, rows.size(1))));

@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-/// softmax, sigmoid, ensemble_softmax, ensemble_sigmoid.
+/// softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid.
 std::vector<std::string> main_loss_names();
 
 /// Does the loss take the rows of an ensemble? The others want one row an image.
@@ -30,6 +30,8 @@ struct Targets {
 /// compared with the image's targets t:
 ///
 ///     softmax:  -sum_c t_c log softmax(logits)_c
+///     softmax_twice:  the same of softmax(logits) in place of logits (clusters paper's released
+///                     code), so that two classes cost at least 0.3133
 ///     sigmoid:  -sum_c t_c log sigmoid(logit_c) + (1 - t_c) log sigmoid(-logit_c)
 ///
 /// Returns [B members] float32. Throws Error (usage) for another name.

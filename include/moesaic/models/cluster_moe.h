@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
+#pragma once
+
+#include "moesaic/models/cluster_moe_config.h"
+#include "moesaic/models/model.h"
+#include "moesaic/nn/filter_network.h"
+#include "moesaic/nn/router.h"
+
+namespace moesaic {
+
+/// h(x) = sum over patches p of Theta^T x^(p);  m = argmax h + r;  F(x) = gate_m f_m(x), where f_m
+/// is eq. 3.1 for each class. Without a router F = f_1. An input is a picture of one channel whose
+/// P rows are its patches.
+class ClusterMoE : public Model {
+ public:
+  ClusterMoE(ClusterMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  nlohmann::ordered_json config() const override;
+  void reset_head(int64_t classes) override;
+  std::vector<MoEBlock> moe_blocks() const override { return {}; }
+  std::vector<int64_t> input_shape() const override;
+  int64_t classes() const override { return config_.classes; }
+  int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+
+  const ClusterMoEConfig& settings() const { return config_; }
+
+  nn::Router router{nullptr};  ///< null where there is one expert
+  nn::FilterNetwork experts{nullptr};
+
+ private:
+  at::Tensor patch_sums(const at::Tensor& x_TPd);
+  void check_images(const at::Tensor& images_BCHW) const;
+
+  ClusterMoEConfig config_;
+  /// The sums of the inputs that were last seen: a full batch is the same tensor at every step.
+  struct {
+    at::Tensor inputs, sums;
+    uint64_t version = 0;
+  } last_;
+};
+
+}  // namespace moesaic

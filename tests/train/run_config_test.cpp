@@ -142,18 +142,11 @@ TEST(RunConfig, BoundsPatternsAndSizes) {
   const std::string brackets(20000, '(');
   EXPECT_THAT(
       error_of([&] { config_of(four_phases(), {"phases.0.trains=[\"" + brackets + "\"]"}); }),
-      HasSubstr("trains holds a pattern of 20000 characters; at most 1000"));
-  EXPECT_THAT(error_of([&] { matches_any("head", {brackets}); }), HasSubstr("usage: "));
+      HasSubstr("trains: a pattern of 20000 characters; at most 1000"));
   for (const char* size : {"phases.0.batch_size", "phases.0.steps", "evaluate_batch_size"}) {
     EXPECT_THAT(error_of([&] { config_of(four_phases(), {size + std::string("=1e15")}); }),
                 HasSubstr("must be between"));
   }
-}
-
-// Searching by trying every way to match would take longer than anyone lives.
-TEST(RunConfig, APatternIsSearchedInLinearTime) {
-  EXPECT_FALSE(matches_any(std::string(200, 'a'), {"(a*)*b"}));
-  EXPECT_TRUE(matches_any(std::string(200, 'a') + "b", {"(a*)*b"}));
 }
 
 }  // namespace

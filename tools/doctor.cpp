@@ -61,7 +61,7 @@ void check_layer(Report& report) {
 
 void check_data(Report& report) {
   for (const auto& status : dataset_statuses()) {
-    if (!status.base.empty()) continue;
+    if (!status.base.empty() || status.generated) continue;
     report.note("data", status.found()
                             ? fmt::format("{} in {}", status.name, status.folder.string())
                             : fmt::format("{} is not here; moesaic data fetch {}", status.name,

@@ -104,7 +104,17 @@ std::string unknown_split(const std::map<std::string, T>& by_split, const char* 
   return "";
 }
 
+std::string generated_problem(const DatasetSpec& spec) {
+  if (!spec.clusters) return "format clusters needs 'clusters'";
+  if (!spec.files.empty() || !spec.mean.empty() || !spec.std.empty() || !spec.classes.empty()) {
+    return "a dataset that is generated has no files, mean, std or classes of its own";
+  }
+  return "";
+}
+
 std::string own_problem(const DatasetSpec& spec) {
+  if (spec.generated()) return generated_problem(spec);
+  if (spec.clusters) return "'clusters' is for format clusters";
   for (const std::string& problem :
        {files_problem(spec), classes_problem(spec), unknown_split(spec.images, "images"),
         unknown_split(spec.splits, "splits")}) {

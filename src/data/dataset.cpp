@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/dataset.h"
 
+#include <ATen/ATen.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +38,28 @@ class MemoryDataset final : public Dataset {
 
  private:
   std::vector<uint8_t> pixels_, labels_;
+};
+
+class InputDataset final : public Dataset {
+ public:
+  InputDataset(DatasetInfo info, DatasetInputs inputs)
+      : Dataset(std::move(info)), inputs_(std::move(inputs)) {}
+
+  int64_t size() const override { return inputs_.labels_N.size(0); }
+
+  int64_t label(int64_t index) const override {
+    check_index(index);
+    return inputs_.labels_N.const_data_ptr<int64_t>()[index];
+  }
+
+  void image(int64_t, uint8_t*) const override {
+    fail("dataset '{}' has inputs that are no pictures", info().name);
+  }
+
+  DatasetInputs inputs() const override { return inputs_; }
+
+ private:
+  DatasetInputs inputs_;
 };
 
 class ClassSubset final : public Dataset {
@@ -134,6 +158,45 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
   }
   check_labels(labels, info.classes.size(), fmt::format("dataset '{}'", info.name));
   return std::make_shared<MemoryDataset>(std::move(info), std::move(pixels), std::move(labels));
+}
+
+namespace {
+
+/// Labels or groups [count] int64, each below `kinds`.
+void check_numbers(const std::string& dataset, const char* what, const at::Tensor& numbers,
+                   int64_t count, size_t kinds) {
+  if (numbers.dim() != 1 || numbers.size(0) != count || numbers.scalar_type() != at::kLong) {
+    fail("dataset '{}': {} must be [{}] int64, found {} {}", dataset, what, count,
+         c10::str(numbers.sizes()), c10::toString(numbers.scalar_type()));
+  }
+  if (count == 0) return;
+  const auto least = numbers.min().item<int64_t>(), most = numbers.max().item<int64_t>();
+  if (least < 0 || most >= static_cast<int64_t>(kinds)) {
+    fail("dataset '{}': {} must be between 0 and {}, found {}", dataset, what,
+         static_cast<int64_t>(kinds) - 1, least < 0 ? least : most);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
+  const at::Tensor& values = inputs.values_NCHW;
+  if (values.dim() != 4 || values.scalar_type() != at::kFloat) {
+    fail("dataset '{}': inputs must be [N, C, H, W] float32, found {} {}", info.name,
+         c10::str(values.sizes()), c10::toString(values.scalar_type()));
+  }
+  inputs.values_NCHW = values.contiguous();
+  inputs.labels_N = inputs.labels_N.contiguous();
+  check_numbers(info.name, "labels", inputs.labels_N, values.size(0), info.classes.size());
+  if (inputs.groups_N.defined()) {
+    check_numbers(info.name, "groups", inputs.groups_N, values.size(0), info.groups.size());
+  }
+  info.channels = values.size(1);
+  info.height = values.size(2);
+  info.width = values.size(3);
+  info.mean.assign(static_cast<size_t>(info.channels), 0.0);
+  info.std.assign(static_cast<size_t>(info.channels), 1.0);
+  return std::make_shared<InputDataset>(std::move(info), std::move(inputs));
 }
 
 std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,

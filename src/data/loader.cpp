@@ -42,6 +42,12 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
   if (dataset.size() == 0) {
     fail_usage("loader: dataset '{}' has no pictures", dataset.info().name);
   }
+  if (!dataset.has_pictures() && to_json(options.augment) != to_json(AugmentConfig())) {
+    fail_usage(
+        "loader: '{}' has inputs that are no pictures: nothing of 'augment' can be done to "
+        "them",
+        dataset.info().name);
+  }
   if (options.drop_last && dataset.size() < options.batch_size) {
     fail_usage("loader: drop_last leaves no batch: '{}' has {} pictures, batch_size is {}",
                dataset.info().name, dataset.size(), options.batch_size);
@@ -174,6 +180,7 @@ class Loader::State {
   State(std::shared_ptr<const Dataset> data, LoaderOptions loader_options)
       : dataset(std::move(data)),
         options(loader_options),
+        inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
         orders_(dataset->size(), options.seed),
         damaged_(dataset->size()) {
@@ -290,12 +297,16 @@ class Loader::State {
     batch.position = number % batches;
     const int64_t begin = batch.position * options.batch_size;
     const int64_t count = std::min(options.batch_size, images - begin);
+    const Order order = options.shuffle ? orders_.at(batch.epoch) : nullptr;
+    if (inputs_.values_NCHW.defined()) {
+      take_inputs(order, begin, count, batch);
+      return batch;
+    }
     const DatasetInfo& info = dataset->info();
     batch.images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
     batch.labels = at::empty({count}, at::kLong);
     auto* pixels = batch.images.mutable_data_ptr<float>();
     auto* labels = batch.labels.mutable_data_ptr<int64_t>();
-    const Order order = options.shuffle ? orders_.at(batch.epoch) : nullptr;
     PictureMaker maker(*dataset, options.augment, transform_, damaged_);
     for (int64_t i = 0; i < count; ++i) {
       if (generation_.load(std::memory_order_relaxed) != generation) return std::nullopt;
@@ -308,6 +319,24 @@ class Loader::State {
     return batch;
   }
 
+  /// A batch of everything is the dataset's own tensors, in their order.
+  void take_inputs(const Order& order, int64_t begin, int64_t count, Batch& batch) const {
+    if (count == dataset->size()) {
+      batch.images = inputs_.values_NCHW;
+      batch.labels = inputs_.labels_N;
+      return;
+    }
+    if (!order) {
+      batch.images = inputs_.values_NCHW.narrow(0, begin, count);
+      batch.labels = inputs_.labels_N.narrow(0, begin, count);
+      return;
+    }
+    at::Tensor rows = at::empty({count}, at::kLong);
+    std::copy_n(order->begin() + begin, count, rows.mutable_data_ptr<int64_t>());
+    batch.images = inputs_.values_NCHW.index_select(0, rows);
+    batch.labels = inputs_.labels_N.index_select(0, rows);
+  }
+
   void mix(Batch& batch) const {
     constexpr uint64_t kPurpose = stream_id("loader.mixup");
     CounterRng rng(options.seed, mix64(kPurpose + static_cast<uint64_t>(batch.epoch)),
@@ -318,6 +347,7 @@ class Loader::State {
     batch.soft_labels = mixed_labels(batch.labels, classes, weight);
   }
 
+  DatasetInputs inputs_;
   ImageTransform transform_;
   EpochOrders orders_;
   DamagedPictures damaged_;

@@ -137,7 +137,19 @@ DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
   return info;
 }
 
+std::shared_ptr<const Dataset> generate(const DatasetSpec& spec, const std::string& split) {
+  DatasetInfo info = described_info(spec, split);
+  info.classes = {"-1", "+1"};
+  for (int64_t k = 1; k <= spec.clusters->clusters; ++k) {
+    info.groups.push_back(fmt::format("cluster {}", k));
+  }
+  ClusterExamples examples = cluster_examples(*spec.clusters, split);
+  return make_input_dataset(std::move(info),
+                            {examples.x_NPd.unsqueeze(1), examples.labels_N, examples.cluster_N});
+}
+
 std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const std::string& split) {
+  if (described.generated()) return generate(described, split);
   const fs::path folder = find_folder(described, split);
   if (folder.empty()) fail_missing(described, split);
   const DatasetSpec spec = with_recorded_hashes(described, folder);
@@ -188,6 +200,7 @@ void check_split(std::string_view name, std::string_view split) {
 }
 
 int64_t described_classes(const DatasetSpec& spec) {
+  if (spec.generated()) return 2;
   return spec.classes.empty() ? spec.class_count : static_cast<int64_t>(spec.classes.size());
 }
 
@@ -241,7 +254,7 @@ std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name
                                                            std::string_view split) {
   check_split(name, split);
   const DatasetSpec spec = load_dataset_spec(name);
-  const bool absent = spec.base.empty() && find_folder(spec, split).empty();
+  const bool absent = spec.base.empty() && !spec.generated() && find_folder(spec, split).empty();
   if (!absent || !spec.images.contains(std::string(split))) return open_dataset(name, split);
   if (absent_.emplace(name).second) {
     log_warning("dataset '{}': its files are not here; this is planned by its description", name);
@@ -270,6 +283,11 @@ std::vector<DatasetStatus> dataset_statuses() {
     status.classes = spec.base.empty() ? described_classes(spec)
                                        : static_cast<int64_t>(spec.keep_classes.size());
     status.fetchable = !base.urls.empty();
+    status.generated = base.generated();
+    if (status.generated) {
+      statuses.push_back(std::move(status));
+      continue;
+    }
     status.folder = find_folder(base);
     status.searched = search_folders(base);
     statuses.push_back(std::move(status));
@@ -279,6 +297,9 @@ std::vector<DatasetStatus> dataset_statuses() {
 
 std::vector<FileVerification> verify_dataset(std::string_view name) {
   const DatasetSpec described = load_base_spec(name);
+  if (described.generated()) {
+    fail_usage("dataset '{}' is generated when it is opened: it has no files", described.name);
+  }
   if (described.files.empty()) {
     if (find_folder(described, "train").empty() && find_folder(described, "test").empty()) {
       fail_missing(described);

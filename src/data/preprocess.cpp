@@ -82,6 +82,11 @@ Rectangle central_part(int64_t height, int64_t width, double central_crop) {
 
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config) {
+  if (!base->has_pictures()) {
+    if (to_json(config) == to_json(PreprocessConfig())) return base;
+    fail_usage("dataset '{}' has inputs that are no pictures: leave 'preprocess' out",
+               base->info().name);
+  }
   if (config.size == 0 && config.values == "standardized" && base->info().height > 0) return base;
   return std::make_shared<PreprocessedDataset>(std::move(base), config);
 }

@@ -21,11 +21,11 @@ namespace ops {
 namespace {
 
 using at::Tensor;
-using ForwardTensors = std::tuple<Tensor, Tensor>;
-using ForwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                        const Tensor&, int64_t, int64_t, bool);
-using BackwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                         const Tensor&, const Tensor&, int64_t);
+using FilterTensors = std::tuple<Tensor, Tensor>;
+using FilterSignature = FilterTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                      const Tensor&, int64_t, int64_t, bool);
+using FilterBackwardSignature = FilterTensors(const Tensor&, const Tensor&, const Tensor&,
+                                              const Tensor&, const Tensor&, const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   // `hidden` [A * P * J] is what the activation sees, as the kernel lays it out for its backward
@@ -38,21 +38,21 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "Tensor w, int activation) -> (Tensor w, Tensor b)");
 }
 
-ForwardTensors call_forward(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
-                            bool keep_hidden) {
+FilterTensors call_filters(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                           const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
+                           bool keep_hidden) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::filter_experts", "")
-                             .typed<ForwardSignature>();
+                             .typed<FilterSignature>();
   return op.call(x, offsets, token, w, b, outputs, activation, keep_hidden);
 }
 
-ForwardTensors call_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
-                             const Tensor& token, const Tensor& hidden, const Tensor& w,
-                             int64_t activation) {
+FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
+                                    const Tensor& token, const Tensor& hidden, const Tensor& w,
+                                    int64_t activation) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::filter_experts_backward", "")
-                             .typed<BackwardSignature>();
+                             .typed<FilterBackwardSignature>();
   return op.call(grad, x, offsets, token, hidden, w, activation);
 }
 
@@ -105,17 +105,17 @@ void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Te
 
 namespace {
 
-ForwardTensors forward_meta(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
-                            bool keep_hidden) {
+FilterTensors filters_meta(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                           const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
+                           bool keep_hidden) {
   check_filter_experts(x, offsets, token, w, b, outputs, activation);
   const int64_t kept = keep_hidden ? token.size(0) * x.size(1) * w.size(2) : 0;
   return {at::empty({token.size(0), outputs}, x.options()), at::empty({kept}, x.options())};
 }
 
-ForwardTensors backward_meta(const Tensor& grad, const Tensor& x, const Tensor& offsets,
-                             const Tensor& token, const Tensor& hidden, const Tensor& w,
-                             int64_t activation) {
+FilterTensors filters_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& offsets,
+                                    const Tensor& token, const Tensor& hidden, const Tensor& w,
+                                    int64_t activation) {
   check_filter_experts_backward(grad, x, offsets, token, hidden, w, activation);
   return {at::empty(w.sizes(), w.options()), at::empty({w.size(0), w.size(2)}, w.options())};
 }
@@ -128,7 +128,7 @@ class FilterExperts : public torch::autograd::Function<FilterExperts> {
                                                 const Tensor& b, int64_t outputs,
                                                 int64_t activation) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, hidden] = call_forward(x, offsets, token, w, b, outputs, activation, true);
+    auto [y, hidden] = call_filters(x, offsets, token, w, b, outputs, activation, true);
     context->save_for_backward({x, offsets, token, hidden, w});
     context->saved_data["activation"] = activation;
     context->mark_non_differentiable({hidden});
@@ -138,8 +138,8 @@ class FilterExperts : public torch::autograd::Function<FilterExperts> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    auto [w, b] = call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
-                                context->saved_data["activation"].toInt());
+    auto [w, b] = call_filters_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+                                        context->saved_data["activation"].toInt());
     return {{}, {}, {}, w, b, {}, {}};
   }
 };
@@ -163,15 +163,15 @@ Tensor by_grouped_mlp(const Tensor& x, const Tensor& offsets, const Tensor& toke
   return y.narrow(1, 0, outputs).reshape({token.size(0), patches, outputs}).sum(1);
 }
 
-bool suits_own_kernels(const Tensor& x) {
+bool suits_filter_kernels(const Tensor& x) {
   return (x.is_cpu() || x.is_meta()) && x.scalar_type() != at::kBFloat16 &&
          !(at::GradMode::is_enabled() && x.requires_grad());
 }
 
-ForwardTensors forward_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                                const Tensor& w, const Tensor& b, int64_t outputs,
-                                int64_t activation, bool keep_hidden) {
-  if (!suits_own_kernels(x)) {
+FilterTensors filters_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,
+                               const Tensor& w, const Tensor& b, int64_t outputs,
+                               int64_t activation, bool keep_hidden) {
+  if (!suits_filter_kernels(x)) {
     check_filter_experts(x, offsets, token, w, b, outputs, activation);
     if (keep_hidden) fail("filter_experts: hidden is kept on the CPU only, for inputs as they are");
     return {by_grouped_mlp(x, offsets, token, w, b, outputs, activation),
@@ -182,15 +182,15 @@ ForwardTensors forward_autograd(const Tensor& x, const Tensor& offsets, const Te
     return {out[0], out[1]};
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return call_forward(x, offsets, token, w, b, outputs, activation, keep_hidden);
+  return call_filters(x, offsets, token, w, b, outputs, activation, keep_hidden);
 }
 
 TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
-  m.impl("filter_experts", forward_meta);
-  m.impl("filter_experts_backward", backward_meta);
+  m.impl("filter_experts", filters_meta);
+  m.impl("filter_experts_backward", filters_backward_meta);
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
-  m.impl("filter_experts", forward_autograd);
+  m.impl("filter_experts", filters_autograd);
   // A second derivative throws instead of being taken for 0.
   m.impl("filter_experts_backward", torch::autograd::autogradNotImplementedFallback());
 }
@@ -200,7 +200,7 @@ TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
 
 at::Tensor filter_experts(const at::Tensor& x_TPd, const Routing& routing,
                           const FilterWeights& weights, int64_t outputs, Activation activation) {
-  return std::get<0>(ops::call_forward(x_TPd, routing.offsets, routing.token, weights.w, weights.b,
+  return std::get<0>(ops::call_filters(x_TPd, routing.offsets, routing.token, weights.w, weights.b,
                                        outputs, static_cast<int64_t>(activation),
                                        /*keep_hidden=*/false));
 }

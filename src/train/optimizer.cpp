@@ -28,70 +28,106 @@ class WeightDecays {
 }  // namespace
 
 Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
-                     const std::vector<std::string>& frozen)
-    : rule_(make_update_rule(config)) {
+                     const std::vector<std::string>& frozen,
+                     const std::vector<PartOptimizerConfig>& parts) {
+  for (const PartOptimizerConfig& part : parts) {
+    add_part(part.optimizer, part.optimizer.lr / config.lr, Patterns(part.parameters), frozen,
+             parameters);
+  }
+  add_part(config, 1.0, Patterns({""}), frozen, parameters);
+}
+
+void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patterns& of,
+                         const std::vector<std::string>& frozen, NamedParameters& parameters) {
   const WeightDecays weight_decays(config);
   const Patterns never(frozen);
+  Part part{make_update_rule(config), rate, config.l2, {}, {}};
+  NamedParameters others;
   for (auto& [name, parameter] : parameters) {
+    if (!of.any_found_in(name)) {
+      others.emplace_back(name, parameter);
+      continue;
+    }
     Entry entry{name, parameter, {}, weight_decays.of(name), never.any_found_in(name)};
-    for (size_t slot = 0; !entry.frozen && slot < rule_->slot_names().size(); ++slot) {
+    for (size_t slot = 0; !entry.frozen && slot < part.rule->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
-    weight_decays_.insert(entry.weight_decay);
-    entries_.push_back(std::move(entry));
+    part.weight_decays.insert(entry.weight_decay);
+    part.entries.push_back(std::move(entry));
   }
+  parameters = std::move(others);
+  parts_.push_back(std::move(part));
 }
 
 void Optimizer::scale_gradients(const PatternValues& factors) {
   if (factors.empty()) return;
   const torch::NoGradGuard no_grad;
-  for (const Entry& entry : entries_) {
+  for_entries([&](const Entry& entry) {
     const double factor = factors.value_for(entry.name, 1.0);
     if (factor != 1.0 && entry.parameter.grad().defined()) entry.parameter.grad().mul_(factor);
-  }
+  });
 }
 
 void Optimizer::step(double lr) {
   const torch::NoGradGuard no_grad;
   ++updates_;
-  for (const double weight_decay : weight_decays_) step_group(weight_decay, lr);
+  for (const Part& part : parts_) step_part(part, lr * part.rate);
 }
 
-void Optimizer::step_group(double weight_decay, double lr) {
-  UpdateRule::Group group;
-  group.weight_decay = weight_decay;
-  group.slots.resize(rule_->slot_names().size());
-  for (const Entry& entry : entries_) {
+std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {
+  std::vector<at::Tensor> gradients;
+  for (const Entry& entry : part.entries) {
     const at::Tensor gradient = entry.parameter.grad();
-    if (entry.frozen || entry.weight_decay != weight_decay) continue;
-    group.parameters.push_back(entry.parameter);
-    group.gradients.push_back(gradient.defined() ? gradient.contiguous()
-                                                 : at::zeros_like(entry.parameter));
-    for (size_t slot = 0; slot < group.slots.size(); ++slot) {
-      group.slots[slot].push_back(entry.slots[slot]);
-    }
+    gradients.push_back(gradient.defined() ? gradient.contiguous()
+                                           : at::zeros_like(entry.parameter));
+    if (part.l2 > 0.0) gradients.back() = gradients.back().add(entry.parameter, part.l2);
   }
-  if (!group.parameters.empty()) rule_->apply(group, lr, updates_);
+  part.rule->prepare(gradients);
+  return gradients;
+}
+
+void Optimizer::step_part(const Part& part, double lr) const {
+  const std::vector<at::Tensor> gradients = prepared_gradients(part);
+  for (const double weight_decay : part.weight_decays) {
+    UpdateRule::Group group;
+    group.weight_decay = weight_decay;
+    group.slots.resize(part.rule->slot_names().size());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const Entry& entry = part.entries[i];
+      if (entry.frozen || entry.weight_decay != weight_decay) continue;
+      group.parameters.push_back(entry.parameter);
+      group.gradients.push_back(gradients[i]);
+      for (size_t slot = 0; slot < group.slots.size(); ++slot) {
+        group.slots[slot].push_back(entry.slots[slot]);
+      }
+    }
+    if (!group.parameters.empty()) part.rule->apply(group, lr, updates_);
+  }
 }
 
 void Optimizer::zero_grad() {
-  for (Entry& entry : entries_) entry.parameter.mutable_grad().reset();
+  for_entries([](const Entry& entry) {
+    at::Tensor parameter = entry.parameter;
+    parameter.mutable_grad().reset();
+  });
 }
 
 std::vector<at::Tensor> Optimizer::gradients() const {
   std::vector<at::Tensor> list;
-  for (const Entry& entry : entries_) {
+  for_entries([&](const Entry& entry) {
     if (entry.parameter.grad().defined()) list.push_back(entry.parameter.grad());
-  }
+  });
   return list;
 }
 
 TensorMap Optimizer::state() const {
   TensorMap map;
-  const std::vector<std::string> names = rule_->slot_names();
-  for (const Entry& entry : entries_) {
-    for (size_t slot = 0; slot < entry.slots.size(); ++slot) {
-      map[entry.name + "." + names[slot]] = entry.slots[slot];
+  for (const Part& part : parts_) {
+    const std::vector<std::string> names = part.rule->slot_names();
+    for (const Entry& entry : part.entries) {
+      for (size_t slot = 0; slot < entry.slots.size(); ++slot) {
+        map[entry.name + "." + names[slot]] = entry.slots[slot];
+      }
     }
   }
   return map;

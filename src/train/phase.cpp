@@ -73,10 +73,12 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
       model_(std::move(model)),
       objective_{plan.config.label_smoothing, aux_loss_weights(plan.config.aux_losses, *model_),
                  plan.config.loss},
-      optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer,
-                 plan.config.frozen),
+      optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer, plan.config.frozen,
+                 plan.config.optimizers),
       gradient_scale_(plan.config.gradient_scale),
-      loader_(std::move(data), loader_options(plan, seed, loader_threads)) {
+      loader_(std::move(data), loader_options(plan, seed, loader_threads)),
+      least_loss_(state.least_loss),
+      ended_(state.phase_stopped) {
   loader_.seek(state.epoch, state.batch);
   model_->set_recompute(plan.recompute);
   model_->train();
@@ -95,6 +97,11 @@ StepReport Phase::step() {
   std::vector<at::Tensor> gradients = optimizer_.gradients();
   scalars.emplace_back("grad_norm", gradient_norm(gradients));
   StepReport report = read(scalars, batch);
+  report.ends = ended_ = ends_with(report.metrics.at("loss"));
+  if (ended_) {
+    optimizer_.zero_grad();
+    return report;
+  }
   clip_gradients(gradients, report.metrics.at("grad_norm"), plan_.config.clip_norm);
   clip_gradient_values(gradients, plan_.config.clip_value);
   report.lr = learning_rate(plan_.config.schedule, plan_.config.optimizer.lr, optimizer_.updates(),
@@ -102,6 +109,17 @@ StepReport Phase::step() {
   optimizer_.step(report.lr);
   optimizer_.zero_grad();
   return report;
+}
+
+bool Phase::ends_with(double loss) {
+  const auto& stop = plan_.config.stop;
+  if (!stop) return false;
+  if (!least_loss_ || loss <= *least_loss_) {
+    least_loss_ = loss;
+    return false;
+  }
+  if (optimizer_.updates() < stop->after_steps) return false;
+  return loss <= stop->loss_at_most || (stop->loss_rise && loss > *least_loss_ + *stop->loss_rise);
 }
 
 Phase::Scalars Phase::accumulate(const Batch& part, const at::Generator& random, double share) {

@@ -150,6 +150,10 @@ ConfigProblem config_problem(const OptimizerConfig& config) {
                         patterns_problem("weight_decays", config.weight_decays)});
 }
 
+ConfigProblem config_problem(const PartOptimizerConfig& config) {
+  return patterns_problem("parameters", config.parameters);
+}
+
 ConfigProblem config_problem(const ScheduleConfig& config) {
   const bool falls = config.name == "cosine" || config.name == "linear";
   if (config.end > 0.0 && config.end_lr) {

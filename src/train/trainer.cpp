@@ -65,8 +65,12 @@ void Trainer::train(Phase& phase) {
 
 StepReport Trainer::step(Phase& phase) try {
   const StepReport report = phase.step();
-  ++state_.step;
-  ++state_.phase_step;
+  state_.least_loss = phase.least_loss();
+  state_.phase_stopped = report.ends;
+  if (!report.ends) {
+    ++state_.step;
+    ++state_.phase_step;
+  }
   state_.optimizer_steps = phase.optimizer().updates();
   state_.epoch = report.epoch;
   state_.batch = report.batch;

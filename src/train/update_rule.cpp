@@ -35,6 +35,30 @@ class Sgd : public UpdateRule {
   double momentum_;
 };
 
+class NormalizedSgd : public Sgd {
+ public:
+  using Sgd::Sgd;
+
+  void prepare(std::vector<at::Tensor>& gradients) const override {
+    if (gradients.empty()) return;
+    const int64_t experts = gradients.front().dim() > 0 ? gradients.front().size(0) : 0;
+    at::Tensor squares = at::zeros({experts}, gradients.front().options().dtype(at::kDouble));
+    for (const at::Tensor& gradient : gradients) {
+      if (gradient.dim() == 0 || gradient.size(0) != experts) {
+        fail_usage("normalized_sgd: parameters of {} and of {} experts have no common norm",
+                   experts, gradient.dim() > 0 ? gradient.size(0) : 0);
+      }
+      squares += gradient.flatten(1).to(at::kDouble).square().sum(1);
+    }
+    const at::Tensor factor = at::where(squares > 0, squares.rsqrt(), 0.0);
+    for (at::Tensor& gradient : gradients) {
+      std::vector<int64_t> shape(gradient.dim(), 1);
+      shape[0] = experts;
+      gradient = gradient * factor.to(gradient.scalar_type()).view(shape);
+    }
+  }
+};
+
 class AdamW : public UpdateRule {
  public:
   AdamW(double beta1, double beta2, double eps) : beta1_(beta1), beta2_(beta2), eps_(eps) {}
@@ -61,7 +85,8 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config) {
   if (config.name == "adam" || config.name == "adamw") {
     return std::make_unique<AdamW>(config.betas.at(0), config.betas.at(1), config.eps);
   }
-  const std::vector<std::string> names = {"sgd", "adam", "adamw"};
+  if (config.name == "normalized_sgd") return std::make_unique<NormalizedSgd>(config.momentum);
+  const std::vector<std::string> names = {"sgd", "normalized_sgd", "adam", "adamw"};
   fail_usage("unknown optimizer '{}'; {}", config.name, did_you_mean(config.name, names));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/data/cluster_mixture.h"
 
 namespace moesaic {
 
@@ -66,15 +67,19 @@ struct DatasetSpec {
   std::vector<std::string> urls;  ///< folders on the web that hold <file>.gz, tried in order
   std::string debian_package;
   std::vector<std::string> paths;
+  std::optional<ClusterMixtureConfig> clusters;
   std::string base;
   std::vector<std::string> keep_classes;
+
+  bool generated() const { return format == "clusters"; }
 };
 
 template <class Fields>
 void describe(Fields& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
   f("description", c.description, "one line for lists");
-  f("format", c.format, "file format", one_of({"idx", "cifar", "image_folder", "celeba"}));
+  f("format", c.format, "file format",
+    one_of({"idx", "cifar", "image_folder", "celeba", "clusters"}));
   f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
   f("class_count", c.class_count, "image_folder: how many classes there have to be; 0: any",
     at_least(0));
@@ -94,6 +99,7 @@ void describe(Fields& f, DatasetSpec& c) {
   f("urls", c.urls, "folders on the web that hold the archive, else the files with .gz appended");
   f("debian_package", c.debian_package, "package that installs the files");
   f("paths", c.paths, "further folders to look in");
+  f("clusters", c.clusters, "clusters: what is generated in place of files");
   f("base", c.base, "of a subset: the dataset that it is cut from");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
 }

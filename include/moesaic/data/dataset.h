@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -27,7 +29,15 @@ struct DatasetInfo {
   std::string name, split, description;
   std::vector<std::string> classes;  ///< the name of each label
   int64_t channels = 0, height = 0, width = 0;
-  std::vector<double> mean, std;  ///< of each channel, for pixels scaled to [0, 1]
+  std::vector<double> mean, std;    ///< of each channel, for pixels scaled to [0, 1]
+  std::vector<std::string> groups;  ///< names of another label, the group; none where it has none
+};
+
+/// Inputs that are no pictures, held in memory.
+struct DatasetInputs {
+  at::Tensor values_NCHW;  ///< float32, as networks take them; undefined for pictures
+  at::Tensor labels_N;     ///< int64
+  at::Tensor groups_N;     ///< int64, or undefined
 };
 
 /// Labelled pictures that can be read by index, by many threads at once.
@@ -50,6 +60,9 @@ class Dataset {
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first.
   virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
+  /// Where there are such, image() and picture() have nothing to give.
+  virtual DatasetInputs inputs() const { return {}; }
+  bool has_pictures() const { return !inputs().values_NCHW.defined(); }
   const DatasetInfo& info() const { return info_; }
   /// Bytes of one picture: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
@@ -67,6 +80,10 @@ class Dataset {
 /// sizes disagree with each other or with `info`, or a label has no class.
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
+
+/// Inputs that are no pictures; info's channels, height and width are those of the values. Throws
+/// Error (failure) where the sizes disagree, or a label has no class or a group no name.
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
 
 /// The pictures of `base` whose class is among `keep_classes`, in their old order; labels become
 /// places in `keep_classes`. Shares the memory of `base`. Throws Error (usage) on a class that
@@ -102,6 +119,7 @@ struct DatasetStatus {
   std::string base;  ///< of a subset: the dataset that it is cut from
   int64_t classes = 0;
   bool fetchable = false;                       ///< has an address to fetch it from
+  bool generated = false;                       ///< is made when it is opened, and has no files
   std::filesystem::path folder;                 ///< empty where no folder holds all files
   std::vector<std::filesystem::path> searched;  ///< in order
   bool found() const { return !folder.empty(); }

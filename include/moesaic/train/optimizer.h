@@ -29,6 +29,8 @@ class UpdateRule {
 
   virtual ~UpdateRule() = default;
   virtual std::vector<std::string> slot_names() const = 0;
+  /// Changes all gradients of the optimizer at once, before apply() sees them group by group.
+  virtual void prepare(std::vector<at::Tensor>& gradients) const {}
   /// `update` counts from 1.
   virtual void apply(Group& group, double lr, int64_t update) const = 0;
 };
@@ -37,6 +39,9 @@ class UpdateRule {
 /// adam:   adamw without weight decay
 /// adamw:  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
 ///         p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
+/// normalized_sgd: sgd with g_e / |g_e| in place of g_e, where e counts the experts, the first
+///         dimension of all parameters, and |g_e| is the norm over all of them (clusters paper, eq.
+///         3.4); an expert without gradient has a step of 0.
 /// Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config);
 
@@ -44,15 +49,19 @@ class Optimizer {
  public:
   using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Parameters in whose name a pattern of `frozen` is found have gradients, but never move.
+  /// Parameters in whose name a pattern of `frozen` is found have gradients, but never move. Each
+  /// of `parts` takes the parameters that no earlier one has and in whose names one of its patterns
+  /// is found; `config` moves the others.
   Optimizer(NamedParameters parameters, const OptimizerConfig& config,
-            const std::vector<std::string>& frozen = {});
+            const std::vector<std::string>& frozen = {},
+            const std::vector<PartOptimizerConfig>& parts = {});
 
   /// Multiplies each gradient by the value of the first pattern that is found in its parameter's
   /// name, if there is one.
   void scale_gradients(const PatternValues& factors);
   /// One update of every parameter that is not frozen. One that the loss did not reach, so that it
-  /// has no gradient, moves as by a gradient of zeros: by its momentum and its weight decay.
+  /// has no gradient, moves as by a gradient of zeros: by its momentum and its weight decay. `lr`
+  /// is that of `config`; those of the parts keep their ratio to it.
   void step(double lr);
   /// Drops the gradients.
   void zero_grad();
@@ -76,11 +85,28 @@ class Optimizer {
     double weight_decay = 0.0;
     bool frozen = false;
   };
-  void step_group(double weight_decay, double lr);
+  /// What one update rule moves.
+  struct Part {
+    std::unique_ptr<UpdateRule> rule;
+    double rate = 1.0;  ///< learning rate, as a factor of the optimizer's
+    double l2 = 0.0;
+    std::vector<Entry> entries;
+    std::set<double> weight_decays;
+  };
 
-  std::unique_ptr<UpdateRule> rule_;
-  std::vector<Entry> entries_;
-  std::set<double> weight_decays_;
+  void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
+                const std::vector<std::string>& frozen, NamedParameters& parameters);
+  static std::vector<at::Tensor> prepared_gradients(const Part& part);
+  void step_part(const Part& part, double lr) const;
+
+  template <class Use>
+  void for_entries(const Use& use) const {
+    for (const Part& part : parts_) {
+      for (const Entry& entry : part.entries) use(entry);
+    }
+  }
+
+  std::vector<Part> parts_;
   int64_t updates_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ struct StepReport {
   double lr = 0.0;
   int64_t images = 0;
   int64_t epoch = 0, batch = 0;  ///< of the next batch
+  bool ends = false;             ///< the loss has ended the phase: no update was made
 };
 
 class Phase {
@@ -36,10 +38,12 @@ class Phase {
   const PhasePlan& plan() const { return plan_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  bool done() const { return optimizer_.updates() >= plan_.steps; }
+  bool done() const { return ended_ || optimizer_.updates() >= plan_.steps; }
+  /// The least loss of a step so far, where `stop` asks for it.
+  std::optional<double> least_loss() const { return least_loss_; }
 
-  /// Batch, forward, backward, then scale, clip, update. Throws Error before the update where the
-  /// loss or the gradients' norm is not finite.
+  /// Batch, forward, backward, then scale, clip, update, unless the loss ends the phase. Throws
+  /// Error before the update where the loss or the gradients' norm is not finite.
   StepReport step();
 
  private:
@@ -50,6 +54,7 @@ class Phase {
   Scalars accumulate(const Batch& part, const at::Generator& random, double share);
   Scalars accumulate(const Batch& batch);
   StepReport read(const Scalars& scalars, const Batch& batch) const;
+  bool ends_with(double loss);
 
   /// Of what is random in this step's forward pass: a function of run, phase and step.
   at::Generator generator() const;
@@ -61,6 +66,8 @@ class Phase {
   Optimizer optimizer_;
   PatternValues gradient_scale_;
   Loader loader_;
+  std::optional<double> least_loss_;
+  bool ended_ = false;
 };
 
 /// A seed for the data order of one phase.

@@ -53,12 +53,13 @@ struct OptimizerConfig {
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0.0;
+  double l2 = 0.0;
   std::vector<std::string> no_decay = {"(bias|b[12]|cls|position_embedding)$", "norm"};
   std::vector<PatternValue> weight_decays;
 };
 template <class Fields>
 void describe(Fields& f, OptimizerConfig& c) {
-  f("name", c.name, "update rule", one_of({"sgd", "adam", "adamw"}));
+  f("name", c.name, "update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}));
   f("lr", c.lr, "peak learning rate", above(0.0));
   f("momentum", c.momentum, "sgd: share of the last step, m = g + momentum m", at_least(0.0),
     below(1.0));
@@ -66,11 +67,37 @@ void describe(Fields& f, OptimizerConfig& c) {
   f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
   f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
     at_least(0.0));
+  f("l2", c.l2, "coupled: gradients get l2 * parameter added before anything else is made of them",
+    at_least(0.0));
   f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
   f("weight_decays", c.weight_decays,
     "in place of weight_decay and no_decay: one for each pattern, 0 where none is found");
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
+
+struct PartOptimizerConfig {
+  std::vector<std::string> parameters;
+  OptimizerConfig optimizer;
+};
+template <class Fields>
+void describe(Fields& f, PartOptimizerConfig& c) {
+  f("parameters", c.parameters, "which it moves: patterns searched in their names", required,
+    not_empty);
+  f("optimizer", c.optimizer, "how they are updated", required);
+}
+ConfigProblem config_problem(const PartOptimizerConfig& config);
+
+struct StopConfig {
+  double loss_at_most = 0.0;
+  std::optional<double> loss_rise;
+  int64_t after_steps = 0;
+};
+template <class Fields>
+void describe(Fields& f, StopConfig& c) {
+  f("loss_at_most", c.loss_at_most, "a loss so small ends the phase", at_least(0.0));
+  f("loss_rise", c.loss_rise, "so does one that is more than this above the least", at_least(0.0));
+  f("after_steps", c.after_steps, "but not before so many updates", at_least(0));
+}
 
 struct ScheduleConfig {
   std::string name = "cosine";
@@ -125,7 +152,9 @@ struct PhaseConfig {
   int64_t accumulate = 1;
   std::vector<std::string> trains = {".*"}, frozen;
   OptimizerConfig optimizer;
+  std::vector<PartOptimizerConfig> optimizers;
   ScheduleConfig schedule;
+  std::optional<StopConfig> stop;
   std::vector<PatternValue> gradient_scale;
   double clip_norm = 0.0, clip_value = 0.0;
   std::string loss = "softmax";
@@ -151,7 +180,12 @@ void describe(Fields& f, PhaseConfig& c) {
   f("frozen", c.frozen,
     "of these, those that never move, though their gradients count in the norm: patterns");
   f("optimizer", c.optimizer, "how parameters are updated");
+  f("optimizers", c.optimizers,
+    "others for some of the parameters; their learning rates follow the same schedule");
   f("schedule", c.schedule, "learning rate over the phase");
+  f("stop", c.stop,
+    "end the phase early, before the update of the first step whose loss says so and is not the "
+    "least so far");
   f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: any", at_least(0.0));
   f("clip_value", c.clip_value, "or largest magnitude of each of their numbers; 0: any",

@@ -134,9 +134,10 @@ void add_import(CLI::App& app, int& exit_code) {
   verb->footer(
       "With --classes, arrays named 'head' are dropped; with either, the position embedding is\n"
       "resized and routers are reshaped for an ensemble, as the released recipes do. Rules go by\n"
-      "the first pattern that is found in an array's name; new names begin with params/, an empty\n"
-      "replacement drops the array, and transformations are vit_zoom, reshape, and expand_tile\n"
-      "AXIS REPEATS, which copies a dense perceptron to all experts.");
+      "the first pattern (RE2's syntax: no backreferences, no look-around) that is found in an\n"
+      "array's name; new names begin with params/, an empty replacement drops the array, and\n"
+      "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
+      "perceptron to all experts.");
   verb->callback([arguments, &exit_code] { exit_code = import_checkpoint(*arguments); });
 }
 

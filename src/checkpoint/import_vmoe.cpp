@@ -187,6 +187,19 @@ std::map<std::string, std::string> stored_dtypes(const VMoEInitialiser& initiali
   return dtypes;
 }
 
+/// float32 rounds what float64 can say beyond it.
+void note_rounded(const VMoEInitialiser& initialiser, std::vector<std::string>& notes) {
+  std::vector<std::string> names;
+  for (const auto& [name, move] : initialiser.plan().moves) {
+    if (move.source.dtype == "float64") names.push_back(name);
+  }
+  if (names.empty()) return;
+  const bool one = names.size() == 1;
+  notes.push_back(fmt::format("{} of float64 {} rounded to float32: {}{}",
+                              one ? "an array" : fmt::format("{} arrays", names.size()),
+                              one ? "is" : "are", names.front(), one ? "" : ", ..."));
+}
+
 int64_t numbers_in(const std::vector<VMoETensor>& tensors) {
   uint64_t bytes = 0;
   for (const VMoETensor& tensor : tensors) bytes += bytes_of(tensor);
@@ -218,6 +231,7 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   VMoEInitialiser initialiser(arrays, config, rules);
   if (!fine_tunes(options)) check_complete(initialiser.plan(), arrays.from());
   initialiser.draw_fresh(config, options.seed);
+  note_rounded(initialiser, result.notes);
 
   result.from = arrays.from();
   result.out = options.out.string();

@@ -156,9 +156,18 @@ class Facts {
     const bool normed = arrays_.find(attention + "query_ln/scale") != nullptr;
     add("encoder.attention_qk_norm", normed,
         fmt::format("there is {} '{}query_ln'", normed ? "a" : "no", attention));
+    map_head(normed);
     const Entry& kernel = perceptron();
     mlp_dim_ = kernel.shape.back();
     add("encoder.mlp_dim", mlp_dim_, is_shape(kernel));
+  }
+
+  /// In the reference's ensembles attention pooling alone may normalize.
+  void map_head(bool blocks_normed) {
+    static const std::string kNorm = "MapHead/MultiHeadDotProductAttention/query_ln";
+    const bool normed = arrays_.find(kNorm + "/scale") != nullptr;
+    if (arrays_.find("MapHead/probe") == nullptr || normed == blocks_normed) return;
+    add("map_head_qk_norm", normed, fmt::format("there is {} '{}'", normed ? "a" : "no", kNorm));
   }
 
   /// The first dense one; where there is none, that of the first block's experts.

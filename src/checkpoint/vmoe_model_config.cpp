@@ -64,7 +64,19 @@ Value family(const Value& value, const std::string& name) {
 /// A class may stand behind its module's name.
 Value router_class(const Value& value, const std::string& name) {
   const std::string& given = value.as_string(name);
+  if (const size_t call = given.find('('); call != std::string::npos) {
+    const std::string called = given.substr(0, call);
+    fail_usage("{}: {} '{}' is a call; give its arguments as settings beside the name; {}",
+               value.where(), name, given,
+               did_you_mean(called.substr(called.rfind('.') + 1),
+                            std::vector<std::string>{kTokensChoose, kExpertsChoose}));
+  }
   return Value(value.origin(), given.substr(given.rfind('.') + 1));
+}
+
+/// Of the reference's `deterministic`; left out, it is true in evaluation alone.
+Value router_noise(const Value& value, const std::string& name) {
+  return Value(value.origin(), std::string(value.as_bool(name) ? kNoiseNever : kNoiseAlways));
 }
 
 /// The order of blocks means nothing.
@@ -132,7 +144,9 @@ const std::map<std::string, Group>& groups() {
         {{"layers", {"layers", as_set}}},
         {"deterministic", "dtype", "split_rngs", "router_cls"}}},
       {"encoder.moe.router",
-       {keys_of<VMoERouterConfig>(), {{"name", {"name", router_class}}}, {"dtype"}}},
+       {keys_of<VMoERouterConfig>(),
+        {{"name", {"name", router_class}}, {"deterministic", {"noise", router_noise}}},
+        {"dtype"}}},
       {"encoder.moe.router.dispatcher",
        {keys_of<VMoEDispatcherConfig>(),
         {{"capacity_multiple_of", {"capacity_multiple_of", multiple}}},
@@ -143,6 +157,7 @@ const std::map<std::string, Group>& groups() {
 class Translation {
  public:
   std::vector<std::string> unused;
+  std::map<std::string, std::string> given_names;
 
   Value group(const Value& given, const std::string& path) {
     const Group& known = groups().at(path);
@@ -152,10 +167,12 @@ class Translation {
   }
 
  private:
-  /// Of most settings, null means the same as leaving them out.
-  static std::optional<int64_t> meant_by_null(const std::string& key) {
+  /// Of most settings, null means the same as leaving them out; the reference takes a router's
+  /// `deterministic` for false.
+  static std::optional<Json> meant_by_null(const std::string& key) {
     if (key == "capacity_multiple_of") return 1;
-    if (key == "representation_size" || key == "classes") return 0;
+    if (key == "representation_size" || key == "classes" || key == "num_classes") return 0;
+    if (key == "deterministic") return kNoiseAlways;
     return std::nullopt;
   }
 
@@ -170,16 +187,19 @@ class Translation {
     const auto alias = known.renamed.find(member.key);
     const std::string key = alias == known.renamed.end() ? member.key : alias->second.first;
     if (std::ranges::find(known.own, key) == known.own.end()) refuse(known, path, member);
+    const std::string inner = config_detail::join_path(path, key);
     if (std::ranges::find(members, key, &Value::Member::key) != members.end()) {
-      fail_usage("{}: '{}' is given twice, under two names", member.origin.text(), name);
+      fail_usage("{}: '{}' is given twice: '{}' is the same setting; leave one out",
+                 member.origin.text(), name, given_names.at(inner));
     }
     if (member.value.is_null()) {
-      if (const auto meant = meant_by_null(key)) {
-        members.push_back({key, member.origin, Value(member.value.origin(), *meant)});
+      if (const auto meant = meant_by_null(member.key)) {
+        given_names[inner] = name;
+        members.push_back({key, member.origin, Value::from_json(*meant, member.value.where())});
       }
       return;
     }
-    const std::string inner = config_detail::join_path(path, key);
+    given_names[inner] = name;
     const Value value =
         alias == known.renamed.end() ? member.value : alias->second.second(member.value, name);
     members.push_back({key, member.origin, groups().contains(inner) ? group(value, inner) : value});
@@ -233,17 +253,20 @@ Value without_setting(const Value& group, std::string_view key) {
   return Value(group.origin(), std::move(members));
 }
 
-/// The reference's ensembles always learn their positions, and their blocks never normalize
-/// queries and keys, whatever the configuration says.
+/// The reference's ensembles always learn their positions, and normalize queries and keys in
+/// attention pooling alone, whatever the configuration says.
 void drop_what_ensembles_ignore(VMoEModelConfig& config) {
   const Value* classifier = config.model.find("classifier");
   const bool map = classifier != nullptr && classifier->to_json() == "map";
-  for (const char* key : {"position_emb", "attention_qk_norm"}) {
-    const Value* encoder = config.model.find("encoder");
-    const bool kept = map && key == std::string_view("attention_qk_norm");
-    if (encoder == nullptr || encoder->find(key) == nullptr || kept) continue;
-    config.unused.push_back(std::string("encoder.") + key);
-    config.model = config.model.with("encoder", without_setting(*encoder, key));
+  for (const std::string key : {"position_emb", "attention_qk_norm"}) {
+    const Value* found = find_setting(config.model, "encoder." + key);
+    if (found == nullptr) continue;
+    if (map && key == "attention_qk_norm") {
+      config.model = config.model.with("map_head_qk_norm", *found);
+    } else {
+      config.unused.push_back("encoder." + key);
+    }
+    config.model = config.model.with("encoder", without_setting(config.model.at("encoder"), key));
   }
 }
 
@@ -305,6 +328,12 @@ std::vector<std::string> untold_settings(const Value& model, bool reference) {
   return needed;
 }
 
+/// As the configuration calls the setting.
+std::string given_name(const VMoEModelConfig& config, const std::string& key) {
+  const auto found = config.given_names.find(key);
+  return found == config.given_names.end() ? key : found->second;
+}
+
 /// Every dispatcher of the reference has a capacity.
 void check_capacity(const Value& model) {
   const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");
@@ -352,6 +381,7 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
     config.model = reference_defaults(config.model).merged(config.model);
   }
   config.unused = std::move(translation.unused);
+  config.given_names = std::move(translation.given_names);
   const Value* layers = find_setting(config.model, kLayers);
   if (config.dense && holds_items(layers)) {
     refuse_experts(config.model, "encoder.moe.layers is " + layers->to_json().dump());
@@ -382,7 +412,7 @@ Value with_facts(const VMoEModelConfig& config, const std::vector<VMoEFact>& fac
     } else if (given == nullptr && !is_free) {
       fail_usage("{}: the model's configuration must have {}: {}", from, fact.key, fact.told_by);
     } else if (given != nullptr && !is_free && !agrees(fact, *given, model)) {
-      fail_usage("{}: {} is {}, but {} has {}: {}", given->where(), fact.key,
+      fail_usage("{}: {} is {}, but {} has {}: {}", given->where(), given_name(config, fact.key),
                  given->to_json().dump(), from, found_in_arrays(fact), fact.told_by);
     }
   }

@@ -33,7 +33,7 @@ class VMoETable {
     }
     for (int64_t block = 0; block < config.encoder.num_layers; ++block) add_block(block);
     layer_norm("norm", "Encoder/encoder_norm", d);
-    if (config.classifier == "map") map_head();
+    if (config.has_map_head()) map_head();
     if (config.representation_size > 0) {
       linear("pre_logits", "pre_logits", d, config.representation_size);
     }
@@ -68,7 +68,7 @@ class VMoETable {
     same(name + ".bias", array + "/bias", {width});
   }
 
-  void attention(const std::string& name, const std::string& array) {
+  void attention(const std::string& name, const std::string& array, bool norms) {
     const int64_t d = config_.hidden_size, heads = config_.encoder.num_heads, of_head = d / heads;
     std::vector<VMoEArray> kernels, biases;
     for (const char* part : {"/query", "/key", "/value"}) {
@@ -77,7 +77,7 @@ class VMoETable {
     }
     add(name + ".qkv.weight", std::move(kernels));
     add(name + ".qkv.bias", std::move(biases));
-    if (config_.encoder.attention_qk_norm) {
+    if (norms) {
       same(name + ".query_norm.weight", array + "/query_ln/scale", {of_head});
       same(name + ".key_norm.weight", array + "/key_ln/scale", {of_head});
     }
@@ -108,7 +108,7 @@ class VMoETable {
     const std::string name = "blocks." + std::to_string(block);
     const std::string array = "Encoder/encoderblock_" + std::to_string(block);
     layer_norm(name + ".norm1", array + "/LayerNorm_0", config_.hidden_size);
-    attention(name + ".attention", array + "/SelfAttention");
+    attention(name + ".attention", array + "/SelfAttention", config_.encoder.attention_qk_norm);
     layer_norm(name + ".norm2", array + "/LayerNorm_1", config_.hidden_size);
     if (std::find(layers.begin(), layers.end(), block) == layers.end()) {
       mlp(name + ".mlp", array + "/Mlp");
@@ -119,7 +119,8 @@ class VMoETable {
 
   void map_head() {
     same("map_head.probe", "MapHead/probe", {1, 1, config_.hidden_size});
-    attention("map_head.attention", "MapHead/MultiHeadDotProductAttention");
+    attention("map_head.attention", "MapHead/MultiHeadDotProductAttention",
+              config_.map_head_normalizes());
     layer_norm("map_head.norm", "MapHead/LayerNorm", config_.hidden_size);
     mlp("map_head.mlp", "MapHead/Mlp");
   }

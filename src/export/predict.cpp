@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -26,18 +25,6 @@ bool couples_images(const Model& model) {
   return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
     return nn::couples_tokens(block.layer->options().rule);
   });
-}
-
-/// Groups of tokens that compete must be whole, as the reference wants them.
-void check_groups(const Model& model, int64_t images) {
-  for (const auto& [block, layer] : model.moe_blocks()) {
-    const int64_t group = nn::group_size(layer->options().rule), each = model.tokens_per_image();
-    if (group == 0 || images * each % group == 0) continue;
-    fail(
-        "predict: {} images of {} tokens cannot be cut into groups of {} (encoder.moe.group_size); "
-        "give a multiple of {} images",
-        images, each, group, group / std::gcd(group, each));
-  }
 }
 
 /// [T, E] from the kept experts' [T, K].
@@ -111,7 +98,6 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   }
   const torch::NoGradGuard no_grad;
   const int64_t count = images_BCHW.size(0);
-  if (couples_images(model)) check_groups(model, count);
   const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
   Parts parts;
   int64_t begin = 0;

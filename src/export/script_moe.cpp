@@ -61,7 +61,7 @@ def has_room(self, choice: Tensor) -> Tensor:
 constexpr char kQueueOfGroup[] =
     " + torch.floor_divide(torch.arange(tokens, device=choice.device), {}).unsqueeze(1) * {}";
 
-// The last group may be smaller than the others.
+// The last group has the tokens that are left.
 constexpr char kCapacityOfGroup[] =
     "torch.where(torch.arange(tokens, device=choice.device) < tokens - tokens % {group_size}, "
     "self.capacity({group_size}), self.capacity(tokens % {group_size})).unsqueeze(1)";
@@ -189,6 +189,9 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
   const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&from.options().rule);
   if (tokens_choose == nullptr)
     fail("torchscript: expert choice cannot be exported yet; {}", kOtherFormat);
+  if (from.options().evaluation_seed && from.options().noise.scale > 0.0) {
+    fail("torchscript: a router with noise in evaluation cannot be exported; {}", kOtherFormat);
+  }
   const TokenChoiceOptions& choice = *tokens_choose;
   check_exportable(choice);
   std::string source =

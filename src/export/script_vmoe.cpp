@@ -20,11 +20,23 @@ Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, const
                                  fmt::arg("patch_width", patch.width)));
 }
 
+constexpr char kPositions[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return x + self.waves
+)";
+
+Module make_positions(const Unit& unit, const at::Tensor& waves) {
+  torch::nn::Module holder("positions");
+  holder.register_buffer("waves", waves);
+  return make_module(unit, "PositionWaves", holder, {}, kPositions);
+}
+
 std::string forward_source(const VMoE& from) {
   std::string source = R"(
 def forward(self, images: Tensor) -> Tensor:
     x = self.embedding.forward(images)
 )";
+  if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
   const bool token = from.cls.defined();
   if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
   if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
@@ -47,9 +59,6 @@ def forward(self, images: Tensor) -> Tensor:
 Module make_vmoe(const Unit& unit, const VMoE& from) {
   if (from.members() > 1) fail("torchscript: ensembles cannot be exported yet; {}", kOtherFormat);
   const VMoEConfig& config = from.settings();
-  if (config.encoder.position_emb.name == kSinCos2d) {
-    fail("torchscript: position_emb '{}' cannot be exported yet; {}", kSinCos2d, kOtherFormat);
-  }
   Children blocks;
   for (size_t block = 0; block < from.blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
@@ -58,6 +67,9 @@ Module make_vmoe(const Unit& unit, const VMoE& from) {
   Children children = {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
                        {"blocks", make_module(unit, "Blocks", *from.blocks, blocks, "")},
                        {"norm", make_layer_norm(unit, *from.norm)}};
+  if (from.position_waves().defined()) {
+    children.emplace_back("positions", make_positions(unit, from.position_waves()));
+  }
   if (!from.head.is_empty()) children.emplace_back("head", make_linear(unit, *from.head));
   if (!from.map_head.is_empty()) {
     children.emplace_back("map_head", make_map_head(unit, *from.map_head));

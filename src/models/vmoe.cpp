@@ -55,7 +55,8 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.bfloat16 = moe.router.dispatcher.bfloat16;
   options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
   options.rule = routing_rule(moe);
-  options.noise.scale = moe.router.deterministic ? 0.0 : moe.router.noise_std;
+  options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
+  if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const bool pruned =
       kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
@@ -68,6 +69,12 @@ nn::AttentionOptions attention_options(const VMoEConfig& config) {
           .heads = config.encoder.num_heads,
           .qk_norm = config.encoder.attention_qk_norm,
           .dropout = config.encoder.attention_dropout_rate};
+}
+
+nn::AttentionOptions map_head_options(const VMoEConfig& config) {
+  nn::AttentionOptions options = attention_options(config);
+  options.qk_norm = config.map_head_normalizes();
+  return options;
 }
 
 bool has_experts(const VMoEConfig& config, int64_t block) {
@@ -158,15 +165,29 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
     blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
   }
   norm = register_module("norm", nn::make_layer_norm(width));
-  if (config_.classifier == "map") {
+  if (config_.has_map_head()) {
     map_head = register_module(
-        "map_head", nn::MapHead(attention_options(config_), config_.encoder.mlp_dim, generator));
+        "map_head", nn::MapHead(map_head_options(config_), config_.encoder.mlp_dim, generator));
   }
   if (config_.representation_size > 0) {
     pre_logits = register_module("pre_logits",
                                  nn::make_linear(width, config_.representation_size, generator));
   }
   if (config_.has_head()) head = register_module("head", fresh_head(config_));
+}
+
+void VMoE::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  Model::to(device, dtype, non_blocking);
+  move_positions(device, non_blocking);
+}
+
+void VMoE::to(torch::Device device, bool non_blocking) {
+  Model::to(device, non_blocking);
+  move_positions(device, non_blocking);
+}
+
+void VMoE::move_positions(torch::Device device, bool non_blocking) {
+  if (position_waves_.defined()) position_waves_ = position_waves_.to(device, non_blocking);
 }
 
 void VMoE::check_images(const at::Tensor& images_BCHW) const {
@@ -180,7 +201,7 @@ void VMoE::check_images(const at::Tensor& images_BCHW) const {
 
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   at::Tensor x_BTd = embedding->forward(images_BCHW).flatten(2).transpose(1, 2);
-  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_.to(x_BTd.device());
+  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
   if (cls.defined()) {
     x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
   }

@@ -172,11 +172,10 @@ double perceptron_count(const VMoEConfig& config, int64_t hidden) {
   return linear_count(d, m) + linear_count(m, d);
 }
 
-double attention_count(const VMoEConfig& config) {
+double attention_count(const VMoEConfig& config, bool norms) {
   const auto d = static_cast<double>(config.hidden_size);
   const double head_dim = d / static_cast<double>(config.encoder.num_heads);
-  return linear_count(d, 3 * d) + linear_count(d, d) +
-         (config.encoder.attention_qk_norm ? 2 * head_dim : 0.0);
+  return linear_count(d, 3 * d) + linear_count(d, d) + (norms ? 2 * head_dim : 0.0);
 }
 
 /// Of the perceptron, or the router and the experts, of a block.
@@ -211,6 +210,9 @@ ConfigProblem config_problem(const VMoEConfig& config) {
     return {fmt::format("encoder.moe.ensemble_size is for the family {}", kE3),
             {"encoder.moe.ensemble_size", "name"}};
   }
+  if (config.map_head_qk_norm && !config.has_map_head()) {
+    return {"map_head_qk_norm is for the classifier 'map'", {"map_head_qk_norm", "classifier"}};
+  }
   const bool waves = config.encoder.position_emb.name == kSinCos2d;
   if (waves && (config.hidden_size % 4 != 0 || config.hidden_size < 8)) {
     return {fmt::format("encoder.position_emb '{}' needs a hidden_size that is a multiple of 4 and "
@@ -228,10 +230,13 @@ double parameter_count(const VMoEConfig& config) {
   if (config.learns_positions()) count += static_cast<double>(config.tokens()) * d;
   if (config.has_class_token()) count += d;
   for (int64_t block = 0; block < config.encoder.num_layers; ++block) {
-    count += 4 * d + attention_count(config) + mlp_count(config, block);
+    count += 4 * d + attention_count(config, config.encoder.attention_qk_norm) +
+             mlp_count(config, block);
   }
-  if (config.classifier == "map")
-    count += 3 * d + attention_count(config) + perceptron_count(config, config.encoder.mlp_dim);
+  if (config.has_map_head()) {
+    count += 3 * d + attention_count(config, config.map_head_normalizes()) +
+             perceptron_count(config, config.encoder.mlp_dim);
+  }
   const auto representation = static_cast<double>(config.pre_logits_size());
   if (config.representation_size > 0) count += linear_count(d, representation);
   if (config.has_head()) count += linear_count(representation, static_cast<double>(config.classes));

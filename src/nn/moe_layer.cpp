@@ -18,12 +18,14 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
     : options_(std::move(options)) {
   const auto& kept = kept_experts(options_.rule);
   const int64_t computed = kept.empty() ? options_.experts : static_cast<int64_t>(kept.size());
-  router = register_module("router", Router(RouterOptions{.width = options_.width,
-                                                          .experts = options_.experts,
-                                                          .members = options_.members,
-                                                          .rule = options_.rule,
-                                                          .noise = options_.noise},
-                                            generator));
+  router =
+      register_module("router", Router(RouterOptions{.width = options_.width,
+                                                     .experts = options_.experts,
+                                                     .members = options_.members,
+                                                     .rule = options_.rule,
+                                                     .noise = options_.noise,
+                                                     .evaluation_seed = options_.evaluation_seed},
+                                       generator));
   experts = register_module("experts", Experts(ExpertsOptions{.experts = computed,
                                                               .width = options_.width,
                                                               .hidden = options_.hidden,

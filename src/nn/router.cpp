@@ -70,8 +70,12 @@ at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generat
 
 RouterOutput RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   const at::Tensor clean = logits(x_Td);
-  const bool noise = random.defined() && options_.noise.scale > 0.0;
-  const at::Tensor noisy = noise ? with_noise(clean, random) : clean;
+  const bool shapes_only = clean.is_meta();
+  const bool own = !random.defined() && options_.evaluation_seed && !shapes_only;
+  const bool noise = options_.noise.scale > 0.0 && (random.defined() || own);
+  const at::Generator source =
+      noise && own ? make_generator(*options_.evaluation_seed, clean.device()) : random;
+  const at::Tensor noisy = noise ? with_noise(clean, source) : clean;
   return {clean, noisy, nn::route(noisy, options_.rule)};
 }
 

@@ -181,7 +181,7 @@ void check_aux_losses(const RunConfig& config, const PhaseConfig& phase, const M
       }
       if (name == "load" && options.noise.scale == 0.0) {
         fail_usage(
-            "{}: phase '{}': {} needs noise, but {}noise_std is 0 or the router is deterministic; "
+            "{}: phase '{}': {} needs noise, but {}noise_std is 0 or the router's noise is never; "
             "set it (1 in V-MoE) or choose importance",
             blame({place_of(phase.source, {key + ":"}),
                    place_in_model(config, router + "noise_std", phase, key + ":")}),

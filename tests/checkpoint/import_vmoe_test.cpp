@@ -375,9 +375,24 @@ TEST_F(ImportVMoE, NumberFormatsComeBack) {
   }
 }
 
+TEST_F(ImportVMoE, RoundedNumbersAreSaid) {
+  const VMoEConfig config = import_config();
+  TensorMap arrays = random_arrays(config);
+  arrays.at("cls") = arrays.at("cls").to(at::kDouble);
+  write_arrays(folder_ / "ckpt", arrays);
+  put_config(config);
+  EXPECT_THAT(import_vmoe(options()).notes,
+              ElementsAre("an array of float64 is rounded to float32: cls"));
+  arrays.at("head/bias") = arrays.at("head/bias").to(at::kDouble);
+  write_arrays(folder_ / "ckpt", arrays);
+  fs::remove_all(folder_ / "out");
+  EXPECT_THAT(import_vmoe(options()).notes,
+              ElementsAre("2 arrays of float64 are rounded to float32: cls, ..."));
+}
+
 /// Each imported, run and given back.
 TEST_F(ImportVMoE, EveryKindOfNetwork) {
-  std::vector<VMoEConfig> configs(5, import_config());
+  std::vector<VMoEConfig> configs(6, import_config());
   configs[0].patch_size = {4, 8};
   configs[0].image_size = {8, 24};
   configs[0].encoder.moe.group_size = 14;
@@ -389,6 +404,10 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
   configs[3].encoder.moe.router.dispatcher.capacity = 5;
   configs[4].encoder.position_emb.name = kNoPosition;
   configs[4].encoder.moe.mlp_dim = 6;
+  configs[5].name = kE3;
+  configs[5].classifier = "map";
+  configs[5].map_head_qk_norm = true;
+  configs[5].encoder.moe.router.noise = kNoiseAlways;
   for (const VMoEConfig& config : configs) {
     fs::remove_all(folder_ / "out");
     fs::remove_all(folder_ / "back");

@@ -108,7 +108,7 @@ TEST(VMoEModelConfig, RoutersMayBeDeterministicAndCapacitiesAbsolute) {
       "layers": [3, 1, 3], "group_size": 17, "router": {
       "name": "vmoe.nn.routing.NoisyTopExpertsPerItemRouter", "deterministic": true, "dispatcher":
       {"name": "einsum", "capacity": 9, "capacity_factor": null, "capacity_multiple_of": 0}}}}})");
-  EXPECT_TRUE(router.encoder.moe.router.deterministic);
+  EXPECT_EQ(router.encoder.moe.router.noise, kNoiseNever);
   EXPECT_EQ(router.encoder.moe.layers, (std::vector<int64_t>{1, 3}));
   EXPECT_EQ(router.encoder.moe.router.dispatcher.capacity, 9);
   EXPECT_EQ(router.encoder.moe.router.dispatcher.capacity_multiple_of, 1);
@@ -122,6 +122,37 @@ TEST(VMoEModelConfig, RoutersMayBeDeterministicAndCapacitiesAbsolute) {
               HasSubstr("did you mean 'indices'"));
   EXPECT_THAT(refused(R"({"capacity_factor": 0.5, "capacity_ceil_or_round": "round"})"),
               AllOf(HasSubstr("capacity_factor 0.5 is too small"), HasSubstr("4 tokens")));
+}
+
+/// The reference's router takes what is given for its own, whatever the network does.
+TEST(VMoEModelConfig, NoiseIsDrawnInEvaluationTooWhereARouterIsNotDeterministic) {
+  const auto noise = [](const std::string& setting) {
+    return parsed_model(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"router": {)" +
+                        setting + "}}}}")
+        .encoder.moe.router.noise;
+  };
+  EXPECT_EQ(noise(""), kNoiseInTraining);
+  EXPECT_EQ(noise(R"("deterministic": true)"), kNoiseNever);
+  EXPECT_EQ(noise(R"("deterministic": false)"), kNoiseAlways);
+  EXPECT_EQ(noise(R"("deterministic": null)"), kNoiseAlways);
+  EXPECT_EQ(noise(R"("noise": "training")"), kNoiseInTraining);
+  const std::string router = R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"router": {)";
+  EXPECT_THAT(refused_model(router + R"("deterministic": "no"}}}})"),
+              HasSubstr("'encoder.moe.router.deterministic' must be"));
+  EXPECT_THAT(refused_model(router + R"("deterministic": true, "noise": "never"}}}})"),
+              HasSubstr("'encoder.moe.router.noise' is given twice: "
+                        "'encoder.moe.router.deterministic' is the same setting; leave one out"));
+}
+
+TEST(VMoEModelConfig, ARouterIsNamedWithoutACall) {
+  const std::string call = "routing.NoisyTopExpertPerItemRouter(noise_std=1.0)";
+  const std::string moe = R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"router": )";
+  EXPECT_THAT(refused_model(moe + "\n{\"name\": \"" + call + "\"}}}}"),
+              AllOf(HasSubstr("config.json:2:"),
+                    HasSubstr("encoder.moe.router.name '" + call +
+                              "' is a call; give its "
+                              "arguments as settings beside the name"),
+                    HasSubstr("did you mean 'NoisyTopExpertsPerItemRouter'?")));
 }
 
 TEST(VMoEModelConfig, NumbersOfAnotherKindAreRefused) {
@@ -149,7 +180,7 @@ TEST(VMoEModelConfig, PositionsAndHeadsAsTheReferenceNamesThem) {
               HasSubstr("multiple of 4 and at least 8, found 10"));
 }
 
-/// They always learn their positions.
+/// They always learn their positions, and their blocks never normalize.
 TEST(VMoEModelConfig, EnsemblesIgnoreWhatTheReferencesDo) {
   const VMoEModelConfig config =
       read_model(R"({"name": "VisionTransformerMoeEnsemble", "encoder": {"attention_qk_norm": true,
@@ -158,6 +189,15 @@ TEST(VMoEModelConfig, EnsemblesIgnoreWhatTheReferencesDo) {
   EXPECT_EQ(find_setting(config.model, "encoder.attention_qk_norm"), nullptr);
   EXPECT_THAT(config.unused,
               AllOf(Contains("encoder.position_emb"), Contains("encoder.attention_qk_norm")));
+}
+
+TEST(VMoEModelConfig, AnEnsemblesAttentionPoolingMayNormalize) {
+  const std::string text = R"({"name": "VisionTransformerMoeEnsemble", "classifier": "map",
+                               "encoder": {"attention_qk_norm": true}})";
+  EXPECT_TRUE(read_model(text).unused.empty());
+  const VMoEConfig config = parsed_model(text);
+  EXPECT_FALSE(config.encoder.attention_qk_norm);
+  EXPECT_TRUE(config.map_head_normalizes());
 }
 
 TEST(VMoEModelConfig, TheDenseClassHasNoExperts) {
@@ -204,7 +244,9 @@ TEST(VMoEModelConfig, AnUnknownSettingHasItsPlaceAndTheNearestName) {
   EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8, 4]})"),
               HasSubstr("one number or [height, width], found [4,8,4]"));
   EXPECT_THAT(refused_model(R"({"name": "vmoe", "classes": 3, "num_classes": 3})"),
-              HasSubstr("'num_classes' is given twice"));
+              HasSubstr("'num_classes' is given twice: 'classes' is the same setting"));
+  EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": 4, "patches": {"size": 4}})"),
+              HasSubstr("'patches' is given twice: 'patch_size' is the same setting"));
   EXPECT_THAT(
       refused_model(R"({"name": "vmoe", "encoder": {"position_emb": {"name": "sincos2"}}})"),
       HasSubstr("did you mean 'sincos2d'?"));
@@ -250,7 +292,9 @@ TEST_F(VMoEFacts, BothValuesAreSaidWhereTheConfigurationIsWrong) {
       {R"("hidden_size": 16)", "hidden_size is 16, but ckpt has 12: embedding/kernel is"},
       {R"("patch_size": 4)", "patch_size is 4, but ckpt has 8"},
       {R"("image_size": 64)", "image_size is 64, but ckpt has 32: Encoder/posembed_input"},
-      {R"("num_classes": 1000)", "classes is 1000, but ckpt has 5: head/kernel is [12, 5]"},
+      {R"("classes": 1000)", ": classes is 1000, but ckpt has 5: head/kernel is [12, 5]"},
+      {R"("patches": {"size": 4})", ": patches is 4, but ckpt has 8"},
+      {R"("num_classes": 1000)", ": num_classes is 1000, but ckpt has 5: head/kernel is [12, 5]"},
       {R"("classifier": "gap")", "classifier is \"gap\", but ckpt has \"token\": there is a 'cls'"},
       {R"("representation_size": 4)", "representation_size is 4, but ckpt has 0: there is no"},
       {R"("encoder": {"num_layers": 12})", "encoder.num_layers is 12, but ckpt has 4"},
@@ -346,6 +390,21 @@ TEST_F(VMoEFacts, WhatTheArraysLackTheConfigurationSays) {
   config.encoder.position_emb.name = kLearned;
   EXPECT_THAT(mismatch(waves + "}"),
               HasSubstr("position_emb.name is \"sincos2d\", but ckpt has \"learned\""));
+}
+
+TEST_F(VMoEFacts, TellWhetherAttentionPoolingAloneNormalizes) {
+  config.name = kE3;
+  config.encoder.moe.ensemble_size = 2;
+  config.classifier = "map";
+  config.map_head_qk_norm = true;
+  const std::string moe = R"("moe": {"group_size": 32, "router": {"dispatcher": {"capacity": 4}}})";
+  const std::string name = R"({"name": "VisionTransformerMoeEnsemble", "classifier": "map", )";
+  EXPECT_EQ(completed(name + R"("encoder": {)" + moe + "}}").map_head_qk_norm, true);
+  EXPECT_EQ(
+      completed(name + R"("encoder": {"attention_qk_norm": true, )" + moe + "}}").map_head_qk_norm,
+      true);
+  EXPECT_THAT(mismatch(name + R"("encoder": {"attention_qk_norm": false, )" + moe + "}}"),
+              HasSubstr("map_head_qk_norm is false, but ckpt has true: there is a 'MapHead/"));
 }
 
 TEST_F(VMoEFacts, ExpertsMayHaveAWidthOfTheirOwn) {

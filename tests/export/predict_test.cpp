@@ -5,6 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/export/torchscript.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -62,15 +63,36 @@ TEST(Predict, ACapacityIsSharedByAllPictures) {
   EXPECT_LT(found.at("routing.1.combine").count_nonzero().item<int64_t>(), 6 * 17 * 2);
 }
 
-TEST(Predict, GroupsThatCompeteMustBeWhole) {
+/// Groups do not know of one another: the last one is routed as if it were alone.
+TEST(Predict, TheLastGroupHasTheTokensThatAreLeft) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
   config.encoder.moe.group_size = 34;
   const auto model = small_vmoe(config);
-  EXPECT_EQ(predict(*model, small_images(4)).at("logits").size(0), 4);
-  EXPECT_THAT(test::failure_of([&] { predict(*model, small_images(5)); }),
-              AllOf(HasSubstr("5 images of 17 tokens cannot be cut into groups of 34"),
-                    HasSubstr("multiple of 2 images")));
+  const at::Tensor images = small_images(5);
+  const auto found = predict(*model, images, {.routing = true, .batch_size = 2});
+  const at::Tensor& logits = found.at("logits");
+  EXPECT_TRUE(at::equal(logits, run(*model, images).logits));
+  const torch::NoGradGuard no_grad;
+  expect_close(to_torchscript(*model).forward({images}).toTensor(), logits, 1e-5);
+  expect_close(predict(*model, images.narrow(0, 0, 4)).at("logits"), logits.narrow(0, 0, 4), 1e-5);
+  expect_close(predict(*model, images.narrow(0, 4, 1)).at("logits"), logits.narrow(0, 4, 1), 1e-5);
+  // Of 17 tokens an expert takes ceil(17 * 2 * 0.5 / 6) = 3, raised to 4.
+  const at::Tensor last = found.at("routing.1.combine").narrow(0, 4 * 17, 17);
+  EXPECT_EQ((last > 0).sum(0).max().item<int64_t>(), 4);
+}
+
+TEST(Predict, NoiseInEvaluationIsTheSameEachTime) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.noise_std = 6.0;
+  const at::Tensor images = small_images(4);
+  const at::Tensor quiet = predict(*small_vmoe(config), images).at("logits");
+  config.encoder.moe.router.noise = kNoiseAlways;
+  const auto model = small_vmoe(config);
+  const at::Tensor noisy = predict(*model, images).at("logits");
+  EXPECT_FALSE(at::allclose(noisy, quiet, 0.0, 1e-3));
+  EXPECT_TRUE(at::equal(predict(*model, images).at("logits"), noisy));
+  EXPECT_TRUE(at::equal(run(*model, images).logits, noisy));
 }
 
 TEST(Predict, NoPicturesGiveEmptyOutputs) {

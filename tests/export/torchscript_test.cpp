@@ -42,6 +42,7 @@ struct Variant {
   int64_t representation = 0, capacity = 0, classes = 5;
   Sides patch = 2;
   std::string position = kLearned;
+  std::optional<bool> head_qk_norm = {};
 };
 
 void PrintTo(const Variant& variant, std::ostream* out) {
@@ -53,6 +54,7 @@ std::shared_ptr<VMoE> build(const Variant& variant) {
   config.classifier = variant.classifier;
   config.representation_size = variant.representation;
   config.encoder.attention_qk_norm = variant.qk_norm;
+  config.map_head_qk_norm = variant.head_qk_norm;
   config.encoder.moe.router.dispatcher.bfloat16 = variant.bfloat16;
   config.encoder.moe.group_size = variant.group_size;
   config.encoder.moe.router.gate = variant.gate;
@@ -103,6 +105,9 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{.name = "first_patch", .classifier = "0", .representation = 9},
         Variant{.name = "map", .classifier = "map"},
         Variant{.name = "map_qk_norm", .classifier = "map", .qk_norm = true},
+        Variant{.name = "map_head_qk_norm", .classifier = "map", .head_qk_norm = true},
+        Variant{.name = "waves", .position = kSinCos2d},
+        Variant{.name = "wide_waves", .classifier = "gap", .patch = {2, 4}, .position = kSinCos2d},
         Variant{.name = "top1", .selected = 1}, Variant{.name = "top6", .selected = 6},
         Variant{.name = "pruned", .kept = {0, 3, 4}}, Variant{.name = "one_left", .kept = {5}},
         Variant{.name = "pruned_selected", .gate = "softmax_selected", .kept = {1, 2}},
@@ -251,11 +256,21 @@ TEST(ExportTorchScript, RefusesEnsemblesAndNamesTheOtherFormat) {
               HasSubstr("--format safetensors holds every network"));
 }
 
-TEST(ExportTorchScript, RefusesPositionsThatItCannotSay) {
+TEST(ExportTorchScript, RefusesNoiseInEvaluation) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.position_emb.name = kSinCos2d;
+  config.encoder.moe.router.noise = kNoiseAlways;
+  EXPECT_NO_THROW(to_torchscript(VMoE(config, 1)));  // of deviation 0
+  config.encoder.moe.router.noise_std = 1.0;
   EXPECT_THAT(test::failure_of([&] { to_torchscript(VMoE(config, 1)); }),
-              HasSubstr("position_emb 'sincos2d' cannot be exported yet; --format safetensors"));
+              HasSubstr("noise in evaluation cannot be exported; --format safetensors"));
+}
+
+TEST(TorchScriptModule, PositionWavesAreItsBuffer) {
+  const auto model = build({.name = "", .position = kSinCos2d});
+  const torch::jit::Module script = to_torchscript(*model);
+  ASSERT_EQ(script.named_buffers().size(), 1U);
+  EXPECT_EQ((*script.named_buffers().begin()).name, "positions.waves");
+  EXPECT_EQ(script.named_parameters().size(), state_of(*model).size());
 }
 
 TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {

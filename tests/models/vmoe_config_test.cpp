@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "base/support.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "prune/small_vmoe.h"
@@ -23,7 +24,7 @@ Value config_with(const std::string& change) {
 }
 
 TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
-  std::vector<VMoEConfig> configs(7, testing::small_vmoe_config());
+  std::vector<VMoEConfig> configs(8, testing::small_vmoe_config());
   configs[1].classifier = "gap";
   configs[2].encoder.moe.kept_experts["3"] = {0, 4};
   configs[3].encoder.moe.layers = {};
@@ -31,10 +32,31 @@ TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
   configs[4].encoder.attention_qk_norm = true;
   configs[5].representation_size = 7;
   configs[5].classifier = "0";
+  configs[7].classifier = "map";
+  configs[7].map_head_qk_norm = true;
   configs[6].name = kE3;
   configs[6].encoder.moe.ensemble_size = 3;
   for (const VMoEConfig& config : configs) {
     EXPECT_EQ(parameter_count(config), static_cast<double>(VMoE(config, 1).parameter_count()));
+  }
+}
+
+TEST(VMoEConfig, AMapHeadMayNormalizeByItself) {
+  VMoEConfig config = testing::small_vmoe_config();
+  config.map_head_qk_norm = true;
+  EXPECT_THAT(config_problem(config).text, HasSubstr("map_head_qk_norm is for the classifier"));
+  config.classifier = "map";
+  EXPECT_TRUE(config_problem(config).empty());
+  for (const auto& [own, blocks, wanted] : {std::tuple{std::optional<bool>(), true, true},
+                                            std::tuple{std::optional<bool>(), false, false},
+                                            std::tuple{std::optional(true), false, true},
+                                            std::tuple{std::optional(false), true, false}}) {
+    config.map_head_qk_norm = own;
+    config.encoder.attention_qk_norm = blocks;
+    const VMoE model(config, 1);
+    EXPECT_EQ(!model.map_head->attention->query_norm.is_empty(), wanted);
+    EXPECT_EQ(state_of(model).contains("blocks.0.attention.query_norm.weight"), blocks);
+    EXPECT_EQ(parse<VMoEConfig>(Value::from_json(model.config(), "x")).map_head_qk_norm, own);
   }
 }
 

@@ -7,9 +7,11 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "support/cuda.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -264,6 +266,29 @@ TEST(VMoE, PositionsCanBeWavesOfRowAndColumn) {
   }
 }
 
+TEST(VMoE, WavesAreNoPartOfItsState) {
+  VMoEConfig config = small_config();
+  config.encoder.position_emb.name = kNoPosition;
+  const TensorMap without = state_of(VMoE(config, 1));
+  config.encoder.position_emb.name = kSinCos2d;
+  const TensorMap with = state_of(VMoE(config, 1));
+  EXPECT_EQ(with.size(), without.size());
+  for (const auto& [name, tensor] : without) EXPECT_TRUE(with.contains(name)) << name;
+}
+
+using VMoECuda = testing::CudaTest;
+
+TEST_F(VMoECuda, WavesMoveWithTheNetwork) {
+  VMoEConfig config = small_config();
+  config.encoder.position_emb.name = kSinCos2d;
+  VMoE model(config, 1);
+  Model& base = model;
+  base.to(torch::kCUDA);
+  EXPECT_TRUE(model.position_waves().is_cuda());
+  base.to(torch::kCPU, torch::kFloat);
+  EXPECT_TRUE(model.position_waves().is_cpu());
+}
+
 TEST(VMoE, WithoutPositionsPatchesAreASet) {
   VMoEConfig config = small_config();
   config.encoder.position_emb.name = kNoPosition;
@@ -308,10 +333,29 @@ TEST(VMoE, WithoutAHeadItGivesItsRepresentation) {
   EXPECT_EQ(static_cast<double>(model.parameter_count()), parameter_count(model.settings()));
 }
 
-TEST(VMoE, ADeterministicRouterDrawsNoNoise) {
+TEST(VMoE, NoiseMayBeDrawnInEvaluationToo) {
   VMoEConfig config = small_config();
   config.encoder.moe.router.noise_std = 4.0;
-  config.encoder.moe.router.deterministic = true;
+  config.encoder.moe.router.noise = kNoiseAlways;
+  VMoE model(config, 1);
+  model.eval();
+  const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
+  const ModelOutput a = model.forward(images), b = model.forward(images);
+  std::vector<at::Tensor> noises;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(a.routings[i].noise_std, 1.0);
+    EXPECT_TRUE(torch::equal(a.routings[i].noisy_logits_TE, b.routings[i].noisy_logits_TE));
+    noises.push_back(a.routings[i].noisy_logits_TE - a.routings[i].logits_TE);
+    EXPECT_NEAR(noises[i].std().item<double>(), 1.0, 0.25);
+  }
+  EXPECT_FALSE(torch::allclose(noises[0], noises[1], 0.0, 0.1));
+  EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
+}
+
+TEST(VMoE, ARouterMayDrawNoNoiseAtAll) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.noise_std = 4.0;
+  config.encoder.moe.router.noise = kNoiseNever;
   VMoE model(config, 1);
   const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
   const ModelOutput out = model.forward(images, nn::make_generator(2));

@@ -47,6 +47,21 @@ TEST(Router, IsDeterministicWithoutGeneratorOrNoise) {
   }
 }
 
+TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
+  for (const int64_t members : {1, 2}) {
+    nn::RouterOptions options{.width = 6, .experts = 4, .members = members};
+    options.noise.scale = 8.0;
+    options.evaluation_seed = 5;
+    const nn::Router router(options, nn::make_generator(1));
+    const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
+    const at::Tensor noisy = router->forward(x).noisy_logits_TE;
+    EXPECT_FALSE(torch::equal(noisy, router->logits(x)));
+    EXPECT_TRUE(torch::equal(router->forward(x).noisy_logits_TE, noisy));
+    EXPECT_TRUE(torch::equal(router->forward(x, nn::make_generator(5)).noisy_logits_TE, noisy));
+    EXPECT_FALSE(torch::equal(router->forward(x, nn::make_generator(6)).noisy_logits_TE, noisy));
+  }
+}
+
 TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(TokenChoiceOptions{.k = 3, .capacity_factor = 0.1}, 10, 8), 3.0);
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5}, 10, 8), 4.0);

@@ -2,6 +2,7 @@
 // The reference's model configurations, and what a checkpoint's arrays tell of its network.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@ struct VMoEModelConfig {
   bool of_reference = false;        ///< its name is one of the reference's classes
   bool dense = false;               ///< and that class knows no experts
   std::vector<std::string> unused;  ///< settings that are known and have no use here
+  std::map<std::string, std::string> given_names = {};  ///< of settings, by those of VMoEConfig
 };
 
 /// Reads a model's configuration as the reference nests and names it (VisionTransformerMoe,

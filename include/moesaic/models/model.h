@@ -49,7 +49,8 @@ using RowsPerToken = std::map<int64_t, double>;
 class Model : public torch::nn::Module {
  public:
   /// images_BCHW: [B, C, H, W] float32, normalised. What is random in training is drawn from
-  /// `random`; where it is undefined, nothing is. Throws Error for another shape.
+  /// `random`; where it is undefined, the same pictures give the same result. Throws Error for
+  /// another shape.
   virtual ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) = 0;
   ModelOutput forward(const at::Tensor& images_BCHW) { return forward(images_BCHW, {}); }
 

@@ -22,8 +22,10 @@ class VMoE : public Model {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
 
-  using Model::forward;
+  using Model::forward, Model::to;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;
@@ -35,6 +37,9 @@ class VMoE : public Model {
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
 
   const VMoEConfig& settings() const { return config_; }
+  /// [1, patches, d]; undefined but for sincos2d. The configuration tells them, so they are no part
+  /// of the network's state.
+  const at::Tensor& position_waves() const { return position_waves_; }
 
   torch::nn::Conv2d embedding{nullptr};
   at::Tensor cls;                 ///< [1, 1, d]; undefined where the head sees the mean
@@ -48,10 +53,11 @@ class VMoE : public Model {
  private:
   at::Tensor embed(const at::Tensor& images_BCHW);
   at::Tensor pool(const at::Tensor& x_BTd);
+  void move_positions(torch::Device device, bool non_blocking);
   void check_images(const at::Tensor& images_BCHW) const;
 
   VMoEConfig config_;
-  at::Tensor position_waves_;  ///< [1, patches, d]; undefined but for sincos2d
+  at::Tensor position_waves_;
 };
 
 }  // namespace moesaic

@@ -46,6 +46,10 @@ void describe(Fields& f, VMoEDispatcherConfig& c) {
     "tokens and experts' outputs, and the gradients of both, are rounded to bfloat16");
 }
 
+/// When a router draws noise: where it has a generator, everywhere, nowhere.
+inline constexpr const char *kNoiseInTraining = "training", *kNoiseAlways = "always",
+                            *kNoiseNever = "never";
+
 inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
 inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
 
@@ -55,7 +59,7 @@ struct VMoERouterConfig {
   int64_t num_selected_tokens = 0;
   std::string gate = "softmax_all";
   double noise_std = 0.0;
-  bool deterministic = false;
+  std::string noise = kNoiseInTraining;
   double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
   std::string pruned = "zero";
   VMoEDispatcherConfig dispatcher;
@@ -75,10 +79,12 @@ void describe(Fields& f, VMoERouterConfig& c) {
     "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
     "the logit itself; one",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
-  f("noise_std", c.noise_std,
-    "of the noise on logits in training, times the number of experts (of one member)",
+  f("noise_std", c.noise_std, "of the noise on logits, times the number of experts (of one member)",
     between(0.0, kLargestNoise));
-  f("deterministic", c.deterministic, "no noise in training either, and with it no load loss");
+  f("noise", c.noise,
+    "when there is noise: in training; in evaluation too, the same whenever a network runs; never, "
+    "and then there is no load loss",
+    one_of({kNoiseInTraining, kNoiseAlways, kNoiseNever}));
   f("importance_loss_weight", c.importance_loss_weight,
     "weight of V-MoE's importance loss in training, unless a phase's aux_losses has its own",
     at_least(0.0));
@@ -109,7 +115,8 @@ void describe(Fields& f, VMoEMoeConfig& c) {
     "members among which the experts are shared out; each image has a row of logits for each (e3)",
     between(1, kMostExperts));
   f("group_size", c.group_size,
-    "tokens that share a capacity, counted over all members; 0: all of a batch",
+    "tokens that share a capacity, counted over all members; the last group of a batch has those "
+    "that are left, and the capacity of so many; 0: all of a batch",
     between(0, kMostTokens));
   f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's", between(1, kWidest));
   f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
@@ -168,6 +175,7 @@ struct VMoEConfig {
   Sides patch_size = 7;
   int64_t hidden_size = 96, classes = 10;
   std::string classifier = "token";
+  std::optional<bool> map_head_qk_norm;
   int64_t representation_size = 0;
   double head_bias_init = 0.0;
   VMoEEncoderConfig encoder;
@@ -175,6 +183,8 @@ struct VMoEConfig {
   bool has_head() const { return classes > 0; }
   bool learns_positions() const { return encoder.position_emb.name == kLearned; }
   bool has_class_token() const { return classifier == "token"; }
+  bool has_map_head() const { return classifier == "map"; }
+  bool map_head_normalizes() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
   /// Width of the head's input.
   int64_t pre_logits_size() const {
     return representation_size > 0 ? representation_size : hidden_size;
@@ -199,6 +209,8 @@ void describe(Fields& f, VMoEConfig& c) {
   f("classifier", c.classifier,
     "what the head sees: a class token, the mean of all tokens, attention pooling, the first patch",
     one_of({"token", "gap", "map", "0"}));
+  f("map_head_qk_norm", c.map_head_qk_norm,
+    "normalize the queries and keys of attention pooling; null: as encoder.attention_qk_norm");
   f("representation_size", c.representation_size,
     "width of a layer with tanh before the head; 0: none", between(0, kWidest));
   f("head_bias_init", c.head_bias_init, "biases of a fresh head", between(-1e6, 1e6));

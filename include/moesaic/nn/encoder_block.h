@@ -32,8 +32,8 @@ class EncoderBlockImpl : public torch::nn::Module {
     at::Tensor x_BTd;
     std::optional<MoEOutput> moe;
   };
-  /// x_BTd [B, T, d]. Router noise and, in training, dropout are drawn from `random`, none where it
-  /// is undefined.
+  /// x_BTd [B, T, d]. Router noise and, in training, dropout are drawn from `random`; where it is
+  /// undefined there is neither, but see RouterOptions::evaluation_seed.
   Output forward(const at::Tensor& x_BTd, const at::Generator& random = {});
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <optional>
 #include <vector>
 
 #include "moesaic/nn/experts.h"
@@ -21,6 +22,7 @@ struct MoELayerOptions {
   double dropout = 0.0;   ///< of the experts' units in training
   RoutingRule rule;       ///< `kept` names the experts that exist; empty: all
   NoiseOptions noise = {.scale = 0.0};
+  std::optional<uint64_t> evaluation_seed = {};  ///< see RouterOptions
 };
 
 /// What a layer computed: its output and everything that losses, statistics and pruning want to
@@ -42,7 +44,8 @@ class MoELayerImpl : public torch::nn::Module {
   MoELayerImpl(MoELayerOptions options, at::Generator generator);
 
   /// x_Td: [T, d] float32 or float64, of members 0..M-1 in turn. The router's noise and, in
-  /// training, dropout are drawn from `random`, none where it is undefined.
+  /// training, dropout are drawn from `random`; where it is undefined there is no dropout, and
+  /// noise only with `evaluation_seed`.
   MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The

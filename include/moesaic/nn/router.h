@@ -4,6 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <optional>
+
 #include "moesaic/nn/routing_rule.h"
 #include "moesaic/ops/router_noise.h"
 
@@ -14,7 +16,8 @@ struct RouterOptions {
   int64_t experts = 0;  ///< E, rows of the router; pruning leaves them (pruning paper, eqs. 5-6)
   int64_t members = 1;  ///< M: token t is of member t % M, whose experts are the m-th E / M
   RoutingRule rule;
-  NoiseOptions noise = {.scale = 0.0};  ///< added to the logits where there is a generator
+  NoiseOptions noise = {.scale = 0.0};           ///< added to the logits where there is a generator
+  std::optional<uint64_t> evaluation_seed = {};  ///< where there is none too: the same each time
 };
 
 /// What a router computed.
@@ -33,7 +36,8 @@ class RouterImpl : public torch::nn::Module {
   /// x_Td [T, d] -> [T, E]; -infinity for the experts of other members than the token's. Throws
   /// Error where the members do not divide T.
   at::Tensor logits(const at::Tensor& x_Td) const;
-  /// Draws noise from `random`, none where it is undefined; its deviation is that of E / M experts.
+  /// Draws noise from `random`; where it is undefined, from a fresh generator of `evaluation_seed`,
+  /// or none. Its deviation is that of E / M experts.
   RouterOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   /// From now on noise is not drawn: these standard normal numbers [T, E / M] stand for the draws.

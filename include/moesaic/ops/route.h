@@ -31,7 +31,8 @@ struct TokenChoiceOptions {
   int64_t k = 2;                   ///< experts that a token selects
   Gate gate = Gate::softmax_all;   ///< what weighs their outputs
   double capacity_factor = 0.0;    ///< 0: dropless; else see expert_capacity()
-  int64_t group_size = 0;          ///< tokens that share a capacity; 0: all of the call
+  int64_t group_size = 0;          ///< tokens that share a capacity, the last group those that
+                                   ///< are left; 0: all of the call
   std::vector<int64_t> kept = {};  ///< experts that are computed, ascending; empty: all
   bool batch_priority = false;     ///< tokens queue by falling first gate instead of by position
   PrunedSelection pruned = PrunedSelection::zero;  ///< how tokens see experts that are not kept
@@ -48,10 +49,9 @@ struct TokenChoiceOptions {
 /// token order or, with `batch_priority`, by the gate of the token's first choice, equal gates in
 /// token order. What finds its expert full is dropped. Deterministic; gradients flow through the
 /// gates. Throws Error for wrong shapes, k > E (or k > kept with `reroute`), logits that are NaN or
-/// +infinity, a token without a finite logit, a bad `kept`, or both a capacity
-/// and a factor. A GPU cannot report logits without
-/// waiting for them: there, NaN counts as -infinity and a token whose logits would be refused gets
-/// gates of NaN.
+/// +infinity, a token without a finite logit, a bad `kept`, or both a capacity and a factor. A GPU
+/// cannot report logits without waiting for them: there, NaN counts as -infinity and a token whose
+/// logits would be refused gets gates of NaN.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
 
 }  // namespace moesaic

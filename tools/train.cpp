@@ -43,13 +43,14 @@ RunConfig read_config(const TrainArguments& arguments) {
 /// Nothing of the network is allocated.
 void print_plan(const RunConfig& given) {
   RunConfig config = given;
-  Datasets datasets(planned_dataset);
+  Datasets datasets{PlannedDatasets()};
   const std::shared_ptr<Model> model = build_initial_shape(config);
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
   config.model = Value::from_json(model->config(), "model");
   std::string text = describe_run(config, *model, phases) + describe_memory(*model, phases);
   if (!config.init.empty() && !path_exists(config.init)) {
-    text += fmt::format("init          {} is not there yet\n", config.init);
+    text += fmt::format("init          not found ({}); shapes are checked from the recipe alone\n",
+                        config.init);
   } else {
     check_initial_weights(config);
   }
@@ -117,8 +118,10 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_option("--device", arguments->device, "where to compute: cpu | cuda")
       ->type_name("DEVICE")
       ->capture_default_str();
-  verb->add_flag("--dry-run", arguments->dry_run,
-                 "check everything, print the plan, train nothing");
+  verb->add_flag(
+      "--dry-run", arguments->dry_run,
+      "check everything, print the plan, train nothing; data or an init that is not there is "
+      "only reported, an init that does not fit is an error");
   verb->footer("Settings of a run:\n\n" + help_text<RunConfig>() +
                "\nSettings of its model, where that is a vmoe:\n\n" + help_text<VMoEConfig>());
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

@@ -3,18 +3,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <re2/re2.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 #include <regex>
 #include <set>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/pattern.h"
 
 namespace moesaic {
 namespace {
@@ -43,28 +42,13 @@ VMoETransform transform_from_value(const Value& value) {
              did_you_mean(given, names));
 }
 
-/// Whatever a file's pattern is, the time to search a name is bounded by the product of both sizes.
-using Pattern = std::unique_ptr<const re2::RE2>;
+/// What was found: the whole, then its groups.
+using Found = std::vector<std::string_view>;
 
 Pattern compiled(const std::string& pattern, const std::string& where) {
-  constexpr size_t kLongest = 1000;
-  if (pattern.size() > kLongest) {
-    fail_usage("{}: a pattern of {} characters; at most {} are allowed", where, pattern.size(),
-               kLongest);
-  }
-  auto expression = std::make_unique<const re2::RE2>(pattern, re2::RE2::Quiet);
-  if (!expression->ok()) {
-    fail_usage("{}: '{}' is no regular expression that can be used: {}", where, pattern,
-               expression->error());
-  }
-  return expression;
-}
-
-/// What was found: the whole, then its groups.
-using Found = std::vector<re2::StringPiece>;
-
-std::string text_of(const re2::StringPiece& part) {
-  return part.empty() ? std::string() : std::string(part.data(), part.size());
+  const std::string problem = Pattern::problem(pattern);
+  if (!problem.empty()) fail_usage("{}: {}", where, problem);
+  return Pattern(pattern);
 }
 
 /// A replacement in Python's notation: \1 and \g<1> are groups, \\ is a backslash.
@@ -90,7 +74,7 @@ class Replacement {
 
   std::string of(const Found& found) const {
     std::string text;
-    for (const Part& part : parts_) text += part.group ? text_of(found[*part.group]) : part.text;
+    for (const Part& part : parts_) text += part.group ? found[*part.group] : part.text;
     return text;
   }
 
@@ -110,10 +94,6 @@ class Replacement {
   std::vector<Part> parts_;
 };
 
-size_t groups_of(const re2::RE2& pattern) {
-  return static_cast<size_t>(pattern.NumberOfCapturingGroups());
-}
-
 struct CompiledRule {
   const VMoERule* rule;
   Pattern pattern;
@@ -124,7 +104,7 @@ std::vector<CompiledRule> compiled_rules(const VMoERules& rules) {
   std::vector<CompiledRule> list;
   for (const VMoERule& rule : rules) {
     Pattern pattern = compiled(rule.pattern, "rules");
-    Replacement replacement(rule.replacement, groups_of(*pattern), "rules");
+    Replacement replacement(rule.replacement, pattern.groups(), "rules");
     list.push_back({&rule, std::move(pattern), std::move(replacement)});
   }
   return list;
@@ -133,14 +113,8 @@ std::vector<CompiledRule> compiled_rules(const VMoERules& rules) {
 /// Every place where the pattern is found is replaced.
 std::string renamed(const CompiledRule& rule, const std::string& name) {
   std::string text;
-  size_t end = 0;
-  Found found(groups_of(*rule.pattern) + 1);
-  const auto find_from = [&](size_t place) {
-    return place <= name.size() &&
-           rule.pattern->Match(name, place, name.size(), re2::RE2::UNANCHORED, found.data(),
-                               static_cast<int>(found.size()));
-  };
-  for (size_t next = 0; find_from(next);) {
+  size_t end = 0, next = 0;
+  for (Found found; !(found = rule.pattern.find(name, next)).empty();) {
     const auto place = static_cast<size_t>(found[0].data() - name.data());
     text += name.substr(end, place - end) + rule.replacement.of(found);
     end = place + found[0].size();
@@ -306,7 +280,7 @@ VMoERules rules_from_value(const Value& value) {
     rule.pattern = parts[0].as_string("a rule's pattern");
     if (!parts[1].is_null()) rule.replacement = parts[1].as_string("a rule's replacement");
     const Pattern pattern = compiled(rule.pattern, parts[0].where());
-    const Replacement checked(rule.replacement, groups_of(*pattern), parts[1].where());
+    const Replacement checked(rule.replacement, pattern.groups(), parts[1].where());
     if (parts.size() > 2) rule.transform = transform_from_value(parts[2]);
     if (tile) {
       constexpr int64_t kMost = 1 << 20;
@@ -358,7 +332,7 @@ VMoEPlan plan_moves(const std::vector<Entry>& source, const std::vector<VMoETens
   const std::vector<CompiledRule> compiled = compiled_rules(rules);
   for (const Entry& entry : source) {
     const auto rule = std::ranges::find_if(compiled, [&](const CompiledRule& candidate) {
-      return re2::RE2::PartialMatch(entry.name, *candidate.pattern);
+      return candidate.pattern.found_in(entry.name);
     });
     if (rule == compiled.end()) fail("{}: no rule for array '{}'", from, entry.name);
     if (rule->rule->replacement.empty()) {

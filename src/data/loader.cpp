@@ -125,7 +125,6 @@ class PictureMaker {
     while (true) {
       CounterRng random = rng;
       if (try_read(index, random)) {
-        if (augment_.rand_augment) change(random);
         transform_(bytes_.data(), random, out);
         return dataset_.label(index);
       }
@@ -150,12 +149,6 @@ class PictureMaker {
       damaged_.add(index, error);
       return false;
     }
-  }
-
-  void change(CounterRng& rng) {
-    const DatasetInfo& info = dataset_.info();
-    rand_augment(*augment_.rand_augment, rng,
-                 {info.channels, info.height, info.width, bytes_.data()});
   }
 
   const Dataset& dataset_;

@@ -237,12 +237,15 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
   return std::make_shared<Outline>(std::move(info), images->second);
 }
 
-std::shared_ptr<const Dataset> planned_dataset(std::string_view name, std::string_view split) {
+std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
+                                                           std::string_view split) {
   check_split(name, split);
   const DatasetSpec spec = load_dataset_spec(name);
   const bool absent = spec.base.empty() && find_folder(spec, split).empty();
   if (!absent || !spec.images.contains(std::string(split))) return open_dataset(name, split);
-  log_warning("dataset '{}': its files are not here; this is planned by its description", name);
+  if (absent_.emplace(name).second) {
+    log_warning("dataset '{}': its files are not here; this is planned by its description", name);
+  }
   return outline_dataset(name, split);
 }
 

@@ -94,9 +94,14 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
   }
 }
 
-void ImageTransform::operator()(const uint8_t* in, CounterRng& rng, float* out) const {
+void ImageTransform::operator()(uint8_t* in, CounterRng& rng, float* out) const {
   Placement placement{false, 0, 0};
   if (augment_.flip) placement.flip = rng.below(2) == 1;
+  if (augment_.rand_augment) {
+    if (placement.flip) flip(in);
+    placement.flip = false;
+    rand_augment(*augment_.rand_augment, rng, {channels_, height_, width_, in});
+  }
   if (augment_.shift > 0) {
     const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
     placement.dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
@@ -106,6 +111,12 @@ void ImageTransform::operator()(const uint8_t* in, CounterRng& rng, float* out) 
     normalise(in, out);
   } else {
     place(in, placement, out);
+  }
+}
+
+void ImageTransform::flip(uint8_t* in) const {
+  for (int64_t row = 0; row < channels_ * height_; ++row, in += width_) {
+    std::reverse(in, in + width_);
   }
 }
 

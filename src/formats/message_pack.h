@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "moesaic/base/error.h"
-#include "printable.h"
+#include "moesaic/base/printable.h"
 
 namespace moesaic::message_pack {
 

@@ -13,7 +13,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "printable.h"
+#include "moesaic/base/printable.h"
 #include "safetensors_header.h"
 
 namespace moesaic::safetensors {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "printable.h"
+#include "moesaic/base/printable.h"
 
 namespace moesaic::safetensors {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "printable.h"
+#include "moesaic/base/printable.h"
 
 namespace moesaic::vmoe_checkpoint {
 namespace {

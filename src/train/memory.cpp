@@ -78,11 +78,12 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase) {
   TrainingMemory memory;
   memory.weights = static_cast<double>(model.parameter_count()) * sizeof(float);
   if (phase.steps == 0) return memory;
+  const Patterns trains(config.trains), frozen(config.frozen);
   for (const auto& item : model.named_parameters()) {
-    if (!matches_any(item.key(), config.trains)) continue;
+    if (!trains.any_found_in(item.key())) continue;
     const double bytes = static_cast<double>(item.value().numel()) * sizeof(float);
     memory.gradients += bytes;
-    if (!matches_any(item.key(), config.frozen)) memory.optimizer += slots * bytes;
+    if (!frozen.any_found_in(item.key())) memory.optimizer += slots * bytes;
   }
   memory.activations =
       activation_bytes(model, std::min(config.batch_size, phase.images) / config.accumulate);

@@ -9,18 +9,31 @@ namespace moesaic {
 
 namespace {
 
-double weight_decay_of(const std::string& name, const OptimizerConfig& config) {
-  if (!config.weight_decays.empty()) return value_for(name, config.weight_decays, 0.0);
-  return matches_any(name, config.no_decay) ? 0.0 : config.weight_decay;
-}
+class WeightDecays {
+ public:
+  explicit WeightDecays(const OptimizerConfig& config)
+      : values_(config.weight_decays), none_(config.no_decay), of_all_(config.weight_decay) {}
+
+  double of(const std::string& name) const {
+    if (!values_.empty()) return values_.value_for(name, 0.0);
+    return none_.any_found_in(name) ? 0.0 : of_all_;
+  }
+
+ private:
+  PatternValues values_;
+  Patterns none_;
+  double of_all_;
+};
 
 }  // namespace
 
 Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
                      const std::vector<std::string>& frozen)
     : rule_(make_update_rule(config)) {
+  const WeightDecays weight_decays(config);
+  const Patterns never(frozen);
   for (auto& [name, parameter] : parameters) {
-    Entry entry{name, parameter, {}, weight_decay_of(name, config), matches_any(name, frozen)};
+    Entry entry{name, parameter, {}, weight_decays.of(name), never.any_found_in(name)};
     for (size_t slot = 0; !entry.frozen && slot < rule_->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
@@ -29,11 +42,11 @@ Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
   }
 }
 
-void Optimizer::scale_gradients(const std::vector<PatternValue>& factors) {
+void Optimizer::scale_gradients(const PatternValues& factors) {
   if (factors.empty()) return;
   const torch::NoGradGuard no_grad;
   for (const Entry& entry : entries_) {
-    const double factor = value_for(entry.name, factors, 1.0);
+    const double factor = factors.value_for(entry.name, 1.0);
     if (factor != 1.0 && entry.parameter.grad().defined()) entry.parameter.grad().mul_(factor);
   }
 }

@@ -17,9 +17,10 @@ namespace {
 
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
   Optimizer::NamedParameters chosen;
+  const Patterns trains(phase.trains);
   for (const auto& item : model.named_parameters()) {
     at::Tensor parameter = item.value();
-    const bool trained = matches_any(item.key(), phase.trains);
+    const bool trained = trains.any_found_in(item.key());
     parameter.requires_grad_(trained);
     parameter.mutable_grad().reset();
     if (trained) chosen.emplace_back(item.key(), parameter);
@@ -74,6 +75,7 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
                  plan.config.loss},
       optimizer_(choose_parameters(*model_, plan.config), plan.config.optimizer,
                  plan.config.frozen),
+      gradient_scale_(plan.config.gradient_scale),
       loader_(std::move(data), loader_options(plan, seed, loader_threads)) {
   loader_.seek(state.epoch, state.batch);
   model_->set_recompute(plan.recompute);
@@ -89,7 +91,7 @@ at::Generator Phase::generator() const {
 StepReport Phase::step() {
   const Batch batch = loader_.next().to(model_->device());
   Scalars scalars = accumulate(batch);
-  optimizer_.scale_gradients(plan_.config.gradient_scale);
+  optimizer_.scale_gradients(gradient_scale_);
   std::vector<at::Tensor> gradients = optimizer_.gradients();
   scalars.emplace_back("grad_norm", gradient_norm(gradients));
   StepReport report = read(scalars, batch);

@@ -2,7 +2,6 @@
 #include "moesaic/train/run_config.h"
 
 #include <fmt/format.h>
-#include <re2/re2.h>
 
 #include <algorithm>
 #include <cctype>
@@ -26,24 +25,11 @@ ConfigProblem name_problem(const std::string& name) {
           {"name"}};
 }
 
-/// What keeps a text from being a pattern.
-std::string pattern_problem(const std::string& pattern) {
-  constexpr size_t kLongest = 1000;
-  if (pattern.size() > kLongest) {
-    return fmt::format("a pattern of {} characters; at most {} are allowed", pattern.size(),
-                       kLongest);
-  }
-  const re2::RE2 expression(pattern, re2::RE2::Quiet);
-  if (expression.ok()) return "";
-  return fmt::format("'{}', which is no regular expression that can be used: {}", pattern,
-                     expression.error());
-}
-
 ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
   for (size_t i = 0; i < patterns.size(); ++i) {
-    const std::string problem = pattern_problem(patterns[i]);
+    const std::string problem = Pattern::problem(patterns[i]);
     if (!problem.empty()) {
-      return {fmt::format("{} holds {}", key, problem), {fmt::format("{}.{}", key, i)}};
+      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}", key, i)}};
     }
   }
   return {};
@@ -51,9 +37,9 @@ ConfigProblem patterns_problem(const std::string& key, const std::vector<std::st
 
 ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
-    const std::string problem = pattern_problem(values[i].pattern);
+    const std::string problem = Pattern::problem(values[i].pattern);
     if (!problem.empty()) {
-      return {fmt::format("{} holds {}", key, problem), {fmt::format("{}.{}.pattern", key, i)}};
+      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}.pattern", key, i)}};
     }
   }
   return {};
@@ -99,10 +85,10 @@ ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
   return {};
 }
 
-bool matches(const std::string& name, const std::string& pattern) {
-  const std::string problem = pattern_problem(pattern);
-  if (!problem.empty()) fail_usage("found {}", problem);
-  return re2::RE2::PartialMatch(name, re2::RE2(pattern, re2::RE2::Quiet));
+std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
+  std::vector<std::string> texts;
+  for (const PatternValue& item : values) texts.push_back(item.pattern);
+  return texts;
 }
 
 // Dotted path of the first place where two documents differ, "" if there is none.
@@ -221,17 +207,14 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
       folder, place, at_path(then, place), at_path(now, place));
 }
 
-bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return matches(name, pattern); });
+PatternValues::PatternValues(const std::vector<PatternValue>& values)
+    : patterns_(texts_of(values)) {
+  for (const PatternValue& item : values) values_.push_back(item.value);
 }
 
-double value_for(const std::string& name, const std::vector<PatternValue>& values,
-                 double otherwise) {
-  for (const PatternValue& item : values) {
-    if (matches(name, item.pattern)) return item.value;
-  }
-  return otherwise;
+double PatternValues::value_for(const std::string& name, double otherwise) const {
+  const std::optional<size_t> first = patterns_.first_found_in(name);
+  return first ? values_[*first] : otherwise;
 }
 
 }  // namespace moesaic

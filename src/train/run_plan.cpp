@@ -133,9 +133,9 @@ void check_patterns(const Model& model, const PhaseConfig& phase, const std::str
                     const std::vector<std::string>& patterns) {
   const auto parameters = model.named_parameters();
   for (size_t i = 0; i < patterns.size(); ++i) {
-    const bool found = std::any_of(parameters.begin(), parameters.end(), [&](const auto& item) {
-      return matches_any(item.key(), {patterns[i]});
-    });
+    const Pattern pattern(patterns[i]);
+    const bool found = std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const auto& item) { return pattern.found_in(item.key()); });
     if (found) continue;
     fail_usage("{}: phase '{}': {} has '{}', but no parameter is called so",
                place_of(phase.source, {fmt::format("{}.{}", setting, i)}), phase.name, setting,
@@ -155,10 +155,10 @@ int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
   check_patterns(model, phase, "frozen", phase.frozen);
   check_patterns(model, phase, "gradient_scale", phase.gradient_scale);
   check_patterns(model, phase, "optimizer.weight_decays", phase.optimizer.weight_decays);
+  const Patterns trains(phase.trains), frozen(phase.frozen);
   int64_t count = 0;
   for (const auto& item : model.named_parameters()) {
-    const bool moves =
-        matches_any(item.key(), phase.trains) && !matches_any(item.key(), phase.frozen);
+    const bool moves = trains.any_found_in(item.key()) && !frozen.any_found_in(item.key());
     if (moves) count += item.value().numel();
   }
   return count;

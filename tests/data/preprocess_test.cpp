@@ -93,7 +93,7 @@ TEST(Preprocess, ValuesFollowTheRange) {
   const auto symmetric = preprocessed(base, config);
   EXPECT_THAT(symmetric->info().mean, ElementsAre(0.5, 0.5, 0.5));
   EXPECT_EQ(test::image_of(*symmetric, 0), test::image_of(*base, 0));
-  const Bytes bytes = test::image_of(*base, 0);
+  Bytes bytes = test::image_of(*base, 0);
   std::vector<float> out(bytes.size());
   CounterRng rng(1, 2, 3);
   ImageTransform(symmetric->info())(bytes.data(), rng, out.data());

@@ -63,7 +63,7 @@ std::vector<float> expected(const DatasetInfo& info, const std::vector<uint8_t>&
 
 std::vector<float> transformed(const ImageTransform& transform, CounterRng rng) {
   std::vector<float> out(2 * 4 * 5, -99.0f);
-  const std::vector<uint8_t> in = picture();
+  std::vector<uint8_t> in = picture();
   transform(in.data(), rng, out.data());
   return out;
 }
@@ -72,7 +72,7 @@ TEST(ImageTransform, NormalisesEachChannel) {
   const DatasetInfo info = two_channels();
   CounterRng used(1, 2, 3), fresh(1, 2, 3);
   std::vector<float> out(40);
-  const std::vector<uint8_t> in = picture();
+  std::vector<uint8_t> in = picture();
   const ImageTransform transform(info);
   transform(in.data(), used, out.data());
   EXPECT_EQ(out, expected(info, in, false, 0, 0));
@@ -118,6 +118,30 @@ TEST(ImageTransform, DrawsFlipThenDownThenRight) {
   }
 }
 
+TEST(ImageTransform, FlipsBeforeRandAugmentAndShiftsAfter) {
+  DatasetInfo info = two_channels();
+  info.channels = 1;
+  info.mean = {0.25};
+  info.std = {0.5};
+  AugmentConfig augment{true, 2};
+  augment.rand_augment.emplace();
+  const ImageTransform transform(info, augment);
+  for (int64_t position = 0; position < 200; ++position) {
+    std::vector<uint8_t> given = picture(), wanted(20);
+    given.resize(20);
+    CounterRng rng = augment_rng(9, 4, position);
+    const bool flip = rng.below(2) == 1;
+    for (size_t i = 0; i < 20; ++i) wanted[i] = given[flip ? i / 5 * 5 + 4 - i % 5 : i];
+    rand_augment(*augment.rand_augment, rng, {1, 4, 5, wanted.data()});
+    const int64_t down = static_cast<int64_t>(rng.below(5)) - 2;
+    const int64_t right = static_cast<int64_t>(rng.below(5)) - 2;
+    std::vector<float> out(20);
+    CounterRng again = augment_rng(9, 4, position);
+    transform(given.data(), again, out.data());
+    EXPECT_EQ(out, expected(info, wanted, false, down, right)) << position;
+  }
+}
+
 TEST(ImageTransform, FlipAndShiftWorkAlone) {
   const DatasetInfo info = two_channels();
   const ImageTransform flips(info, {true, 0});
@@ -144,7 +168,7 @@ TEST(ImageTransform, FlipAndShiftWorkAlone) {
 TEST(ImageTransform, UncoveredPixelsLookLikeByteZero) {
   DatasetInfo info = two_channels();
   const ImageTransform transform(info, {false, 3});
-  const std::vector<uint8_t> black(40, 0);
+  std::vector<uint8_t> black(40, 0);
   for (int64_t position = 0; position < 50; ++position) {
     CounterRng rng = augment_rng(5, 0, position);
     std::vector<float> out(40);

@@ -336,6 +336,33 @@ TEST_F(BadInput, ASettingThatNoMachineCanHold) {
   expect_no_run();
 }
 
+TEST_F(BadInput, ADryRunMayLackItsInitButNotFitIt) {
+  const std::string first = (smoke_run() / "checkpoints/pretrain").string();
+  if (IsSkipped()) return;
+  const auto planned = [&](const std::string& init, const std::vector<std::string>& changes = {}) {
+    std::vector<std::string> settings = {"init=" + init, "--dry-run"};
+    settings.insert(settings.end(), changes.begin(), changes.end());
+    return train(smoke_recipe(), settings);
+  };
+  const auto absent = planned(text_path("absent"));
+  EXPECT_EQ(absent.exit_code, 0) << absent.err;
+  EXPECT_NE(absent.out.find("init          not found (" + text_path("absent") +
+                            "); shapes are checked from the recipe alone\n"),
+            std::string::npos)
+      << absent.out;
+  const auto fits = planned(first);
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_EQ(fits.out.find("not found"), std::string::npos) << fits.out;
+  expect_one_line_error(planned(first, {"model.encoder.mlp_dim=8"}), 1, "blocks.0.mlp");
+  fs::create_directories(path("empty"));
+  EXPECT_NE(planned(text_path("empty")).exit_code, 0);
+  fs::copy(first, path("damaged"), fs::copy_options::recursive);
+  fs::resize_file(path("damaged/model.safetensors"), 100);
+  EXPECT_EQ(planned(text_path("damaged")).exit_code, 1);
+  write("file", "no folder");
+  EXPECT_NE(planned(text_path("file")).exit_code, 0);
+}
+
 TEST_F(BadInput, AWrongValueHasItsPlace) {
   NEEDS_FASHION_MNIST();
   const std::vector<std::pair<std::string, std::string>> cases = {

@@ -5,6 +5,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <set>
+#include <sstream>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
@@ -169,13 +171,14 @@ TEST(Verbs, DoctorListAndHelpWork) {
   const auto doctor = run_program({"doctor"});
   EXPECT_EQ(doctor.exit_code, 0);
   EXPECT_NE(doctor.out.find("gnuplot"), std::string::npos) << doctor.out;
-  for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes", "checkpoints"}) {
+  for (const char* kind :
+       {"models", "datasets", "experiments", "criteria", "recipes", "checkpoints"}) {
     const auto result = run_program({"list", kind, "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_FALSE(result.json().empty()) << kind;
   }
-  for (const char* verb : {"train", "eval", "predict", "import", "prune", "export", "inspect", "data", "list",
-                           "reproduce", "doctor"}) {
+  for (const char* verb : {"train", "eval", "predict", "import", "prune", "export", "inspect",
+                           "data", "list", "reproduce", "doctor"}) {
     EXPECT_EQ(run_program({verb, "--help"}).exit_code, 0) << verb;
   }
 }
@@ -191,6 +194,11 @@ TEST(Verbs, EveryRecipePassesADryRun) {
     }
     const auto result = run_program({"train", recipe, "--dry-run"});
     EXPECT_EQ(result.exit_code, 0) << recipe << result.err;
+    std::set<std::string> said;
+    std::istringstream warnings(result.err);
+    for (std::string line; std::getline(warnings, line);) {
+      EXPECT_TRUE(said.insert(line).second) << recipe << " warns twice: " << line;
+    }
     for (const char* line : {"parameters ", "FLOPs/image ", "memory ", "activations"}) {
       EXPECT_NE(result.out.find(line), std::string::npos) << recipe << result.out;
     }

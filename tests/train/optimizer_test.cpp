@@ -131,14 +131,14 @@ TEST(Optimizer, DecayIsExcludedByThePatternsOnly) {
 }
 
 TEST(Optimizer, DefaultPatternsSpareBiasesNormsAndEmbeddings) {
-  const std::vector<std::string> patterns = OptimizerConfig{}.no_decay;
+  const Patterns patterns(OptimizerConfig{}.no_decay);
   for (const char* name : {"blocks.1.moe.experts.b1", "blocks.0.attention.qkv.bias", "cls",
                            "position_embedding", "blocks.0.norm1.weight", "norm.weight"}) {
-    EXPECT_TRUE(matches_any(name, patterns)) << name;
+    EXPECT_TRUE(patterns.any_found_in(name)) << name;
   }
   for (const char* name : {"blocks.1.moe.experts.w1", "blocks.0.attention.qkv.weight",
                            "blocks.1.moe.router.weight", "embedding.weight", "head.weight"}) {
-    EXPECT_FALSE(matches_any(name, patterns)) << name;
+    EXPECT_FALSE(patterns.any_found_in(name)) << name;
   }
 }
 
@@ -198,7 +198,7 @@ TEST(Optimizer, TheFirstPatternDecidesAFactor) {
   Optimizer optimizer(setup.named(), OptimizerConfig{});
   setup.give_gradients(1);
   const at::Tensor weight = setup.weight.grad().clone(), bias = setup.bias.grad().clone();
-  optimizer.scale_gradients({{"bias", 3.0}, {"fc", 2.0}});
+  optimizer.scale_gradients(PatternValues({{"bias", 3.0}, {"fc", 2.0}}));
   EXPECT_TRUE(torch::equal(setup.weight.grad(), weight * 2));
   EXPECT_TRUE(torch::equal(setup.bias.grad(), bias * 3));
 }

@@ -81,7 +81,7 @@ TEST(ReferenceOptimizer, EveryUpdateIsTheReferences) {
       for (auto& [name, parameter] : parameters) {
         parameter.mutable_grad() = gradients.at(name).clone();
       }
-      optimizer.scale_gradients(phase.gradient_scale);
+      optimizer.scale_gradients(PatternValues(phase.gradient_scale));
       std::vector<at::Tensor> list = optimizer.gradients();
       clip_gradients(list, gradient_norm(list).item<double>(), phase.clip_norm);
       clip_gradient_values(list, phase.clip_value);

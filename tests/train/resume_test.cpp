@@ -26,16 +26,6 @@ const fs::path& reference() {
   return run;
 }
 
-/// What is left of the reference run when a process dies right after its checkpoint of `step`.
-void copy_killed_after(int64_t step, const fs::path& to) {
-  fs::copy(reference(), to, fs::copy_options::recursive);
-  fs::remove_all(to / "best");
-  for (const auto& entry : fs::directory_iterator(to / "checkpoints")) {
-    const auto state = nlohmann::json::parse(read_text(entry.path() / "state.json"));
-    if (state["step"] > step) fs::remove_all(entry.path());
-  }
-}
-
 TEST(Resume, ASecondRunRepeatsEveryBit) {
   TempDir folder;
   train(folder / "run");
@@ -61,7 +51,7 @@ TEST(Resume, AtEveryStepGivesTheSameBits) {
   for (int64_t step = 0; step <= 12; ++step) {
     SCOPED_TRACE(step);
     TempDir folder;
-    copy_killed_after(step, folder / "run");
+    copy_killed_after(reference(), step, folder / "run");
     const TrainResult result = train(folder / "run", {}, true);
     EXPECT_EQ(result.steps, 12);
     if (step < 12) {
@@ -81,7 +71,7 @@ TEST(Resume, OtherCheckpointsOnTheWayChangeNothing) {
 
 TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
   TempDir folder;
-  copy_killed_after(8, folder / "run");
+  copy_killed_after(reference(), 8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
   train(folder / "run", {"keep_checkpoints=1"}, true);
   EXPECT_EQ(bits(reference()), bits(folder / "run"));
@@ -89,7 +79,7 @@ TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
 
 TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
   TempDir folder;
-  copy_killed_after(8, folder / "run");
+  copy_killed_after(reference(), 8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
   StopSignal stop;
   TrainerOptions options = options_for(folder / "run", true);
@@ -103,7 +93,7 @@ TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
 
 TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
   TempDir folder;
-  copy_killed_after(4, folder / "run");
+  copy_killed_after(reference(), 4, folder / "run");
   EXPECT_THAT(error_of([&] { train(folder / "run", {"phases.0.optimizer.lr=1"}, true); }),
               HasSubstr("'phases.0.optimizer.lr' was 0.01 when the run began and is 1.0 now"));
   EXPECT_THAT(error_of([&] { train(folder / "run", {"model.encoder.mlp_dim=16"}, true); }),

@@ -54,8 +54,9 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
       {"phases.0.clip_value=1", "'clip_norm' and 'clip_value' exclude one another"},
       {"phases.0.accumulate=3", "accumulate 3 does not divide batch_size 4 (phases[0].accumulate)"},
       {"phases.0.loss=softmaks", "did you mean 'softmax'?"},
-      {"phases.0.frozen=[\"(\"]", "frozen holds '('"},
-      {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]", "gradient_scale holds '('"},
+      {"phases.0.frozen=[\"(\"]", "frozen: '(' is no regular expression"},
+      {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]",
+       "gradient_scale: '(' is no regular expression"},
       {"phases.0.schedule={\"end\": 0.1, \"end_lr\": 1e-5}",
        "'end' and 'end_lr' exclude one another"},
       {"phases.0.schedule={\"name\": \"constant\", \"end\": 0.1}", "choose cosine or linear"},
@@ -142,18 +143,11 @@ TEST(RunConfig, BoundsPatternsAndSizes) {
   const std::string brackets(20000, '(');
   EXPECT_THAT(
       error_of([&] { config_of(four_phases(), {"phases.0.trains=[\"" + brackets + "\"]"}); }),
-      HasSubstr("trains holds a pattern of 20000 characters; at most 1000"));
-  EXPECT_THAT(error_of([&] { matches_any("head", {brackets}); }), HasSubstr("usage: "));
+      HasSubstr("trains: a pattern of 20000 characters; at most 1000"));
   for (const char* size : {"phases.0.batch_size", "phases.0.steps", "evaluate_batch_size"}) {
     EXPECT_THAT(error_of([&] { config_of(four_phases(), {size + std::string("=1e15")}); }),
                 HasSubstr("must be between"));
   }
-}
-
-// Searching by trying every way to match would take longer than anyone lives.
-TEST(RunConfig, APatternIsSearchedInLinearTime) {
-  EXPECT_FALSE(matches_any(std::string(200, 'a'), {"(a*)*b"}));
-  EXPECT_TRUE(matches_any(std::string(200, 'a') + "b", {"(a*)*b"}));
 }
 
 }  // namespace

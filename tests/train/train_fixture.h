@@ -135,6 +135,16 @@ inline void expect_equal_bits(const fs::path& a, const fs::path& b) {
   }
 }
 
+/// What is left of a finished run when its process dies right after its checkpoint of `step`.
+inline void copy_killed_after(const fs::path& run, int64_t step, const fs::path& to) {
+  fs::copy(run, to, fs::copy_options::recursive);
+  fs::remove_all(to / "best");
+  for (const auto& entry : fs::directory_iterator(to / "checkpoints")) {
+    const auto state = nlohmann::json::parse(read_text(entry.path() / "state.json"));
+    if (state["step"] > step) fs::remove_all(entry.path());
+  }
+}
+
 /// What `action` throws, with its kind as a prefix: "usage: ..." or "failure: ...".
 inline std::string error_of(const std::function<void()>& action) {
   try {

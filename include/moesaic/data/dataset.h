@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,8 +86,15 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
 /// pictures cannot be read. For plans. Throws Error (usage) where the description does not tell.
 std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
 
-/// The dataset itself where its files are found, else its outline, and a warning that says so.
-std::shared_ptr<const Dataset> planned_dataset(std::string_view name, std::string_view split);
+/// Opens datasets for plans: a dataset itself where its files are found, else its outline, with a
+/// warning for each name that says so.
+class PlannedDatasets {
+ public:
+  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
+
+ private:
+  std::set<std::string, std::less<>> absent_;
+};
 
 /// A described dataset and where its files are.
 struct DatasetStatus {

@@ -31,7 +31,8 @@ void describe(Fields& f, CropConfig& c) {
 
 std::string config_problem(const CropConfig& config);
 
-/// Random changes to training pictures, in this order: crop, rand_augment, flip, shift; then mixup.
+/// Random changes to training pictures, in the order in which V-MoE was trained: crop, flip,
+/// rand_augment; then shift, and mixup.
 struct AugmentConfig {
   bool flip = false;
   int64_t shift = 0;
@@ -61,23 +62,25 @@ Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, C
 /// The random numbers that belong to a place in the order of an epoch.
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 
-/// Turns bytes [C, H, W] into normalised floats [C, H, W]: (byte / 255 - mean) / std, then flipped
-/// with probability 1/2 and shifted by dy, dx drawn uniformly from [-shift, shift]. What a shift
-/// uncovers becomes the value of a byte 0.
+/// Turns bytes [C, H, W] into normalised floats [C, H, W]: flipped with probability 1/2, changed by
+/// rand_augment(), shifted by dy, dx drawn uniformly from [-shift, shift], each where it is on;
+/// then (byte / 255 - mean) / std. What a shift uncovers becomes the value of a byte 0.
 class ImageTransform {
  public:
   /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, and 0 <= shift
   /// < height, width.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 
-  /// in: [C, H, W], out: [C, H, W]. Draws nothing from `rng` where augmentation is off.
-  void operator()(const uint8_t* in, CounterRng& rng, float* out) const;
+  /// in: [C, H, W], which rand_augment changes in place, out: [C, H, W]. Draws nothing from `rng`
+  /// where augmentation is off.
+  void operator()(uint8_t* in, CounterRng& rng, float* out) const;
 
  private:
   struct Placement {
     bool flip;
     int64_t dy, dx;
   };
+  void flip(uint8_t* in) const;
   void normalise(const uint8_t* in, float* out) const;
   void place(const uint8_t* in, Placement placement, float* out) const;
 

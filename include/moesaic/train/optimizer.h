@@ -50,7 +50,7 @@ class Optimizer {
 
   /// Multiplies each gradient by the value of the first pattern that is found in its parameter's
   /// name, if there is one.
-  void scale_gradients(const std::vector<PatternValue>& factors);
+  void scale_gradients(const PatternValues& factors);
   /// One update of every parameter that is not frozen. One that the loss did not reach, so that it
   /// has no gradient, moves as by a gradient of zeros: by its momentum and its weight decay.
   void step(double lr);

@@ -59,6 +59,7 @@ class Phase {
   std::shared_ptr<Model> model_;
   ObjectiveOptions objective_;
   Optimizer optimizer_;
+  PatternValues gradient_scale_;
   Loader loader_;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/pattern.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/transforms.h"
@@ -30,10 +31,20 @@ void describe(Fields& f, PatternValue& c) {
   f("value", c.value, "for those in which it is the first pattern found", required, at_least(0.0));
 }
 
-/// The value of the first pattern that is found in `name`, else `otherwise`. Throws as
-/// matches_any() does.
-double value_for(const std::string& name, const std::vector<PatternValue>& values,
-                 double otherwise);
+/// A list of them, whose patterns are compiled once.
+class PatternValues {
+ public:
+  /// Throws as Pattern does.
+  explicit PatternValues(const std::vector<PatternValue>& values);
+
+  bool empty() const { return values_.empty(); }
+  /// The value of the first pattern that is found in `name`, else `otherwise`.
+  double value_for(const std::string& name, double otherwise) const;
+
+ private:
+  Patterns patterns_;
+  std::vector<double> values_;
+};
 
 struct OptimizerConfig {
   std::string name = "adamw";
@@ -206,9 +217,5 @@ ConfigProblem config_problem(const RunConfig& config);
 /// keep_checkpoints and recompute.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);
-
-/// Is one of the patterns found in `name`? Throws Error (usage) for a pattern that is none, or is
-/// longer than 1000 characters, which could exhaust the stack.
-bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
 
 }  // namespace moesaic

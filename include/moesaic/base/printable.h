@@ -6,7 +6,7 @@
 
 namespace moesaic {
 
-/// A name out of a file, fit for a message: quoted, on one line, of bounded length.
+/// A text out of a file, fit for a message: quoted, on one line, of bounded length.
 std::string printable(std::string_view name);
 
 }  // namespace moesaic

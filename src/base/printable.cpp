@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "printable.h"
+#include "moesaic/base/printable.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/pattern.h"
+
+#include <fmt/format.h>
+#include <re2/re2.h>
+
+#include <cstdint>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/printable.h"
+
+namespace moesaic {
+namespace {
+
+constexpr std::size_t kLongestPattern = 1000;
+
+std::string length_problem_of_pattern(const std::string& text) {
+  if (text.size() <= kLongestPattern) return "";
+  return fmt::format("a pattern of {} characters; at most {} are allowed", text.size(),
+                     kLongestPattern);
+}
+
+std::shared_ptr<const re2::RE2> compiled(const std::string& text) {
+  constexpr int64_t kMostBytes = 8 << 20;
+  re2::RE2::Options options(re2::RE2::Quiet);
+  options.set_max_mem(kMostBytes);
+  return std::make_shared<const re2::RE2>(text, options);
+}
+
+/// The library's words end with the part of the pattern that is at fault, whatever it holds.
+std::string problem_of(const re2::RE2& expression) {
+  if (expression.ok()) return "";
+  std::string words = expression.error(), part;
+  const std::string end = fmt::format(": {}", expression.error_arg());
+  if (words.ends_with(end)) {
+    words.resize(words.size() - end.size());
+    part = fmt::format(" {}", printable(expression.error_arg()));
+  }
+  return fmt::format("{} is no regular expression that can be used: {}{}",
+                     printable(expression.pattern()), words, part);
+}
+
+}  // namespace
+
+Pattern::Pattern(const std::string& text) {
+  const std::string too_long = length_problem_of_pattern(text);
+  if (!too_long.empty()) fail_usage("{}", too_long);
+  expression_ = compiled(text);
+  const std::string problem = problem_of(*expression_);
+  if (!problem.empty()) fail_usage("{}", problem);
+}
+
+std::string Pattern::problem(const std::string& text) {
+  const std::string too_long = length_problem_of_pattern(text);
+  return too_long.empty() ? problem_of(*compiled(text)) : too_long;
+}
+
+std::size_t Pattern::groups() const {
+  return static_cast<std::size_t>(expression_->NumberOfCapturingGroups());
+}
+
+bool Pattern::found_in(std::string_view text) const {
+  return re2::RE2::PartialMatch(re2::StringPiece(text.data(), text.size()), *expression_);
+}
+
+std::vector<std::string_view> Pattern::find(std::string_view text, std::size_t begin) const {
+  std::vector<re2::StringPiece> found(groups() + 1);
+  const bool any =
+      begin <= text.size() &&
+      expression_->Match(re2::StringPiece(text.data(), text.size()), begin, text.size(),
+                         re2::RE2::UNANCHORED, found.data(), static_cast<int>(found.size()));
+  std::vector<std::string_view> parts;
+  if (!any) return parts;
+  for (const re2::StringPiece& part : found) parts.emplace_back(part.data(), part.size());
+  return parts;
+}
+
+std::optional<std::size_t> Patterns::first_found_in(std::string_view text) const {
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (list_[i].found_in(text)) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/pattern.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+TEST(Pattern, IsFoundAnywhereUnlessAnchored) {
+  EXPECT_TRUE(Pattern("router").found_in("blocks.1.moe.router.weight"));
+  EXPECT_TRUE(Pattern("(bias|b[12])$").found_in("experts.b1"));
+  EXPECT_FALSE(Pattern("(bias|b[12])$").found_in("experts.b1.x"));
+  EXPECT_FALSE(Pattern("^head").found_in("blocks.head"));
+  EXPECT_TRUE(Pattern("").found_in(""));
+}
+
+TEST(Pattern, GivesTheWholeAndItsGroups) {
+  const Pattern pattern("(b)(x)?(c)");
+  EXPECT_EQ(pattern.groups(), 3u);
+  const std::string text = "abc bxc";
+  const auto first = pattern.find(text), second = pattern.find(text, 2);
+  EXPECT_THAT(first, ElementsAre("bc", "b", "", "c"));
+  EXPECT_EQ(first[0].data() - text.data(), 1);
+  EXPECT_EQ(first[2].data(), nullptr);
+  EXPECT_THAT(second, ElementsAre("bxc", "b", "x", "c"));
+  EXPECT_THAT(pattern.find(text, 5), IsEmpty());
+  EXPECT_THAT(pattern.find(text, 99), IsEmpty());
+}
+
+// A later place is no new beginning of the text.
+TEST(Pattern, IsAnchoredToTheWholeText) {
+  EXPECT_THAT(Pattern("^b").find("ab", 1), IsEmpty());
+}
+
+TEST(Pattern, SaysInOneLineWhatIsWrong) {
+  EXPECT_EQ(Pattern::problem("a(b)*"), "");
+  EXPECT_THAT(Pattern::problem("a("), HasSubstr("'a(' is no regular expression"));
+  EXPECT_THAT(Pattern::problem("(?=a)"), HasSubstr("'(?=a)' is no regular expression"));
+  EXPECT_THAT(Pattern::problem("(\n"),
+              AllOf(HasSubstr("'(\\x0a' is no regular expression"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(Pattern::problem("\xff("), HasSubstr("no regular expression"));
+}
+
+TEST(Pattern, RefusesWhatItCannotHold) {
+  EXPECT_EQ(Pattern::problem(std::string(20000, '(')),
+            "a pattern of 20000 characters; at most 1000 are allowed");
+  EXPECT_EQ(Pattern::problem(std::string(1000, 'a')), "");
+  EXPECT_THAT(Pattern::problem("((((a{100}){100}){100}){100})"), HasSubstr("no regular"));
+  EXPECT_THAT(Pattern::problem("((\\pL{100}){10}){1}"), HasSubstr("too large"));
+}
+
+TEST(Pattern, ThrowsWhatItsProblemSays) {
+  for (const std::string& text : {std::string("a("), std::string(1001, 'a')}) {
+    try {
+      const Pattern pattern(text);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_EQ(error.what(), Pattern::problem(text));
+    }
+  }
+}
+
+// Searching by trying every way to match would take longer than anyone lives.
+TEST(Pattern, IsSearchedInLinearTime) {
+  const Pattern pattern("(a*)*b");
+  EXPECT_FALSE(pattern.found_in(std::string(200, 'a')));
+  EXPECT_TRUE(pattern.found_in(std::string(200, 'a') + "b"));
+}
+
+TEST(Patterns, TheFirstOneFoundCounts) {
+  const Patterns patterns({"x$", "b", "a"});
+  EXPECT_EQ(patterns.first_found_in("ab"), 1u);
+  EXPECT_EQ(patterns.first_found_in("a"), 2u);
+  EXPECT_EQ(patterns.first_found_in("c"), std::nullopt);
+  EXPECT_TRUE(patterns.any_found_in("ax"));
+  EXPECT_FALSE(Patterns({}).any_found_in("a"));
+}
+
+}  // namespace
+}  // namespace moesaic

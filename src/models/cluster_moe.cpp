@@ -81,9 +81,7 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
     const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd));
     return {logits, logits, {}};
   }
-  const bool noisy = is_training() || config_.router->noise_in_evaluation;
-  nn::RouterOutput routed =
-      router->forward(patch_sums(images_BCHW), noisy ? random : at::Generator());
+  nn::RouterOutput routed = router->forward(patch_sums(images_BCHW), noise_source(random));
   const at::Tensor rows = experts->forward(x_TPd, routed.routing);
   const at::Tensor logits = combine(rows, routed.routing);
   RoutingRecord record;
@@ -94,9 +92,17 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   return {logits, logits, {std::move(record)}};
 }
 
+at::Generator ClusterMoE::noise_source(const at::Generator& random) const {
+  if (is_training()) return random;
+  if (!config_.router->noise_in_evaluation) return {};
+  return random.defined() ? random : nn::make_generator(0, device());
+}
+
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) {
   const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
-  if (wants_gradient || images_BCHW.is_inference()) return images_BCHW.sum(2).squeeze(1);
+  if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
+    return images_BCHW.sum(2).squeeze(1);
+  }
   const uint64_t version = images_BCHW._version();
   if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
     last_ = {images_BCHW, images_BCHW.sum(2).squeeze(1), version};

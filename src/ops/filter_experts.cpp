@@ -28,8 +28,9 @@ using FilterBackwardSignature = FilterTensors(const Tensor&, const Tensor&, cons
                                               const Tensor&, const Tensor&, const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` [A * P * J] is what the activation sees, as the kernel lays it out for its backward
-  // pass; without `keep_hidden` it is empty, unless a gradient is wanted.
+  // `hidden` is what the backward pass wants: what the activation sees [A * P * J], as the kernel
+  // lays it out, or where there is none the sums of the patches [A * d]. Without `keep_hidden` it
+  // is empty, unless a gradient is wanted.
   m.def(
       "filter_experts(Tensor x, Tensor offsets, Tensor token, Tensor w, Tensor b, int outputs, "
       "int activation, bool keep_hidden=False) -> (Tensor y, Tensor hidden)");
@@ -57,6 +58,11 @@ FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const T
 }
 
 }  // namespace
+
+int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation) {
+  const bool linear = static_cast<Activation>(activation) == Activation::identity;
+  return token.size(0) * (linear ? x.size(2) : x.size(1) * w.size(2));
+}
 
 void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& token,
                           const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation) {
@@ -96,7 +102,7 @@ void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Te
   check_shape(kOp, "grad", grad, {token.dim() == 1 ? token.size(0) : -1, -1});
   check_filter_experts(x, offsets, token, w, at::empty({w.size(0), w.size(2)}, w.options()),
                        grad.size(1), activation);
-  check_shape(kOp, "hidden", hidden, {token.size(0) * x.size(1) * w.size(2)});
+  check_shape(kOp, "hidden", hidden, {kept_numbers(x, token, w, activation)});
   for (const auto& [name, tensor] : {std::pair{"grad", &grad}, std::pair{"hidden", &hidden}}) {
     check_same_dtype(kOp, name, *tensor, x);
     check_same_device(kOp, name, *tensor, x);
@@ -109,7 +115,7 @@ FilterTensors filters_meta(const Tensor& x, const Tensor& offsets, const Tensor&
                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
                            bool keep_hidden) {
   check_filter_experts(x, offsets, token, w, b, outputs, activation);
-  const int64_t kept = keep_hidden ? token.size(0) * x.size(1) * w.size(2) : 0;
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
   return {at::empty({token.size(0), outputs}, x.options()), at::empty({kept}, x.options())};
 }
 

@@ -70,7 +70,11 @@ at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, 
 }
 
 at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
-  const at::Tensor counts_KC = dispatch_counts(routing, cluster_T, clusters).t();
+  return dispatch_entropy(dispatch_counts(routing, cluster_T, clusters));
+}
+
+at::Tensor dispatch_entropy(const at::Tensor& counts_CK) {
+  const at::Tensor counts_KC = counts_CK.t();
   const at::Tensor of_expert_K = entropy_of(shares_of(counts_KC, 1));
   return (shares_of(counts_KC.sum(1), 0) * of_expert_K).sum().to(at::kFloat);
 }

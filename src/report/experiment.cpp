@@ -22,7 +22,9 @@ std::map<std::string, fs::path> shipped_experiments() {
   std::error_code ignored;
   for (const auto& family : fs::directory_iterator(resource("models"), ignored)) {
     for (const auto& file : fs::directory_iterator(family.path() / "experiments", ignored)) {
-      if (file.path().extension() == ".json") found[file.path().stem().string()] = file.path();
+      if (file.path().extension() != ".json") continue;
+      const Document document = Document::from_file(file.path());
+      found[document.root().at("name").as_string("name")] = file.path();
     }
   }
   return found;

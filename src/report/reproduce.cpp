@@ -3,12 +3,16 @@
 
 #include <chrono>
 #include <cmath>
+#include <memory>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/report/run_table.h"
+#include "moesaic/report/run_table_report.h"
 #include "moesaic/report/sweep_report.h"
 
 namespace moesaic {
@@ -55,26 +59,100 @@ fs::path default_output(const Experiment& experiment) {
   return fs::path("checkpoints") / (quick ? experiment.name + "-quick" : experiment.name);
 }
 
-// One kind of experiment so far; its parser refuses every other one by name.
+namespace {
+
+/// One kind of experiment while it runs.
+class Kind {
+ public:
+  virtual ~Kind() = default;
+  /// False where a signal stopped it.
+  virtual bool run(const ReproduceOptions& options) = 0;
+  virtual std::vector<ResultRow> rows() const = 0;
+  virtual std::string markdown(const Results& results) const = 0;
+  virtual Figure figure(const Results& results) const = 0;
+  virtual std::string summary(const Results& results, const fs::path& out) const = 0;
+};
+
+class PruneSweepKind final : public Kind {
+ public:
+  explicit PruneSweepKind(const Experiment& experiment)
+      : experiment_(experiment), config_(parse<PruneSweepConfig>(experiment.config)) {}
+  bool run(const ReproduceOptions& options) override {
+    return run_prune_sweep(config_, options, outcome_);
+  }
+  std::vector<ResultRow> rows() const override { return sweep_rows(outcome_); }
+  std::string markdown(const Results& results) const override {
+    return sweep_markdown(experiment_, outcome_, results);
+  }
+  Figure figure(const Results&) const override { return sweep_figure(outcome_); }
+  std::string summary(const Results& results, const fs::path& out) const override {
+    return sweep_summary(experiment_, outcome_, results, out);
+  }
+
+ private:
+  const Experiment& experiment_;
+  PruneSweepConfig config_;
+  SweepOutcome outcome_;
+};
+
+class RunTableKind final : public Kind {
+ public:
+  explicit RunTableKind(const Experiment& experiment)
+      : experiment_(experiment), config_(parse<RunTableConfig>(experiment.config)) {}
+  bool run(const ReproduceOptions& options) override {
+    return run_run_table(config_, options, outcome_);
+  }
+  /// The paper's values are of the paper's sizes.
+  std::vector<ResultRow> rows() const override {
+    std::vector<ResultRow> rows = run_table_rows(config_, outcome_);
+    for (ResultRow& row : rows) {
+      if (experiment_.scale == Scale::quick) row.paper = row.paper_std = std::nullopt;
+    }
+    return rows;
+  }
+  std::string markdown(const Results& results) const override {
+    return run_table_markdown(experiment_, results);
+  }
+  Figure figure(const Results& results) const override { return run_table_figure(results); }
+  std::string summary(const Results& results, const fs::path& out) const override {
+    return run_table_summary(experiment_, results, out);
+  }
+
+ private:
+  const Experiment& experiment_;
+  RunTableConfig config_;
+  RunTableOutcome outcome_;
+};
+
+std::unique_ptr<Kind> kind_of(const Experiment& experiment) {
+  if (experiment.kind == "prune-sweep") return std::make_unique<PruneSweepKind>(experiment);
+  if (experiment.kind == "run-table") return std::make_unique<RunTableKind>(experiment);
+  const Value& kind = experiment.config.at("kind");
+  const std::vector<std::string> kinds = {"prune-sweep", "run-table"};
+  fail_usage("{}: unknown kind of experiment '{}'; {}", kind.where(), experiment.kind,
+             did_you_mean(experiment.kind, kinds));
+}
+
+}  // namespace
+
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options) {
-  const auto config = parse<PruneSweepConfig>(experiment.config);
+  const std::unique_ptr<Kind> kind = kind_of(experiment);
   if (find_program("gnuplot").empty()) {
     fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
   }
   const Stopwatch stopwatch(options.out / "elapsed.json");
-  SweepOutcome outcome;
-  const bool complete = run_prune_sweep(config, options, outcome);
+  const bool complete = kind->run(options);
   const double seconds = stopwatch.save();
   if (!complete) return {.signal = options.stop->number()};
   Reproduction done;
   done.results = {.experiment = experiment.name,
                   .scale = std::string(scale_name(experiment.scale)),
-                  .rows = sweep_rows(outcome)};
+                  .rows = kind->rows()};
   done.results.seconds = std::round(10.0 * seconds) / 10.0;
   write_atomic(options.out / "results.json", to_json(done.results).dump(2) + "\n");
-  write_atomic(options.out / "report.md", sweep_markdown(experiment, outcome, done.results));
-  draw_figure(options.out, sweep_figure(outcome));
-  done.summary = sweep_summary(experiment, outcome, done.results, options.out);
+  write_atomic(options.out / "report.md", kind->markdown(done.results));
+  draw_figure(options.out, kind->figure(done.results));
+  done.summary = kind->summary(done.results, options.out);
   return done;
 }
 

@@ -9,6 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/ops/routing_statistics.h"
 
 namespace moesaic {
 namespace {
@@ -28,10 +29,38 @@ class EvaluationMode {
   bool training_;
 };
 
+void add_to(at::Tensor& sum, const at::Tensor& more) {
+  sum = sum.defined() ? sum + more : more;
+}
+
+/// Entropy and rows of counts [kinds, K].
+Dispatch dispatch_of(const at::Tensor& counts) {
+  Dispatch dispatch;
+  dispatch.entropy = dispatch_entropy(counts).item<double>();
+  const auto at = counts.accessor<int64_t, 2>();
+  for (int64_t kind = 0; kind < counts.size(0); ++kind) {
+    dispatch.rows.emplace_back();
+    for (int64_t e = 0; e < counts.size(1); ++e) dispatch.rows.back().push_back(at[kind][e]);
+  }
+  return dispatch;
+}
+
+/// What images are counted by: numbers of each, [B], below `kinds`; none where it is undefined.
+struct Kinds {
+  at::Tensor numbers_B;
+  int64_t kinds = 0;
+
+  at::Tensor count(const Routing& routing) const {
+    const int64_t tokens = routing.tokens() / std::max<int64_t>(1, numbers_B.size(0));
+    const at::Tensor numbers_T = numbers_B.to(routing.token.device()).repeat_interleave(tokens);
+    return dispatch_counts(routing, numbers_T, kinds).cpu();
+  }
+};
+
 /// Counts rows by layer and expert over batches.
 class RoutingCounts {
  public:
-  void add(const std::vector<RoutingRecord>& records) {
+  void add(const std::vector<RoutingRecord>& records, const Kinds& classes, const Kinds& groups) {
     if (layers_.empty()) layers_.resize(records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const RoutingRecord& record = records[i];
@@ -41,7 +70,9 @@ class RoutingCounts {
       layer.routing.kept = record.kept;
       layer.tokens += record.routing.tokens();
       const at::Tensor rows = record.routing.offsets.diff().to(at::kCPU, at::kLong);
-      layer.rows = layer.rows.defined() ? layer.rows + rows : rows;
+      add_to(layer.rows, rows);
+      add_to(layer.by_class, classes.count(record.routing));
+      if (groups.numbers_B.defined()) add_to(layer.by_group, groups.count(record.routing));
     }
   }
 
@@ -55,6 +86,8 @@ class RoutingCounts {
         const auto rows = static_cast<double>(layer.rows[i].item<int64_t>());
         routing.load.push_back(total > 0 ? rows / total : 0.0);
       }
+      routing.by_class = dispatch_of(layer.by_class);
+      if (layer.by_group.defined()) routing.by_group = dispatch_of(layer.by_group);
       list.push_back(std::move(routing));
     }
     return list;
@@ -63,7 +96,7 @@ class RoutingCounts {
  private:
   struct Layer {
     LayerRouting routing;
-    at::Tensor rows;
+    at::Tensor rows, by_class, by_group;
     int64_t tokens = 0;
   };
   std::vector<Layer> layers_;
@@ -110,6 +143,8 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   Evaluation result;
   RoutingCounts counts;
   QualityMeter meter(loss_of(model, options));
+  const auto classes = static_cast<int64_t>(dataset->info().classes.size());
+  const at::Tensor groups = dataset->inputs().groups_N;
   const auto begin = std::chrono::steady_clock::now();
   const auto proceed = [&](int64_t done) {
     return !options.proceed || options.proceed(done, dataset->size());
@@ -123,8 +158,11 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
       return model.forward(images);
     }();
     meter.add(output.logits.cpu(), batch.labels);
-    counts.add(output.routings);
-    done += batch.labels.size(0);
+    const int64_t count = batch.labels.size(0);
+    const Kinds by_group{groups.defined() ? groups.narrow(0, done, count) : at::Tensor(),
+                         static_cast<int64_t>(dataset->info().groups.size())};
+    counts.add(output.routings, {batch.labels, classes}, by_group);
+    done += count;
     going = proceed(done);
   }
   result.complete = loader.done();
@@ -139,11 +177,18 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
 nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing) {
   auto list = nlohmann::ordered_json::array();
   for (const LayerRouting& layer : routing) {
-    list.push_back({{"layer", layer.block},
-                    {"experts", layer.experts},
-                    {"kept", layer.kept},
-                    {"rows_per_token", layer.rows_per_token},
-                    {"load", layer.load}});
+    nlohmann::ordered_json item = {{"layer", layer.block},
+                                   {"experts", layer.experts},
+                                   {"kept", layer.kept},
+                                   {"rows_per_token", layer.rows_per_token},
+                                   {"load", layer.load},
+                                   {"dispatch_entropy", layer.by_class.entropy},
+                                   {"dispatch", layer.by_class.rows}};
+    if (layer.by_group) {
+      item["group_dispatch_entropy"] = layer.by_group->entropy;
+      item["group_dispatch"] = layer.by_group->rows;
+    }
+    list.push_back(std::move(item));
   }
   return list;
 }

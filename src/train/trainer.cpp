@@ -31,6 +31,10 @@ Json eval_line(const std::string& phase, const std::string& data, const Evaluati
   Json line = {{"phase", phase}, {"data", data}, {"images", evaluation.images}};
   line.update(rounded_numbers(to_json(static_cast<const Quality&>(evaluation))));
   line["routing"] = to_json(evaluation.routing);
+  for (Json& layer : line["routing"]) {  // a row for each class is too much for a line
+    layer.erase("dispatch");
+    layer.erase("group_dispatch");
+  }
   return line;
 }
 

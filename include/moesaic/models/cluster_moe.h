@@ -32,6 +32,8 @@ class ClusterMoE : public Model {
   nn::FilterNetwork experts{nullptr};
 
  private:
+  /// Of the noise: in training that which is given; in evaluation, where none is, always the same.
+  at::Generator noise_source(const at::Generator& random) const;
   at::Tensor patch_sums(const at::Tensor& x_TPd);
   void check_images(const at::Tensor& images_BCHW) const;
 

@@ -26,6 +26,9 @@ RoutingStatistics routing_statistics(const Routing& routing, const std::vector<i
 /// cluster_T: [T] int64, values below `clusters`. Returns a float32 scalar; 0 without rows.
 at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters);
 
+/// The same of counts n[k, m].
+at::Tensor dispatch_entropy(const at::Tensor& counts_CK);
+
 /// The counts n[k, m] above: [clusters, K] int64.
 at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters);
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct EvaluateOptions {
   std::string precision = "float32";  ///< see Autocast
 };
 
+/// Which experts the tokens of each kind of image came to: rows [kinds, K] of the kept experts.
+struct Dispatch {
+  std::vector<std::vector<int64_t>> rows;
+  double entropy = 0.0;  ///< eq. 6.1 of the clusters paper, see dispatch_entropy()
+};
+
 /// How one MoE layer routed a dataset.
 struct LayerRouting {
   int64_t block = 0;
@@ -32,6 +39,8 @@ struct LayerRouting {
   std::vector<int64_t> kept;  ///< experts that are computed
   double rows_per_token = 0;  ///< rows that kept experts computed for a token, on average
   std::vector<double> load;   ///< of each kept expert: its share of these rows
+  Dispatch by_class;
+  std::optional<Dispatch> by_group;  ///< where the dataset has groups
 };
 
 struct Evaluation : Quality {
@@ -52,7 +61,9 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
 /// Throws Error (usage) that names both shapes, or both numbers of classes, where they differ.
 void check_fits(const Model& model, const DatasetInfo& data);
 
-/// [{"layer", "experts", "kept", "rows_per_token", "load"}, ...]
+/// [{"layer", "experts", "kept", "rows_per_token", "load", "dispatch_entropy", "dispatch"}, ...],
+/// the last two by class, and where there are groups the same as "group_dispatch_entropy" and
+/// "group_dispatch".
 nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing);
 
 }  // namespace moesaic

@@ -236,6 +236,10 @@ std::vector<Segment> pieces_of(const Tensor& offsets) {
   return pieces;
 }
 
+int64_t filled(const Tensor& offsets) {
+  return offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
+}
+
 /// Calls use(number of the piece, scratch of `scalars`) for all pieces.
 template <class Scalar, class Use>
 void for_pieces(const std::vector<Segment>& pieces, int64_t scalars, Use use) {
@@ -255,6 +259,56 @@ FilterLayer<Scalar> layer_of(const Tensor& x, const Tensor& w, int64_t outputs,
   return {w, x.size(1), outputs, static_cast<Activation>(activation)};
 }
 
+/// The sum of each row's patches: [A, d]; rows that no expert has are left out.
+template <class Scalar>
+Tensor sums_of_patches(const Tensor& x, const Tensor& token, int64_t rows) {
+  const int64_t patches = x.size(1), width = x.size(2);
+  Tensor sums = at::zeros({token.size(0), width}, x.options());
+  const auto* const from = x.const_data_ptr<Scalar>();
+  const auto* const tokens = token.const_data_ptr<int32_t>();
+  auto* const to = sums.mutable_data_ptr<Scalar>();
+  at::parallel_for(0, rows, kPieceRows, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      add_patches(from + tokens[r] * patches * width, 1, patches, width, width, to + r * width);
+    }
+  });
+  return sums;
+}
+
+/// Without an activation the filters of an output are one: their sum. y = sums w + P b, where w
+/// [d, C] and b [C] are summed over the filters.
+Tensor linear_filters(const Tensor& sums, const Tensor& offsets, const Tensor& w, const Tensor& b,
+                      int64_t outputs, int64_t patches) {
+  const Tensor whole_w = w.view({w.size(0), w.size(1), outputs, -1}).sum(3);
+  const Tensor whole_b = b.view({b.size(0), outputs, -1}).sum(2) * patches;
+  const auto* const begins = offsets.const_data_ptr<int32_t>();
+  Tensor y = at::zeros({sums.size(0), outputs}, sums.options());
+  for (int64_t e = 0; e < w.size(0); ++e) {
+    const int64_t count = begins[e + 1] - begins[e];
+    if (count == 0) continue;
+    y.narrow(0, begins[e], count)
+        .copy_(at::addmm(whole_b[e], sums.narrow(0, begins[e], count), whole_w[e]));
+  }
+  return y;
+}
+
+std::tuple<Tensor, Tensor> linear_filters_backward(const Tensor& grad, const Tensor& sums,
+                                                   const Tensor& offsets, const Tensor& w,
+                                                   int64_t patches) {
+  const int64_t outputs = grad.size(1), each = w.size(2) / outputs;
+  const auto* const begins = offsets.const_data_ptr<int32_t>();
+  Tensor grad_w = at::zeros({w.size(0), w.size(1), outputs}, w.options());
+  Tensor grad_b = at::zeros({w.size(0), outputs}, w.options());
+  for (int64_t e = 0; e < w.size(0); ++e) {
+    const int64_t count = begins[e + 1] - begins[e];
+    if (count == 0) continue;
+    const Tensor own = grad.narrow(0, begins[e], count);
+    grad_w[e].copy_(sums.narrow(0, begins[e], count).t().mm(own));
+    grad_b[e].copy_(own.sum(0) * patches);
+  }
+  return {grad_w.repeat_interleave(each, 2), grad_b.repeat_interleave(each, 1)};
+}
+
 std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x_in, const Tensor& offsets_in,
                                               const Tensor& token_in, const Tensor& w_in,
                                               const Tensor& b_in, int64_t outputs,
@@ -262,7 +316,16 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x_in, const Tensor& 
   check_filter_experts(x_in, offsets_in, token_in, w_in, b_in, outputs, activation);
   const Tensor x = x_in.contiguous(), w = packable(w_in), b = b_in.contiguous();
   const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
-  const int64_t rows = token.size(0), kept = keep_hidden ? rows * x.size(1) * w.size(2) : 0;
+  const int64_t rows = token.size(0);
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
+  if (static_cast<Activation>(activation) == Activation::identity) {
+    Tensor sums;
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
+      sums = sums_of_patches<scalar_t>(x, token, filled(offsets));
+    });
+    const Tensor y = linear_filters(sums, offsets, w.contiguous(), b, outputs, x.size(1));
+    return {y, kept > 0 ? sums.view({-1}) : at::empty({0}, x.options())};
+  }
   Tensor y = at::empty({rows, outputs}, x.options());
   Tensor hidden = empty_large({kept}, x.options());
   const std::vector<Segment> pieces = pieces_of(offsets);
@@ -276,7 +339,7 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x_in, const Tensor& 
       layer.forward(pieces[i], arrays, scratch);
     });
   });
-  y.slice(0, offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1]).zero_();
+  y.slice(0, filled(offsets)).zero_();
   return {y, hidden};
 }
 
@@ -301,6 +364,9 @@ std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, co
   check_filter_experts_backward(grad_in, x_in, offsets_in, token_in, hidden_in, w_in, activation);
   const Tensor grad = grad_in.contiguous(), x = x_in.contiguous(), hidden = hidden_in.contiguous();
   const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
+  if (static_cast<Activation>(activation) == Activation::identity) {
+    return linear_filters_backward(grad, hidden.view({-1, x.size(2)}), offsets, w_in, x.size(1));
+  }
   const Tensor w = packable(w_in);
   Tensor grad_w = at::zeros(w.sizes(), w.options());
   Tensor grad_b = at::zeros({w.size(0), w.size(2)}, w.options());

@@ -4,10 +4,9 @@
 // that no bit depends on the number of threads.
 #include "moesaic/ops/filter_experts.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>

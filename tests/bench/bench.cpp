@@ -57,7 +57,10 @@ void touch_memory() {
 }
 
 const std::vector<Benchmark>& benchmarks() {
+  const auto nothing_left_out = [] { return std::string(); };
   static const std::vector<Benchmark> all = {
+      {"clusters", "a training step of the clusters paper's mixture against plain ATen",
+       bench_clusters, nothing_left_out},
       {"operators", "routing, dispatch, experts and combine against plain ATen",
        [](const Report& report) {
          bench_operators(report);
@@ -65,7 +68,7 @@ const std::vector<Benchmark>& benchmarks() {
        },
        operators_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
-       [] { return std::string(); }},
+       nothing_left_out},
   };
   return all;
 }

@@ -52,6 +52,9 @@ std::string operators_left_out();
 /// Training steps and inference of whole networks against plain ATen.
 void bench_vmoe(const Report& report);
 
+/// A training step of the clusters paper's mixture against plain ATen.
+void bench_clusters(const Report& report);
+
 /// What was timed: the GPU where there is one, else the processor.
 std::string chip();
 

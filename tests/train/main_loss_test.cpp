@@ -105,5 +105,15 @@ TEST(MainLoss, UnknownNameIsRefused) {
             "usage: unknown loss 'softmx'; did you mean 'softmax'?");
 }
 
+TEST(MainLoss, SoftmaxTwiceTakesProbabilitiesForLogits) {
+  const at::Tensor logits = torch::tensor({{2.0F, -1.0F}, {60.0F, -60.0F}});
+  const at::Tensor labels = torch::tensor({1, 0}, torch::kLong);
+  const at::Tensor found = training_losses("softmax_twice", logits, {labels, {}, 0.0});
+  const double p = 1.0 / (1.0 + std::exp(3.0));  // of the second class of the first row
+  EXPECT_NEAR(found[0].item<double>(), std::log(1.0 + std::exp((1.0 - p) - p)), 1e-6);
+  EXPECT_NEAR(found[1].item<double>(), 0.3132617, 1e-6);  // no loss of two classes is smaller
+  EXPECT_EQ(with_members("softmax_twice"), "ensemble_softmax");
+}
+
 }  // namespace
 }  // namespace moesaic

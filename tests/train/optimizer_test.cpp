@@ -253,5 +253,90 @@ TEST(Optimizer, UnknownNameIsRefused) {
             "usage: unknown optimizer 'adamv'; did you mean 'adam'?");
 }
 
+/// Two experts with stacked weights and biases.
+struct TwoExperts {
+  at::Tensor w = randn({2, 3, 4}, 1).requires_grad_();
+  at::Tensor b = randn({2, 4}, 2).requires_grad_();
+  at::Tensor router = randn({2, 3}, 3).requires_grad_();
+  Optimizer::NamedParameters named() {
+    return {{"experts.w", w}, {"experts.b", b}, {"router.weight", router}};
+  }
+  void give_gradients(uint64_t seed) {
+    w.mutable_grad() = randn({2, 3, 4}, seed);
+    b.mutable_grad() = randn({2, 4}, seed + 100);
+    router.mutable_grad() = randn({2, 3}, seed + 200);
+  }
+};
+
+OptimizerConfig plain_sgd(const std::string& name, double lr, double momentum) {
+  OptimizerConfig config;
+  config.name = name;
+  config.lr = lr;
+  config.momentum = momentum;
+  return config;
+}
+
+TEST(Optimizer, NormalizedSgdGivesEachExpertAStepOfTheSameLength) {
+  TwoExperts setup;
+  const PartOptimizerConfig experts{{"^experts"}, plain_sgd("normalized_sgd", 0.002, 0.9)};
+  Optimizer optimizer(setup.named(), plain_sgd("sgd", 0.1, 0.0), {}, {experts});
+  Numbers w = numbers(setup.w), b = numbers(setup.b), router = numbers(setup.router);
+  Numbers mw(24), mb(8), mr(6);
+  for (int t = 1; t <= 3; ++t) {
+    setup.give_gradients(t);
+    if (t == 2) {  // an expert that no input came to
+      setup.w.mutable_grad()[1].zero_();
+      setup.b.mutable_grad()[1].zero_();
+    }
+    Numbers gw = numbers(setup.w.grad()), gb = numbers(setup.b.grad());
+    for (size_t e = 0; e < 2; ++e) {
+      double squares = 0.0;
+      for (size_t i = 0; i < 12; ++i) squares += gw[12 * e + i] * gw[12 * e + i];
+      for (size_t i = 0; i < 4; ++i) squares += gb[4 * e + i] * gb[4 * e + i];
+      const double norm = squares > 0 ? std::sqrt(squares) : 1.0;
+      for (size_t i = 0; i < 12; ++i) gw[12 * e + i] /= norm;
+      for (size_t i = 0; i < 4; ++i) gb[4 * e + i] /= norm;
+    }
+    // The schedule halves the rate of both.
+    sgd_loop(w, mw, gw, 0.001, 0.9, 0.0);
+    sgd_loop(b, mb, gb, 0.001, 0.9, 0.0);
+    sgd_loop(router, mr, numbers(setup.router.grad()), 0.05, 0.0, 0.0);
+    optimizer.step(0.05);
+    expect_near(setup.w, w);
+    expect_near(setup.b, b);
+    expect_near(setup.router, router);
+  }
+  const TensorMap state = optimizer.state();
+  EXPECT_EQ(state.size(), 2U);
+  TwoExperts other;
+  Optimizer again(other.named(), plain_sgd("sgd", 0.1, 0.0), {}, {experts});
+  again.load_state(state, 3);
+  EXPECT_TRUE(torch::equal(again.state().at("experts.w.momentum"), state.at("experts.w.momentum")));
+}
+
+TEST(Optimizer, NormalizedSgdRefusesParametersOfDifferentExperts) {
+  TwoParameters setup;  // [7, 5] and [5]
+  Optimizer optimizer(setup.named(), plain_sgd("normalized_sgd", 0.1, 0.0));
+  setup.give_gradients(1);
+  EXPECT_NE(error_of([&] { optimizer.step(0.1); }), "");
+}
+
+TEST(Optimizer, L2EntersTheMomentsOfAdam) {
+  TwoParameters setup;
+  OptimizerConfig config;
+  config.name = "adam";
+  config.l2 = 0.3;
+  Optimizer optimizer(setup.named(), config);
+  Numbers w = numbers(setup.weight), m(35), v(35);
+  for (int t = 1; t <= 3; ++t) {
+    setup.give_gradients(t);
+    Numbers g = numbers(setup.weight.grad());
+    for (size_t i = 0; i < g.size(); ++i) g[i] += 0.3 * w[i];
+    adamw_loop(w, m, v, g, 0.01, config, 0.0, t);
+    optimizer.step(0.01);
+    expect_near(setup.weight, w);
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

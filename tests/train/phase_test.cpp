@@ -154,5 +154,25 @@ TEST(Phase, LossFallsInBfloat16AsInFloat32) {
   EXPECT_LT(rounded.back(), two_alike);
 }
 
+TEST(Phase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
+  const auto stop = [](const std::string& rule) { return "phases.0.stop=" + rule; };
+  // Every loss is that small; the first is the least so far, and so may others be.
+  Started small({stop("{\"loss_at_most\": 1000}"), "phases.0.optimizer.lr=0.5"});
+  int64_t steps = 0;
+  double least = INFINITY;
+  while (!small.phase->done()) {
+    const StepReport report = small.phase->step();
+    const double loss = report.metrics.at("loss");
+    EXPECT_EQ(report.ends, loss > least);
+    least = std::min(least, loss);
+    EXPECT_EQ(small.phase->optimizer().updates(), report.ends ? steps : steps + 1);
+    steps += report.ends ? 0 : 1;
+  }
+  EXPECT_EQ(*small.phase->least_loss(), least);
+  // A rise of nothing ends it as well, but not before its time.
+  Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
+  while (!late.phase->done()) EXPECT_FALSE(late.phase->step().ends);
+}
+
 }  // namespace
 }  // namespace moesaic

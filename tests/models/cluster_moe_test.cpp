@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/cluster_moe.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/nn/init.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::expect_close;
+using testing::randn;
+
+ClusterMoEConfig small_mixture() {
+  ClusterMoEConfig config;
+  config.patches = 3;
+  config.width = 6;
+  config.experts = 4;
+  config.filters = 8;
+  config.init_scale = 1.0;
+  return config;
+}
+
+std::shared_ptr<ClusterMoE> trained_mixture(const ClusterMoEConfig& config) {
+  auto model = std::make_shared<ClusterMoE>(config, 1);
+  const torch::NoGradGuard no_grad;
+  if (config.router) model->router->weight.normal_(0, 0.3, nn::make_generator(3));
+  return model;
+}
+
+/// Section 3.2 with the released code's gate, by plain tensor arithmetic.
+at::Tensor plain_forward(const ClusterMoE& model, const at::Tensor& x_NPd,
+                         const at::Tensor& scores) {
+  std::vector<at::Tensor> rows;
+  for (int64_t i = 0; i < x_NPd.size(0); ++i) {
+    const auto m = scores[i].argmax().item<int64_t>();
+    const at::Tensor seen = x_NPd[i].mm(model.experts->w[m]) + model.experts->b[m];
+    rows.push_back(scores[i][m] * seen.pow(3).sum(0).view({2, -1}).sum(1));
+  }
+  return torch::stack(rows);
+}
+
+TEST(ClusterMoE, ForwardAndGradientsAreThoseOfThePaper) {
+  const auto model = trained_mixture(small_mixture());
+  model->train();
+  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  const ModelOutput output = model->forward(images, nn::make_generator(5));
+  const RoutingRecord& record = output.routings.at(0);
+  const at::Tensor noise = (record.noisy_logits_TE - record.logits_TE).detach();
+  EXPECT_GE(noise.min().item<float>(), -1e-6F);
+  EXPECT_GT(noise.max().item<float>(), 0.5F);
+  EXPECT_LT(noise.max().item<float>(), 1.0F + 1e-6F);
+  const at::Tensor x = images.squeeze(1);
+  const at::Tensor scores = x.sum(1).mm(model->router->weight.t()) + noise;
+  const at::Tensor wanted = plain_forward(*model, x, scores);
+  expect_close(output.logits, wanted, 1e-4);
+  const at::Tensor weight = randn({40, 2}, 7, torch::kFloat);
+  const std::vector<at::Tensor> parameters = model->parameters();
+  const auto found = torch::autograd::grad({(output.logits * weight).sum()}, parameters);
+  const auto plain = torch::autograd::grad({(wanted * weight).sum()}, parameters);
+  for (size_t i = 0; i < parameters.size(); ++i) expect_close(found[i], plain[i], 1e-4);
+}
+
+TEST(ClusterMoE, EvaluationDrawsTheSameNoiseEachTimeOrNone) {
+  ClusterMoEConfig config = small_mixture();
+  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  for (const bool noisy : {true, false}) {
+    config.router->noise_in_evaluation = noisy;
+    const auto model = trained_mixture(config);
+    model->eval();
+    const ModelOutput first = model->forward(images), second = model->forward(images);
+    EXPECT_TRUE(torch::equal(first.logits, second.logits));
+    const RoutingRecord& record = first.routings.at(0);
+    EXPECT_EQ(torch::equal(record.logits_TE, record.noisy_logits_TE), !noisy);
+  }
+}
+
+TEST(ClusterMoE, ABatchThatWasChangedInPlaceIsNotTakenForTheOldOne) {
+  const auto model = trained_mixture(small_mixture());
+  const at::Tensor images = randn({20, 1, 3, 6}, 2, torch::kFloat);
+  const at::Tensor before = model->forward(images).routings.at(0).logits_TE.detach();
+  EXPECT_TRUE(torch::equal(model->forward(images).routings.at(0).logits_TE, before));
+  images.mul_(2);
+  expect_close(model->forward(images).routings.at(0).logits_TE, 2 * before, 1e-5);
+  {
+    const c10::InferenceMode inference;
+    model->forward(images);
+  }
+  model->forward(images).logits.sum().backward();  // no tensor of the inference is left
+}
+
+TEST(ClusterMoE, ASingleExpertHasNoRouterAndStartsAtItsScale) {
+  ClusterMoEConfig config = small_mixture();
+  config.router.reset();
+  config.experts = 1;
+  config.filters = 400;
+  config.init_scale = 0.5;
+  const auto model = trained_mixture(config);
+  EXPECT_EQ(model->named_parameters().size(), 2U);
+  const double bound = 0.5 / std::sqrt(6.0);
+  EXPECT_LE(model->experts->w.abs().max().item<double>(), bound);
+  EXPECT_GT(model->experts->w.abs().max().item<double>(), 0.95 * bound);
+  const at::Tensor images = randn({10, 1, 3, 6}, 2, torch::kFloat);
+  const ModelOutput output = model->forward(images);
+  EXPECT_TRUE(output.routings.empty());
+  expect_close(output.logits, plain_forward(*model, images.squeeze(1), torch::ones({10, 1})), 1e-4);
+}
+
+TEST(ClusterMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
+  for (const bool routed : {true, false}) {
+    ClusterMoEConfig config = small_mixture();
+    if (!routed) {
+      config.router.reset();
+      config.experts = 1;
+    }
+    const auto model = trained_mixture(config);
+    const Value value = Value::from_json(model->config(), "model");
+    EXPECT_EQ(build_model(value, 1)->config(), model->config());
+    EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+    EXPECT_TRUE(build_model_shape(value)->parameters().front().is_meta());
+  }
+}
+
+TEST(ClusterMoE, RefusesWhatDoesNotFit) {
+  ClusterMoEConfig config = small_mixture();
+  config.filters = 7;
+  EXPECT_FALSE(config_problem(config).empty());
+  config = small_mixture();
+  config.router.reset();
+  EXPECT_FALSE(config_problem(config).empty());
+  const auto model = trained_mixture(small_mixture());
+  EXPECT_THROW(model->forward(torch::zeros({2, 1, 4, 6})), Error);
+  EXPECT_THROW(model->forward(torch::zeros({2, 3, 6})), Error);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -26,6 +26,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kFilterPatches = 256;  // that lie in cache together
+constexpr int64_t kRowsAhead = 6;        // that are fetched before they are gathered
 constexpr int64_t kPieceRows = 512;      // of an expert, that share sums of gradients
 
 /// to[r, j] += sum over the P patches of row r of patches[r P + p, j].
@@ -48,6 +49,20 @@ void add_patches(const double* patches, int64_t rows, int64_t count, int64_t col
       for (int64_t j = 0; j < columns; ++j) to[j] += patches[j];
     }
   }
+}
+
+/// A row of a width that is known when the program runs, in whole lines: a call of memcpy takes
+/// longer than so few bytes.
+template <class Scalar>
+inline void copy_short_row(const Scalar* from, int64_t width, Scalar* to) {
+  constexpr int64_t kAtOnce = 64 / sizeof(Scalar);
+  if (width < kAtOnce) {
+    for (int64_t j = 0; j < width; ++j) to[j] = from[j];
+    return;
+  }
+  int64_t j = 0;
+  for (; j + kAtOnce <= width; j += kAtOnce) std::memcpy(to + j, from + j, 64);
+  std::memcpy(to + width - kAtOnce, from + width - kAtOnce, 64);
 }
 
 template <class Scalar>
@@ -130,7 +145,10 @@ struct FilterLayer {
     Scalar* const seen = x + chunk_patches() * x_stride();
     Scalar* const active = seen + chunk_patches() * panel;
     Scalar* const sums = active + chunk_patches() * panel;
-    for (int64_t r = 0; r < s.rows(); ++r) gather(in.x, in.token[s.begin + r], x, r);
+    for (int64_t r = 0; r < s.rows(); ++r) {
+      if (s.begin + r + kRowsAhead < s.end) fetch(in.x, in.token[s.begin + r + kRowsAhead]);
+      gather(in.x, in.token[s.begin + r], x, r);
+    }
     Scalar* const y = in.y + s.begin * outputs;
     std::fill_n(y, s.rows() * outputs, Scalar(0));
     for (int64_t column = 0; column < filters(); column += panel, packed += panel_size()) {
@@ -182,6 +200,7 @@ struct FilterLayer {
     Scalar* const grad = x + chunk_patches() * x_stride();
     Scalar* const factors = grad + chunk_patches() * panel;
     for (size_t i = 0; i < rows.size(); ++i) {
+      if (i + kRowsAhead < rows.size()) fetch(in.x, in.token[s.begin + rows[i + kRowsAhead]]);
       gather(in.x, in.token[s.begin + rows[i]], x, static_cast<int64_t>(i));
     }
     for (int64_t column = 0; column < filters(); column += panel) {
@@ -213,11 +232,18 @@ struct FilterLayer {
   }
 
  private:
+  /// The hardware cannot guess where the inputs of an expert lie.
+  void fetch(const Scalar* from, int32_t token) const {
+    const auto* bytes = reinterpret_cast<const char*>(from + token * patches * width());
+    const auto size = static_cast<int64_t>(sizeof(Scalar)) * patches * width();
+    for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
+  }
+
   void gather(const Scalar* from, int32_t token, Scalar* to, int64_t row) const {
     from += token * patches * width();
     to += row * patches * x_stride();
     for (int64_t p = 0; p < patches; ++p, from += width(), to += x_stride()) {
-      std::memcpy(to, from, width() * sizeof(Scalar));
+      copy_short_row(from, width(), to);
       to[width()] = Scalar(1);
     }
   }

@@ -9,6 +9,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
+#include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
 

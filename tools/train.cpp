@@ -120,8 +120,9 @@ void add_train(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag(
       "--dry-run", arguments->dry_run,
-      "check everything, print the plan, train nothing; data or an init that is not there is "
-      "only reported, an init that does not fit is an error");
+      "check everything, print the plan, train nothing; data that is not there is only reported, "
+      "and "
+      "so is an init where the recipe has a model; an init that does not fit is an error");
   verb->footer("Settings of a run:\n\n" + help_text<RunConfig>() +
                "\nSettings of its model, where that is a vmoe:\n\n" + help_text<VMoEConfig>());
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

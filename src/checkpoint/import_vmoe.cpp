@@ -215,6 +215,16 @@ std::string counted(const char* label, const std::vector<std::string>& names) {
                      names.size() > kShown ? ", ... (all: --json)" : "");
 }
 
+/// What the reference's configurations make of pictures: resized to the network's size, values from
+/// -1 to 1.
+PreprocessConfig preprocess_of(const VMoEConfig& config) {
+  PreprocessConfig preprocess;
+  preprocess.values = "symmetric";
+  const bool square = config.image_size.height == config.image_size.width;
+  if (square) preprocess.size = config.image_size.height;
+  return preprocess;
+}
+
 }  // namespace
 
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
@@ -246,9 +256,10 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   result.dropped = initialiser.plan().dropped;
   result.copied = static_cast<int64_t>(initialiser.plan().moves.size() - result.transformed.size());
   result.unused = given.unused;
+  result.preprocess = preprocess_of(config);
 
   Checkpoint checkpoint;
-  checkpoint.config = {{"model", result.model}};
+  checkpoint.config = {{"model", result.model}, {"preprocess", to_json(result.preprocess)}};
   const auto dtypes = stored_dtypes(initialiser);
   if (!dtypes.empty()) checkpoint.config["array_dtypes"] = dtypes;
   checkpoint.state = {{"imported",
@@ -276,6 +287,7 @@ Json to_json(const ImportVMoEResult& result) {
           {"dropped", result.dropped},
           {"unused_settings", result.unused},
           {"notes", result.notes},
+          {"preprocess", to_json(result.preprocess)},
           {"model", result.model}};
 }
 
@@ -289,6 +301,9 @@ std::string describe(const ImportVMoEResult& result) {
   text += counted("fresh", result.fresh);
   text += counted("dropped", result.dropped);
   text += counted("not used", result.unused);
+  text += fmt::format(
+      "  {:<12}{}values from -1 to 1, as the reference's recipes have them\n", "pictures",
+      result.preprocess.size > 0 ? fmt::format("{0} x {0}, ", result.preprocess.size) : "");
   for (const std::string& note : result.notes) text += fmt::format("  {:<12}{}\n", "note", note);
   return text + fmt::format("{}: {} parameters\n", result.out, result.parameters);
 }

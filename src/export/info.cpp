@@ -29,6 +29,18 @@ Json preprocess(const Model& model, const ExportInfo& info) {
   return json;
 }
 
+/// Of a checkpoint that names no dataset: symmetric values are the same whatever they come from.
+void describe_values(const Value& config, ExportInfo& info) {
+  const Value* preprocess = config.find("preprocess");
+  if (preprocess == nullptr) return;
+  if (parse<PreprocessConfig>(*preprocess, "preprocess").values != "symmetric") return;
+  const Value* channels = config.at("model").find("channels");
+  const auto count =
+      static_cast<size_t>(channels == nullptr ? 3 : channels->to_json().get<int64_t>());
+  info.mean.assign(count, 0.5);
+  info.std.assign(count, 0.5);
+}
+
 }  // namespace
 
 ExportInfo export_info(const std::filesystem::path& checkpoint) {
@@ -47,7 +59,10 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
   if (const Value* data = config.root().find("data"); data && !data->is_null()) {
     info.dataset = data->as_string("data");
   }
-  if (info.dataset.empty()) return info;
+  if (info.dataset.empty()) {
+    describe_values(config.root(), info);
+    return info;
+  }
   if (!is_described(info.dataset)) {
     log_warning("data set '{}' is not described here: mean and std are left out", info.dataset);
     return info;

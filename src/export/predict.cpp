@@ -103,9 +103,11 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   int64_t begin = 0;
   do {  // once even without a picture: the outputs' shapes come from the model
     const int64_t size = std::min(batch, count - begin);
+    model.count_from(begin);
     add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);
     begin += size;
   } while (begin < count);
+  model.count_from(0);
   std::map<std::string, at::Tensor> outputs;
   for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
   if (model.members() > 1 && model.classes() > 0) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/router.h"
 
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <limits>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
 
@@ -63,19 +65,38 @@ at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generat
     const at::Tensor noise = replayed_noise_ * gaussian_noise_std(options_.noise, each);
     return logits_TE + in_columns(noise, members);
   }
+  if (!random.defined()) {
+    return logits_TE +
+           in_columns(evaluation_noise(logits_TE.size(0)).to(logits_TE.options()), members);
+  }
   if (members == 1) return add_router_noise(logits_TE, options_.noise, random);
   const at::Tensor quiet = at::zeros({logits_TE.size(0), each}, logits_TE.options());
   return logits_TE + in_columns(add_router_noise(quiet, options_.noise, random), members);
 }
 
+at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
+  const int64_t each = options_.experts / options_.members;
+  const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
+  const double scale = gaussian ? gaussian_noise_std(options_.noise, each) : options_.noise.scale;
+  at::Tensor noise = at::empty({tokens, each}, at::kFloat);
+  auto* const numbers = noise.mutable_data_ptr<float>();
+  at::parallel_for(0, tokens, 256, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      CounterRng rng(*options_.evaluation_seed, stream_id("router.evaluation"),
+                     static_cast<uint64_t>(first_token_ + t));
+      for (int64_t e = 0; e < each; ++e) {
+        numbers[t * each + e] =
+            static_cast<float>(scale * (gaussian ? rng.normal() : rng.uniform()));
+      }
+    }
+  });
+  return noise;
+}
+
 RouterOutput RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   const at::Tensor clean = logits(x_Td);
-  const bool shapes_only = clean.is_meta();
-  const bool own = !random.defined() && options_.evaluation_seed && !shapes_only;
-  const bool noise = options_.noise.scale > 0.0 && (random.defined() || own);
-  const at::Generator source =
-      noise && own ? make_generator(*options_.evaluation_seed, clean.device()) : random;
-  const at::Tensor noisy = noise ? with_noise(clean, source) : clean;
+  const bool drawn = random.defined() || (options_.evaluation_seed && !clean.is_meta());
+  const at::Tensor noisy = drawn && options_.noise.scale > 0.0 ? with_noise(clean, random) : clean;
   return {clean, noisy, nn::route(noisy, options_.rule)};
 }
 

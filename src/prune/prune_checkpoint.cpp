@@ -45,6 +45,28 @@ void warn_of_ties(const PrunePlan& plan) {
   }
 }
 
+/// What fine-tuning may change: the head, the positions of pictures of another size, and how many
+/// experts there are.
+bool may_differ(const std::string& parameter) {
+  return parameter.starts_with("head") || parameter.starts_with("pre_logits") ||
+         parameter == "position_embedding" || parameter.find(".experts.") != std::string::npos;
+}
+
+/// The distance of routers says something where one network came of the other.
+void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
+  const auto before = pretrained.named_parameters();
+  for (const auto& item : finetuned.named_parameters()) {
+    if (may_differ(item.key())) continue;
+    const at::Tensor* other = before.find(item.key());
+    if (other != nullptr && other->sizes() == item.value().sizes()) continue;
+    fail_usage(
+        "prune: --pretrained {} is another network than --finetuned: '{}' is {} there and {} "
+        "here",
+        folder.string(), item.key(), other == nullptr ? "not" : c10::str(other->sizes()),
+        c10::str(item.value().sizes()));
+  }
+}
+
 }  // namespace
 
 RowsPerToken even_rows_per_token(const Model& model) {
@@ -81,6 +103,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
                checkpoint.model, folder.string());
   std::shared_ptr<Model> pretrained;
   if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
+  if (pretrained) check_related(*model, *pretrained, options.pretrained);
 
   PruneCheckpointResult result;
   result.plan =

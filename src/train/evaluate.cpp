@@ -20,7 +20,10 @@ class EvaluationMode {
   explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
     model_.eval();
   }
-  ~EvaluationMode() { model_.train(training_); }
+  ~EvaluationMode() {
+    model_.train(training_);
+    model_.count_from(0);
+  }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
@@ -153,6 +156,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   for (int64_t done = 0; going && !loader.done();) {
     const Batch batch = loader.next();
     const at::Tensor images = batch.images.to(model.device());
+    model.count_from(done);
     const ModelOutput output = [&] {
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);

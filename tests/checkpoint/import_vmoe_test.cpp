@@ -65,6 +65,9 @@ TEST_F(ImportVMoE, TheNetworkHasTheArraysAndGivesThemBack) {
   EXPECT_EQ(result.shards, 3);
   EXPECT_EQ(result.parameters, VMoE(config, 1).parameter_count());
   EXPECT_EQ(load_model(folder_ / "out")->config(), to_json(config));
+  const auto preprocess = load_checkpoint(folder_ / "out").config.at("preprocess");
+  EXPECT_EQ(preprocess.at("values"), "symmetric");
+  EXPECT_EQ(preprocess.at("size"), config.image_size.height);
   expect_equal(exported(folder_ / "out"), arrays);
 }
 

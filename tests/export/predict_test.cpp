@@ -82,8 +82,9 @@ TEST(Predict, TheLastGroupHasTheTokensThatAreLeft) {
   EXPECT_EQ((last > 0).sum(0).max().item<int64_t>(), 4);
 }
 
-TEST(Predict, NoiseInEvaluationIsTheSameEachTime) {
+TEST(Predict, NoiseInEvaluationIsTheSameEachTimeAndForAnyBatch) {
   VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.dispatcher.capacity_factor = 0.0;
   config.encoder.moe.router.noise_std = 6.0;
   const at::Tensor images = small_images(4);
   const at::Tensor quiet = predict(*small_vmoe(config), images).at("logits");
@@ -93,6 +94,10 @@ TEST(Predict, NoiseInEvaluationIsTheSameEachTime) {
   EXPECT_FALSE(at::allclose(noisy, quiet, 0.0, 1e-3));
   EXPECT_TRUE(at::equal(predict(*model, images).at("logits"), noisy));
   EXPECT_TRUE(at::equal(run(*model, images).logits, noisy));
+  const at::Tensor apart = predict(*model, images, {.batch_size = 3}).at("logits");
+  EXPECT_TRUE(at::allclose(apart, noisy, 1e-4, 1e-5));
+  const at::Tensor twins = predict(*model, images.slice(0, 0, 1).repeat({4, 1, 1, 1})).at("logits");
+  EXPECT_FALSE(at::allclose(twins[0], twins[1], 0.0, 1e-3));  // each has noise of its own
 }
 
 TEST(Predict, NoPicturesGiveEmptyOutputs) {

@@ -57,8 +57,30 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
     const at::Tensor noisy = router->forward(x).noisy_logits_TE;
     EXPECT_FALSE(torch::equal(noisy, router->logits(x)));
     EXPECT_TRUE(torch::equal(router->forward(x).noisy_logits_TE, noisy));
-    EXPECT_TRUE(torch::equal(router->forward(x, nn::make_generator(5)).noisy_logits_TE, noisy));
-    EXPECT_FALSE(torch::equal(router->forward(x, nn::make_generator(6)).noisy_logits_TE, noisy));
+    EXPECT_FALSE(torch::equal(router->forward(x, nn::make_generator(5)).noisy_logits_TE, noisy));
+    // A token's noise goes by its number, whatever else is computed beside it.
+    router->count_from(20);
+    const at::Tensor rest = router->forward(x.slice(0, 20)).noisy_logits_TE;
+    EXPECT_TRUE(torch::allclose(rest, noisy.slice(0, 20), 0.0, 1e-5));
+    router->count_from(0);
+    const at::Tensor again = router->forward(x.slice(0, 20)).noisy_logits_TE;
+    EXPECT_FALSE(torch::allclose(again - router->logits(x.slice(0, 20)),
+                                 (rest - router->logits(x.slice(0, 20))).slice(0, 0, 20), 0.0,
+                                 0.1));
+  }
+}
+
+TEST(Router, NoiseOfEvaluationHasTheDeviationOfTraining) {
+  for (const auto kind : {NoiseKind::gaussian, NoiseKind::uniform}) {
+    nn::RouterOptions options{.width = 6, .experts = 4};
+    options.noise = {kind, 3.0};
+    options.evaluation_seed = 5;
+    const nn::Router router(options, nn::make_generator(1));
+    const at::Tensor x = randn({5000, 6}, 2, torch::kFloat);
+    const at::Tensor noise = router->forward(x).noisy_logits_TE - router->logits(x);
+    const bool gaussian = kind == NoiseKind::gaussian;
+    EXPECT_NEAR(noise.mean().item<double>(), gaussian ? 0.0 : 1.5, 0.03);
+    EXPECT_NEAR(noise.std().item<double>(), gaussian ? 3.0 / 4 : 3.0 / std::sqrt(12.0), 0.03);
   }
 }
 

@@ -93,6 +93,16 @@ TEST_F(PruneCheckpoint, NeedsThePretrainedNetworkForItsChangeOnly) {
   EXPECT_TRUE(fs::exists(options_.out / "MANIFEST.json"));
 }
 
+TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherKind) {
+  VMoEConfig config = small_vmoe_config();
+  config.channels = 3;
+  options_.pretrained = folder_ / "other";
+  save(options_.pretrained, *small_vmoe(config, 1));
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
+              AllOf(HasSubstr("another network"), HasSubstr("embedding.weight")));
+  EXPECT_FALSE(fs::exists(options_.out));
+}
+
 TEST_F(PruneCheckpoint, OverwritesNothing) {
   fs::create_directory(options_.out);
   prune_checkpoint(options_);  // an empty folder is fine

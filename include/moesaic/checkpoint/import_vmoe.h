@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moesaic/config/sides.h"
+#include "moesaic/data/preprocess.h"
 
 namespace moesaic {
 
@@ -36,6 +37,7 @@ struct ImportVMoEResult {
   std::vector<std::string> transformed, fresh, dropped;
   std::vector<std::string> unused;  ///< settings of the model's configuration
   std::vector<std::string> notes;   ///< what was set otherwise than the configuration says
+  PreprocessConfig preprocess;      ///< of pictures, for evaluation and export
 };
 
 /// Writes a checkpoint of the network that the arrays and the configuration mean. All is checked

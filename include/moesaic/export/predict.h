@@ -32,7 +32,8 @@ struct PredictOptions {
 /// Without a head, "logits" are "pre_logits", as the reference's network gives them.
 ///
 /// Where experts have a capacity, pictures of one batch compete for it, so all of them form one
-/// batch. Where encoder.moe.group_size does not divide its tokens, the last group is smaller.
+/// batch. Where encoder.moe.group_size does not divide its tokens, the last group is smaller: it is
+/// routed, or refused (as one with fewer tokens than an expert selects is), as if it were alone.
 std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
                                           const PredictOptions& options = {});
 

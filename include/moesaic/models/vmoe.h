@@ -26,6 +26,7 @@ class VMoE : public Model {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
+  void count_from(int64_t image) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;

@@ -17,7 +17,7 @@ struct RouterOptions {
   int64_t members = 1;  ///< M: token t is of member t % M, whose experts are the m-th E / M
   RoutingRule rule;
   NoiseOptions noise = {.scale = 0.0};           ///< added to the logits where there is a generator
-  std::optional<uint64_t> evaluation_seed = {};  ///< where there is none too: the same each time
+  std::optional<uint64_t> evaluation_seed = {};  ///< where there is none too, see count_from()
 };
 
 /// What a router computed.
@@ -36,9 +36,13 @@ class RouterImpl : public torch::nn::Module {
   /// x_Td [T, d] -> [T, E]; -infinity for the experts of other members than the token's. Throws
   /// Error where the members do not divide T.
   at::Tensor logits(const at::Tensor& x_Td) const;
-  /// Draws noise from `random`; where it is undefined, from a fresh generator of `evaluation_seed`,
-  /// or none. Its deviation is that of E / M experts.
+  /// Draws noise from `random`; where it is undefined, from `evaluation_seed`, or none. Its
+  /// deviation is that of E / M experts.
   RouterOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
+
+  /// Noise by `evaluation_seed` is a function of a token's number. From now on the first token of a
+  /// forward pass has this one; 0 at first.
+  void count_from(int64_t token) { first_token_ = token; }
 
   /// From now on noise is not drawn: these standard normal numbers [T, E / M] stand for the draws.
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
@@ -51,7 +55,9 @@ class RouterImpl : public torch::nn::Module {
 
  private:
   at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random) const;
+  at::Tensor evaluation_noise(int64_t tokens) const;
 
+  int64_t first_token_ = 0;
   at::Tensor replayed_noise_;
   RouterOptions options_;
 };

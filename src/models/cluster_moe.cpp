@@ -20,6 +20,7 @@ nn::RouterOptions router_options(const ClusterMoEConfig& config) {
   options.experts = config.experts;
   options.rule = rule;
   options.noise = {noise_kind_from_name(config.router->noise), config.router->noise_scale};
+  if (config.router->noise_in_evaluation) options.evaluation_seed = 0;
   return options;
 }
 
@@ -81,7 +82,7 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
     const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd));
     return {logits, logits, {}};
   }
-  nn::RouterOutput routed = router->forward(patch_sums(images_BCHW), noise_source(random));
+  nn::RouterOutput routed = router->forward(patch_sums(images_BCHW), random);
   const at::Tensor rows = experts->forward(x_TPd, routed.routing);
   const at::Tensor logits = combine(rows, routed.routing);
   RoutingRecord record;
@@ -92,10 +93,8 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   return {logits, logits, {std::move(record)}};
 }
 
-at::Generator ClusterMoE::noise_source(const at::Generator& random) const {
-  if (is_training()) return random;
-  if (!config_.router->noise_in_evaluation) return {};
-  return random.defined() ? random : nn::make_generator(0, device());
+void ClusterMoE::count_from(int64_t image) {
+  if (config_.router) router->count_from(image);
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) {

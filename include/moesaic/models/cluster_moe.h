@@ -18,6 +18,7 @@ class ClusterMoE : public Model {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void count_from(int64_t image) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override { return {}; }
@@ -32,8 +33,6 @@ class ClusterMoE : public Model {
   nn::FilterNetwork experts{nullptr};
 
  private:
-  /// Of the noise: in training that which is given; in evaluation, where none is, always the same.
-  at::Generator noise_source(const at::Generator& random) const;
   at::Tensor patch_sums(const at::Tensor& x_TPd);
   void check_images(const at::Tensor& images_BCHW) const;
 

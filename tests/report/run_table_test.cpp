@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/run_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/support.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/config/document.h"
+#include "moesaic/report/experiment.h"
+#include "moesaic/report/reproduce.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Two rows of the clusters paper's networks that take a second.
+std::string table_text(const std::string& rows) {
+  return R"({
+    "name": "small", "kind": "run-table", "description": "a test", "runs": 3,
+    "train": {
+      "name": "run", "seed": 5, "evaluate_batch_size": 16000,
+      "model": {"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}},
+      "phases": [{"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 4,
+                  "loss": "softmax_twice", "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0},
+                  "optimizers": [{"parameters": ["^experts"],
+                                  "optimizer": {"name": "normalized_sgd", "lr": 0.001, "momentum": 0}}]}]
+    },
+    "rows": [)" +
+         rows + "]}";
+}
+
+const char* const kTwoRows =
+    R"({"name": "mixture", "paper": {"test_accuracy": [99.0, 0.5]}},
+       {"name": "single", "runs": 2, "set": {"model.router": null, "model.experts": 1,
+        "phases.0.optimizers": [], "phases.0.steps": 2}})";
+
+RunTableConfig parsed(const std::string& text) {
+  return parse<RunTableConfig>(Document::from_text(text, "table.json").root());
+}
+
+class RunTable : public ::testing::Test {
+ protected:
+  RunTableOutcome run(const RunTableConfig& config) {
+    RunTableOutcome outcome;
+    ReproduceOptions options;
+    options.out = folder_ / "out";
+    options.progress = false;
+    EXPECT_TRUE(run_run_table(config, options, outcome));
+    return outcome;
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(RunTable, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
+  const RunTableConfig config = parsed(table_text(kTwoRows));
+  const RunTableOutcome first = run(config);
+  ASSERT_EQ(first.rows.size(), 2U);
+  EXPECT_EQ(first.rows[0].runs.size(), 3U);
+  EXPECT_EQ(first.rows[1].runs.size(), 2U);
+  EXPECT_NE(first.rows[0].runs[0], first.rows[0].runs[1]);
+  EXPECT_EQ(first.rows[0].runs[0].at("steps"), 4);
+  EXPECT_EQ(first.rows[1].runs[0].at("steps"), 2);
+  EXPECT_TRUE(first.rows[0].runs[0].contains("entropy"));
+  EXPECT_FALSE(first.rows[1].runs[0].contains("entropy"));
+  // Half of the log is taken away: what is left is used, the rest is made again, to the digit.
+  auto log = nlohmann::json::parse(read_text(folder_ / "out/runs.json"));
+  log.erase("mixture#1");
+  log["mixture#0"]["test_accuracy"] = 12.5;
+  write_atomic(folder_ / "out/runs.json", log.dump());
+  const RunTableOutcome again = run(config);
+  EXPECT_EQ(again.rows[0].runs[1], first.rows[0].runs[1]);
+  EXPECT_EQ(again.rows[0].runs[0].at("test_accuracy"), 12.5);
+}
+
+TEST_F(RunTable, RowsAreMeansAndSpreadsBesideThePapers) {
+  const RunTableConfig config = parsed(table_text(kTwoRows));
+  RunTableOutcome outcome;
+  outcome.rows = {
+      {"mixture", {{{"test_accuracy", 1.0}}, {{"test_accuracy", 2.0}}, {{"test_accuracy", 6.0}}}},
+      {"single", {{{"test_accuracy", 4.0}}}}};
+  const auto rows = run_table_rows(config, outcome);
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].measured, 3.0);
+  EXPECT_NEAR(*rows[0].std, std::sqrt(14.0 / 3), 1e-12);
+  EXPECT_EQ(rows[0].runs, 3);
+  EXPECT_EQ(*rows[0].paper, 99.0);
+  EXPECT_EQ(*rows[0].paper_std, 0.5);
+  EXPECT_FALSE(rows[1].std || rows[1].paper);
+}
+
+TEST_F(RunTable, RefusesOtherSettingsInAFolderAndWrongRowsBeforeAnythingRuns) {
+  run(parsed(table_text(kTwoRows)));
+  RunTableConfig other = parsed(table_text(R"({"name": "mixture", "set": {"seed": 6}})"));
+  EXPECT_THAT(test::usage_of([&] { run(other); }), HasSubstr("other settings"));
+  const auto refused = [&](const std::string& rows) {
+    return test::usage_of([&] {
+      RunTableOutcome outcome;
+      ReproduceOptions options;
+      options.out = folder_ / "new";
+      options.progress = false;
+      run_run_table(parsed(table_text(rows)), options, outcome);
+    });
+  };
+  EXPECT_THAT(refused(R"({"name": "a", "set": {"model.activation": "cubik"}})"),
+              HasSubstr("cubic"));
+  EXPECT_THAT(refused(R"({"name": "a"}, {"name": "a"})"), HasSubstr("two rows"));
+  EXPECT_THAT(refused(R"({"name": "a", "paper": {"accuracy": [1]}})"), HasSubstr("test_accuracy"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new"));
+}
+
+TEST(RunTableExperiment, Table1HasAllItsRows) {
+  const Experiment experiment = load_experiment("clusters/table1", Scale::paper);
+  const auto config = parse<RunTableConfig>(experiment.config);
+  EXPECT_EQ(config.rows.size(), 24U);
+  EXPECT_EQ(config.runs, 10);
+  const auto quick = parse<RunTableConfig>(load_experiment("clusters/table1", Scale::quick).config);
+  EXPECT_LT(quick.runs, 10);
+  EXPECT_GT(quick.most_steps, 0);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -15,6 +15,7 @@
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 namespace {
@@ -178,6 +179,14 @@ void check_numbers(const std::string& dataset, const char* what, const at::Tenso
 }
 
 }  // namespace
+
+DatasetInputs Dataset::inputs() const {
+  return {};
+}
+
+bool Dataset::has_pictures() const {
+  return !inputs().values_NCHW.defined();
+}
 
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
   const at::Tensor& values = inputs.values_NCHW;

@@ -19,6 +19,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
+#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/mixup.h"
 
 namespace moesaic {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
+#include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 namespace {

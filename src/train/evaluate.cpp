@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "moesaic/base/error.h"
+#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"

@@ -9,6 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
 #include "support/tensors.h"
 

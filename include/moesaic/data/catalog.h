@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/data/cluster_mixture.h"
+#include "moesaic/data/cluster_mixture_config.h"
 
 namespace moesaic {
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -33,12 +31,7 @@ struct DatasetInfo {
   std::vector<std::string> groups;  ///< names of another label, the group; none where it has none
 };
 
-/// Inputs that are no pictures, held in memory.
-struct DatasetInputs {
-  at::Tensor values_NCHW;  ///< float32, as networks take them; undefined for pictures
-  at::Tensor labels_N;     ///< int64
-  at::Tensor groups_N;     ///< int64, or undefined
-};
+struct DatasetInputs;  // data/dataset_inputs.h
 
 /// Labelled pictures that can be read by index, by many threads at once.
 class Dataset {
@@ -61,8 +54,8 @@ class Dataset {
   /// width bytes, channels first.
   virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
   /// Where there are such, image() and picture() have nothing to give.
-  virtual DatasetInputs inputs() const { return {}; }
-  bool has_pictures() const { return !inputs().values_NCHW.defined(); }
+  virtual DatasetInputs inputs() const;
+  bool has_pictures() const;
   const DatasetInfo& info() const { return info_; }
   /// Bytes of one picture: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
@@ -80,10 +73,6 @@ class Dataset {
 /// sizes disagree with each other or with `info`, or a label has no class.
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
-
-/// Inputs that are no pictures; info's channels, height and width are those of the values. Throws
-/// Error (failure) where the sizes disagree, or a label has no class or a group no name.
-std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
 
 /// The pictures of `base` whose class is among `keep_classes`, in their old order; labels become
 /// places in `keep_classes`. Shares the memory of `base`. Throws Error (usage) on a class that

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+
+inline constexpr double kMostClusters = 1024;
+
+struct ClusterMixtureConfig {
+  int64_t clusters = 4, patches = 4, width = 50;
+  std::vector<double> alpha = {0.5, 2.0}, beta = {1.0, 2.0}, gamma = {0.5, 3.0};
+  double noise = 1.0;
+  double scale = 10.0;
+  int64_t train = 16000, test = 16000;
+  int64_t seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, ClusterMixtureConfig& c) {
+  f("clusters", c.clusters, "K, each with a signal v_k and a centre c_k",
+    between(2, kMostClusters));
+  f("patches", c.patches, "P of an input: a signal, a centre, another cluster's signal, noise",
+    between(3, 4096));
+  f("width", c.width, "d of a patch; the 2 K signals and centres are orthogonal in it",
+    between(4, 65536));
+  f("alpha", c.alpha, "range of the signal's strength", above(0.0));
+  f("beta", c.beta, "range of the centre's strength", above(0.0));
+  f("gamma", c.gamma, "range of the other cluster's signal's strength", above(0.0));
+  f("noise", c.noise, "sigma_p; the variance of a number of a patch of noise is sigma_p^2 / d",
+    at_least(0.0));
+  f("scale", c.scale, "what every number is multiplied by in the end", above(0.0));
+  f("train", c.train, "examples to train on", between(1, 1e8));
+  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("seed", c.seed, "of signals, centres and examples", at_least(0));
+}
+/// Ranges are two numbers in order; 2 K vectors fit into d dimensions.
+ConfigProblem config_problem(const ClusterMixtureConfig& config);
+
+}  // namespace moesaic

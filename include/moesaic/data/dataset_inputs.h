@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+
+/// Inputs that are no pictures, held in memory.
+struct DatasetInputs {
+  at::Tensor values_NCHW;  ///< float32, as networks take them; undefined for pictures
+  at::Tensor labels_N;     ///< int64
+  at::Tensor groups_N;     ///< int64, or undefined
+};
+
+/// Inputs that are no pictures; info's channels, height and width are those of the values. Throws
+/// Error (failure) where the sizes disagree, or a label has no class or a group no name.
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
+
+}  // namespace moesaic

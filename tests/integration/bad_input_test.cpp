@@ -244,6 +244,8 @@ TEST_F(BadInput, APathThatIsNearlyRight) {
                         "File name too long");
   ASSERT_EQ(run_command({"mkfifo", text_path("pipe")}).exit_code, 0);
   expect_one_line_error(run_program({"inspect", text_path("pipe")}), 1, "not a regular file");
+  expect_one_line_error(train(text_path("pipe")), 1, "pipe: not a regular file");
+  expect_one_line_error(train("/dev/zero"), 1, "/dev/zero: not a regular file");
 }
 
 TEST_F(BadInput, AnEmptyName) {
@@ -269,6 +271,15 @@ TEST_F(BadInput, ANumberThatIsOutOfRange) {
   expect_one_line_error(
       run_program({"prune", "--finetuned", "x", "--keep", "2", "--out", "y", "--seed", "-1"}), 2,
       "between 0 and");
+}
+
+TEST_F(BadInput, AdviceToFetchOnlyWhatHasAnAddress) {
+  const std::vector<std::string> nowhere = {"MOESAIC_DATA=" + text_path("none")};
+  const auto result = run_program({"doctor"}, {.environment = nowhere});
+  EXPECT_NE(result.out.find("imagenet is not here; put it or a link at "), std::string::npos)
+      << result.out;
+  expect_one_line_error(run_program({"data", "fetch", "imagenet"}, {.environment = nowhere}), 1,
+                        "put it or a link at " + text_path("none"));
 }
 
 TEST_F(BadInput, StandardOutputThatIsLost) {

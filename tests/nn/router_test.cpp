@@ -52,7 +52,7 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
     nn::RouterOptions options{.width = 6, .experts = 4, .members = members};
     options.noise.scale = 8.0;
     options.evaluation_seed = 5;
-    const nn::Router router(options, nn::make_generator(1));
+    nn::Router router(options, nn::make_generator(1));
     const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
     const at::Tensor noisy = router->forward(x).noisy_logits_TE;
     EXPECT_FALSE(torch::equal(noisy, router->logits(x)));

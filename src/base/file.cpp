@@ -29,6 +29,18 @@ struct stat status_of(const UniqueFd& fd, const fs::path& path) {
   return status;
 }
 
+// False at the end of the file.
+bool append_piece(const UniqueFd& fd, const fs::path& path, std::string& text) {
+  std::array<char, 65536> piece;
+  ssize_t n = -1;
+  do {
+    n = ::read(fd.get(), piece.data(), piece.size());
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) fail_errno(path, "cannot read");
+  text.append(piece.data(), static_cast<std::size_t>(n));
+  return n > 0;
+}
+
 // What write_atomic replaces: the file behind a link, and never a device such as /dev/null.
 fs::path replaceable(const fs::path& path) {
   std::error_code ignored;
@@ -86,14 +98,25 @@ void MappedFile::unmap() noexcept {
 std::string read_text(const fs::path& path) {
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::string text;
-  std::array<char, 65536> piece;
-  for (;;) {
-    const ssize_t n = ::read(fd.get(), piece.data(), piece.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(path, "cannot read");
-    if (n == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(n));
+  while (append_piece(fd, path, text)) {
   }
+  return text;
+}
+
+std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what) {
+  // Opening a named pipe would else wait for someone who writes to it.
+  const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  const struct stat status = status_of(fd, path);
+  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
+  const auto check = [&](uint64_t bytes) {
+    if (bytes <= max_bytes) return;
+    fail("{}: {} bytes are more than {} has (at most {})", path.string(), bytes, what, max_bytes);
+  };
+  check(static_cast<uint64_t>(status.st_size));
+  std::string text;
+  // It may grow meanwhile, and files of the kernel say that they are empty.
+  while (append_piece(fd, path, text)) check(text.size());
+  return text;
 }
 
 fs::path unique_sibling(const fs::path& path) {
@@ -144,15 +167,23 @@ void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text)));
 }
 
-void AtomicFile::commit() {
+void AtomicFile::sync() {
   if (!fd_) fail_usage("{}: committed twice", final_place_.string());
   sync_fd(fd_.get(), final_place_);
+}
+
+void AtomicFile::commit() {
+  sync();
   if (::rename(staging_.c_str(), final_place_.c_str()) != 0) {
     fail_errno(final_place_, "cannot rename into place");
   }
   fd_.reset();
   const fs::path folder = final_place_.parent_path();
   sync_path(folder.empty() ? "." : folder);
+}
+
+void AtomicFile::withdraw() noexcept {
+  if (!fd_) ::unlink(final_place_.c_str());
 }
 
 void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {

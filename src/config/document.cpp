@@ -19,6 +19,8 @@ namespace {
 
 using Path = std::span<const std::string>;
 
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
@@ -94,7 +96,7 @@ class Override {
 Document::Document(Value root) : root_(std::move(root)) {}
 
 Document Document::from_file(const std::filesystem::path& path) {
-  return from_text(read_text(path), path.string());
+  return from_text(read_text(path, kMaxFileBytes, "a configuration"), path.string());
 }
 
 Document Document::from_text(std::string_view text, const std::string& name) {

@@ -80,6 +80,27 @@ TEST(ReadText, NamesWhatItCannotRead) {
   EXPECT_THAT(test::failure_of([&] { read_text(folder.path()); }), HasSubstr("Is a directory"));
 }
 
+TEST(ReadTextWithALimit, ReadsRegularFilesUpToIt) {
+  const test::TempDir folder;
+  const std::string text(100'000, 'q');
+  test::put(folder / "x", text);
+  EXPECT_EQ(read_text(folder / "x", 100'000, "a recipe"), text);
+  EXPECT_EQ(test::failure_of([&] { read_text(folder / "x", 99'999, "a recipe"); }),
+            (folder / "x").string() + ": 100000 bytes are more than a recipe has (at most 99999)");
+  EXPECT_NE(read_text("/proc/self/status", 100'000, "a recipe"), "");
+  EXPECT_THAT(test::failure_of([&] { read_text("/proc/self/status", 10, "a recipe"); }),
+              HasSubstr("bytes are more than a recipe has"));
+}
+
+TEST(ReadTextWithALimit, WaitsForNoPipeAndReadsNoDevice) {
+  const test::TempDir folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const fs::path& path : {folder / "pipe", fs::path("/dev/zero"), folder.path()}) {
+    EXPECT_EQ(test::failure_of([&] { read_text(path, 100, "a recipe"); }),
+              path.string() + ": not a regular file");
+  }
+}
+
 TEST(UniqueSibling, IsFreeHiddenAndBeside) {
   const fs::path a = unique_sibling("runs/step_1");
   const fs::path b = unique_sibling("runs/step_1");
@@ -177,6 +198,23 @@ TEST(AtomicFile, JoinsItsPieces) {
   EXPECT_EQ(test::get(folder / "x"), "one two");
   test::usage_of([&] { file.write("three"); });
   test::usage_of([&] { file.commit(); });
+}
+
+TEST(AtomicFile, IsWithdrawnOnlyWhereItCameIntoPlace) {
+  const test::TempDir folder;
+  test::put(folder / "x", "old");
+  {
+    AtomicFile file(folder / "x");
+    file.write("new");
+    file.sync();
+    file.withdraw();
+  }
+  EXPECT_EQ(test::get(folder / "x"), "old");
+  AtomicFile file(folder / "x");
+  file.commit();
+  test::usage_of([&] { file.sync(); });
+  file.withdraw();
+  EXPECT_THAT(folder.names(), IsEmpty());
 }
 
 TEST(MappedFile, DoesNotWaitForAPipe) {

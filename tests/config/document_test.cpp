@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -70,6 +71,19 @@ TEST(Document, KnowsWhereEverythingIs) {
   EXPECT_EQ(root.members()[1].value.where(), "a.json:4:23") << "columns count characters";
   EXPECT_EQ(root.members()[2].origin.text(), "a.json:4:31");
   EXPECT_EQ(root.at("c").at("d").where(), "a.json:4:42");
+}
+
+TEST(Document, ComesFromARegularFileOfSomeMegabytes) {
+  const test::TempDir folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(test::failure_of([&] { Document::from_file(folder / "pipe"); }),
+              HasSubstr("pipe: not a regular file"));
+  EXPECT_THAT(test::failure_of([&] { Document::from_file("/dev/zero"); }),
+              HasSubstr("not a regular file"));
+  test::put(folder / "large.json", "{}");
+  std::filesystem::resize_file(folder / "large.json", (64 << 20) + 1);
+  EXPECT_THAT(test::failure_of([&] { Document::from_file(folder / "large.json"); }),
+              HasSubstr("large.json: 67108865 bytes are more than a configuration has"));
 }
 
 TEST(Document, ByteOrderMarkIsNotCounted) {

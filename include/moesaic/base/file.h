@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -37,6 +38,9 @@ class MappedFile {
 
 /// The whole file as text; works for pipes too.
 std::string read_text(const std::filesystem::path& path);
+/// The same of a regular file of at most `max_bytes`, so that nobody waits for a pipe or reads a
+/// device without end. `what` says in the error what has no more, e.g. "a configuration".
+std::string read_text(const std::filesystem::path& path, uint64_t max_bytes, std::string_view what);
 
 /// A name beside `path` that nothing has yet: hidden, with the process in it, ending in ".part".
 std::filesystem::path unique_sibling(const std::filesystem::path& path);
@@ -56,7 +60,11 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// What is written is on the disk afterwards: a full one fails here. commit() begins with it.
+  void sync();
   void commit();
+  /// Removes the file again that commit() put into place; without one it does nothing.
+  void withdraw() noexcept;
 
  private:
   std::filesystem::path final_place_;

@@ -9,8 +9,10 @@
 
 #include "command_line.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/safetensors.h"
 #include "moesaic/export/torchscript.h"
@@ -28,6 +30,19 @@ struct ExportArguments {
   std::optional<int64_t> shards;
 };
 
+struct ExportStopped {
+  int signal = 0;
+};
+
+void write_vmoe(const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
+  const StopSignal stop;
+  vmoe_checkpoint::WriteOptions options{.shards = arguments.shards.value_or(1)};
+  options.poll = [&] {
+    if (stop.requested()) throw ExportStopped{stop.number()};
+  };
+  export_vmoe(model, arguments.out, options, info.array_dtypes);
+}
+
 using Writer = std::function<void(const Model&, const ExportArguments&, const ExportInfo&)>;
 
 const std::map<std::string, Writer>& formats() {
@@ -40,10 +55,7 @@ const std::map<std::string, Writer>& formats() {
        [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
          export_torchscript(model, arguments.out, info);
        }},
-      {"vmoe", [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
-         export_vmoe(model, arguments.out, {.shards = arguments.shards.value_or(1)},
-                     info.array_dtypes);
-       }}};
+      {"vmoe", write_vmoe}};
   return list;
 }
 
@@ -60,7 +72,7 @@ void check_target(const ExportArguments& arguments) {
   }
 }
 
-void export_model(const ExportArguments& arguments) {
+int export_model(const ExportArguments& arguments) {
   const auto format = formats().find(arguments.format);
   if (format == formats().end()) {
     std::vector<std::string> names;
@@ -70,12 +82,18 @@ void export_model(const ExportArguments& arguments) {
   }
   check_target(arguments);
   const fs::path folder = resolve_checkpoint(arguments.checkpoint);
-  format->second(*load_model(folder), arguments, export_info(folder));
+  try {
+    format->second(*load_model(folder), arguments, export_info(folder));
+  } catch (const ExportStopped& stopped) {
+    log_info("stopped; nothing was written");
+    return 128 + stopped.signal;
+  }
+  return 0;
 }
 
 }  // namespace
 
-void add_export(CLI::App& app, int& /*exit_code*/) {
+void add_export(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ExportArguments>();
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
@@ -99,7 +117,7 @@ void add_export(CLI::App& app, int& /*exit_code*/) {
   verb->footer(
       "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.");
-  verb->callback([arguments] { export_model(*arguments); });
+  verb->callback([arguments, &exit_code] { exit_code = export_model(*arguments); });
 }
 
 }  // namespace moesaic::tools

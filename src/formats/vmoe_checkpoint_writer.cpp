@@ -33,10 +33,12 @@ class ShardFile {
   }
   void put(std::string_view text) { put(std::as_bytes(std::span(text))); }
 
-  void commit() {
+  void sync() {
     flush();
-    file_.commit();
+    file_.sync();
   }
+  void commit() { file_.commit(); }
+  void withdraw() noexcept { file_.withdraw(); }
 
  private:
   static constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
@@ -185,6 +187,18 @@ std::vector<uint64_t> arrays_by_shard(const Index& index) {
   return counts;
 }
 
+// The index comes last and, where one file cannot come, goes first.
+void put_into_place(std::deque<ShardFile>& shards, AtomicFile& index) {
+  try {
+    for (ShardFile& shard : shards) shard.commit();
+    index.commit();
+  } catch (...) {
+    index.withdraw();
+    for (ShardFile& shard : shards) shard.withdraw();
+    throw;
+  }
+}
+
 void remove_old(const fs::path& index) {
   std::error_code error;
   fs::remove(index, error);
@@ -203,6 +217,9 @@ void write(const fs::path& prefix, std::vector<Entry> entries, const Source& sou
   if (text.size() > kMaxIndexBytes) {
     fail("{}: would be {} bytes long, at most {} are allowed", file, text.size(), kMaxIndexBytes);
   }
+  const auto poll = [&] {
+    if (options.poll) options.poll();
+  };
   std::deque<ShardFile> shards;
   for (const uint64_t arrays : arrays_by_shard(index)) {
     const auto number = static_cast<int64_t>(shards.size());
@@ -212,6 +229,7 @@ void write(const fs::path& prefix, std::vector<Entry> entries, const Source& sou
     shards.back().put(start.text());
   }
   for (std::size_t i = 0; i < index.entries.size(); ++i) {
+    poll();
     const Entry& entry = index.entries[i];
     const std::span<const std::byte> values = source(entry);
     if (values.size() != byte_count(entry)) {
@@ -220,9 +238,13 @@ void write(const fs::path& prefix, std::vector<Entry> entries, const Source& sou
     }
     put_array(shards, index, i, values, options.max_piece_bytes);
   }
+  AtomicFile index_file(index_place);
+  index_file.write(text);
+  for (ShardFile& shard : shards) shard.sync();
+  index_file.sync();
+  poll();
   remove_old(index_place);
-  for (ShardFile& shard : shards) shard.commit();
-  write_atomic(index_place, text);
+  put_into_place(shards, index_file);
 }
 
 }  // namespace moesaic::vmoe_checkpoint

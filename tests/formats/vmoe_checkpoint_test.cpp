@@ -345,7 +345,39 @@ TEST(VMoeCheckpointWrite, PutsNoIndexBesideShardsOfAnotherWrite) {
   const Entry entry{.name = "x", .dtype = "int8", .shape = {}};
   EXPECT_THAT(test::failure_of([&] { write(folder / "x", {entry}, source, {.shards = 2}); }),
               HasSubstr("00001-of-00002"));
-  EXPECT_THAT(folder.names(), ElementsAre("x.data-00000-of-00002", "x.data-00001-of-00002"));
+  EXPECT_THAT(folder.names(), ElementsAre("x.data-00001-of-00002"));  // the folder
+}
+
+TEST(VMoeCheckpointWrite, LeavesNothingWhereTheDiskIsFull) {
+  const test::TempDir folder;
+  const std::string values(20'000, 'v');
+  const Source source = [&](const Entry& entry) {
+    return std::as_bytes(std::span(values)).first(byte_count(entry));
+  };
+  // The first shard would fit, the second does not.
+  const std::vector<Entry> entries = {{"a", "int8", {100}}, {"b", "int8", {20'000}}};
+  {
+    const test::FileSizeLimit limit(4096);
+    EXPECT_THAT(test::failure_of([&] { write(folder / "x", entries, source, {.shards = 2}); }),
+                AllOf(HasSubstr("x.data-00001-of-00002"), HasSubstr("File too large")));
+  }
+  EXPECT_THAT(folder.names(), IsEmpty());
+}
+
+TEST(VMoeCheckpointWrite, LeavesNothingWhereItIsStopped) {
+  const test::TempDir folder;
+  const std::string value = "v";
+  const Source source = [&](const Entry&) { return std::as_bytes(std::span(value)); };
+  const std::vector<Entry> entries = {{"a", "int8", {}}, {"b", "int8", {}}};
+  for (const int last : {1, 2, 3}) {  // before each array, and before the files come
+    int polls = 0;
+    const auto poll = [&] {
+      if (++polls == last) throw std::runtime_error("stop");
+    };
+    EXPECT_THROW(write(folder / "x", entries, source, {.shards = 2, .poll = poll}),
+                 std::runtime_error);
+    EXPECT_THAT(folder.names(), IsEmpty());
+  }
 }
 
 }  // namespace

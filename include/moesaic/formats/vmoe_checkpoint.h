@@ -83,16 +83,19 @@ struct WriteOptions {
   int64_t shards = 1;
   uint64_t max_chunk_bytes = uint64_t{256} << 20;  ///< larger arrays are cut
   uint64_t max_piece_bytes = uint64_t{1} << 30;    ///< of a chunk; no more than this default
+  /// Called before each array, and before the first file comes into place; may throw to stop.
+  std::function<void()> poll = {};
 };
 
 /// Writes a checkpoint that the reference reads. `source` is asked for each array once, in the
 /// order of the array numbers. While an array is larger than `max_chunk_bytes`, the shortest of its
 /// axes that can be cut (the first of these) is cut by its smallest prime factor; each chunk goes
 /// to the shard with the fewest bytes so far, the first such. Files are written beside their
-/// places. An index that was there is removed before the first shard comes into place and the new
-/// one comes last, so no index ever stands beside shards of another write. Throws Error(failure)
-/// for names that are no tree ("a" beside "a/b"), twice the same, empty or not UTF-8, for wrong
-/// shapes, dtypes or sizes; Error(usage) for options out of range.
+/// places, and only when all are whole on the disk do they come there: an index that was there is
+/// removed before the first shard does and the new one comes last, so no index ever stands beside
+/// shards of another write. Where it fails, nothing of what was written stays. Throws
+/// Error(failure) for names that are no tree ("a" beside "a/b"), twice the same, empty or not
+/// UTF-8, for wrong shapes, dtypes or sizes; Error(usage) for options out of range.
 void write(const std::filesystem::path& prefix, std::vector<Entry> entries, const Source& source,
            const WriteOptions& options = {});
 

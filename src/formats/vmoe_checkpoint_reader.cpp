@@ -147,6 +147,22 @@ std::vector<Shard> map_shards(const std::filesystem::path& prefix, int64_t count
   return shards;
 }
 
+// What tells someone which one was cut short.
+std::string shard_sizes(const std::vector<Shard>& shards) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(shards.size(), kShown); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", shards[i].mapping.bytes().size());
+  }
+  return text + (shards.size() > kShown ? ", ..." : "");
+}
+
+void check_not_empty(const std::vector<Shard>& shards) {
+  for (const Shard& shard : shards) {
+    if (shard.mapping.bytes().empty()) fail("{}: the shard is empty, 0 bytes", shard.file);
+  }
+}
+
 // Before anything is made of what the index claims.
 void check_claims(const Index& index, const std::vector<Shard>& shards, const std::string& file) {
   uint64_t left = 0;
@@ -158,9 +174,9 @@ void check_claims(const Index& index, const std::vector<Shard>& shards, const st
     if (bytes > left) {
       fail(
           "{}: array {}: {} of shape [{}] needs {} bytes; the shards have {} in all, {} of them "
-          "for other arrays",
+          "for other arrays; a shard may be cut short, their bytes are {}",
           file, printable(entry.name), entry.dtype, fmt::join(entry.shape, ", "), bytes, all,
-          all - left);
+          all - left, shard_sizes(shards));
     }
     left -= bytes;
   }
@@ -249,6 +265,7 @@ Reader::Reader(const std::filesystem::path& prefix) {
     state->index = parse_index(file.bytes(), path.string());
   }
   state->shards = map_shards(prefix, state->index.shard_count);
+  check_not_empty(state->shards);
   check_claims(state->index, state->shards, path.string());
   check_tiling(state->index, path.string());
   for (std::size_t i = 0; i < state->shards.size(); ++i) {

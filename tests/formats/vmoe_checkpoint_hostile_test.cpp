@@ -88,6 +88,23 @@ TEST_F(HostileVMoeCheckpoint, MissingFiles) {
   EXPECT_THAT(refused(), AllOf(HasSubstr("00001-of-00002"), HasSubstr("No such file")));
 }
 
+TEST_F(HostileVMoeCheckpoint, ShardsThatAreCutShort) {
+  Parts parts;
+  parts.index = index_file(2, {leaf("x", {1000}, "int8", {{{0, 1000}, 1}})});
+  parts.shard_0 = {};
+  const std::string whole = chunk({piece("int8", 1000, std::string(1000, 'x'))}, {0, 1000});
+  parts.shard_1 = {array("0", {whole})};
+  parts.put(prefix());
+  EXPECT_EQ(read_all(prefix()).at("x"), std::string(1000, 'x'));
+  std::filesystem::resize_file(shard(1), 500);
+  EXPECT_THAT(refused(), AllOf(HasSubstr("needs 1000 bytes"),
+                               HasSubstr(fmt::format("a shard may be cut short, their bytes are "
+                                                     "{}, 500",
+                                                     std::filesystem::file_size(shard(0))))));
+  std::filesystem::resize_file(shard(1), 0);
+  EXPECT_THAT(refused(), HasSubstr("data-00001-of-00002: the shard is empty, 0 bytes"));
+}
+
 TEST_F(HostileVMoeCheckpoint, ReorderedShards) {
   Parts parts;
   std::swap(parts.shard_0, parts.shard_1);

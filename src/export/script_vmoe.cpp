@@ -2,6 +2,7 @@
 #include "script_vmoe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "moesaic/base/error.h"
 
@@ -31,11 +32,17 @@ Module make_positions(const Unit& unit, const at::Tensor& waves) {
   return make_module(unit, "PositionWaves", holder, {}, kPositions);
 }
 
-std::string forward_source(const VMoE& from) {
-  std::string source = R"(
+constexpr char kEntrance[] = R"(
 def forward(self, images: Tensor) -> Tensor:
+    size = images.size()
+    fits = images.dim() == 4 and size[1:] == [{shape}]
+    assert fits, "images must have the shape [batch, {shape}], found {{}}".format(size)
     x = self.embedding.forward(images)
 )";
+
+std::string forward_source(const VMoE& from) {
+  std::string source =
+      fmt::format(kEntrance, fmt::arg("shape", fmt::join(from.input_shape(), ", ")));
   if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
   const bool token = from.cls.defined();
   if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/torchscript.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/script.h>
@@ -155,6 +157,23 @@ TEST(TorchScriptPruned, ATokenWithoutAnExpertGetsZero) {
   torch::jit::Module script = to_torchscript(*model);
   EXPECT_EQ(run(*model, images).routings[0].routing.offsets[1].item<int>(), 0);
   expect_close(forward(script, images), run(*model, images).logits, 1e-5);
+}
+
+TEST(TorchScriptPictures, OfAnotherShapeAreRefusedWithBothShapes) {
+  const auto model = build({.name = "", .classifier = "gap", .position = kNoPosition});
+  torch::jit::Module script = to_torchscript(*model);
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {2, 1, 9, 8}, {2, 1, 8, 10}, {2, 3, 8, 8}, {1, 8, 8}, {1, 2, 1, 8, 8}}) {
+    std::string said;
+    try {
+      forward(script, torch::zeros(shape));
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, HasSubstr(fmt::format("images must have the shape [batch, 1, 8, 8], found "
+                                            "[{}]\n",
+                                            fmt::join(shape, ", "))));
+  }
 }
 
 void collect_kinds(torch::jit::Block* block, std::set<std::string>& kinds) {

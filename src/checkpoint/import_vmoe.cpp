@@ -238,7 +238,7 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   const Facts facts = facts_of(arrays, options);
   const Value model = target_model(options, given, facts, arrays.from(), result.notes);
   const auto config = parse<VMoEConfig>(model, "model");
-  VMoEInitialiser initialiser(arrays, config, rules);
+  VMoEInitialiser initialiser(arrays, config, rules, options.rules.string());
   if (!fine_tunes(options)) check_complete(initialiser.plan(), arrays.from());
   initialiser.draw_fresh(config, options.seed);
   note_rounded(initialiser, result.notes);

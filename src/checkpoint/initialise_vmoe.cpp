@@ -38,10 +38,10 @@ VMoEConfig with_same_fresh(VMoEConfig target, const std::vector<std::string>& fr
 }  // namespace
 
 VMoEInitialiser::VMoEInitialiser(const VMoEArrays& arrays, const VMoEConfig& target,
-                                 const VMoERules& rules)
+                                 const VMoERules& rules, const std::string& rules_from)
     : arrays_(arrays),
       tensors_(vmoe_tensors(target)),
-      plan_(plan_moves(arrays.entries(), tensors_, rules, arrays.from())) {}
+      plan_(plan_moves(arrays.entries(), tensors_, rules, arrays.from(), rules_from)) {}
 
 std::vector<std::string> VMoEInitialiser::transformed() const {
   std::vector<std::string> names;

@@ -319,7 +319,9 @@ bool VMoEMove::transforms(const VMoEArray& target) const {
 }
 
 VMoEPlan plan_moves(const std::vector<Entry>& source, const std::vector<VMoETensor>& target,
-                    const VMoERules& rules, const std::string& from) {
+                    const VMoERules& rules, const std::string& from,
+                    const std::string& rules_from) {
+  const std::string by = rules_from.empty() ? "" : fmt::format(" by the rules of {}", rules_from);
   std::map<std::string, const VMoEArray*> places;
   std::vector<std::string> names;
   for (const VMoETensor& tensor : target) {
@@ -334,7 +336,10 @@ VMoEPlan plan_moves(const std::vector<Entry>& source, const std::vector<VMoETens
     const auto rule = std::ranges::find_if(compiled, [&](const CompiledRule& candidate) {
       return candidate.pattern.found_in(entry.name);
     });
-    if (rule == compiled.end()) fail("{}: no rule for array '{}'", from, entry.name);
+    if (rule == compiled.end()) {
+      const std::string in = rules_from.empty() ? "" : " in " + rules_from;
+      fail("{}: no rule for array '{}'{}", from, entry.name, in);
+    }
     if (rule->rule->replacement.empty()) {
       plan.dropped.push_back(entry.name);
       continue;
@@ -346,14 +351,14 @@ VMoEPlan plan_moves(const std::vector<Entry>& source, const std::vector<VMoETens
     if (place == places.end()) {
       const std::string as = name == entry.name ? "" : fmt::format(", renamed '{}',", given);
       const auto near = nearest(name, names);
-      fail("{}: array '{}'{} has no place in the network{}", from, entry.name, as,
+      fail("{}: array '{}'{} has no place in the network{}{}", from, entry.name, as, by,
            near ? fmt::format("; did you mean '{}'?", *near) : "");
     }
     const VMoEMove move{entry, *rule->rule};
     const auto [first, is_first] = plan.moves.emplace(name, move);
     if (!is_first) {
-      fail("{}: arrays '{}' and '{}' both become '{}'", from, first->second.source.name, entry.name,
-           name);
+      fail("{}: arrays '{}' and '{}' both become '{}'{}", from, first->second.source.name,
+           entry.name, name, by);
     }
     check_move(move, *place->second, from);
   }

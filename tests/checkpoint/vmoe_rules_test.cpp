@@ -121,6 +121,21 @@ TEST(VMoERules, WhatDoesNotFitIsAnError) {
               HasSubstr("array 'kernel' is int32; a parameter is one of float16"));
 }
 
+TEST(VMoERules, TheirFileIsNamed) {
+  const auto refused = [](const std::string& rules) {
+    return test::failure_of([&] {
+      plan_moves({{"kernel", "float32", {2}}, {"other", "float32", {2}}},
+                 target_of({{"kernel", {2}}}), rules_of(rules), "ckpt", "rules.json");
+    });
+  };
+  EXPECT_EQ(refused(R"([["^x", "params/x"]])"), "ckpt: no rule for array 'kernel' in rules.json");
+  EXPECT_EQ(refused(R"([["kernel", "params/kernle"]])"),
+            "ckpt: array 'kernel', renamed 'params/kernle', has no place in the network by the "
+            "rules of rules.json; did you mean 'kernel'?");
+  EXPECT_EQ(refused(R"([["^.*$", "params/kernel"]])"),
+            "ckpt: arrays 'kernel' and 'other' both become 'kernel' by the rules of rules.json");
+}
+
 /// A matcher that tries one way after another would need 2^60 steps for the first, and would call
 /// itself for every character of the second.
 TEST(VMoERules, NoPatternTakesForEver) {

@@ -17,7 +17,8 @@ namespace moesaic {
 class VMoEInitialiser {
  public:
   /// Plans all of it, reads nothing. `arrays` must outlive this. Throws Error as plan_moves() does.
-  VMoEInitialiser(const VMoEArrays& arrays, const VMoEConfig& target, const VMoERules& rules);
+  VMoEInitialiser(const VMoEArrays& arrays, const VMoEConfig& target, const VMoERules& rules,
+                  const std::string& rules_from = "");
 
   const VMoEPlan& plan() const { return plan_; }
   const std::vector<VMoETensor>& tensors() const { return tensors_; }

@@ -69,9 +69,11 @@ struct VMoEPlan {
 /// Applies rules to names and shapes. Throws Error, in one line begun by `from`: for an array that
 /// no rule maps, whose new name the target does not have or another array has too, whose shape does
 /// not fit, or which holds no floating-point numbers.
+/// `rules_from` is the rules' file, which messages about the rules then name; "" where they are
+/// built in.
 VMoEPlan plan_moves(const std::vector<vmoe_checkpoint::Entry>& source,
                     const std::vector<VMoETensor>& target, const VMoERules& rules,
-                    const std::string& from);
+                    const std::string& from, const std::string& rules_from = "");
 
 /// The values [target.shape] that a move makes of its source's.
 at::Tensor moved(const VMoEMove& move, const at::Tensor& values, const VMoEArray& target);

@@ -15,12 +15,8 @@ namespace {
 
 void list_data() {
   for (const auto& status : dataset_statuses()) {
-    const std::string place =
-        status.found() ? status.folder.string()
-        : status.fetchable
-            ? fmt::format("not here; moesaic data fetch {}", status.name)
-            : fmt::format("not here; put it or a link at {}", status.searched.front().string());
-    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", status.name, status.classes, place);
+    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", status.name, status.classes,
+                             status.where());
     std::cout << fmt::format("{:<24} {}\n", "", status.description);
   }
 }

@@ -62,10 +62,8 @@ void check_layer(Report& report) {
 void check_data(Report& report) {
   for (const auto& status : dataset_statuses()) {
     if (!status.base.empty()) continue;
-    report.note("data", status.found()
-                            ? fmt::format("{} in {}", status.name, status.folder.string())
-                            : fmt::format("{} is not here; moesaic data fetch {}", status.name,
-                                          status.name));
+    report.note("data",
+                fmt::format("{} {} {}", status.name, status.found() ? "in" : "is", status.where()));
   }
 }
 

@@ -190,7 +190,10 @@ FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) 
              found.string());
     return {found, {}};
   }
-  if (spec.urls.empty()) fail("dataset '{}': its description has no URL to fetch from", spec.name);
+  if (spec.urls.empty()) {
+    fail("dataset '{}': its description has no URL to fetch from; put it or a link at {}",
+         spec.name, fetch_folder(spec).string());
+  }
   FetchResult result{fetch_folder(spec), {}};
   if (spec.archive) return fetch_by_archive(spec, std::move(result), options);
   make_folder(result.folder);

@@ -258,6 +258,12 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
                            spec.description);
 }
 
+std::string DatasetStatus::where() const {
+  if (found()) return folder.string();
+  if (fetchable) return fmt::format("not here; moesaic data fetch {}", name);
+  return fmt::format("not here; put it or a link at {}", searched.front().string());
+}
+
 std::vector<DatasetStatus> dataset_statuses() {
   std::vector<DatasetStatus> statuses;
   for (const std::string& name : dataset_names()) {

@@ -88,10 +88,15 @@ TEST_F(Catalog, StatusesTellWhereFilesAre) {
   EXPECT_FALSE(statuses[0].found());
   EXPECT_FALSE(statuses[1].found());
   EXPECT_EQ(statuses[1].searched.front(), home_.cache());
+  statuses[1].fetchable = true;
+  EXPECT_EQ(statuses[1].where(), "not here; moesaic data fetch tiny");
+  statuses[1].fetchable = false;
+  EXPECT_EQ(statuses[1].where(), "not here; put it or a link at " + home_.cache().string());
   home_.write_files(home_.cache(), true);
   statuses = dataset_statuses();
   EXPECT_EQ(statuses[0].folder, home_.cache());
   EXPECT_EQ(statuses[1].folder, home_.cache());
+  EXPECT_EQ(statuses[1].where(), home_.cache().string());
 }
 
 TEST_F(Catalog, VerifyFindsWhatIsWrong) {

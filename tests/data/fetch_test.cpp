@@ -154,7 +154,8 @@ TEST_F(Fetch, EveryFailedUrlIsNamedWithItsReason) {
   EXPECT_FALSE(test::fs::exists(place("test-images")));
   EXPECT_FALSE(test::fs::exists(part("test-images")));
   use({});
-  EXPECT_THAT(fetch_error(), HasSubstr("no URL"));
+  EXPECT_THAT(fetch_error(), AllOf(HasSubstr("no URL"),
+                                   HasSubstr("put it or a link at " + home_.cache().string())));
 }
 
 TEST_F(Fetch, ResumesWhatAnEarlierTryLeft) {

@@ -105,6 +105,8 @@ struct DatasetStatus {
   std::filesystem::path folder;                 ///< empty where no folder holds all files
   std::vector<std::filesystem::path> searched;  ///< in order
   bool found() const { return !folder.empty(); }
+  /// The folder, or "not here; " and how to get the files.
+  std::string where() const;
 };
 
 /// Every described dataset, by name.

@@ -3,6 +3,7 @@
 #include "moesaic/formats/vmoe_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <cmath>

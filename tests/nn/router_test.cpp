@@ -64,9 +64,7 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
     EXPECT_TRUE(torch::allclose(rest, noisy.slice(0, 20), 0.0, 1e-5));
     router->count_from(0);
     const at::Tensor again = router->forward(x.slice(0, 20)).noisy_logits_TE;
-    EXPECT_FALSE(torch::allclose(again - router->logits(x.slice(0, 20)),
-                                 (rest - router->logits(x.slice(0, 20))).slice(0, 0, 20), 0.0,
-                                 0.1));
+    EXPECT_FALSE(torch::allclose(again, rest, 0.0, 0.1));
   }
 }
 

@@ -52,7 +52,11 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
     for (const Scale scale : {Scale::paper, Scale::quick}) {
       const Experiment experiment = load_experiment(name, scale);
       EXPECT_EQ(experiment.name, name);
-      EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
+      if (experiment.kind == "run-table") {
+        EXPECT_EQ(parse<RunTableConfig>(experiment.config).name, name);
+      } else {
+        EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
+      }
     }
   }
 }

@@ -365,6 +365,7 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x_in, const Tensor& 
     });
   });
   y.slice(0, filled(offsets)).zero_();
+  hidden.slice(0, keep_hidden ? filled(offsets) * x.size(1) * w.size(2) : 0).zero_();
   return {y, hidden};
 }
 

@@ -54,7 +54,8 @@ class NormalizedSgd : public Sgd {
     for (at::Tensor& gradient : gradients) {
       std::vector<int64_t> shape(gradient.dim(), 1);
       shape[0] = experts;
-      gradient = gradient * factor.to(gradient.scalar_type()).view(shape);
+      // In float64: the factor of a gradient that is next to nothing is beyond float32.
+      gradient = (gradient.to(at::kDouble) * factor.view(shape)).to(gradient.scalar_type());
     }
   }
 };

@@ -7,6 +7,7 @@
 
 #include "moesaic/base/file.h"
 #include "moesaic/report/reproduce.h"
+#include "moesaic/report/run_table.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {

@@ -314,6 +314,15 @@ TEST(Optimizer, NormalizedSgdGivesEachExpertAStepOfTheSameLength) {
   EXPECT_TRUE(torch::equal(again.state().at("experts.w.momentum"), state.at("experts.w.momentum")));
 }
 
+TEST(Optimizer, NormalizedSgdTakesAFullStepByAGradientNextToNothing) {
+  at::Tensor w = torch::zeros({2, 3}).requires_grad_();
+  Optimizer optimizer({{"w", w}}, plain_sgd("normalized_sgd", 1.0, 0.0));
+  w.mutable_grad() = torch::tensor({{3e-39F, 0.0F, 4e-39F}, {0.0F, 0.0F, 0.0F}});
+  optimizer.step(1.0);
+  EXPECT_TRUE(
+      torch::allclose(w, torch::tensor({{-0.6F, 0.0F, -0.8F}, {0.0F, 0.0F, 0.0F}}), 0, 1e-5));
+}
+
 TEST(Optimizer, NormalizedSgdRefusesParametersOfDifferentExperts) {
   TwoParameters setup;  // [7, 5] and [5]
   Optimizer optimizer(setup.named(), plain_sgd("normalized_sgd", 0.1, 0.0));

@@ -38,6 +38,7 @@ do for [name in 'figure.svg figure.png'] {
   }
   set output name
   set lmargin screen 0.3
+  set tmargin 4
   set yrange [rows - 0.3:-0.7]
   plot data using 3:($1 - 0.12):4:ytic(stringcolumn(2)) with xerrorbars lc rgb '#0072B2' lw 2 pt 7 \
          ps 0.7 title 'measured, mean and spread of the runs', \

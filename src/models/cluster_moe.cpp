@@ -78,12 +78,14 @@ ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::mo
 ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_images(images_BCHW);
   const at::Tensor x_TPd = images_BCHW.squeeze(1);
+  const Seen seen = look_at(images_BCHW);
+  const ParallelPatches* parallel = seen.parallel ? &*seen.parallel : nullptr;
   if (!config_.router) {
-    const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd));
+    const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd), parallel);
     return {logits, logits, {}};
   }
-  nn::RouterOutput routed = router->forward(patch_sums(images_BCHW), random);
-  const at::Tensor rows = experts->forward(x_TPd, routed.routing);
+  nn::RouterOutput routed = router->forward(seen.sums, random);
+  const at::Tensor rows = experts->forward(x_TPd, routed.routing, parallel);
   const at::Tensor logits = combine(rows, routed.routing);
   RoutingRecord record;
   record.logits_TE = routed.logits_TE;
@@ -97,16 +99,23 @@ void ClusterMoE::count_from(int64_t image) {
   if (config_.router) router->count_from(image);
 }
 
-at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) {
+ClusterMoE::Seen ClusterMoE::look_at(const at::Tensor& images_BCHW) {
   const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
   if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
-    return images_BCHW.sum(2).squeeze(1);
+    return {images_BCHW, images_BCHW.sum(2).squeeze(1), 0, std::nullopt, false};
   }
   const uint64_t version = images_BCHW._version();
   if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
-    last_ = {images_BCHW, images_BCHW.sum(2).squeeze(1), version};
+    last_ = {images_BCHW, images_BCHW.sum(2).squeeze(1), version, std::nullopt, false};
   }
-  return last_.sums;
+  const bool looks = config_.parallel_patches && is_training() && images_BCHW.is_cpu();
+  if (looks && !last_.looked && images_BCHW.scalar_type() == at::kFloat) {
+    last_.parallel = find_parallel_patches(images_BCHW.squeeze(1));
+    last_.looked = true;
+  }
+  Seen seen = last_;
+  if (!looks) seen.parallel.reset();
+  return seen;
 }
 
 void ClusterMoE::check_images(const at::Tensor& images_BCHW) const {

@@ -10,6 +10,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/ops/router_product.h"
 
 namespace moesaic::nn {
 namespace {
@@ -48,7 +49,7 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   const NoAutocast exact;  // small differences between logits decide which experts compute
-  at::Tensor logits_TE = torch::mm(x_Td.to(weight.scalar_type()), weight.t());
+  at::Tensor logits_TE = router_product(x_Td.to(weight.scalar_type()), weight);
   const int64_t members = options_.members;
   if (members == 1) return logits_TE;
   if (x_Td.size(0) % members != 0) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 
+#include "cpu/vector_clones.h"
 #include "moesaic/base/error.h"
 #include "names.h"
 
@@ -127,16 +128,27 @@ void check_row_count(const char* op, int64_t tokens, int64_t rows) {
   }
 }
 
+namespace {
+
+struct IndexRange {
+  int32_t low, high;
+};
+MOESAIC_VECTOR_CLONES IndexRange range_of(const int32_t* values, int64_t count) {
+  IndexRange range{values[0], values[0]};
+  for (int64_t i = 0; i < count; ++i) {
+    range.low = std::min(range.low, values[i]);
+    range.high = std::max(range.high, values[i]);
+  }
+  return range;
+}
+
+}  // namespace
+
 void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t least,
                           int64_t below) {
   if (!index.is_cpu() || index.numel() == 0) return;
   const at::Tensor values = index.contiguous();
-  const auto* value = values.const_data_ptr<int32_t>();
-  int32_t low = value[0], high = value[0];
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    low = std::min(low, value[i]);
-    high = std::max(high, value[i]);
-  }
+  const auto [low, high] = range_of(values.const_data_ptr<int32_t>(), values.numel());
   if (low < least || high >= below) {
     fail("{}: {} must be between {} and {}, found {}", op, name, least, below - 1,
          low < least ? low : high);

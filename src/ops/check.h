@@ -62,6 +62,7 @@ void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Te
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
 void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
                              const at::Tensor& token_row);
+void check_cross_entropy(const at::Tensor& logits, const at::Tensor& labels);
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
                    const at::Tensor& token_row);
 void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
@@ -86,10 +87,11 @@ int64_t kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Ten
                      int64_t activation);
 void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                           const at::Tensor& w, const at::Tensor& b, int64_t outputs,
-                          int64_t activation);
+                          int64_t activation, at::TensorList parallel);
 void check_filter_experts_backward(const at::Tensor& grad, const at::Tensor& x,
                                    const at::Tensor& offsets, const at::Tensor& token,
                                    const at::Tensor& hidden, const at::Tensor& w,
-                                   int64_t activation);
+                                   const at::Tensor& b, int64_t activation,
+                                   at::TensorList parallel);
 
 }  // namespace moesaic::ops

@@ -39,7 +39,8 @@ at::Tensor add_router_noise(const at::Tensor& logits_TE, const NoiseOptions& opt
   if (options.kind == NoiseKind::gaussian) {
     noise.normal_(0.0, gaussian_noise_std(options, logits_TE.size(1)), generator);
   } else {
-    noise.uniform_(0.0, 1.0, generator).mul_(options.scale);
+    noise.uniform_(0.0, 1.0, generator);
+    if (options.scale != 1.0) noise.mul_(options.scale);
   }
   return logits_TE + noise;
 }

@@ -8,6 +8,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/ops/cross_entropy.h"
 
 namespace moesaic {
 namespace {
@@ -90,6 +91,9 @@ at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
   const auto repeated = [&](const at::Tensor& tensor) {
     return members == 1 ? tensor : tensor.repeat_interleave(members, 0);
   };
+  if (!sigmoid && !targets.soft_labels.defined() && targets.smoothing == 0.0) {
+    return cross_entropy(rows, repeated(targets.labels), name == kTwice);
+  }
   if (!sigmoid) {
     const at::Tensor& wanted = targets.soft_labels.defined() ? targets.soft_labels : targets.labels;
     return at::cross_entropy_loss(name == kTwice ? rows.softmax(1) : rows, repeated(wanted), {},

@@ -119,9 +119,10 @@ TEST(FilterExperts, GradientsEqualFiniteDifferences) {
 
 /// Gradients of w and b where y's gradient is `grad`.
 std::vector<at::Tensor> gradients(const at::Tensor& x, const Routing& routing,
-                                  const FilterWeights& weights, const at::Tensor& grad) {
+                                  const FilterWeights& weights, const at::Tensor& grad,
+                                  const ParallelPatches* parallel = nullptr) {
   const at::Tensor w = weights.w.clone().requires_grad_(), b = weights.b.clone().requires_grad_();
-  filter_experts(x, routing, {w, b}, grad.size(1), Activation::cubic).backward(grad);
+  filter_experts(x, routing, {w, b}, grad.size(1), Activation::cubic, parallel).backward(grad);
   return {w.grad(), b.grad()};
 }
 
@@ -141,6 +142,76 @@ TEST(FilterExperts, WideGradientsEqualThoseOfAutogradEvenWhereManyAreZero) {
     expect_close(found[i], wanted[i], 1e-11);
     EXPECT_EQ(found[i][2].abs().sum().item<double>(), 0.0);
   }
+}
+
+/// x [T, 4, d], of which three patches are multiples of one of three directions.
+at::Tensor parallel_inputs(int64_t tokens, int64_t width, at::ScalarType type) {
+  const at::Tensor directions = randn({3, width}, 11);
+  at::Tensor x = randn({tokens, 4, width}, 12);
+  const at::Tensor scale = randn({tokens, 4}, 13);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t p = 0; p < 4; ++p) {
+      if (p != t % 4) x[t][p].copy_(scale[t][p] * directions[(t + p) % 3]);
+    }
+  }
+  return x.to(type);
+}
+
+TEST(FilterExperts, ParallelPatchesGiveTheSameButForRounding) {
+  const std::vector<int32_t> offsets = {0, 300, 301, 301, 680};
+  for (const auto& [filters, outputs] : {std::pair{16, 2}, std::pair{66, 3}, std::pair{64, 2}}) {
+    for (const auto type : {torch::kFloat, torch::kDouble}) {
+      const double tolerance = type == torch::kFloat ? 2e-5 : 1e-12;
+      const at::Tensor x = parallel_inputs(700, 9, type);
+      const Routing routing = routing_of(offsets, 690, 700);
+      const FilterWeights weights = filters_of({4, 9, filters, outputs}, 4, type);
+      const auto parallel = find_parallel_patches(x);
+      ASSERT_TRUE(parallel.has_value());
+      for (const Activation activation : {Activation::cubic, Activation::gelu}) {
+        expect_close(filter_experts(x, routing, weights, outputs, activation, &*parallel),
+                     plain_filters(x, routing, weights, outputs, activation), tolerance);
+      }
+      at::Tensor grad = randn({690, outputs}, 5, type);
+      grad.slice(0, 0, 690, 3).zero_();
+      const auto found = gradients(x, routing, weights, grad, &*parallel);
+      const auto wanted = gradients(x, routing, weights, grad);
+      for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], tolerance);
+    }
+  }
+}
+
+TEST(FilterExperts, WhatIsComputedAgainInsteadOfKeptIsTheSame) {
+  // 4 x 550 numbers for each of 1 000 rows would be more than are kept.
+  const FilterCase c{4, 5, 550, 2};
+  const Routing routing = routing_of({0, 400, 1000}, 1000, 1000);
+  for (const bool parallel_patches : {false, true}) {
+    const at::Tensor x = parallel_inputs(1000, c.width, torch::kDouble);
+    const auto parallel = find_parallel_patches(x);
+    const FilterWeights weights = filters_of(c, 2, torch::kDouble);
+    const at::Tensor grad = randn({1000, 2}, 5);
+    const auto found =
+        gradients(x, routing, weights, grad, parallel_patches ? &*parallel : nullptr);
+    at::Tensor inputs = x.clone().requires_grad_();  // takes the way through grouped_mlp
+    const auto wanted = gradients(inputs, routing, weights, grad);
+    for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], 1e-11);
+  }
+}
+
+TEST(FilterExperts, RefuseParallelPatchesOfOtherInputs) {
+  const at::Tensor x = parallel_inputs(100, 9, torch::kDouble);
+  const Routing routing = routing_of({0, 60, 100}, 100, 100);
+  const FilterWeights weights = filters_of({4, 9, 16, 2}, 2, torch::kDouble);
+  const auto good = find_parallel_patches(x);
+  ASSERT_TRUE(good.has_value());
+  ParallelPatches bad = *good;
+  bad.rest = bad.rest.slice(0, 0, 50);  // `which` names rows beyond
+  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
+  bad = *good;
+  bad.directions = bad.directions.slice(0, 0, 2);
+  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
+  bad = *good;
+  bad.scale = bad.scale.slice(0, 0, 99);
+  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
 }
 
 TEST(FilterExperts, NanGradientsAreNotTakenForZero) {
@@ -181,6 +252,35 @@ TEST(FilterExperts, Bfloat16IsCloseToFloat32) {
       filter_experts(half(x), routing, {half(w.w), half(w.b)}, 2, Activation::gelu);
   EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
   expect_close(y.to(torch::kFloat), filter_experts(x, routing, w, 2, Activation::gelu), 2e-2);
+}
+
+TEST(FilterExperts, InferenceModeChangesNothing) {
+  const FilterCase c{4, 20, 16, 2};
+  const Routing routing = routing_of({0, 10, 30}, 30, 30);
+  const FilterWeights w = filters_of(c, 2, torch::kFloat);
+  for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+    const at::Tensor x = randn({30, 4, 20}, 1, torch::kFloat).to(type);
+    const FilterWeights weights = {w.w.to(type), w.b.to(type)};
+    const at::Tensor wanted = filter_experts(x, routing, weights, 2, Activation::gelu);
+    const c10::InferenceMode inference;
+    const Routing same = routing_of({0, 10, 30}, 30, 30);
+    EXPECT_TRUE(torch::equal(filter_experts(x.clone(), same, {weights.w.clone(), weights.b.clone()},
+                                            2, Activation::gelu),
+                             wanted));
+  }
+}
+
+TEST(FilterExperts, WeightsOfAnyOrderOfStrides) {
+  const FilterCase c{3, 20, 40, 2};
+  const Routing routing = routing_of({0, 10, 30}, 30, 30);
+  const at::Tensor x = randn({30, 3, 20}, 1);
+  const FilterWeights w = filters_of(c, 2, torch::kDouble);
+  const FilterWeights turned = {w.w.transpose(1, 2).contiguous().transpose(1, 2), w.b};
+  EXPECT_TRUE(torch::equal(filter_experts(x, routing, turned, 2, Activation::cubic),
+                           filter_experts(x, routing, w, 2, Activation::cubic)));
+  const at::Tensor grad = randn({30, 2}, 5);
+  const auto found = gradients(x, routing, turned, grad), wanted = gradients(x, routing, w, grad);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(torch::equal(found[i], wanted[i]));
 }
 
 TEST(FilterExperts, RefuseWhatDoesNotFit) {

@@ -2,10 +2,13 @@
 // The networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
 #pragma once
 
+#include <optional>
+
 #include "moesaic/models/cluster_moe_config.h"
 #include "moesaic/models/model.h"
 #include "moesaic/nn/filter_network.h"
 #include "moesaic/nn/router.h"
+#include "moesaic/ops/parallel_patches.h"
 
 namespace moesaic {
 
@@ -33,15 +36,18 @@ class ClusterMoE : public Model {
   nn::FilterNetwork experts{nullptr};
 
  private:
-  at::Tensor patch_sums(const at::Tensor& x_TPd);
+  /// What is known of inputs beside their numbers.
+  struct Seen {
+    at::Tensor inputs, sums;  ///< sums over the patches, [B, d]
+    uint64_t version = 0;
+    std::optional<ParallelPatches> parallel;
+    bool looked = false;  ///< for parallel patches
+  };
+  Seen look_at(const at::Tensor& images_BCHW);
   void check_images(const at::Tensor& images_BCHW) const;
 
   ClusterMoEConfig config_;
-  /// The sums of the inputs that were last seen: a full batch is the same tensor at every step.
-  struct {
-    at::Tensor inputs, sums;
-    uint64_t version = 0;
-  } last_;
+  Seen last_;  ///< a full batch is the same tensor at every step
 };
 
 }  // namespace moesaic

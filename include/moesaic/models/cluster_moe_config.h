@@ -39,6 +39,7 @@ struct ClusterMoEConfig {
   int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
   std::string activation = "cubic";
   double init_scale = 0.001;
+  bool parallel_patches = false;
   std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
 };
 template <class Fields>
@@ -53,6 +54,10 @@ void describe(Fields& f, ClusterMoEConfig& c) {
     one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
   f("init_scale", c.init_scale,
     "initial filters are uniform on +- this / sqrt(d); the router starts at 0", above(0.0));
+  f("parallel_patches", c.parallel_patches,
+    "in training look for patches that are multiples of a few directions, once for each batch that "
+    "comes again unchanged, and multiply a direction once for all of them: for full batches of "
+    "cluster data; the same but for rounding");
   f("router", c.router,
     "top-1 switch over the sum of the patches; null: a single expert without one");
 }

@@ -23,8 +23,10 @@ class FilterNetworkImpl : public torch::nn::Module {
  public:
   FilterNetworkImpl(FilterNetworkOptions options, at::Generator generator);
 
-  /// x_TPd [T, P, d] -> [A, C], a row for each row of the routing.
-  at::Tensor forward(const at::Tensor& x_TPd, const Routing& routing) const;
+  /// x_TPd [T, P, d] -> [A, C], a row for each row of the routing; `parallel` as filter_experts()
+  /// takes it.
+  at::Tensor forward(const at::Tensor& x_TPd, const Routing& routing,
+                     const ParallelPatches* parallel = nullptr) const;
 
   const FilterNetworkOptions& options() const { return options_; }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "moesaic/ops/activation.h"
+#include "moesaic/ops/parallel_patches.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
@@ -19,17 +20,20 @@ struct FilterWeights {
 /// Two-layer convolutional networks as experts (clusters paper, eq. 3.1, with a bias and for
 /// several outputs): row r of expert e, which is the input x[t] of token t, gives
 ///
-///     y[r, c] = sum over patches p and filters j of output c of act(<w[e, :, j], x[t, p]> + b[e,
-///     j])
+///     y[r, c] = sum over patches p, filters j of output c of act(<w[e, :, j], x[t, p]> + b[e, j])
 ///
 /// The first J / C filters are of output 0, the next of output 1, and so on.
 ///
 /// x_TPd: [T, P, d] float32 or float64 (bfloat16 too, by way of grouped_mlp); of `routing` offsets
-/// and tokens are looked at. Returns [A, C]; rows past the last offset are zero. What the
-/// activation sees, A P J numbers, is kept for the backward pass. Differentiable in x, w and b; an
-/// expert without rows gets exactly zero gradients. Throws Error where C does not divide J or
-/// shapes, dtypes or devices differ.
+/// and tokens are looked at. Returns [A, C]; rows past the last offset are zero. For the backward
+/// pass what the activation sees is kept, A P J numbers, or computed again where these are more
+/// than two million; without an activation the sums of the patches, A d numbers. `parallel`, unless
+/// null, is find_parallel_patches(x): filters meet each direction once for all its patches, which
+/// changes results by rounding. Differentiable in x (not beside `parallel`), w and b; an expert
+/// without rows gets exactly zero gradients. Throws Error where C does not divide J or shapes,
+/// dtypes or devices differ.
 at::Tensor filter_experts(const at::Tensor& x_TPd, const Routing& routing,
-                          const FilterWeights& weights, int64_t outputs, Activation activation);
+                          const FilterWeights& weights, int64_t outputs, Activation activation,
+                          const ParallelPatches* parallel = nullptr);
 
 }  // namespace moesaic

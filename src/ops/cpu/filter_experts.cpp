@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows are taken in pieces, so many that what lies between the two layers stays in cache. Gradients
-// are sums over all rows of an expert: each piece has sums of its own, which are added in order, so
-// that no bit depends on the number of threads.
+// Rows are taken in pieces that are a function of the routing. Gradients are sums over all rows of
+// an expert: each piece has sums of its own, which are added in order, so that no bit depends on
+// the number of threads; only without an activation are the products ATen's.
 #include "moesaic/ops/filter_experts.h"
 
 #include <ATen/ATen.h>
@@ -10,26 +10,17 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "../check.h"
-#include "expert_work.h"
+#include "../filters_by_grouped_mlp.h"
+#include "filter_layer.h"
+#include "filter_order.h"
 #include "large_memory.h"
-#include "mlp_layer.h"
-#include "panels.h"
 #include "vector_clones.h"
 
 namespace moesaic::ops {
-namespace {
 
-using at::Tensor;
-
-constexpr int64_t kFilterPatches = 256;  // that lie in cache together
-constexpr int64_t kRowsAhead = 6;        // that are fetched before they are gathered
-constexpr int64_t kPieceRows = 512;      // of an expert, that share sums of gradients
-
-/// to[r, j] += sum over the P patches of row r of patches[r P + p, j].
 MOESAIC_VECTOR_CLONES
 void add_patches(const float* patches, int64_t rows, int64_t count, int64_t columns, int64_t stride,
                  float* to) {
@@ -51,215 +42,11 @@ void add_patches(const double* patches, int64_t rows, int64_t count, int64_t col
   }
 }
 
-/// A row of a width that is known when the program runs, in whole lines: a call of memcpy takes
-/// longer than so few bytes.
-template <class Scalar>
-inline void copy_short_row(const Scalar* from, int64_t width, Scalar* to) {
-  constexpr int64_t kAtOnce = 64 / sizeof(Scalar);
-  if (width < kAtOnce) {
-    for (int64_t j = 0; j < width; ++j) to[j] = from[j];
-    return;
-  }
-  int64_t j = 0;
-  for (; j + kAtOnce <= width; j += kAtOnce) std::memcpy(to + j, from + j, 64);
-  std::memcpy(to + width - kAtOnce, from + width - kAtOnce, 64);
-}
+namespace {
 
-template <class Scalar>
-struct FilterLayer {
-  PanelMatrix<Scalar> w;  // [d, J] of each expert
-  int64_t patches, outputs;
-  Activation activation;
-  const TileKernels<Scalar>& kernels = tile_kernels<Scalar>();
+using at::Tensor;
 
-  int64_t width() const { return w.rows; }
-  int64_t filters() const { return w.columns; }
-  int64_t filters_of_output() const { return filters() / outputs; }
-  /// Between two patches in scratch; their last column is 1, whose gradient is the bias's.
-  int64_t x_stride() const { return spread<Scalar>(width() + 1); }
-  int64_t chunk_rows() const { return std::max<int64_t>(1, kFilterPatches / patches); }
-  int64_t chunk_patches() const { return chunk_rows() * patches; }
-
-  struct Arrays {
-    const Scalar* x;       // [T, P, d]
-    const int32_t* token;  // [A]
-    const Scalar* b;       // [K, J]
-    Scalar* hidden;        // A P J numbers, see hidden_at(); null: not kept
-    Scalar* y;             // [A, C]
-  };
-  struct BackwardArrays {
-    const Scalar* x;
-    const int32_t* token;
-    const Scalar *hidden, *grad;  // grad [A, C]
-  };
-
-  /// What the activation sees lies chunk by chunk, and in a chunk panel by panel: [patches, columns
-  /// of the panel]. Rows of J numbers would fall into a few sets of the caches.
-  int64_t hidden_at(const Segment& chunk, int64_t column) const {
-    return patches * (chunk.begin * filters() + chunk.rows() * column);
-  }
-
-  /// Columns [first, first + count) of a panel belong to one output.
-  template <class Use>
-  void for_outputs(int64_t column, int64_t columns, Use use) const {
-    const int64_t each = filters_of_output();
-    for (int64_t first = 0; first < columns;) {
-      const int64_t output = (column + first) / each;
-      const int64_t count = std::min(columns - first, (output + 1) * each - column - first);
-      use(output, first, count);
-      first += count;
-    }
-  }
-
-  int64_t packed_size() const {
-    const int64_t panels = (filters() + kernels.columns - 1) / kernels.columns;
-    return panels * panel_size();
-  }
-  int64_t panel_size() const { return whole_lines(width() * kernels.columns); }
-  int64_t forward_scratch() const {
-    return packed_size() + chunk_patches() * (x_stride() + kernels.columns) +
-           chunk_patches() * kernels.columns + chunk_rows() * kernels.columns;
-  }
-
-  /// Calls use(chunk) for pieces of `s` that lie in cache.
-  template <class Use>
-  void for_chunks(const Segment& s, Use use) const {
-    for (int64_t begin = s.begin; begin < s.end; begin += chunk_rows()) {
-      use(Segment{s.expert, begin, std::min(begin + chunk_rows(), s.end)});
-    }
-  }
-
-  void forward(const Segment& s, const Arrays& in, Scalar* scratch) const {
-    Scalar* const packed = scratch;
-    for (int64_t column = 0, at = 0; column < filters();
-         column += kernels.columns, at += panel_size()) {
-      kernels.pack(w.panel(s.expert, 0, width(), column, kernels.columns), packed + at, nullptr);
-    }
-    for_chunks(
-        s, [&](const Segment& chunk) { forward_chunk(chunk, in, packed, packed + packed_size()); });
-  }
-
-  void forward_chunk(const Segment& s, const Arrays& in, Scalar* packed, Scalar* scratch) const {
-    const int64_t panel = kernels.columns, count = s.rows() * patches;
-    Scalar* const x = scratch;
-    Scalar* const seen = x + chunk_patches() * x_stride();
-    Scalar* const active = seen + chunk_patches() * panel;
-    Scalar* const sums = active + chunk_patches() * panel;
-    for (int64_t r = 0; r < s.rows(); ++r) {
-      if (s.begin + r + kRowsAhead < s.end) fetch(in.x, in.token[s.begin + r + kRowsAhead]);
-      gather(in.x, in.token[s.begin + r], x, r);
-    }
-    Scalar* const y = in.y + s.begin * outputs;
-    std::fill_n(y, s.rows() * outputs, Scalar(0));
-    for (int64_t column = 0; column < filters(); column += panel, packed += panel_size()) {
-      const int64_t columns = std::min(panel, filters() - column);
-      Scalar* const z = in.hidden != nullptr ? in.hidden + hidden_at(s, column) : seen;
-      kernels.multiply({count, width(), columns, x, x_stride(), false, packed,
-                        in.b + s.expert * filters() + column, z, columns, false, false, Prefetch{},
-                        nullptr});
-      kernels.activate(activation, {count, columns, columns, panel}, z, active);
-      std::fill_n(sums, s.rows() * panel, Scalar(0));
-      add_patches(active, s.rows(), patches, columns, panel, sums);
-      for_outputs(column, columns, [&](int64_t output, int64_t first, int64_t of_it) {
-        for (int64_t r = 0; r < s.rows(); ++r) {
-          const Scalar* const from = sums + r * panel + first;
-          Scalar lanes[4] = {};
-          int64_t j = 0;
-          for (; j + 4 <= of_it; j += 4) {
-            for (int64_t lane = 0; lane < 4; ++lane) lanes[lane] += from[j + lane];
-          }
-          for (; j < of_it; ++j) lanes[0] += from[j];
-          y[r * outputs + output] += (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
-        }
-      });
-    }
-  }
-
-  int64_t backward_scratch() const {
-    return chunk_patches() * (x_stride() + kernels.columns) + chunk_rows() * kernels.columns;
-  }
-
-  /// Adds to sums [d + 1, J], the last row being the bias's. Rows whose gradient is exactly zero,
-  /// as that of a softmax that is sure is, cost nothing.
-  void backward(const Segment& s, const BackwardArrays& in, Scalar* sums, Scalar* scratch) const {
-    std::vector<int64_t> rows;  // of the chunk, counted from its first
-    for_chunks(s, [&](const Segment& chunk) {
-      rows.clear();
-      for (int64_t r = 0; r < chunk.rows(); ++r) {
-        const Scalar* const g = in.grad + (chunk.begin + r) * outputs;
-        if (std::any_of(g, g + outputs, [](Scalar v) { return v != Scalar(0); })) rows.push_back(r);
-      }
-      if (!rows.empty()) backward_chunk(chunk, rows, in, sums, scratch);
-    });
-  }
-
-  void backward_chunk(const Segment& s, const std::vector<int64_t>& rows, const BackwardArrays& in,
-                      Scalar* sums, Scalar* scratch) const {
-    const int64_t panel = kernels.columns, count = static_cast<int64_t>(rows.size()) * patches;
-    Scalar* const x = scratch;
-    Scalar* const grad = x + chunk_patches() * x_stride();
-    Scalar* const factors = grad + chunk_patches() * panel;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (i + kRowsAhead < rows.size()) fetch(in.x, in.token[s.begin + rows[i + kRowsAhead]]);
-      gather(in.x, in.token[s.begin + rows[i]], x, static_cast<int64_t>(i));
-    }
-    for (int64_t column = 0; column < filters(); column += panel) {
-      const int64_t columns = std::min(panel, filters() - column);
-      const Scalar* const z = in.hidden + hidden_at(s, column);
-      for (size_t first = 0; first < rows.size();) {  // rows that lie side by side, at once
-        size_t last = first + 1;
-        while (last < rows.size() && rows[last] == rows[last - 1] + 1) ++last;
-        const auto run = static_cast<int64_t>(last - first);
-        Scalar* const g = grad + static_cast<int64_t>(first) * patches * panel;
-        spread_gradient(in.grad + (s.begin + rows[first]) * outputs, run, column, columns, factors);
-        kernels.scale_by_slope(activation, {run * patches, columns, columns, panel},
-                               z + rows[first] * patches * columns, factors, patches, g);
-        first = last;
-      }
-      kernels.multiply({width() + 1, count, columns, x, x_stride(), true, grad, nullptr,
-                        sums + column, filters(), true, false, Prefetch{}, nullptr});
-    }
-  }
-
-  /// Each filter gets the gradient of its row's output: to [rows, panel].
-  void spread_gradient(const Scalar* from, int64_t rows, int64_t column, int64_t columns,
-                       Scalar* to) const {
-    for (int64_t r = 0; r < rows; ++r, from += outputs, to += kernels.columns) {
-      for_outputs(column, columns, [&](int64_t output, int64_t first, int64_t of_it) {
-        std::fill_n(to + first, of_it, from[output]);
-      });
-    }
-  }
-
- private:
-  /// The hardware cannot guess where the inputs of an expert lie.
-  void fetch(const Scalar* from, int32_t token) const {
-    const auto* bytes = reinterpret_cast<const char*>(from + token * patches * width());
-    const auto size = static_cast<int64_t>(sizeof(Scalar)) * patches * width();
-    for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
-  }
-
-  void gather(const Scalar* from, int32_t token, Scalar* to, int64_t row) const {
-    from += token * patches * width();
-    to += row * patches * x_stride();
-    for (int64_t p = 0; p < patches; ++p, from += width(), to += x_stride()) {
-      copy_short_row(from, width(), to);
-      to[width()] = Scalar(1);
-    }
-  }
-};
-
-/// The rows of all experts, in pieces.
-std::vector<Segment> pieces_of(const Tensor& offsets) {
-  const auto* begins = offsets.const_data_ptr<int32_t>();
-  std::vector<Segment> pieces;
-  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    for (int64_t r = begins[e]; r < begins[e + 1]; r += kPieceRows) {
-      pieces.push_back({e, r, std::min<int64_t>(r + kPieceRows, begins[e + 1])});
-    }
-  }
-  return pieces;
-}
+constexpr int64_t kRowsOfTask = 512;
 
 int64_t filled(const Tensor& offsets) {
   return offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
@@ -267,7 +54,7 @@ int64_t filled(const Tensor& offsets) {
 
 /// Calls use(number of the piece, scratch of `scalars`) for all pieces.
 template <class Scalar, class Use>
-void for_pieces(const std::vector<Segment>& pieces, int64_t scalars, Use use) {
+void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scalars, Use use) {
   at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
     constexpr int64_t kLineScalars = 64 / sizeof(Scalar);
     const Tensor memory =
@@ -281,8 +68,64 @@ void for_pieces(const std::vector<Segment>& pieces, int64_t scalars, Use use) {
 template <class Scalar>
 FilterLayer<Scalar> layer_of(const Tensor& x, const Tensor& w, int64_t outputs,
                              int64_t activation) {
-  return {w, x.size(1), outputs, static_cast<Activation>(activation)};
+  return {x.size(1), x.size(2), w.size(2), outputs, static_cast<Activation>(activation)};
 }
+
+/// Large inputs are best read as they lie; what is left of parallel patches is small, and experts
+/// are best read for several of its rows.
+template <class Scalar>
+FilterOrder order_of(const FilterLayer<Scalar>& layer, const Tensor& offsets, const Tensor& token,
+                     int64_t tokens, bool parallel) {
+  const int64_t experts = offsets.size(0) - 1;
+  return filter_order(offsets, token, tokens,
+                      experts * layer.weights_size() * static_cast<int64_t>(sizeof(Scalar)),
+                      parallel ? layer.chunk_rows() : 1);
+}
+
+/// w [K, d, J] with b [K, J] in the layer's order.
+template <class Scalar>
+Tensor pack_experts(const FilterLayer<Scalar>& layer, const Tensor& w, const Tensor& b) {
+  Tensor packed = at::empty({w.size(0), layer.weights_size()}, w.options());
+  for (int64_t u = 0; u < w.size(0); ++u) {
+    layer.pack(w.const_data_ptr<Scalar>() + u * w.stride(0), w.stride(1), w.stride(2),
+               b.const_data_ptr<Scalar>() + u * b.size(1),
+               packed.mutable_data_ptr<Scalar>() + u * layer.weights_size());
+  }
+  return packed;
+}
+
+/// Inputs and weights, as the kernels take them; it owns what they point to.
+template <class Scalar>
+struct FilterOperands {
+  FilterLayer<Scalar> layer;
+  Tensor x, token, directions, which, scale;
+  Tensor expert_weights, direction_weights;
+
+  FilterOperands(const FilterLayer<Scalar>& of, const Tensor& x_in, const Tensor& token_in,
+                 const Tensor& w, const Tensor& b, at::TensorList parallel)
+      : layer(of), x(x_in.contiguous()), token(token_in), expert_weights(pack_experts(of, w, b)) {
+    if (parallel.empty()) return;
+    directions = parallel[0].contiguous();
+    which = parallel[1].contiguous();
+    scale = parallel[2].contiguous();
+    x = parallel[3].contiguous();
+    const Tensor met = at::matmul(directions, w);  // [K, D, J]
+    direction_weights = pack_experts(layer.met(met.size(1)), met, b);
+  }
+
+  typename FilterLayer<Scalar>::Inputs inputs() const {
+    if (!which.defined()) return {x.const_data_ptr<Scalar>(), tokens(), nullptr, nullptr, 0, 0};
+    return {x.const_data_ptr<Scalar>(),     tokens(),           which.const_data_ptr<int32_t>(),
+            scale.const_data_ptr<Scalar>(), directions.size(0), x.size(0)};
+  }
+  typename FilterLayer<Scalar>::template Weights<const Scalar> weights() const {
+    return {expert_weights.const_data_ptr<Scalar>(),
+            which.defined() ? direction_weights.const_data_ptr<Scalar>() : nullptr};
+  }
+
+ private:
+  const int32_t* tokens() const { return token.const_data_ptr<int32_t>(); }
+};
 
 /// The sum of each row's patches: [A, d]; rows that no expert has are left out.
 template <class Scalar>
@@ -292,7 +135,7 @@ Tensor sums_of_patches(const Tensor& x, const Tensor& token, int64_t rows) {
   const auto* const from = x.const_data_ptr<Scalar>();
   const auto* const tokens = token.const_data_ptr<int32_t>();
   auto* const to = sums.mutable_data_ptr<Scalar>();
-  at::parallel_for(0, rows, kPieceRows, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, rows, kRowsOfTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       add_patches(from + tokens[r] * patches * width, 1, patches, width, width, to + r * width);
     }
@@ -334,83 +177,123 @@ std::tuple<Tensor, Tensor> linear_filters_backward(const Tensor& grad, const Ten
   return {grad_w.repeat_interleave(each, 2), grad_b.repeat_interleave(each, 1)};
 }
 
-std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x_in, const Tensor& offsets_in,
-                                              const Tensor& token_in, const Tensor& w_in,
+std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& offsets_in,
+                                              const Tensor& token_in, const Tensor& w,
                                               const Tensor& b_in, int64_t outputs,
-                                              int64_t activation, bool keep_hidden) {
-  check_filter_experts(x_in, offsets_in, token_in, w_in, b_in, outputs, activation);
-  const Tensor x = x_in.contiguous(), w = packable(w_in), b = b_in.contiguous();
+                                              int64_t activation, bool keep_hidden,
+                                              at::TensorList parallel) {
+  check_filter_experts(x, offsets_in, token_in, w, b_in, outputs, activation, parallel);
+  if (x.scalar_type() == at::kBFloat16) {
+    return filters_by_grouped_mlp(x, offsets_in, token_in, w, b_in, outputs, activation,
+                                  keep_hidden, parallel);
+  }
   const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
-  const int64_t rows = token.size(0);
+  const Tensor b = b_in.contiguous();
   const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
   if (static_cast<Activation>(activation) == Activation::identity) {
     Tensor sums;
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
-      sums = sums_of_patches<scalar_t>(x, token, filled(offsets));
+      sums = sums_of_patches<scalar_t>(x.contiguous(), token, filled(offsets));
     });
     const Tensor y = linear_filters(sums, offsets, w.contiguous(), b, outputs, x.size(1));
     return {y, kept > 0 ? sums.view({-1}) : at::empty({0}, x.options())};
   }
-  Tensor y = at::empty({rows, outputs}, x.options());
+  Tensor y = at::empty({token.size(0), outputs}, x.options());
   Tensor hidden = empty_large({kept}, x.options());
-  const std::vector<Segment> pieces = pieces_of(offsets);
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
     const auto layer = layer_of<scalar_t>(x, w, outputs, activation);
-    const typename FilterLayer<scalar_t>::Arrays arrays{
-        x.const_data_ptr<scalar_t>(), token.const_data_ptr<int32_t>(), b.const_data_ptr<scalar_t>(),
-        keep_hidden ? hidden.mutable_data_ptr<scalar_t>() : nullptr,
-        y.mutable_data_ptr<scalar_t>()};
-    for_pieces<scalar_t>(pieces, layer.forward_scratch(), [&](int64_t i, scalar_t* scratch) {
-      layer.forward(pieces[i], arrays, scratch);
+    const FilterOrder order = order_of(layer, offsets, token, x.size(0), !parallel.empty());
+    const FilterOperands<scalar_t> operands(layer, x, token, w, b, parallel);
+    const typename FilterLayer<scalar_t>::Outputs out{
+        kept > 0 ? hidden.mutable_data_ptr<scalar_t>() : nullptr, y.mutable_data_ptr<scalar_t>()};
+    for_pieces<scalar_t>(order.pieces, layer.scratch(), [&](int64_t i, scalar_t* scratch) {
+      layer.forward(order, order.pieces[i], operands.inputs(), operands.weights(), out, scratch);
     });
   });
   y.slice(0, filled(offsets)).zero_();
-  hidden.slice(0, keep_hidden ? filled(offsets) * x.size(1) * w.size(2) : 0).zero_();
+  if (kept > 0) hidden.slice(0, filled(offsets) * x.size(1) * w.size(2)).zero_();
   return {y, hidden};
 }
 
-/// sums [pieces, d + 1, J] of each expert's pieces in order.
+/// Gradients of what pieces add up: of each piece's experts, one behind the other.
 template <class Scalar>
-void add_pieces(const std::vector<Segment>& pieces, const Tensor& sums, Tensor& w, Tensor& b) {
-  const int64_t width = w.size(1) * w.size(2), filters = w.size(2);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const Scalar* const from = sums.const_data_ptr<Scalar>() + i * (width + filters);
-    Scalar* const to_w = w.mutable_data_ptr<Scalar>() + pieces[i].expert * width;
-    Scalar* const to_b = b.mutable_data_ptr<Scalar>() + pieces[i].expert * filters;
-    for (int64_t j = 0; j < width; ++j) to_w[j] += from[j];
-    for (int64_t j = 0; j < filters; ++j) to_b[j] += from[width + j];
-  }
-}
+struct PieceSums {
+  const FilterLayer<Scalar>& layer;
+  std::vector<int64_t> begins = {0};
+  Tensor sums;
 
-std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, const Tensor& x_in,
-                                                       const Tensor& offsets_in,
-                                                       const Tensor& token_in,
-                                                       const Tensor& hidden_in, const Tensor& w_in,
-                                                       int64_t activation) {
-  check_filter_experts_backward(grad_in, x_in, offsets_in, token_in, hidden_in, w_in, activation);
-  const Tensor grad = grad_in.contiguous(), x = x_in.contiguous(), hidden = hidden_in.contiguous();
-  const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
-  if (static_cast<Activation>(activation) == Activation::identity) {
-    return linear_filters_backward(grad, hidden.view({-1, x.size(2)}), offsets, w_in, x.size(1));
+  PieceSums(const FilterLayer<Scalar>& of, const std::vector<FilterPiece>& pieces,
+            const at::TensorOptions& options)
+      : layer(of) {
+    for (const FilterPiece& piece : pieces) {
+      begins.push_back(begins.back() + piece.experts * layer.weights_size());
+    }
+    sums = at::zeros({begins.back()}, options);
   }
-  const Tensor w = packable(w_in);
+
+  Scalar* of(int64_t piece) { return sums.mutable_data_ptr<Scalar>() + begins[piece]; }
+
+  /// Adds them in order to w [K, d, J] and b [K, J].
+  void add_to(const std::vector<FilterPiece>& pieces, Tensor& w, Tensor& b) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      for (int64_t e = 0; e < pieces[i].experts; ++e) {
+        const int64_t expert = pieces[i].expert + e;
+        layer.add_unpacked(of(static_cast<int64_t>(i)) + e * layer.weights_size(),
+                           w.mutable_data_ptr<Scalar>() + expert * w.stride(0),
+                           b.mutable_data_ptr<Scalar>() + expert * b.stride(0));
+      }
+    }
+  }
+};
+
+template <class Scalar>
+std::tuple<Tensor, Tensor> filters_backward(const Tensor& grad, const Tensor& hidden,
+                                            const FilterOperands<Scalar>& operands,
+                                            const FilterOrder& order, const Tensor& w) {
+  const FilterLayer<Scalar>& layer = operands.layer;
+  const int64_t directions = operands.inputs().directions;
+  const FilterLayer<Scalar> met = layer.met(directions);
+  PieceSums<Scalar> of_experts(layer, order.pieces, w.options());
+  PieceSums<Scalar> of_directions(met, order.pieces, w.options());
+  const typename FilterLayer<Scalar>::Arriving arriving{
+      hidden.numel() > 0 ? hidden.const_data_ptr<Scalar>() : nullptr,
+      grad.const_data_ptr<Scalar>()};
+  for_pieces<Scalar>(order.pieces, layer.scratch(), [&](int64_t i, Scalar* scratch) {
+    layer.backward(order, order.pieces[i], operands.inputs(), operands.weights(), arriving,
+                   {of_experts.of(i), of_directions.of(i)}, scratch);
+  });
   Tensor grad_w = at::zeros(w.sizes(), w.options());
   Tensor grad_b = at::zeros({w.size(0), w.size(2)}, w.options());
-  const std::vector<Segment> pieces = pieces_of(offsets);
+  of_experts.add_to(order.pieces, grad_w, grad_b);
+  if (directions > 0) {
+    Tensor grad_met = at::zeros({w.size(0), directions, w.size(2)}, w.options());
+    of_directions.add_to(order.pieces, grad_met, grad_b);
+    grad_w += at::matmul(operands.directions.t(), grad_met);
+  }
+  return {grad_w, grad_b};
+}
+
+std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, const Tensor& x,
+                                                       const Tensor& offsets_in,
+                                                       const Tensor& token_in,
+                                                       const Tensor& hidden_in, const Tensor& w,
+                                                       const Tensor& b, int64_t activation,
+                                                       at::TensorList parallel) {
+  check_filter_experts_backward(grad_in, x, offsets_in, token_in, hidden_in, w, b, activation,
+                                parallel);
+  const Tensor grad = grad_in.contiguous(), hidden = hidden_in.contiguous();
+  const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
+  if (static_cast<Activation>(activation) == Activation::identity) {
+    return linear_filters_backward(grad, hidden.view({-1, x.size(2)}), offsets, w, x.size(1));
+  }
+  std::tuple<Tensor, Tensor> found;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts_backward", [&] {
     const auto layer = layer_of<scalar_t>(x, w, grad.size(1), activation);
-    const Tensor sums =
-        at::zeros({static_cast<int64_t>(pieces.size()), w.size(1) + 1, w.size(2)}, w.options());
-    const typename FilterLayer<scalar_t>::BackwardArrays arrays{
-        x.const_data_ptr<scalar_t>(), token.const_data_ptr<int32_t>(),
-        hidden.const_data_ptr<scalar_t>(), grad.const_data_ptr<scalar_t>()};
-    for_pieces<scalar_t>(pieces, layer.backward_scratch(), [&](int64_t i, scalar_t* scratch) {
-      layer.backward(pieces[i], arrays, sums.mutable_data_ptr<scalar_t>() + i * sums.stride(0),
-                     scratch);
-    });
-    add_pieces<scalar_t>(pieces, sums, grad_w, grad_b);
+    const FilterOperands<scalar_t> operands(layer, x, token, w, b.contiguous(), parallel);
+    found = filters_backward(grad, hidden, operands,
+                             order_of(layer, offsets, token, x.size(0), !parallel.empty()), w);
   });
-  return {grad_w, grad_b};
+  return found;
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {

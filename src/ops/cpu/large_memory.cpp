@@ -14,7 +14,7 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr size_t kLarge = 4 << 20;   // bytes; smaller ones the C library keeps by itself
+constexpr size_t kLarge = 2 << 20;   // bytes; smaller ones the C library keeps by itself
 constexpr int64_t kPatience = 1000;  // a block that so many others passed by is freed
 
 struct FreeBlock {

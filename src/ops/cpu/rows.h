@@ -21,6 +21,13 @@ template <class Scalar, class RowOf, class WeightOf>
 inline void weighted_sum(Scalar* to, int64_t width, int32_t count, RowOf row, WeightOf weight) {
   constexpr int64_t kPiece = 64;
   using Sum = SumOf<Scalar>;
+  if (count == 1) {
+    const Scalar* from = row(0);
+    const Sum factor = weight(0);
+    for (int64_t j = 0; j < width; ++j)
+      to[j] = static_cast<Scalar>(factor * static_cast<Sum>(from[j]));
+    return;
+  }
   for (int64_t begin = 0; begin < width; begin += kPiece) {
     const int64_t columns = std::min(kPiece, width - begin);
     Sum sums[kPiece] = {};

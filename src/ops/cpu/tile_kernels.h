@@ -380,12 +380,16 @@ void pack(const PanelSource<Scalar>& from, Scalar* panel, Scalar* sums) {
 }
 
 #include "tile_activation.inl"
+#include "tile_groups.inl"
 
 template <class Scalar>
 constexpr TileKernels<Scalar> kTable = {MOESAIC_TILE_NAME, kColumns<Scalar>,
                                         multiply<Scalar>,  pack<Scalar>,
                                         activate<Scalar>,  activate_backward<Scalar>,
-                                        scale_by_slope<Scalar>};
+                                        scale_by_slope<Scalar>, multiply_groups<Scalar>,
+                                        add_products<Scalar>,
+                                        multiply_multiples<Scalar>,
+                                        add_multiples<Scalar>};
 
 }  // namespace
 }  // namespace moesaic::ops

@@ -191,6 +191,69 @@ TEST(Tile, ActivationsOfExtremeValues) {
   }
 }
 
+/// Groups of rows with weights of their own: products, and what goes back to the weights.
+template <class Scalar>
+void check_groups(const TileKernels<Scalar>& kernels, int64_t rows, int64_t depth,
+                  int64_t columns) {
+  constexpr int64_t kGroups = 21, kWeights = 3;
+  const int64_t stride = kernels.group_stride(columns), size = (depth + 1) * stride;
+  const auto filled = [](int64_t count, int64_t seed) {
+    std::vector<Scalar> numbers(count);
+    for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<Scalar>(element(seed, i));
+    return numbers;
+  };
+  const std::vector<Scalar> x = filled(kGroups * rows * depth, 1), b = filled(kWeights * size, 2);
+  const std::vector<Scalar> grad = filled(kGroups * rows * stride, 3);
+  std::vector<Scalar> c(kGroups * rows * columns + 1, Scalar(-7)), sums(kWeights * size, Scalar(1));
+  std::vector<const Scalar*> from, weights;
+  std::vector<Scalar*> to, out;
+  std::vector<const Scalar*> arriving;
+  const auto own = [](int64_t g) { return g < 6 ? 0 : g % kWeights; };
+  for (int64_t g = 0; g < kGroups; ++g) {
+    from.push_back(x.data() + (kGroups - 1 - g) * rows * depth);
+    weights.push_back(b.data() + own(g) * size);
+    to.push_back(sums.data() + own(g) * size);
+    out.push_back(c.data() + g * rows * columns);
+    arriving.push_back(grad.data() + g * rows * stride);
+  }
+  kernels.multiply_groups(
+      {from.data(), weights.data(), kGroups, rows, depth, columns, from.data(), out.data()});
+  kernels.add_products(
+      {from.data(), to.data(), kGroups, rows, depth, columns, nullptr, arriving.data()});
+  std::vector<double> wanted(kWeights * size, 1.0);
+  for (int64_t i = 0; i < kGroups * rows; ++i) {
+    const int64_t g = i / rows;
+    for (int64_t j = 0; j < columns; ++j) {
+      double sum = weights[g][depth * stride + j];
+      for (int64_t k = 0; k < depth; ++k) {
+        const double row = from[g][(i % rows) * depth + k];
+        sum += row * weights[g][k * stride + j];
+        wanted[own(g) * size + k * stride + j] += row * grad[i * stride + j];
+      }
+      wanted[own(g) * size + depth * stride + j] += grad[i * stride + j];
+      ASSERT_NEAR(c[i * columns + j], sum, sizeof(Scalar) == 4 ? 2e-5 : 1e-12) << kernels.name;
+    }
+  }
+  EXPECT_EQ(c.back(), Scalar(-7));
+  for (int64_t i = 0; i < kWeights * size; ++i) {
+    if (i % stride >= columns) continue;
+    ASSERT_NEAR(sums[i], wanted[i], sizeof(Scalar) == 4 ? 2e-5 : 1e-12) << kernels.name << " " << i;
+  }
+}
+
+TEST(Tile, GroupsOfRowsHaveWeightsOfTheirOwn) {
+  for (int64_t rows = 1; rows < 8; ++rows) {
+    for (const int64_t depth : {1, 2, 7}) {
+      for (const auto* k : tables<float>()) {
+        for (int64_t columns = 1; columns <= k->columns; columns += 5) {
+          check_groups(*k, rows, depth, columns);
+        }
+      }
+      for (const auto* k : tables<double>()) check_groups(*k, rows, depth, k->columns);
+    }
+  }
+}
+
 TEST(Tile, TheTableIsOneThatTheProcessorRuns) {
   bool known = false;
   for (const auto* kernels : tables<float>()) known |= kernels == &tile_kernels<float>();

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "filter_order.h"
+
+#include <algorithm>
+
+namespace moesaic::ops {
+namespace {
+
+constexpr int64_t kPieceRows = 1024;  // that share sums of gradients
+constexpr int64_t kAheadTokens = 4;   // whose inputs are fetched
+constexpr int64_t kCachedWeights = int64_t{128} << 10;
+
+FilterOrder by_expert(const int32_t* begins, int64_t experts, const int32_t* token) {
+  constexpr int32_t kAhead = 8;  // rows
+  const int32_t last = begins[experts] - 1;
+  FilterOrder order;
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int32_t r = begins[e]; r < begins[e + 1]; ++r) {
+      order.row.push_back(r);
+      order.expert.push_back(static_cast<int32_t>(e));
+      order.next.push_back(token[std::min(r + kAhead, last)]);
+    }
+    for (int64_t r = begins[e]; r < begins[e + 1]; r += kPieceRows) {
+      order.pieces.push_back({r, std::min<int64_t>(r + kPieceRows, begins[e + 1]), e, 1});
+    }
+  }
+  return order;
+}
+
+/// A counting sort by blocks of tokens; a block's rows stay in the order of their experts.
+FilterOrder by_block(const int32_t* begins, int64_t experts, const int32_t* token, int64_t tokens,
+                     int64_t block) {
+  const int64_t rows = begins[experts];
+  const int64_t blocks = (tokens + block - 1) / block;
+  std::vector<int32_t> place(static_cast<size_t>(blocks) + 1, 0);
+  for (int64_t r = 0; r < rows; ++r) ++place[token[r] / block + 1];
+  for (int64_t i = 0; i < blocks; ++i) place[i + 1] += place[i];
+  FilterOrder order;
+  order.row.resize(rows);
+  order.expert.resize(rows);
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int32_t r = begins[e]; r < begins[e + 1]; ++r) {
+      const int32_t at = place[token[r] / block]++;
+      order.row[at] = r;
+      order.expert[at] = static_cast<int32_t>(e);
+    }
+  }
+  for (const int32_t r : order.row) {
+    order.next.push_back(static_cast<int32_t>(std::min(token[r] + kAheadTokens, tokens - 1)));
+  }
+  for (int64_t r = 0; r < rows; r += kPieceRows) {
+    order.pieces.push_back({r, std::min(r + kPieceRows, rows), 0, experts});
+  }
+  return order;
+}
+
+}  // namespace
+
+FilterOrder filter_order(const at::Tensor& offsets, const at::Tensor& token, int64_t tokens,
+                         int64_t weight_bytes, int64_t block) {
+  const auto* begins = offsets.const_data_ptr<int32_t>();
+  const int64_t experts = offsets.size(0) - 1;
+  if (experts <= 1 || weight_bytes > kCachedWeights) {
+    return by_expert(begins, experts, token.const_data_ptr<int32_t>());
+  }
+  return by_block(begins, experts, token.const_data_ptr<int32_t>(), tokens, block);
+}
+
+}  // namespace moesaic::ops

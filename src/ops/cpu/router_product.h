@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace moesaic::ops {
+
+/// Is this a product that router_product_cpu() computes sooner than others do?
+bool suits_router_kernel(const at::Tensor& x_Td, const at::Tensor& weight_Ed);
+
+/// x W^T for contiguous tensors that suit.
+at::Tensor router_product_cpu(const at::Tensor& x_Td, const at::Tensor& weight_Ed);
+
+}  // namespace moesaic::ops

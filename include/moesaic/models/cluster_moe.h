@@ -33,7 +33,8 @@ class ClusterMoE : public Model {
   nn::FilterNetwork experts{nullptr};
 
  private:
-  at::Tensor patch_sums(const at::Tensor& x_TPd);
+  /// [T, router_width()]
+  at::Tensor patch_sums(const at::Tensor& images_BCHW);
   void check_images(const at::Tensor& images_BCHW) const;
 
   ClusterMoEConfig config_;

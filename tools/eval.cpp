@@ -5,7 +5,11 @@
 #include <string>
 
 #include "command_line.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
+#include "moesaic/base/signal.h"
+#include "moesaic/report/evaluation_points.h"
+#include "moesaic/report/tsne_figure.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
 
@@ -13,25 +17,114 @@ namespace moesaic::tools {
 
 namespace {
 
+struct EvalArguments {
+  EvaluateCheckpointOptions options;
+  bool json = false;
+  std::string tsne;
+  EvaluationPointsOptions points;
+};
+
+/// A progress bar that begins with the first number shown.
+class EvaluationBar {
+ public:
+  explicit EvaluationBar(std::string label, std::string unit) : label_(label), unit_(unit) {}
+  void show(int64_t done, int64_t total) {
+    if (!bar_) bar_.emplace(ProgressOptions{.label = label_, .total = total, .unit = unit_});
+    bar_->advance(done - shown_);
+    shown_ = done;
+  }
+
+ private:
+  std::string label_, unit_;
+  std::optional<Progress> bar_;
+  int64_t shown_ = 0;
+};
+
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
-  std::optional<Progress> bar;
-  int64_t shown = 0;
+  EvaluationBar bar("eval", "images");
   options.evaluate.proceed = [&](int64_t done, int64_t total) {
-    if (!bar) bar.emplace(ProgressOptions{.label = "eval", .total = total});
-    bar->advance(done - shown);
-    shown = done;
+    bar.show(done, total);
     return true;
   };
   return evaluate_checkpoint(options);
 }
 
+void print_evaluation(const CheckpointEvaluation& result, bool json) {
+  const std::string text = json ? to_json(result).dump(2) + "\n" : to_text(result);
+  std::fputs(text.c_str(), stdout);
+}
+
+/// Returns the program's exit code.
+int draw_points(const EvalArguments& arguments, const EvaluationPoints& points) {
+  const StopSignal stop;
+  const bool drawn = [&] {
+    EvaluationBar bar("t-SNE", "steps");
+    return draw_tsne(points, arguments.points.boundary, arguments.tsne,
+                     [&](int64_t done, int64_t total) {
+                       bar.show(done, total);
+                       return !stop.requested();
+                     });
+  }();
+  if (!drawn) {
+    log_info("stopped; no picture was drawn");
+    return 128 + stop.number();
+  }
+  log_info("{} points, coloured by {}: {}", points.index_N.size(0), points.color, arguments.tsne);
+  return 0;
+}
+
+int run_eval(const EvalArguments& arguments) {
+  if (arguments.tsne.empty()) {
+    print_evaluation(evaluate_with_bar(arguments.options), arguments.json);
+    return 0;
+  }
+  check_new_picture(arguments.tsne, "--tsne");
+  EvaluationPointCollector collector(arguments.points);
+  EvaluateCheckpointOptions options = arguments.options;
+  options.evaluate.observe = [&](const EvaluatedBatch& batch) { collector.add(batch); };
+  print_evaluation(evaluate_with_bar(options), arguments.json);
+  std::fflush(stdout);
+  return draw_points(arguments, collector.points());
+}
+
+void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
+  const std::string group = "A picture of the evaluation";
+  CLI::Option* tsne =
+      verb.add_option("--tsne", arguments->tsne,
+                      "draw pictures as points on a plane, by t-SNE: a new .png or .svg, with "
+                      "gnuplot's script and data beside it")
+          ->check(not_empty())
+          ->type_name("FILE");
+  CLI::Option* of =
+      verb.add_option("--tsne-of", arguments->points.of,
+                      "what lies near: inputs, what the network saw; embedding, the last layer's "
+                      "input")
+          ->check(CLI::IsMember({"inputs", "embedding"}))
+          ->capture_default_str();
+  CLI::Option* points =
+      verb.add_option("--tsne-points", arguments->points.points,
+                      "at most so many, drawn at random with a fixed seed; time grows with their "
+                      "square")
+          ->check(whole_number(kFewestPoints, kMostPoints))
+          ->capture_default_str();
+  CLI::Option* color =
+      verb.add_option("--tsne-color", arguments->points.color,
+                      "expert, where the last routing layer sends each picture to one; class; or "
+                      "group (expert, else class)")
+          ->check(CLI::IsMember({"expert", "class", "group"}));
+  CLI::Option* only =
+      verb.add_option("--tsne-class", arguments->points.only_class, "only pictures of this class")
+          ->type_name("NAME");
+  CLI::Option* boundary =
+      verb.add_flag("--tsne-boundary", arguments->points.boundary,
+                    "lines between the two classes as they are predicted on average nearby");
+  for (CLI::Option* option : {of, points, color, only, boundary}) option->needs(tsne)->group(group);
+  tsne->group(group);
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app, int& exit_code) {
-  struct EvalArguments {
-    EvaluateCheckpointOptions options;
-    bool json = false;
-  };
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a test split");
   verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
@@ -49,11 +142,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "one JSON document on standard output");
-  verb->callback([arguments] {
-    const CheckpointEvaluation result = evaluate_with_bar(arguments->options);
-    const std::string text = arguments->json ? to_json(result).dump(2) + "\n" : to_text(result);
-    std::fputs(text.c_str(), stdout);
-  });
+  add_tsne_options(*verb, arguments);
+  verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });
 }
 
 }  // namespace moesaic::tools

@@ -104,17 +104,26 @@ std::string unknown_split(const std::map<std::string, T>& by_split, const char* 
   return "";
 }
 
-std::string generated_problem(const DatasetSpec& spec) {
-  if (!spec.clusters) return "format clusters needs 'clusters'";
-  if (!spec.files.empty() || !spec.mean.empty() || !spec.std.empty() || !spec.classes.empty()) {
-    return "a dataset that is generated has no files, mean, std or classes of its own";
+/// Of formats without pictures.
+std::string inputs_problem(const DatasetSpec& spec) {
+  if (spec.format == "clusters" && !spec.clusters) return "format clusters needs 'clusters'";
+  if (spec.format == "embeddings" && !spec.embeddings) {
+    return "format embeddings needs 'embeddings'";
   }
-  return "";
+  if (!spec.files.empty() || !spec.mean.empty() || !spec.std.empty() || !spec.classes.empty()) {
+    return fmt::format("format {} has no files, mean, std or classes", spec.format);
+  }
+  return unknown_split(spec.images, "images");
 }
 
 std::string own_problem(const DatasetSpec& spec) {
-  if (spec.generated()) return generated_problem(spec);
-  if (spec.clusters) return "'clusters' is for format clusters";
+  if (spec.clusters && spec.format != "clusters") return "'clusters' is for format clusters";
+  if (spec.embeddings && spec.format != "embeddings") {
+    return "'embeddings' is for format embeddings";
+  }
+  if (spec.generated() || spec.embeddings || spec.format == "embeddings") {
+    return inputs_problem(spec);
+  }
   for (const std::string& problem :
        {files_problem(spec), classes_problem(spec), unknown_split(spec.images, "images"),
         unknown_split(spec.splits, "splits")}) {
@@ -140,7 +149,7 @@ std::string subset_problem(const DatasetSpec& spec) {
 /// Of formats without described files: what has to be there.
 std::vector<std::string> parts_of(const DatasetSpec& spec, std::string_view split) {
   if (spec.format == "celeba") return {"img_align_celeba"};
-  if (spec.format != "image_folder") return {};
+  if (spec.format != "image_folder" && !spec.embeddings) return {};
   if (!split.empty()) return {split_source(spec, split)};
   return {split_source(spec, "train"), split_source(spec, "test")};
 }
@@ -152,7 +161,9 @@ bool holds_split(const DatasetSpec& spec, const fs::path& folder, std::string_vi
   }
   for (const std::string& part : parts_of(spec, split)) {
     std::error_code error;
-    if (!fs::is_directory(folder / part, error)) return false;
+    const bool there = spec.embeddings ? fs::is_regular_file(folder / part, error)
+                                       : fs::is_directory(folder / part, error);
+    if (!there) return false;
   }
   return true;
 }
@@ -246,6 +257,7 @@ DatasetSpec load_dataset_spec(std::string_view name) {
 }
 
 std::string split_source(const DatasetSpec& spec, std::string_view split) {
+  if (spec.embeddings) return embeddings_file(*spec.embeddings, std::string(split));
   if (const auto found = spec.splits.find(std::string(split)); found != spec.splits.end()) {
     return found->second;
   }

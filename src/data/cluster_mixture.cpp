@@ -58,8 +58,10 @@ class ExampleMaker {
   std::vector<int64_t> order(CounterRng& rng) const {
     std::vector<int64_t> places(static_cast<size_t>(config_.patches));
     for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
-    for (size_t i = places.size(); i > 1; --i) std::swap(places[i - 1], places[rng.below(i)]);
-    return places;
+    // The order is drawn in any case, so that what is drawn after it stays the same.
+    std::vector<int64_t> shuffled = places;
+    for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.below(i)]);
+    return config_.shuffle ? shuffled : places;
   }
 
   void put(double strength, const float* direction, float* patch) const {

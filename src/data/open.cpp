@@ -15,6 +15,7 @@
 #include "moesaic/data/cluster_mixture.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/embeddings.h"
 #include "moesaic/formats/cifar.h"
 #include "moesaic/formats/idx.h"
 #include "picture_files.h"
@@ -57,10 +58,14 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
-  const std::string what = spec.format == "image_folder" && !split.empty()
-                               ? fmt::format("folder '{}'", split_source(spec, split))
-                               : "files";
-  const std::string fetch = spec.files.empty()
+  std::string what = "files";
+  if (spec.format == "image_folder" && !split.empty()) {
+    what = fmt::format("folder '{}'", split_source(spec, split));
+  } else if (spec.embeddings) {
+    what = fmt::format("file '{}'", split_source(spec, split.empty() ? "train" : split));
+  }
+  const std::string fetch = spec.embeddings ? "; put it or a link there"
+                            : spec.files.empty()
                                 ? "; put them or a link there"
                                 : fmt::format("; run 'moesaic data fetch {}'", spec.name);
   const std::string package =
@@ -150,10 +155,28 @@ std::shared_ptr<const Dataset> generate(const DatasetSpec& spec, const std::stri
                             {examples.x_NPd.unsqueeze(1), examples.labels_N, examples.cluster_N});
 }
 
+/// An embedding is a picture of one channel and one row; its language is its group.
+std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, const fs::path& folder,
+                                               const std::string& split) {
+  Embeddings texts = read_embeddings(*spec.embeddings, folder, split);
+  const auto classes = static_cast<int64_t>(texts.classes.size());
+  if (spec.class_count > 0 && classes != spec.class_count) {
+    fail("{}: {} classes in its metadata, dataset '{}' has {}",
+         (folder / split_source(spec, split)).string(), classes, spec.name, spec.class_count);
+  }
+  DatasetInfo info = described_info(spec, split);
+  info.classes = std::move(texts.classes);
+  info.groups = std::move(texts.languages);
+  const int64_t count = texts.x_Nd.size(0);
+  return make_input_dataset(std::move(info), {texts.x_Nd.view({count, 1, 1, texts.x_Nd.size(1)}),
+                                              texts.label_N, texts.language_N});
+}
+
 std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const std::string& split) {
   if (described.generated()) return generate(described, split);
   const fs::path folder = find_folder(described, split);
   if (folder.empty()) fail_missing(described, split);
+  if (described.embeddings) return open_embeddings(described, folder, split);
   const DatasetSpec spec = with_recorded_hashes(described, folder);
   DatasetInfo info = described_info(spec, split);
   if (spec.format == "image_folder") return open_image_folder(std::move(info), spec, folder);
@@ -206,13 +229,30 @@ int64_t described_classes(const DatasetSpec& spec) {
   return spec.classes.empty() ? spec.class_count : static_cast<int64_t>(spec.classes.size());
 }
 
+FileVerification verify_embeddings(const DatasetSpec& spec, const fs::path& folder,
+                                   const std::string& split) {
+  const std::string name = split_source(spec, split);
+  FileVerification result{name, folder / name, ""};
+  try {
+    read_embeddings(*spec.embeddings, folder, split);
+  } catch (const Error& error) {
+    result.problem = error.what();
+  }
+  return result;
+}
+
 /// A split that is not there is no fault of the other one.
 std::vector<FileVerification> verify_folders(const DatasetSpec& spec) {
   std::vector<FileVerification> results;
   for (const std::string split : {"train", "test"}) {
+    if (spec.embeddings && !spec.embeddings->file.empty() && split == "test") continue;
     const fs::path folder = find_folder(spec, split);
     if (folder.empty()) {
       results.push_back({split, {}, fmt::format("{}: not found", split_source(spec, split))});
+      continue;
+    }
+    if (spec.embeddings) {
+      results.push_back(verify_embeddings(spec, folder, split));
       continue;
     }
     DatasetInfo info = described_info(spec, split);
@@ -244,6 +284,12 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
   info.channels = static_cast<int64_t>(spec.mean.size());
   for (int64_t i = static_cast<int64_t>(info.classes.size()); i < spec.class_count; ++i) {
     info.classes.push_back(fmt::format("class {}", i));
+  }
+  if (spec.embeddings) {
+    info.channels = info.height = 1;
+    info.width = spec.embeddings->width;
+    info.mean = {0.0};
+    info.std = {1.0};
   }
   if (spec.format == "cifar") {
     info.height = cifar::kHeight;

@@ -16,7 +16,7 @@ nn::RouterOptions router_options(const ClusterMoEConfig& config) {
   rule.k = 1;
   rule.gate = gate_from_name(config.router->gate);
   nn::RouterOptions options;
-  options.width = config.width;
+  options.width = router_width(config);
   options.experts = config.experts;
   options.rule = rule;
   options.noise = {noise_kind_from_name(config.router->noise), config.router->noise_scale};
@@ -45,6 +45,10 @@ Routing to_one_expert(const at::Tensor& x_TPd) {
 
 }  // namespace
 
+int64_t router_width(const ClusterMoEConfig& config) {
+  return config.router->width > 0 ? config.router->width : config.width;
+}
+
 ConfigProblem config_problem(const ClusterMoEConfig& config) {
   if (config.filters % config.classes != 0) {
     return {
@@ -57,12 +61,17 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
     return {fmt::format("{} experts need a router; without one 'experts' is 1", config.experts),
             {"experts", "router"}};
   }
+  if (config.router && config.width % router_width(config) != 0) {
+    return {fmt::format("a patch of {} cannot be cut into pieces of {}", config.width,
+                        router_width(config)),
+            {"router", "width"}};
+  }
   return {};
 }
 
 double parameter_count(const ClusterMoEConfig& c) {
   const auto experts = static_cast<double>(c.experts), width = static_cast<double>(c.width);
-  const double router = c.router ? experts * width : 0.0;
+  const double router = c.router ? experts * static_cast<double>(router_width(c)) : 0.0;
   return router + experts * static_cast<double>(c.filters) * (width + 1.0);
 }
 
@@ -99,14 +108,20 @@ void ClusterMoE::count_from(int64_t image) {
   if (config_.router) router->count_from(image);
 }
 
+at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
+  const int64_t width = router_width(config_);
+  return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
+      .sum(1);
+}
+
 ClusterMoE::Seen ClusterMoE::look_at(const at::Tensor& images_BCHW) {
   const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
   if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
-    return {images_BCHW, images_BCHW.sum(2).squeeze(1), 0, std::nullopt, false};
+    return {images_BCHW, patch_sums(images_BCHW), 0, std::nullopt, false};
   }
   const uint64_t version = images_BCHW._version();
   if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
-    last_ = {images_BCHW, images_BCHW.sum(2).squeeze(1), version, std::nullopt, false};
+    last_ = {images_BCHW, patch_sums(images_BCHW), version, std::nullopt, false};
   }
   const bool looks = config_.parallel_patches && is_training() && images_BCHW.is_cpu();
   if (looks && !last_.looked && images_BCHW.scalar_type() == at::kFloat) {
@@ -144,7 +159,8 @@ std::vector<int64_t> ClusterMoE::input_shape() const {
 
 double ClusterMoE::flops_per_image(const RowsPerToken&) const {
   const auto width = static_cast<double>(config_.width);
-  const double router = config_.router ? 2.0 * width * static_cast<double>(config_.experts) : 0.0;
+  const double router =
+      config_.router ? 2.0 * static_cast<double>(router_width(config_) * config_.experts) : 0.0;
   return router + 2.0 * width * static_cast<double>(config_.patches * config_.filters);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/figure.h"
 
+#include <vector>
+
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
@@ -28,33 +30,50 @@ class Workshop {
   fs::path path_;
 };
 
-/// gnuplot doubles a quote inside single quotes.
-std::string quoted(const std::string& text) {
+/// Writes the script and the data that it reads, then draws `pictures` beside them.
+void draw_beside(const fs::path& script_path, const fs::path& data_path, const Figure& figure,
+                 const std::vector<std::string>& pictures) {
+  write_atomic(script_path, figure.script);
+  write_atomic(data_path, figure.data);
+  const fs::path folder = script_path.parent_path();
+  const Workshop workshop(folder);
+  fs::copy_file(data_path, workshop.path() / data_path.filename());
+  const std::string script =
+      "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script;
+  // In a locale without UTF-8 it warns of characters that it cannot show.
+  const int status = run_with_input({"gnuplot"}, script, {"LC_ALL=C.UTF-8"});
+  if (status != 0) fail("{}: gnuplot failed with status {}", script_path.string(), status);
+  for (const std::string& picture : pictures) {
+    const fs::path drawn = workshop.path() / picture;
+    if (!fs::exists(drawn) || fs::is_empty(drawn)) {
+      fail("{}: gnuplot drew no {}", script_path.string(), picture);
+    }
+    fs::rename(drawn, folder / picture);
+  }
+}
+
+}  // namespace
+
+std::string gnuplot_quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? "''" : std::string(1, c);
   return result + "'";
 }
 
-}  // namespace
+fs::path script_beside(const fs::path& picture) {
+  return fs::path(picture).replace_extension(".gp");
+}
+
+fs::path data_beside(const fs::path& picture) {
+  return fs::path(picture).replace_extension(".tsv");
+}
 
 void draw_figure(const fs::path& folder, const Figure& figure) {
-  write_atomic(folder / "figure.gp", figure.script);
-  write_atomic(folder / "figure.tsv", figure.data);
-  const Workshop workshop(folder);
-  fs::copy_file(folder / "figure.tsv", workshop.path() / "figure.tsv");
-  const std::string script = "cd " + quoted(workshop.path().string()) + "\n" + figure.script;
-  // In a locale without UTF-8 it warns of characters that it cannot show.
-  const int status = run_with_input({"gnuplot"}, script, {"LC_ALL=C.UTF-8"});
-  if (status != 0) {
-    fail("{}: gnuplot failed with status {}", (folder / "figure.gp").string(), status);
-  }
-  for (const char* picture : {"figure.svg", "figure.png"}) {
-    const fs::path drawn = workshop.path() / picture;
-    if (!fs::exists(drawn) || fs::is_empty(drawn)) {
-      fail("{}: gnuplot drew no {}", (folder / "figure.gp").string(), picture);
-    }
-    fs::rename(drawn, folder / picture);
-  }
+  draw_beside(folder / "figure.gp", folder / "figure.tsv", figure, {"figure.svg", "figure.png"});
+}
+
+void draw_picture(const fs::path& picture, const Figure& figure) {
+  draw_beside(script_beside(picture), data_beside(picture), figure, {picture.filename().string()});
 }
 
 }  // namespace moesaic

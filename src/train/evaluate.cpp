@@ -164,9 +164,12 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     }();
     meter.add(output.logits.cpu(), batch.labels);
     const int64_t count = batch.labels.size(0);
-    const Kinds by_group{groups.defined() ? groups.narrow(0, done, count) : at::Tensor(),
-                         static_cast<int64_t>(dataset->info().groups.size())};
+    const at::Tensor groups_B = groups.defined() ? groups.narrow(0, done, count) : at::Tensor();
+    const Kinds by_group{groups_B, static_cast<int64_t>(dataset->info().groups.size())};
     counts.add(output.routings, {batch.labels, classes}, by_group);
+    if (options.observe) {
+      options.observe({*dataset, done, images, batch.labels, groups_B, output});
+    }
     done += count;
     going = proceed(done);
   }

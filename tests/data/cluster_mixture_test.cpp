@@ -104,6 +104,28 @@ TEST(ClusterMixture, SplitsAndSeedsDifferAndExamplesStay) {
       torch::equal(train.x_NPd, cluster_examples(small(80), "train").x_NPd.slice(0, 0, 50)));
 }
 
+TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {
+  ClusterMixtureConfig config = small(50);
+  const ClusterExamples shuffled = cluster_examples(config, "test");
+  config.shuffle = false;
+  config.noise *= 3.0;
+  const ClusterExamples drawn = cluster_examples(config, "test");
+  EXPECT_TRUE(torch::equal(shuffled.labels_N, drawn.labels_N));
+  EXPECT_TRUE(torch::equal(shuffled.cluster_N, drawn.cluster_N));
+  const ClusterSignals signals = cluster_signals(config);
+  const at::Tensor sign = 2.0 * drawn.labels_N - 1.0;
+  const at::Tensor v = signals.v_Kd.index_select(0, drawn.cluster_N);
+  const at::Tensor c = signals.c_Kd.index_select(0, drawn.cluster_N);
+  EXPECT_TRUE(((drawn.x_NPd.select(1, 0) * v).sum(1) * sign > 0).all().item<bool>());
+  EXPECT_TRUE(((drawn.x_NPd.select(1, 1) * c).sum(1) > 0).all().item<bool>());
+  // Each patch of the one is somewhere in the other, those of noise three times as large.
+  for (int64_t p = 0; p < config.patches; ++p) {
+    const at::Tensor patch = drawn.x_NPd.select(1, p) / (p < 3 ? 1.0 : 3.0);
+    const at::Tensor apart = (shuffled.x_NPd - patch.unsqueeze(1)).norm(2, 2);
+    EXPECT_LT(std::get<0>(apart.min(1)).max().item<double>(), 1e-5) << p;
+  }
+}
+
 TEST(ClusterMixture, RefusesWhatDoesNotFit) {
   ClusterMixtureConfig config = small(10);
   EXPECT_TRUE(config_problem(config).empty());

@@ -77,5 +77,25 @@ TEST_F(PythonOperators, TheReadmesExamplePrintsWhatItShows) {
   expect_shown(result.out);
 }
 
+class PythonEmbeddings : public PythonOperators {
+ protected:
+  void expect_to_pass(const std::string& python, const std::string& part) const {
+    const auto result = run_command({python, "-B", source_path("tests/python/embeddings_test.py"),
+                                     source_path("tools/python"), part});
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  }
+};
+
+TEST_F(PythonEmbeddings, AreRefusedInOneLineWhereSomethingIsWrong) {
+  expect_to_pass("python3", "WrongUse");
+}
+
+TEST_F(PythonEmbeddings, AreWrittenWholeOrNotAtAll) {
+  if (run_python({"-c", "import safetensors"}).exit_code != 0) {
+    GTEST_SKIP() << "needs Python's safetensors";
+  }
+  expect_to_pass(python_, "Written");
+}
+
 }  // namespace
 }  // namespace moesaic::testing

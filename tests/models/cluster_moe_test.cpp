@@ -93,6 +93,29 @@ TEST(ClusterMoE, ABatchThatWasChangedInPlaceIsNotTakenForTheOldOne) {
   model->forward(images).logits.sum().backward();  // no tensor of the inference is left
 }
 
+TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
+  ClusterMoEConfig config = small_mixture();
+  config.patches = 1;
+  config.width = 12;
+  config.filters = 2;
+  config.router->width = 4;
+  config.router->noise_in_evaluation = false;
+  const auto model = trained_mixture(config);
+  model->eval();
+  EXPECT_EQ(model->router->weight.sizes(), (std::vector<int64_t>{4, 4}));
+  const at::Tensor images = randn({40, 1, 1, 12}, 2, torch::kFloat);
+  at::Tensor seen = torch::zeros({40, 4});
+  for (int64_t j = 0; j < 12; ++j) seen.select(1, j % 4) += images.select(3, j).flatten();
+  const at::Tensor scores = seen.mm(model->router->weight.t());
+  const ModelOutput output = model->forward(images);
+  expect_close(output.routings.at(0).logits_TE, scores, 1e-5);
+  expect_close(output.logits, plain_forward(*model, images.squeeze(1), scores), 1e-4);
+  const Value value = Value::from_json(model->config(), "model");
+  EXPECT_EQ(build_model(value, 1)->config(), model->config());
+  EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+  EXPECT_EQ(model->flops_per_image({}), 2.0 * 4 * 4 + 2.0 * 12 * 2);
+}
+
 TEST(ClusterMoE, ASingleExpertHasNoRouterAndStartsAtItsScale) {
   ClusterMoEConfig config = small_mixture();
   config.router.reset();
@@ -132,6 +155,9 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config = small_mixture();
   config.router.reset();
   EXPECT_FALSE(config_problem(config).empty());
+  config = small_mixture();
+  config.router->width = 4;
+  EXPECT_EQ(config_problem(config).text, "a patch of 6 cannot be cut into pieces of 4");
   const auto model = trained_mixture(small_mixture());
   EXPECT_THROW(model->forward(torch::zeros({2, 1, 4, 6})), Error);
   EXPECT_THROW(model->forward(torch::zeros({2, 3, 6})), Error);

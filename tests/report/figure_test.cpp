@@ -56,6 +56,18 @@ TEST(DrawFigure, LeavesPicturesScriptAndDataAndNothingElse) {
   EXPECT_NE(svg.find("</svg>"), std::string::npos);
 }
 
+TEST(DrawPicture, LeavesOnePictureWithItsScriptAndData) {
+  const TempDir temp;
+  const fs::path picture = temp / "it's.png";
+  const std::string script =
+      "set terminal pngcairo\nset output " + gnuplot_quoted("it's.png") + "\nplot 'it''s.tsv'\n";
+  draw_picture(picture, {script, "1\t2\n3\t4\n"});
+  EXPECT_EQ(names_in(picture.parent_path()),
+            (std::vector<std::string>{"it's.gp", "it's.png", "it's.tsv"}));
+  EXPECT_EQ(read_text(picture).substr(1, 3), "PNG");
+  EXPECT_EQ(read_text(temp / "it's.gp"), script);
+}
+
 TEST(DrawFigure, AScriptThatFailsIsAnErrorAndStaysThere) {
   const TempDir temp;
   const fs::path folder = temp / "out";

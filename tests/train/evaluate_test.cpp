@@ -134,6 +134,31 @@ TEST(Evaluate, EndsEarlyWhenToldTo) {
   EXPECT_EQ(calls, 3);
 }
 
+TEST(Evaluate, ShowsEachBatchToWhoLooksOn) {
+  const auto model = tiny_model();
+  const auto data = quarters("three", "test", 3, 10);
+  int64_t next = 0;
+  std::vector<at::Tensor> images, logits;
+  EvaluateOptions options;
+  options.batch_size = 4;
+  options.observe = [&](const EvaluatedBatch& batch) {
+    EXPECT_EQ(&batch.dataset, data.get());
+    EXPECT_EQ(batch.first, next);
+    for (int64_t i = 0; i < batch.labels_B.size(0); ++i) {
+      EXPECT_EQ(batch.labels_B[i].item<int64_t>(), data->label(next + i));
+    }
+    EXPECT_FALSE(batch.groups_B.defined());
+    next += batch.labels_B.size(0);
+    images.push_back(batch.images_BCHW);
+    logits.push_back(batch.output.logits);
+  };
+  evaluate(*model, data, options);
+  EXPECT_EQ(next, 10);
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(torch::equal(torch::cat(images), all_images(*data)));
+  EXPECT_TRUE(torch::allclose(torch::cat(logits), model->forward(all_images(*data)).logits));
+}
+
 TEST(Evaluate, RefusesDataThatDoesNotFit) {
   const auto model = tiny_model();
   EXPECT_EQ(error_of([&] { evaluate(*model, quarters("two", "test", 2, 4)); }),

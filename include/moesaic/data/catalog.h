@@ -11,6 +11,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/cluster_mixture_config.h"
+#include "moesaic/data/embeddings_config.h"
 
 namespace moesaic {
 
@@ -51,7 +52,8 @@ void describe(Fields& f, DatasetArchive& c) {
 std::string config_problem(const DatasetArchive& archive);
 
 /// datasets/<name>.json. Either a dataset of its own (format, classes, mean, std, and files
-/// or folders) or the subset of another one (base, keep_classes).
+/// or folders; what is no pictures has settings of its own in place of these) or the subset of
+/// another one (base, keep_classes).
 struct DatasetSpec {
   std::string name, description;
   std::string format = "idx";
@@ -68,6 +70,7 @@ struct DatasetSpec {
   std::string debian_package;
   std::vector<std::string> paths;
   std::optional<ClusterMixtureConfig> clusters;
+  std::optional<EmbeddingsConfig> embeddings;
   std::string base;
   std::vector<std::string> keep_classes;
 
@@ -79,10 +82,10 @@ void describe(Fields& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
   f("description", c.description, "one line for lists");
   f("format", c.format, "file format",
-    one_of({"idx", "cifar", "image_folder", "celeba", "clusters"}));
+    one_of({"idx", "cifar", "image_folder", "celeba", "clusters", "embeddings"}));
   f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
-  f("class_count", c.class_count, "image_folder: how many classes there have to be; 0: any",
-    at_least(0));
+  f("class_count", c.class_count,
+    "image_folder and embeddings: how many classes there have to be; 0: any", at_least(0));
   f("images", c.images, "number of pictures by split, known before the files are there",
     at_least(1));
   f("mean", c.mean, "mean of each channel, pixels scaled to [0, 1]");
@@ -100,6 +103,7 @@ void describe(Fields& f, DatasetSpec& c) {
   f("debian_package", c.debian_package, "package that installs the files");
   f("paths", c.paths, "further folders to look in");
   f("clusters", c.clusters, "clusters: what is generated in place of files");
+  f("embeddings", c.embeddings, "embeddings: the files of texts that are embedded already");
   f("base", c.base, "of a subset: the dataset that it is cut from");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
 }

@@ -25,8 +25,9 @@ struct ClusterExamples {
 
 /// Definition 3.1: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in their ranges; the
 /// patches y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in random
-/// order, times `scale`. `split` is "train" or "test"; both share signals and centres. Example i
-/// depends on seed, split and i alone.
+/// order, times `scale`. Without `shuffle` they are the same patches in the order of this list.
+/// `split` is "train" or "test"; both share signals and centres. Example i depends on seed, split
+/// and i alone.
 ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const std::string& split);
 
 }  // namespace moesaic

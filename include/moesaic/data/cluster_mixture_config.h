@@ -16,6 +16,7 @@ struct ClusterMixtureConfig {
   std::vector<double> alpha = {0.5, 2.0}, beta = {1.0, 2.0}, gamma = {0.5, 3.0};
   double noise = 1.0;
   double scale = 10.0;
+  bool shuffle = true;
   int64_t train = 16000, test = 16000;
   int64_t seed = 1;
 };
@@ -33,6 +34,8 @@ void describe(Fields& f, ClusterMixtureConfig& c) {
   f("noise", c.noise, "sigma_p; the variance of a number of a patch of noise is sigma_p^2 / d",
     at_least(0.0));
   f("scale", c.scale, "what every number is multiplied by in the end", above(0.0));
+  f("shuffle", c.shuffle,
+    "an example's patches stand in random order; else as they are listed at 'patches'");
   f("train", c.train, "examples to train on", between(1, 1e8));
   f("test", c.test, "examples to test with", between(1, 1e8));
   f("seed", c.seed, "of signals, centres and examples", at_least(0));

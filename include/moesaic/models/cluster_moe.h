@@ -38,12 +38,13 @@ class ClusterMoE : public Model {
  private:
   /// What is known of inputs beside their numbers.
   struct Seen {
-    at::Tensor inputs, sums;  ///< sums over the patches, [B, d]
+    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]
     uint64_t version = 0;
     std::optional<ParallelPatches> parallel;
     bool looked = false;  ///< for parallel patches
   };
   Seen look_at(const at::Tensor& images_BCHW);
+  at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
   void check_images(const at::Tensor& images_BCHW) const;
 
   ClusterMoEConfig config_;

@@ -21,6 +21,7 @@ struct ClusterRouterConfig {
   std::string noise = "uniform";
   double noise_scale = 1.0;
   bool noise_in_evaluation = true;
+  int64_t width = 0;
 };
 template <class Fields>
 void describe(Fields& f, ClusterRouterConfig& c) {
@@ -32,6 +33,9 @@ void describe(Fields& f, ClusterRouterConfig& c) {
   f("noise_scale", c.noise_scale,
     "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
   f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
+  f("width", c.width,
+    "numbers that a filter sees: an input's pieces of this width are summed; 0: whole patches",
+    between(0, 65536));
 }
 
 struct ClusterMoEConfig {
@@ -59,9 +63,13 @@ void describe(Fields& f, ClusterMoEConfig& c) {
     "comes again unchanged, and multiply a direction once for all of them: for full batches of "
     "cluster data; the same but for rounding");
   f("router", c.router,
-    "top-1 switch over the sum of the patches; null: a single expert without one");
+    "top-1 switch over the sum of the patches, or of their pieces; null: a single expert without "
+    "one");
 }
-/// Filters are shared out evenly; without a router there is one expert.
+/// Numbers that the router sees: of a patch, or of the pieces that it is cut into.
+int64_t router_width(const ClusterMoEConfig& config);
+
+/// Filters are shared out evenly; without a router there is one expert; its pieces make up a patch.
 ConfigProblem config_problem(const ClusterMoEConfig& config);
 
 /// Numbers in its parameters.

@@ -16,6 +16,16 @@
 
 namespace moesaic {
 
+/// A batch and what the network made of it, for someone who looks on.
+struct EvaluatedBatch {
+  const Dataset& dataset;
+  int64_t first = 0;              ///< number of the batch's first picture in the dataset
+  const at::Tensor& images_BCHW;  ///< as the network saw them
+  const at::Tensor& labels_B;     ///< int64
+  const at::Tensor& groups_B;     ///< int64; undefined where the dataset has no groups
+  const ModelOutput& output;
+};
+
 struct EvaluateOptions {
   int64_t batch_size = 256;
   int64_t loader_threads = 1;
@@ -24,6 +34,8 @@ struct EvaluateOptions {
   std::function<bool(int64_t done, int64_t total)> proceed;
   std::string loss;  ///< see main_loss.h; empty: softmax, or ensemble_softmax for an ensemble
   std::string precision = "float32";  ///< see Autocast
+  /// Called with each batch, in order, in inference mode.
+  std::function<void(const EvaluatedBatch& batch)> observe = {};
 };
 
 /// Which experts the tokens of each kind of image came to: rows [kinds, K] of the kept experts.

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts as embeddings, with a label and a language each: the data of tables 10 and 11 of "Towards
+// Understanding Mixture of Experts", made by tools/python/make_embeddings.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "moesaic/data/embeddings_config.h"
+
+namespace moesaic {
+
+struct Embeddings {
+  at::Tensor x_Nd;        ///< float32
+  at::Tensor label_N;     ///< int64
+  at::Tensor language_N;  ///< int64
+  std::vector<std::string> classes, languages;
+};
+
+/// Reads a safetensors file with `embeddings` [N, d] (F32, F16 or BF16), `label` [N] and `language`
+/// [N] (integers), and in its metadata `classes` and `languages`, their names as a JSON list.
+/// Throws Error (failure), with file and tensor, for a tensor that is missing or has another shape
+/// or dtype, for numbers that are not finite, and for labels or languages without a name.
+Embeddings read_embeddings(const std::filesystem::path& path);
+
+/// The split of files in `folder`. Throws also where rows are not of the width that is described,
+/// where the files of both splits have different names
+/// for classes or languages, and where one of the splits would be empty.
+Embeddings read_embeddings(const EmbeddingsConfig& config, const std::filesystem::path& folder,
+                           const std::string& split);
+
+}  // namespace moesaic

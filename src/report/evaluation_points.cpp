@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/evaluation_points.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/random.h"
+
+namespace moesaic {
+namespace {
+
+/// [B]: the expert of each picture, -1 for none; undefined where a picture has several.
+at::Tensor experts_of_pictures(const ModelOutput& output, int64_t pictures) {
+  if (output.routings.empty()) return {};
+  const RoutingRecord& record = output.routings.back();
+  if (record.members > 1 || record.routing.tokens() != pictures) return {};
+  const at::Tensor rows_of_picture = record.routing.token_offsets.diff().to(at::kCPU, at::kLong);
+  if (rows_of_picture.max().item<int64_t>() > 1) return {};
+  const at::Tensor row_expert = row_experts(record.routing).to(at::kCPU);
+  const at::Tensor token = record.routing.token.to(at::kCPU, at::kLong);
+  const auto rows = rows_of_picture.sum().item<int64_t>();
+  const at::Tensor ids = at::tensor(record.kept, at::kLong);
+  at::Tensor expert_B = at::full({pictures}, -1, at::kLong);
+  expert_B.index_copy_(0, token.narrow(0, 0, rows),
+                       ids.index_select(0, row_expert.narrow(0, 0, rows)));
+  return expert_B;
+}
+
+/// [B], of logits [B members, C].
+at::Tensor predicted_classes(const at::Tensor& logits, int64_t pictures) {
+  if (logits.size(0) == pictures) return logits.argmax(1).cpu();
+  return logits.view({pictures, -1, logits.size(1)}).softmax(2).mean(1).argmax(1).cpu();
+}
+
+at::Tensor joined_numbers(const std::vector<at::Tensor>& parts) {
+  return parts.empty() ? at::Tensor() : at::cat(parts);
+}
+
+}  // namespace
+
+EvaluationPointCollector::EvaluationPointCollector(EvaluationPointsOptions options)
+    : options_(std::move(options)) {}
+
+void EvaluationPointCollector::choose(const Dataset& dataset) {
+  const DatasetInfo& info = dataset.info();
+  std::optional<int64_t> wanted;
+  if (options_.only_class) {
+    const auto found = std::find(info.classes.begin(), info.classes.end(), *options_.only_class);
+    if (found == info.classes.end()) {
+      fail_usage("'{}' has no class '{}'; {}", info.name, *options_.only_class,
+                 did_you_mean(*options_.only_class, info.classes));
+    }
+    wanted = found - info.classes.begin();
+  }
+  std::vector<int64_t> candidates;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (!wanted || dataset.label(i) == *wanted) candidates.push_back(i);
+  }
+  const auto count = static_cast<int64_t>(candidates.size());
+  if (std::min(count, options_.points) < kFewestPoints) {
+    fail_usage("a picture by t-SNE needs {} points, {} has {}", kFewestPoints,
+               wanted ? fmt::format("class '{}' of '{}'", *options_.only_class, info.name)
+                      : fmt::format("'{}'", info.name),
+               count);
+  }
+  const std::vector<int64_t> order =
+      permutation(count, options_.seed, stream_id("report.evaluation_points"));
+  for (int64_t i = 0; i < std::min(count, options_.points); ++i) {
+    chosen_.push_back(candidates[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+  }
+  std::sort(chosen_.begin(), chosen_.end());
+}
+
+void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
+  const DatasetInfo& data = batch.dataset.info();
+  info_.data = data.name;
+  info_.classes = data.classes;
+  info_.groups = data.groups;
+  if (!batch.output.routings.empty()) {
+    info_.experts = batch.output.routings.back().logits_TE.size(1);
+  }
+  if (options_.boundary && data.classes.size() != 2) {
+    fail_usage("'{}' has {} classes; a decision boundary is drawn between two", data.name,
+               data.classes.size());
+  }
+  if (options_.color == "group" && !batch.groups_B.defined()) {
+    fail_usage("'{}' has no groups to colour by; choose expert or class", data.name);
+  }
+  choose(batch.dataset);
+}
+
+void EvaluationPointCollector::add(const EvaluatedBatch& batch) {
+  if (info_.data.empty()) begin(batch);
+  const int64_t pictures = batch.labels_B.size(0);
+  std::vector<int64_t> places;
+  for (; next_ < chosen_.size() && chosen_[next_] < batch.first + pictures; ++next_) {
+    places.push_back(chosen_[next_] - batch.first);
+  }
+  if (places.empty()) return;
+  const at::Tensor rows = at::tensor(places, at::kLong);
+  const at::Tensor& from = options_.of == "inputs" ? batch.images_BCHW : batch.output.pre_logits;
+  x_.push_back(from.reshape({pictures, -1})
+                   .index_select(0, rows.to(from.device()))
+                   .to(at::kCPU, at::kFloat));
+  label_.push_back(batch.labels_B.index_select(0, rows));
+  predicted_.push_back(predicted_classes(batch.output.logits, pictures).index_select(0, rows));
+  if (batch.groups_B.defined()) group_.push_back(batch.groups_B.index_select(0, rows));
+  const at::Tensor expert_B = experts_of_pictures(batch.output, pictures);
+  one_expert_ = one_expert_ && expert_B.defined();
+  if (one_expert_) expert_.push_back(expert_B.index_select(0, rows));
+  if (!one_expert_ && options_.color == "expert") {
+    fail_usage("the network does not send each picture to one expert; colour by class or group");
+  }
+}
+
+EvaluationPoints EvaluationPointCollector::points() const {
+  EvaluationPoints points = info_;
+  points.color = !options_.color.empty() ? options_.color : one_expert_ ? "expert" : "class";
+  points.x_ND = joined_numbers(x_);
+  points.index_N = at::tensor(chosen_, at::kLong);
+  points.label_N = joined_numbers(label_);
+  points.predicted_N = joined_numbers(predicted_);
+  points.group_N = joined_numbers(group_);
+  if (one_expert_) points.expert_N = joined_numbers(expert_);
+  return points;
+}
+
+}  // namespace moesaic

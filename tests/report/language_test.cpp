@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Table 10's experiment on a stand-in for its data: random numbers that are no language.
+#include <gtest/gtest.h>
+
+#include "base/support.h"
+#include "moesaic/report/experiment.h"
+#include "moesaic/report/run_table.h"
+#include "support/stand_in_embeddings.h"
+
+namespace moesaic {
+namespace {
+
+TEST(LanguageExperiment, TheMixtureFindsTheStandInsForLanguagesAndIsBetterThanASingleNetwork) {
+  const test::TempDir folder;
+  const auto data = testing::write_stand_in_dataset(folder.path(), {.count = 4000});
+  const Experiment experiment =
+      load_experiment("clusters/table10", Scale::paper,
+                      {"train.phases.0.data=" + data.string(), "train.phases.0.epochs=40"});
+  const auto config = parse<RunTableConfig>(experiment.config);
+  RunTableOutcome outcome;
+  ReproduceOptions options;
+  options.out = folder / "out";
+  options.progress = false;
+  ASSERT_TRUE(run_run_table(config, options, outcome));
+  ASSERT_EQ(outcome.rows.size(), 2U);
+  const auto& single = outcome.rows[0].runs.at(0);
+  const auto& mixture = outcome.rows[1].runs.at(0);
+  // No linear rule is right for all three; one of each is.
+  EXPECT_GT(mixture.at("test_accuracy"), single.at("test_accuracy") + 5.0);
+  // The entropy of the stand-in given the expert is at most ln 3 = 1.10.
+  EXPECT_LT(mixture.at("entropy"), 0.3);
+  EXPECT_FALSE(single.contains("entropy"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/run_table.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/support.h"
@@ -75,6 +77,38 @@ TEST_F(RunTable, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
   const RunTableOutcome again = run(config);
   EXPECT_EQ(again.rows[0].runs[1], first.rows[0].runs[1]);
   EXPECT_EQ(again.rows[0].runs[0].at("test_accuracy"), 12.5);
+}
+
+TEST_F(RunTable, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
+  const RunTableConfig config = parsed(table_text(kTwoRows));
+  const RunTableOutcome first = run(config);
+  const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
+  auto with = [&](const char* key, nlohmann::ordered_json entry) {
+    auto changed = log;
+    changed[key] = std::move(entry);
+    return changed.dump();
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{\"mixture#0\": ", "it is no JSON object"},
+      {"[1, 2]", "it is no JSON object"},
+      {with("mixture#1", 7), "'mixture#1': it is no object of metrics"},
+      {with("mixture#1", {{"steps", 4}}), "'mixture#1': it has no test_accuracy"},
+      {with("single#1", {{"steps", 4}, {"test_accuracy", "high"}}),
+       "'single#1': its test_accuracy is no number"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    write_atomic(folder_ / "out/runs.json", cases[i].first);
+    ::testing::internal::CaptureStderr();
+    const RunTableOutcome again = run(config);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, HasSubstr((folder_ / "out/runs.json").string() + ": damaged: " +
+                                cases[i].second + "; it is kept as runs.json.damaged"));
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    const std::string kept =
+        i == 0 ? "runs.json.damaged" : fmt::format("runs.json.damaged-{}", i + 1);
+    EXPECT_EQ(read_text(folder_ / "out" / kept), cases[i].first);
+    for (size_t r = 0; r < first.rows.size(); ++r)
+      EXPECT_EQ(again.rows[r].runs, first.rows[r].runs);
+  }
 }
 
 TEST_F(RunTable, RowsAreMeansAndSpreadsBesideThePapers) {

@@ -12,8 +12,10 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/reproduce.h"
+#include "report/memory_run.h"
 
 namespace moesaic {
 namespace {
@@ -155,6 +157,57 @@ TEST(RunTableExperiment, Table1HasAllItsRows) {
   const auto quick = parse<RunTableConfig>(load_experiment("clusters/table1", Scale::quick).config);
   EXPECT_LT(quick.runs, 10);
   EXPECT_GT(quick.most_steps, 0);
+}
+
+/// Every row of a shipped table, with its run checked as far as it can be without data.
+std::map<std::string, RunConfig> runs_of_table(const std::string& name,
+                                               Scale scale = Scale::paper) {
+  const auto config = parse<RunTableConfig>(load_experiment(name, scale).config);
+  std::map<std::string, RunConfig> rows;
+  for (const RunTableRow& row : config.rows) {
+    rows[row.name] = changed_run(config.train, row.set, config.most_steps);
+    EXPECT_TRUE(row.paper.contains("test_accuracy")) << name << " " << row.name;
+    for (const PhaseConfig& phase : rows[row.name].phases) {
+      EXPECT_TRUE(load_dataset_spec(phase.data).generated()) << phase.data;
+    }
+  }
+  return rows;
+}
+
+std::string experts_activation(const RunConfig& run) {
+  return run.model.at("activation").as_string();
+}
+
+TEST(RunTableExperiment, Tables7And8AreSingleNetworksOfSixActivations) {
+  const std::vector<std::pair<std::string, std::string>> activations = {
+      {"linear", "identity"}, {"cubic", "cubic"}, {"relu", "relu"},
+      {"celu", "celu"},       {"gelu", "gelu"},   {"tanh", "tanh"}};
+  const auto table7 = runs_of_table("clusters/table7"), table8 = runs_of_table("clusters/table8");
+  EXPECT_EQ(table7.size(), 6U);
+  EXPECT_EQ(table8.size(), 12U);
+  for (const auto& [name, activation] : activations) {
+    for (const std::string place : {"", "setting1/", "setting2/"}) {
+      const RunConfig& run = (place.empty() ? table7 : table8).at(place + name);
+      EXPECT_EQ(experts_activation(run), activation);
+      EXPECT_TRUE(run.model.at("router").is_null());
+      const PhaseConfig& phase = run.phases.front();
+      EXPECT_EQ(phase.data,
+                "clusters-" + (place.empty() ? "table7" : place.substr(0, place.size() - 1)));
+      EXPECT_EQ(phase.optimizer.lr, name == "linear" ? 0.001 : 0.01);
+    }
+  }
+}
+
+TEST(RunTableExperiment, Table9BalancesLinearMixturesAlone) {
+  const auto rows = runs_of_table("clusters/table9");
+  EXPECT_EQ(rows.size(), 8U);
+  for (const auto& [name, run] : rows) {
+    const bool balanced = name.ends_with("linear_balanced");
+    EXPECT_EQ(experts_activation(run), balanced ? "identity" : "cubic");
+    const std::map<std::string, double> wanted = {{"switch_balance_logit", 1e-4}};
+    EXPECT_EQ(run.phases.front().aux_losses, balanced ? wanted : (std::map<std::string, double>{}));
+    EXPECT_EQ(run.phases.front().data, "clusters-" + name.substr(0, name.find('/')));
+  }
 }
 
 }  // namespace

@@ -121,8 +121,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag(
       "--dry-run", arguments->dry_run,
       "check everything, print the plan, train nothing; data that is not there is only reported, "
-      "and "
-      "so is an init where the recipe has a model; an init that does not fit is an error");
+      "and so is an init where the recipe has a model; an init that does not fit is an error");
   verb->footer("Settings of a run:\n\n" + help_text<RunConfig>() +
                "\nSettings of its model, where that is a vmoe:\n\n" + help_text<VMoEConfig>());
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

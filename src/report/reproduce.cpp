@@ -11,6 +11,8 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/report/run_course.h"
+#include "moesaic/report/run_course_report.h"
 #include "moesaic/report/run_table.h"
 #include "moesaic/report/run_table_report.h"
 #include "moesaic/report/sweep_report.h"
@@ -95,6 +97,15 @@ class PruneSweepKind final : public Kind {
   SweepOutcome outcome_;
 };
 
+/// The paper's values are of the paper's sizes.
+std::vector<ResultRow> without_paper_if_quick(const Experiment& experiment,
+                                              std::vector<ResultRow> rows) {
+  for (ResultRow& row : rows) {
+    if (experiment.scale == Scale::quick) row.paper = row.paper_std = std::nullopt;
+  }
+  return rows;
+}
+
 class RunTableKind final : public Kind {
  public:
   explicit RunTableKind(const Experiment& experiment)
@@ -102,13 +113,8 @@ class RunTableKind final : public Kind {
   bool run(const ReproduceOptions& options) override {
     return run_run_table(config_, options, outcome_);
   }
-  /// The paper's values are of the paper's sizes.
   std::vector<ResultRow> rows() const override {
-    std::vector<ResultRow> rows = run_table_rows(config_, outcome_);
-    for (ResultRow& row : rows) {
-      if (experiment_.scale == Scale::quick) row.paper = row.paper_std = std::nullopt;
-    }
-    return rows;
+    return without_paper_if_quick(experiment_, run_table_rows(config_, outcome_));
   }
   std::string markdown(const Results& results) const override {
     return run_table_markdown(experiment_, results);
@@ -124,11 +130,36 @@ class RunTableKind final : public Kind {
   RunTableOutcome outcome_;
 };
 
+class RunCourseKind final : public Kind {
+ public:
+  explicit RunCourseKind(const Experiment& experiment)
+      : experiment_(experiment), config_(parse<RunCourseConfig>(experiment.config)) {}
+  bool run(const ReproduceOptions& options) override {
+    return run_run_course(config_, options, courses_);
+  }
+  std::vector<ResultRow> rows() const override {
+    return without_paper_if_quick(experiment_, run_course_rows(config_, courses_));
+  }
+  std::string markdown(const Results& results) const override {
+    return run_course_markdown(experiment_, config_, courses_, results);
+  }
+  Figure figure(const Results&) const override { return run_course_figure(config_, courses_); }
+  std::string summary(const Results& results, const fs::path& out) const override {
+    return run_course_summary(experiment_, config_, courses_, results, out);
+  }
+
+ private:
+  const Experiment& experiment_;
+  RunCourseConfig config_;
+  std::vector<RunCourse> courses_;
+};
+
 std::unique_ptr<Kind> kind_of(const Experiment& experiment) {
   if (experiment.kind == "prune-sweep") return std::make_unique<PruneSweepKind>(experiment);
   if (experiment.kind == "run-table") return std::make_unique<RunTableKind>(experiment);
+  if (experiment.kind == "run-course") return std::make_unique<RunCourseKind>(experiment);
   const Value& kind = experiment.config.at("kind");
-  const std::vector<std::string> kinds = {"prune-sweep", "run-table"};
+  const std::vector<std::string> kinds = {"prune-sweep", "run-table", "run-course"};
   fail_usage("{}: unknown kind of experiment '{}'; {}", kind.where(), experiment.kind,
              did_you_mean(experiment.kind, kinds));
 }

@@ -137,8 +137,10 @@ Figure run_curve(std::string_view metrics) {
   const Curves curves = curves_of(metrics);
   if (curves.train.empty() && curves.test.empty()) fail("metrics.jsonl: no line to draw");
   std::string ends;
-  for (const int64_t step : curves.phase_ends)
-    ends += (ends.empty() ? "" : " ") + fmt::to_string(step);
+  for (const int64_t step : curves.phase_ends) {
+    if (!ends.empty()) ends += ' ';
+    ends += fmt::to_string(step);
+  }
   std::string head = "# gnuplot figure.gp draws figure.svg and figure.png from figure.tsv\n";
   head += "data = 'figure.tsv'\n";
   head += fmt::format("phase_ends = '{}'\n", ends) + axes(curves);

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "moesaic/report/table.h"
+#include "report_text.h"
 
 namespace moesaic {
 namespace {
@@ -51,41 +51,6 @@ std::string number_or_gap(const std::optional<double>& value) {
   return value ? fmt::format("{:.4f}", *value) : "-";
 }
 
-std::string with_spread(const std::optional<double>& value, const std::optional<double>& spread,
-                        int digits) {
-  if (!value) return "-";
-  std::string text = fmt::format("{:.{}f}", *value, digits);
-  if (spread) text += fmt::format(" +- {:.{}f}", *spread, digits);
-  return text;
-}
-
-int digits_of(const std::string& metric) {
-  return metric == "entropy" ? 3 : metric == "steps" ? 0 : 2;
-}
-
-/// Measured and the paper's in a cell each.
-TextTable pairs_table(const Results& results) {
-  TextTable table({"row", "metric", "runs", "measured", "paper"}, 2);
-  for (const ResultRow& row : results.rows) {
-    const int digits = digits_of(row.metric);
-    table.add({row.name, row.metric, std::to_string(row.runs),
-               with_spread(row.measured, row.std, digits),
-               with_spread(row.paper, row.paper_std, digits)});
-  }
-  return table;
-}
-
-std::string table_command(const Experiment& experiment) {
-  std::string command = "moesaic reproduce " + experiment.name;
-  for (const std::string& assignment : experiment.overrides) command += " " + assignment;
-  return command + fmt::format(" --scale {}", scale_name(experiment.scale));
-}
-
-std::string run_table_scale(const Experiment& experiment) {
-  if (experiment.scale == Scale::paper) return "Scale: paper.";
-  return "Scale: **quick**. Sizes are shrunk to try it out: not to be held against the paper's.";
-}
-
 }  // namespace
 
 std::string run_table_markdown(const Experiment& experiment, const Results& results) {
@@ -93,8 +58,8 @@ std::string run_table_markdown(const Experiment& experiment, const Results& resu
       "# {}\n\n{}\n\n{} Made by `{}` in {:.0f} s.\n\n![Measured and the paper's](figure.svg)\n\n"
       "Mean and standard deviation over the runs, which differ in their seeds; \"-\" where the "
       "paper has no value. Accuracy in %, entropy in nats.\n\n{}",
-      experiment.name, experiment.description, run_table_scale(experiment),
-      table_command(experiment), results.seconds, pairs_table(results).markdown());
+      experiment.name, experiment.description, scale_text(experiment), table_command(experiment),
+      results.seconds, pairs_table(results).markdown());
 }
 
 std::string run_table_summary(const Experiment& experiment, const Results& results,

@@ -57,16 +57,22 @@ at::Tensor switch_balance_of(const RoutingRecord& record) {
   if (experts_choose(record)) return no_loss(record);
   return switch_balance_loss(record.noisy_logits_TE, record.group_size);
 }
+at::Tensor switch_balance_logit_of(const RoutingRecord& record) {
+  if (experts_choose(record)) return no_loss(record);
+  return switch_balance_loss(record.noisy_logits_TE, record.group_size, BalanceProxy::logit);
+}
 at::Tensor router_z_of(const RoutingRecord& record) {
   return router_z_loss(record.logits_TE, record.group_size);
 }
 
 const std::map<std::string, AuxLoss>& aux_losses() {
-  static const std::map<std::string, AuxLoss> list = {{"gshard", gshard_of},
-                                                      {"importance", importance_of},
-                                                      {"load", load_of},
-                                                      {"router_z", router_z_of},
-                                                      {"switch_balance", switch_balance_of}};
+  static const std::map<std::string, AuxLoss> list = {
+      {"gshard", gshard_of},
+      {"importance", importance_of},
+      {"load", load_of},
+      {"router_z", router_z_of},
+      {"switch_balance", switch_balance_of},
+      {"switch_balance_logit", switch_balance_logit_of}};
   return list;
 }
 

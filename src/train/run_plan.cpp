@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "check_patterns.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
@@ -23,6 +24,7 @@
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/main_loss.h"
+#include "moesaic/train/memory.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/schedule.h"
@@ -128,33 +130,8 @@ void check_pictures(const RunConfig& config, const PhaseConfig& phase, const Mod
       shape[2], wanted[0], wanted[1], wanted[2]);
 }
 
-/// `setting`: the list that holds them.
-void check_patterns(const Model& model, const PhaseConfig& phase, const std::string& setting,
-                    const std::vector<std::string>& patterns) {
-  const auto parameters = model.named_parameters();
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    const Pattern pattern(patterns[i]);
-    const bool found = std::any_of(parameters.begin(), parameters.end(),
-                                   [&](const auto& item) { return pattern.found_in(item.key()); });
-    if (found) continue;
-    fail_usage("{}: phase '{}': {} has '{}', but no parameter is called so",
-               place_of(phase.source, {fmt::format("{}.{}", setting, i)}), phase.name, setting,
-               patterns[i]);
-  }
-}
-
-void check_patterns(const Model& model, const PhaseConfig& phase, const std::string& setting,
-                    const std::vector<PatternValue>& values) {
-  std::vector<std::string> patterns;
-  for (const PatternValue& value : values) patterns.push_back(value.pattern);
-  check_patterns(model, phase, setting, patterns);
-}
-
 int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
-  check_patterns(model, phase, "trains", phase.trains);
-  check_patterns(model, phase, "frozen", phase.frozen);
-  check_patterns(model, phase, "gradient_scale", phase.gradient_scale);
-  check_patterns(model, phase, "optimizer.weight_decays", phase.optimizer.weight_decays);
+  check_patterns(model, phase);
   const Patterns trains(phase.trains), frozen(phase.frozen);
   int64_t count = 0;
   for (const auto& item : model.named_parameters()) {
@@ -390,17 +367,26 @@ void take_weights(const RunConfig& config, const Model& source, Model& model) {
   load_state(model, state_of(source), config.init);
 }
 
-/// Weights, their gradients and the optimizer's tensors, where a phase trains them all; what a step
+/// Bytes of the tensors of a phase that trains all parameters. Which optimizer moves how many of
+/// them takes a network to be known.
+double optimizers_need(const RunConfig& config, const PhaseConfig& phase, double numbers) {
+  if (!phase.optimizers.empty()) return optimizer_bytes(*build_model_shape(config.model), phase);
+  const auto slots = static_cast<double>(make_update_rule(phase.optimizer)->slot_names().size());
+  return slots * numbers * sizeof(float);
+}
+
+/// Weights, their gradients and the optimizers' tensors, where a phase trains them all; what a step
 /// needs besides is not known.
 void check_training_memory(const RunConfig& config) {
   const double numbers = count_parameters(config.model);
   for (const PhaseConfig& phase : config.phases) {
     if (phase.steps.value_or(1) == 0 || phase.trains != PhaseConfig().trains) continue;
-    const auto slots = static_cast<double>(make_update_rule(phase.optimizer)->slot_names().size());
-    check_memory(
-        (2.0 + slots) * numbers * sizeof(float),
-        fmt::format("training a model of {:.4g} parameters by {}", numbers, phase.optimizer.name),
-        config.model.where());
+    const double weights_and_gradients = 2.0 * numbers * sizeof(float);
+    std::string names = phase.optimizer.name;
+    for (const PartOptimizerConfig& part : phase.optimizers) names += ", " + part.optimizer.name;
+    check_memory(weights_and_gradients + optimizers_need(config, phase, numbers),
+                 fmt::format("training a model of {:.4g} parameters by {}", numbers, names),
+                 config.model.where());
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "moesaic/base/file.h"
 #include "moesaic/report/reproduce.h"
+#include "moesaic/report/run_course.h"
 #include "moesaic/report/run_table.h"
 #include "report/report_fixture.h"
 
@@ -55,6 +56,8 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
       EXPECT_EQ(experiment.name, name);
       if (experiment.kind == "run-table") {
         EXPECT_EQ(parse<RunTableConfig>(experiment.config).name, name);
+      } else if (experiment.kind == "run-course") {
+        EXPECT_EQ(parse<RunCourseConfig>(experiment.config).name, name);
       } else {
         EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
       }

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/run_table.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/reproduce.h"
+#include "report/memory_run.h"
 
 namespace moesaic {
 namespace {
@@ -77,6 +81,38 @@ TEST_F(RunTable, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
   EXPECT_EQ(again.rows[0].runs[0].at("test_accuracy"), 12.5);
 }
 
+TEST_F(RunTable, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
+  const RunTableConfig config = parsed(table_text(kTwoRows));
+  const RunTableOutcome first = run(config);
+  const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
+  auto with = [&](const char* key, nlohmann::ordered_json entry) {
+    auto changed = log;
+    changed[key] = std::move(entry);
+    return changed.dump();
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{\"mixture#0\": ", "it is no JSON object"},
+      {"[1, 2]", "it is no JSON object"},
+      {with("mixture#1", 7), "'mixture#1': it is no object of metrics"},
+      {with("mixture#1", {{"steps", 4}}), "'mixture#1': it has no test_accuracy"},
+      {with("single#1", {{"steps", 4}, {"test_accuracy", "high"}}),
+       "'single#1': its test_accuracy is no number"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    write_atomic(folder_ / "out/runs.json", cases[i].first);
+    ::testing::internal::CaptureStderr();
+    const RunTableOutcome again = run(config);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, HasSubstr((folder_ / "out/runs.json").string() + ": damaged: " +
+                                cases[i].second + "; it is kept as runs.json.damaged"));
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    const std::string kept =
+        i == 0 ? "runs.json.damaged" : fmt::format("runs.json.damaged-{}", i + 1);
+    EXPECT_EQ(read_text(folder_ / "out" / kept), cases[i].first);
+    for (size_t r = 0; r < first.rows.size(); ++r)
+      EXPECT_EQ(again.rows[r].runs, first.rows[r].runs);
+  }
+}
+
 TEST_F(RunTable, RowsAreMeansAndSpreadsBesideThePapers) {
   const RunTableConfig config = parsed(table_text(kTwoRows));
   RunTableOutcome outcome;
@@ -121,6 +157,57 @@ TEST(RunTableExperiment, Table1HasAllItsRows) {
   const auto quick = parse<RunTableConfig>(load_experiment("clusters/table1", Scale::quick).config);
   EXPECT_LT(quick.runs, 10);
   EXPECT_GT(quick.most_steps, 0);
+}
+
+/// Every row of a shipped table, with its run checked as far as it can be without data.
+std::map<std::string, RunConfig> runs_of_table(const std::string& name,
+                                               Scale scale = Scale::paper) {
+  const auto config = parse<RunTableConfig>(load_experiment(name, scale).config);
+  std::map<std::string, RunConfig> rows;
+  for (const RunTableRow& row : config.rows) {
+    rows[row.name] = changed_run(config.train, row.set, config.most_steps);
+    EXPECT_TRUE(row.paper.contains("test_accuracy")) << name << " " << row.name;
+    for (const PhaseConfig& phase : rows[row.name].phases) {
+      EXPECT_TRUE(load_dataset_spec(phase.data).generated()) << phase.data;
+    }
+  }
+  return rows;
+}
+
+std::string experts_activation(const RunConfig& run) {
+  return run.model.at("activation").as_string();
+}
+
+TEST(RunTableExperiment, Tables7And8AreSingleNetworksOfSixActivations) {
+  const std::vector<std::pair<std::string, std::string>> activations = {
+      {"linear", "identity"}, {"cubic", "cubic"}, {"relu", "relu"},
+      {"celu", "celu"},       {"gelu", "gelu"},   {"tanh", "tanh"}};
+  const auto table7 = runs_of_table("clusters/table7"), table8 = runs_of_table("clusters/table8");
+  EXPECT_EQ(table7.size(), 6U);
+  EXPECT_EQ(table8.size(), 12U);
+  for (const auto& [name, activation] : activations) {
+    for (const std::string place : {"", "setting1/", "setting2/"}) {
+      const RunConfig& run = (place.empty() ? table7 : table8).at(place + name);
+      EXPECT_EQ(experts_activation(run), activation);
+      EXPECT_TRUE(run.model.at("router").is_null());
+      const PhaseConfig& phase = run.phases.front();
+      EXPECT_EQ(phase.data,
+                "clusters-" + (place.empty() ? "table7" : place.substr(0, place.size() - 1)));
+      EXPECT_EQ(phase.optimizer.lr, name == "linear" ? 0.001 : 0.01);
+    }
+  }
+}
+
+TEST(RunTableExperiment, Table9BalancesLinearMixturesAlone) {
+  const auto rows = runs_of_table("clusters/table9");
+  EXPECT_EQ(rows.size(), 8U);
+  for (const auto& [name, run] : rows) {
+    const bool balanced = name.ends_with("linear_balanced");
+    EXPECT_EQ(experts_activation(run), balanced ? "identity" : "cubic");
+    const std::map<std::string, double> wanted = {{"switch_balance_logit", 1e-4}};
+    EXPECT_EQ(run.phases.front().aux_losses, balanced ? wanted : (std::map<std::string, double>{}));
+    EXPECT_EQ(run.phases.front().data, "clusters-" + name.substr(0, name.find('/')));
+  }
 }
 
 }  // namespace

@@ -53,6 +53,18 @@ TEST(TrainingMemory, FrozenParametersHaveGradientsAndNoMemory) {
   EXPECT_EQ(partly.of_phase(1).gradients, head);
 }
 
+TEST(TrainingMemory, EachOptimizerCountsForWhatItMoves) {
+  // The first phase has adamw, two tensors a parameter; the first part that finds one moves it.
+  const Planned all,
+      parts(
+          {"phases.0.optimizers=[{\"parameters\": [\"^head\"], \"optimizer\": {\"name\": \"sgd\"}},"
+           "{\"parameters\": [\"^head\\\\.weight\", \"router\"], \"optimizer\": "
+           "{\"name\": \"sgd\", \"momentum\": 0}}]"});
+  const double head = 4.0 * 3 * (8 + 1), router = 4.0 * 4 * 8;
+  EXPECT_EQ(parts.of_phase(0).gradients, all.of_phase(0).gradients);
+  EXPECT_EQ(parts.of_phase(0).optimizer, all.of_phase(0).optimizer - head - 2 * router);
+}
+
 TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
   const double whole = Planned({"phases.0.batch_size=6"}).of_phase(0).activations.value();
   const double part =

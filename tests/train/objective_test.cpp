@@ -76,6 +76,24 @@ double term_of(const ModelOutput& output, const std::string& name) {
   return objective.terms.at(1).second.item<double>();
 }
 
+/// E^2 mean over experts of (share of tokens whose largest logit it has) * (mean logit).
+double balance_by_logit(const at::Tensor& logits_TE) {
+  const int64_t tokens = logits_TE.size(0), experts = logits_TE.size(1);
+  std::vector<double> share(experts, 0.0), mean(experts, 0.0);
+  for (int64_t t = 0; t < tokens; ++t) {
+    int64_t first = 0;
+    for (int64_t e = 0; e < experts; ++e) {
+      const double logit = logits_TE[t][e].item<double>();
+      if (logit > logits_TE[t][first].item<double>()) first = e;
+      mean[e] += logit / static_cast<double>(tokens);
+    }
+    share[first] += 1.0 / static_cast<double>(tokens);
+  }
+  double sum = 0.0;
+  for (int64_t e = 0; e < experts; ++e) sum += share[e] * mean[e];
+  return static_cast<double>(experts) * sum;
+}
+
 TEST(Objective, NoiseCountsWhereTheDispatchSawIt) {
   const at::Tensor clean = randn({6, 4}, 2, torch::kFloat);
   const at::Tensor other = randn({6, 4}, 3, torch::kFloat);
@@ -88,6 +106,7 @@ TEST(Objective, NoiseCountsWhereTheDispatchSawIt) {
   EXPECT_NEAR(term_of(output, "gshard"), gshard_loss(other, 0).item<double>(), 1e-6);
   EXPECT_NEAR(term_of(output, "switch_balance"), switch_balance_loss(other, 0).item<double>(),
               1e-6);
+  EXPECT_NEAR(term_of(output, "switch_balance_logit"), balance_by_logit(other), 1e-6);
   EXPECT_NEAR(term_of(output, "router_z"), router_z_loss(clean, 0).item<double>(), 1e-6);
 }
 

@@ -160,14 +160,17 @@ TEST(Phase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   Started small({stop("{\"loss_at_most\": 1000}"), "phases.0.optimizer.lr=0.5"});
   int64_t steps = 0;
   double least = INFINITY;
+  StepReport report;
   while (!small.phase->done()) {
-    const StepReport report = small.phase->step();
+    report = small.phase->step();
     const double loss = report.metrics.at("loss");
     EXPECT_EQ(report.ends, loss > least);
     least = std::min(least, loss);
     EXPECT_EQ(small.phase->optimizer().updates(), report.ends ? steps : steps + 1);
     steps += report.ends ? 0 : 1;
   }
+  EXPECT_TRUE(report.ends);
+  EXPECT_LT(steps, small.phase->plan().steps);
   EXPECT_EQ(*small.phase->least_loss(), least);
   // A rise of nothing ends it as well, but not before its time.
   Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "moesaic/base/memory.h"
 #include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
 #include "train/train_fixture.h"
@@ -161,8 +162,27 @@ TEST(RunPlan, PatternsMustFindAParameter) {
     EXPECT_THAT(plan_refusal({change}), AllOf(StartsWith("usage: argument '" + change + "': "),
                                               HasSubstr("has 'heat', but no parameter")));
   }
+  EXPECT_THAT(plan_refusal({"phases.0.frozen=[\"heat\"]"}),
+              EndsWith("; the nearest are head.weight, head.bias, embedding.bias"));
   const auto phases = plan_tiny({"phases.0.frozen=[\"head\"]"});
   EXPECT_EQ(phases[0].trained, plan_tiny()[0].trained - 3 * (8 + 1));
+}
+
+// Else the router's optimizer would move experts without a word.
+TEST(RunPlan, PatternsOfOptimizersMustFindAParameter) {
+  const auto parts = [](const std::string& patterns, const std::string& optimizer) {
+    return R"(phases.0.optimizers=[{"parameters": ["^head"], "optimizer": {}}, {"parameters": )" +
+           patterns + R"(, "optimizer": )" + optimizer + "}]";
+  };
+  EXPECT_EQ(plan_refusal({parts(R"(["router"])", "{}")}), "no error");
+  EXPECT_THAT(plan_refusal({parts(R"(["router", "^blocsk"])", "{}")}),
+              AllOf(StartsWith("usage: argument 'phases.0.optimizers="),
+                    HasSubstr("phase 'pretrain': optimizers.1.parameters has '^blocsk', but no "
+                              "parameter is called so; the nearest are blocks.0."),
+                    Not(HasSubstr("\n"))));
+  const std::string decays = R"({"weight_decays": [{"pattern": "heat", "value": 2}]})";
+  EXPECT_THAT(plan_refusal({parts(R"(["router"])", decays)}),
+              HasSubstr("optimizers.1.optimizer.weight_decays has 'heat', but no parameter"));
 }
 
 TEST(RunPlan, ACooldownMustFitIntoThePhase) {
@@ -198,6 +218,21 @@ TEST(RunPlan, AModelThatCannotBeTrainedHereIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(
       plan_refusal({"model.encoder.mlp_dim=1048576", "model.encoder.moe.num_experts=65536"}),
       HasSubstr("training a model of"));
+}
+
+TEST(RunPlan, MemoryCountsTheOptimizersOfParts) {
+  // Weights and gradients fit, with the two moments of the experts they do not.
+  const double filters = 0.3 * memory_limit() / sizeof(float) / 65537;
+  const std::string run = fmt::format(R"({{"name": "large",
+      "model": {{"name": "cluster-moe", "experts": 1, "filters": {}, "width": 65536,
+                 "router": {{}}}},
+      "phases": [{{"name": "train", "data": "clusters-setting1", "steps": 1, "batch_size": 8,
+                   "optimizer": {{"name": "sgd", "momentum": 0}},
+                   "optimizers": [{{"parameters": ["^experts"],
+                                    "optimizer": {{"name": "adam"}}}}]}}]}})",
+                                      2 * static_cast<int64_t>(filters / 2));
+  EXPECT_THAT(error_of([&] { build_initial_model(config_of(run)); }),
+              AllOf(StartsWith("usage: recipe.json:"), HasSubstr("by sgd, adam needs")));
 }
 
 TEST(RunPlan, InitialWeightsMayBeOfPicturesOfAnotherSize) {

@@ -23,6 +23,9 @@ struct TrainingMemory {
   double sum() const { return weights + gradients + optimizer + activations.value_or(0.0); }
 };
 
+/// Bytes of the tensors that the phase's optimizers keep from one update to the next.
+double optimizer_bytes(const Model& model, const PhaseConfig& phase);
+
 /// `model`: on the meta device, see build_model_shape(); the phase's network, or one much like it.
 TrainingMemory training_memory(Model& model, const PhasePlan& phase);
 

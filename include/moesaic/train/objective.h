@@ -24,7 +24,8 @@ struct Objective {
   std::vector<std::pair<std::string, at::Tensor>> terms;  ///< unweighted
 };
 
-/// gshard, importance, load, router_z and switch_balance, see ops/losses.h.
+/// gshard, importance, load, router_z, switch_balance, and switch_balance_logit, the same with the
+/// logit as the proxy; see ops/losses.h.
 std::vector<std::string> aux_loss_names();
 
 /// The weights that a phase gives, and the model's own for losses that it does not name.

@@ -193,7 +193,8 @@ void describe(Fields& f, PhaseConfig& c) {
   f("loss", c.loss, "what logits are compared with labels by; ensemble_*: of ensembles",
     one_of(main_loss_names()));
   f("aux_losses", c.aux_losses,
-    "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance",
+    "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
+    "switch_balance_logit",
     at_least(0.0));
   f("preprocess", c.preprocess, "what every picture becomes, in training and in evaluation");
   f("augment", c.augment, "random changes to the pictures");

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_log.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string run_key(const std::string& row, int64_t index) {
+  return fmt::format("{}#{}", row, index);
+}
+
+/// Moves the file to a name beside it that nothing has yet.
+fs::path set_aside(const fs::path& file) {
+  fs::path place = file.string() + ".damaged";
+  for (int count = 2; fs::exists(place); ++count) {
+    place = fmt::format("{}.damaged-{}", file.string(), count);
+  }
+  fs::rename(file, place);
+  return place;
+}
+
+}  // namespace
+
+RunLog::RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
+  if (!fs::exists(file_)) return;
+  Json found = Json::parse(read_text(file_), nullptr, /*allow_exceptions=*/false);
+  std::string problem = found.is_object() ? "" : "it is no JSON object";
+  if (!found.is_object()) found = Json::object();
+  for (const auto& [key, entry] : found.items()) {
+    const std::string wrong = check(entry);
+    if (wrong.empty()) runs_[key] = entry;
+    if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
+  }
+  if (problem.empty()) return;
+  const fs::path kept = set_aside(file_);
+  write();
+  log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file_.string(),
+              problem, kept.filename().string());
+}
+
+const RunLog::Json* RunLog::find(const std::string& row, int64_t index) const {
+  const auto found = runs_.find(run_key(row, index));
+  return found == runs_.end() ? nullptr : &*found;
+}
+
+void RunLog::add(const std::string& row, int64_t index, const Json& entry) {
+  const std::lock_guard lock(mutex_);
+  runs_[run_key(row, index)] = entry;
+  write();
+}
+
+void RunLog::write() const {
+  write_atomic(file_, runs_.dump(1) + "\n");
+}
+
+void claim_folder(const fs::path& out, const nlohmann::ordered_json& settings) {
+  const fs::path file = out / "config.json";
+  if (fs::exists(file)) {
+    if (nlohmann::ordered_json::parse(read_text(file), nullptr, false) == settings) return;
+    fail_usage("{}: was made with other settings; give another --out", out.string());
+  }
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (name == ".lock" || name == "elapsed.json") continue;
+    fail_usage("{}: there is something already that is not this experiment; give another --out",
+               out.string());
+  }
+  write_atomic(file, settings.dump(2) + "\n");
+}
+
+}  // namespace moesaic

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "moesaic/base/error.h"
+#include "moesaic/ops/activation.h"
 #include "names.h"
 
 namespace moesaic::ops {

@@ -135,11 +135,18 @@ std::string own_problem(const DatasetSpec& spec) {
                        channels == 1 ? "one channel" : "three channels",
                        channels == 1 ? "one number" : "three numbers");
   }
-  return spec.keep_classes.empty() ? "" : "keep_classes needs base";
+  if (!spec.keep_classes.empty()) return "keep_classes needs base";
+  if (!spec.first.empty()) return "first needs base";
+  return spec.rotate ? "rotate needs base" : "";
 }
 
-std::string subset_problem(const DatasetSpec& spec) {
-  if (spec.keep_classes.empty()) return "a dataset with base needs keep_classes";
+std::string derived_problem(const DatasetSpec& spec) {
+  const int ways =
+      (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) + (spec.rotate ? 1 : 0);
+  if (ways != 1) return "a dataset with base needs one of keep_classes, first and rotate";
+  if (const std::string problem = unknown_split(spec.first, "first"); !problem.empty()) {
+    return problem;
+  }
   if (!spec.classes.empty() || !spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
     return "a dataset with base takes classes, mean, std and files from it";
   }
@@ -196,7 +203,7 @@ std::string config_problem(const DatasetArchive& archive) {
 }
 
 std::string config_problem(const DatasetSpec& spec) {
-  return spec.base.empty() ? own_problem(spec) : subset_problem(spec);
+  return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 
 std::vector<std::string> dataset_names() {

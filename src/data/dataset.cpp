@@ -53,6 +53,12 @@ class InputDataset final : public Dataset {
     return inputs_.labels_N.const_data_ptr<int64_t>()[index];
   }
 
+  int64_t group(int64_t index) const override {
+    if (!inputs_.groups_N.defined()) return Dataset::group(index);
+    check_index(index);
+    return inputs_.groups_N.const_data_ptr<int64_t>()[index];
+  }
+
   void image(int64_t, uint8_t*) const override {
     fail("dataset '{}' has inputs that are no pictures", info().name);
   }
@@ -63,47 +69,74 @@ class InputDataset final : public Dataset {
   DatasetInputs inputs_;
 };
 
-class ClassSubset final : public Dataset {
+/// Some examples of another dataset, perhaps with other labels.
+class Subset final : public Dataset {
  public:
-  /// new_label[old label]: -1 where the class is left out.
-  ClassSubset(DatasetInfo info, std::shared_ptr<const Dataset> base,
-              const std::vector<int64_t>& new_label)
-      : Dataset(std::move(info)), base_(std::move(base)) {
-    for (int64_t i = 0; i < base_->size(); ++i) {
-      const int64_t label = new_label[static_cast<size_t>(base_->label(i))];
-      if (label >= 0) items_.push_back({i, label});
-    }
-  }
-
-  int64_t size() const override { return static_cast<int64_t>(items_.size()); }
-
-  int64_t label(int64_t index) const override {
-    check_index(index);
-    return items_[static_cast<size_t>(index)].label;
-  }
-
-  void image(int64_t index, uint8_t* out) const override {
-    check_index(index);
-    base_->image(items_[static_cast<size_t>(index)].index, out);
-  }
-
-  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
-                    Bitmap& bitmap) const override {
-    check_index(index);
-    return base_->picture(items_[static_cast<size_t>(index)].index, choose, least, bitmap);
-  }
-
-  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
-    check_index(index);
-    base_->part(items_[static_cast<size_t>(index)].index, choose, out);
-  }
-
- private:
   struct Item {
     int64_t index, label;
   };
+  Subset(DatasetInfo info, std::shared_ptr<const Dataset> base, std::vector<Item> items)
+      : Dataset(std::move(info)), base_(std::move(base)), items_(std::move(items)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(items_.size()); }
+  int64_t label(int64_t index) const override { return item(index).label; }
+  int64_t group(int64_t index) const override { return base_->group(item(index).index); }
+  void image(int64_t index, uint8_t* out) const override { base_->image(item(index).index, out); }
+
+  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
+                    Bitmap& bitmap) const override {
+    return base_->picture(item(index).index, choose, least, bitmap);
+  }
+
+  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
+    base_->part(item(index).index, choose, out);
+  }
+
+ private:
+  const Item& item(int64_t index) const {
+    check_index(index);
+    return items_[static_cast<size_t>(index)];
+  }
+
   std::shared_ptr<const Dataset> base_;
   std::vector<Item> items_;
+};
+
+class FirstOf final : public Dataset {
+ public:
+  FirstOf(DatasetInfo info, std::shared_ptr<const Dataset> base, int64_t count)
+      : Dataset(std::move(info)), base_(std::move(base)), count_(count) {}
+
+  int64_t size() const override { return count_; }
+  int64_t label(int64_t index) const override { return base_->label(checked(index)); }
+  int64_t group(int64_t index) const override { return base_->group(checked(index)); }
+  void image(int64_t index, uint8_t* out) const override { base_->image(checked(index), out); }
+
+  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
+                    Bitmap& bitmap) const override {
+    return base_->picture(checked(index), choose, least, bitmap);
+  }
+
+  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
+    base_->part(checked(index), choose, out);
+  }
+
+  DatasetInputs inputs() const override {
+    const DatasetInputs all = base_->inputs();
+    const auto first = [&](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.narrow(0, 0, count_) : tensor;
+    };
+    return {first(all.values_NCHW), first(all.labels_N), first(all.groups_N)};
+  }
+
+ private:
+  int64_t checked(int64_t index) const {
+    check_index(index);
+    return index;
+  }
+
+  std::shared_ptr<const Dataset> base_;
+  int64_t count_;
 };
 
 }  // namespace
@@ -180,12 +213,24 @@ void check_numbers(const std::string& dataset, const char* what, const at::Tenso
 
 }  // namespace
 
+int64_t Dataset::group(int64_t index) const {
+  fail("dataset '{}': picture {} has no group", info_.name, index);
+}
+
 DatasetInputs Dataset::inputs() const {
   return {};
 }
 
 bool Dataset::has_pictures() const {
   return !inputs().values_NCHW.defined();
+}
+
+at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
+  if (dataset.info().groups.empty()) return {};
+  at::Tensor numbers = at::empty({count}, at::kLong);
+  auto* const out = numbers.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) out[i] = dataset.group(first + i);
+  return numbers;
 }
 
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
@@ -226,7 +271,24 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
   info.name = std::move(name);
   info.description = std::move(description);
   info.classes = keep_classes;
-  return std::make_shared<ClassSubset>(std::move(info), std::move(base), new_label);
+  std::vector<Subset::Item> items;
+  for (int64_t i = 0; i < base->size(); ++i) {
+    const int64_t label = new_label[static_cast<size_t>(base->label(i))];
+    if (label >= 0) items.push_back({i, label});
+  }
+  return std::make_shared<Subset>(std::move(info), std::move(base), std::move(items));
+}
+
+std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
+                                             std::string name, std::string description) {
+  DatasetInfo info = base->info();
+  if (count > base->size()) {
+    fail("dataset '{}': the first {} of the {} pictures of '{}' are asked for", name, count,
+         base->size(), info.name);
+  }
+  info.name = std::move(name);
+  info.description = std::move(description);
+  return std::make_shared<FirstOf>(std::move(info), std::move(base), count);
 }
 
 }  // namespace moesaic

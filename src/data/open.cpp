@@ -16,6 +16,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/embeddings.h"
+#include "moesaic/data/rotate.h"
 #include "moesaic/formats/cifar.h"
 #include "moesaic/formats/idx.h"
 #include "picture_files.h"
@@ -225,7 +226,9 @@ void check_split(std::string_view name, std::string_view split) {
 }
 
 int64_t described_classes(const DatasetSpec& spec) {
-  if (spec.generated()) return 2;
+  if (spec.generated() || spec.rotate) return 2;
+  if (!spec.first.empty()) return described_classes(load_dataset_spec(spec.base));
+  if (!spec.keep_classes.empty()) return static_cast<int64_t>(spec.keep_classes.size());
   return spec.classes.empty() ? spec.class_count : static_cast<int64_t>(spec.classes.size());
 }
 
@@ -270,17 +273,13 @@ std::vector<FileVerification> verify_folders(const DatasetSpec& spec) {
   return results;
 }
 
-}  // namespace
-
-std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split) {
-  check_split(name, split);
-  const DatasetSpec spec = load_dataset_spec(name);
-  const auto images = spec.images.find(std::string(split));
+std::shared_ptr<const Dataset> outline_own(const DatasetSpec& spec, const std::string& split) {
+  const auto images = spec.images.find(split);
   if (images == spec.images.end() || described_classes(spec) == 0) {
     fail_usage("dataset '{}': its description does not tell how many pictures or classes there are",
                spec.name);
   }
-  DatasetInfo info = described_info(spec, std::string(split));
+  DatasetInfo info = described_info(spec, split);
   info.channels = static_cast<int64_t>(spec.mean.size());
   for (int64_t i = static_cast<int64_t>(info.classes.size()); i < spec.class_count; ++i) {
     info.classes.push_back(fmt::format("class {}", i));
@@ -298,12 +297,49 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
   return std::make_shared<Outline>(std::move(info), images->second);
 }
 
+/// Can it be outlined? How many pictures have some classes is known from labels alone.
+bool tells_size(const DatasetSpec& spec, const std::string& split) {
+  if (spec.base.empty()) return spec.images.contains(split);
+  return spec.keep_classes.empty() && tells_size(load_dataset_spec(spec.base), split);
+}
+
+/// What `spec` makes of its base.
+std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<const Dataset> base,
+                                       const std::string& split) {
+  if (spec.rotate) {
+    return make_rotated_pairs(std::move(base), *spec.rotate, spec.name, spec.description);
+  }
+  if (!spec.keep_classes.empty()) {
+    return make_class_subset(std::move(base), spec.keep_classes, spec.name, spec.description);
+  }
+  const auto first = spec.first.find(split);
+  const int64_t count = first == spec.first.end() ? base->size() : first->second;
+  return make_first_of(std::move(base), count, spec.name, spec.description);
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split) {
+  check_split(name, split);
+  load_base_spec(name);  // finds a circle of bases before the recursion below would follow it
+  const DatasetSpec spec = load_dataset_spec(name);
+  const std::string part(split);
+  if (spec.base.empty()) return outline_own(spec, part);
+  if (!spec.keep_classes.empty()) {
+    fail_usage("dataset '{}': its description does not tell how many pictures or classes there are",
+               spec.name);
+  }
+  return derived(spec, outline_dataset(spec.base, split), part);
+}
+
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
                                                            std::string_view split) {
   check_split(name, split);
-  const DatasetSpec spec = load_dataset_spec(name);
-  const bool absent = spec.base.empty() && !spec.generated() && find_folder(spec, split).empty();
-  if (!absent || !spec.images.contains(std::string(split))) return open_dataset(name, split);
+  const DatasetSpec files = load_base_spec(name);
+  const bool absent = !files.generated() && find_folder(files, split).empty();
+  if (!absent || !tells_size(load_dataset_spec(name), std::string(split))) {
+    return open_dataset(name, split);
+  }
   if (absent_.emplace(name).second) {
     log_warning("dataset '{}': its files are not here; this is planned by its description", name);
   }
@@ -314,9 +350,9 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
   check_split(name, split);
   load_base_spec(name);  // finds a circle of bases before the recursion below would follow it
   const DatasetSpec spec = load_dataset_spec(name);
-  if (spec.base.empty()) return open_own(spec, std::string(split));
-  return make_class_subset(open_dataset(spec.base, split), spec.keep_classes, spec.name,
-                           spec.description);
+  const std::string part(split);
+  if (spec.base.empty()) return open_own(spec, part);
+  return derived(spec, open_dataset(spec.base, split), part);
 }
 
 std::string DatasetStatus::where() const {
@@ -335,8 +371,7 @@ std::vector<DatasetStatus> dataset_statuses() {
     status.name = spec.name;
     status.description = spec.description;
     status.base = spec.base;
-    status.classes = spec.base.empty() ? described_classes(spec)
-                                       : static_cast<int64_t>(spec.keep_classes.size());
+    status.classes = described_classes(spec);
     status.fetchable = !base.urls.empty();
     status.generated = base.generated();
     if (status.generated) {

@@ -26,6 +26,7 @@ class PreprocessedDataset final : public Dataset {
 
   int64_t size() const override { return base_->size(); }
   int64_t label(int64_t index) const override { return base_->label(index); }
+  int64_t group(int64_t index) const override { return base_->group(index); }
 
   void image(int64_t index, uint8_t* out) const override {
     if (unchanged_) return base_->image(index, out);

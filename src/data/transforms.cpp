@@ -79,6 +79,11 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
     fail_usage("augment.shift is {}, but pictures of '{}' are {} x {}: choose 0 to {}",
                augment_.shift, info.name, height_, width_, std::min(height_, width_) - 1);
   }
+  if (augment_.blur &&
+      (augment_.blur->height / 2 >= height_ || augment_.blur->width / 2 >= width_)) {
+    fail_usage("augment.blur has a kernel of {} x {}, but pictures of '{}' are {} x {}",
+               augment_.blur->height, augment_.blur->width, info.name, height_, width_);
+  }
   value_.resize(channels);
   for (size_t c = 0; c < channels; ++c) {
     if (!(info.std[c] > 0)) {
@@ -101,6 +106,11 @@ void ImageTransform::operator()(uint8_t* in, CounterRng& rng, float* out) const 
     if (placement.flip) flip(in);
     placement.flip = false;
     rand_augment(*augment_.rand_augment, rng, {channels_, height_, width_, in});
+  }
+  if (augment_.blur) {
+    const double range = augment_.blur->max_sigma - augment_.blur->min_sigma;
+    const double sigma = augment_.blur->min_sigma + range * rng.uniform();
+    blur(*augment_.blur, sigma, {channels_, height_, width_, in});
   }
   if (augment_.shift > 0) {
     const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);

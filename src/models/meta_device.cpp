@@ -56,6 +56,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_shape(const at::Tensor
           at::empty(shape, input.options())};
 }
 
+/// Of output, mean and reciprocal deviation, which only training needs.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm_shape(const at::Tensor& input,
+                                                                const std::optional<at::Tensor>&,
+                                                                const std::optional<at::Tensor>&,
+                                                                const std::optional<at::Tensor>&,
+                                                                const std::optional<at::Tensor>&,
+                                                                bool training, double, double) {
+  const at::Tensor statistics = at::empty({training ? input.size(1) : 0}, input.options());
+  return {at::empty_like(input), statistics, at::empty_like(statistics)};
+}
+
 at::Tensor safe_softmax_shape(const at::Tensor& input, int64_t,
                               std::optional<at::ScalarType> type) {
   return at::empty_like(input, input.options().dtype(type.value_or(input.scalar_type())));
@@ -64,6 +75,7 @@ at::Tensor safe_softmax_shape(const at::Tensor& input, int64_t,
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
   m.impl("_safe_softmax", safe_softmax_shape);
   m.impl("native_layer_norm", layer_norm_shape);
+  m.impl("native_batch_norm", batch_norm_shape);
   m.impl("convolution_overrideable", convolution_shape);
 }
 

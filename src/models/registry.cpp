@@ -9,6 +9,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/models/cluster_moe.h"
 #include "moesaic/models/meta_device.h"
+#include "moesaic/models/picture_moe.h"
 #include "moesaic/models/preset.h"
 #include "moesaic/models/vmoe.h"
 
@@ -42,10 +43,21 @@ Family cluster_family() {
       [] { return help_text<ClusterMoEConfig>(); }};
 }
 
+Family picture_family() {
+  return {
+      [](const Value& config) { return parameter_count(parse<PictureMoEConfig>(config, "model")); },
+      [](const Value& config, uint64_t seed) {
+        return std::make_shared<PictureMoE>(parse<PictureMoEConfig>(config, "model"), seed);
+      },
+      [] { return help_text<PictureMoEConfig>(); }};
+}
+
 /// The list is explicit, so that no linker can drop a family.
 const std::map<std::string, Family>& families() {
-  static const std::map<std::string, Family> list = {
-      {kVMoE, vmoe_family()}, {kE3, vmoe_family()}, {kClusterMoE, cluster_family()}};
+  static const std::map<std::string, Family> list = {{kVMoE, vmoe_family()},
+                                                     {kE3, vmoe_family()},
+                                                     {kClusterMoE, cluster_family()},
+                                                     {kPictureMoE, picture_family()}};
   return list;
 }
 

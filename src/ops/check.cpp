@@ -11,6 +11,7 @@
 
 #include "cpu/vector_clones.h"
 #include "moesaic/base/error.h"
+#include "moesaic/ops/activation.h"
 #include "names.h"
 
 namespace moesaic::ops {

@@ -148,7 +148,6 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   RoutingCounts counts;
   QualityMeter meter(loss_of(model, options));
   const auto classes = static_cast<int64_t>(dataset->info().classes.size());
-  const at::Tensor groups = dataset->inputs().groups_N;
   const auto begin = std::chrono::steady_clock::now();
   const auto proceed = [&](int64_t done) {
     return !options.proceed || options.proceed(done, dataset->size());
@@ -164,7 +163,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     }();
     meter.add(output.logits.cpu(), batch.labels);
     const int64_t count = batch.labels.size(0);
-    const at::Tensor groups_B = groups.defined() ? groups.narrow(0, done, count) : at::Tensor();
+    const at::Tensor groups_B = group_numbers(*dataset, done, count);
     const Kinds by_group{groups_B, static_cast<int64_t>(dataset->info().groups.size())};
     counts.add(output.routings, {batch.labels, classes}, by_group);
     if (options.observe) {

@@ -75,14 +75,18 @@ void Optimizer::step(double lr) {
 }
 
 std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {
+  std::vector<std::string> names;
   std::vector<at::Tensor> gradients;
   for (const Entry& entry : part.entries) {
     const at::Tensor gradient = entry.parameter.grad();
+    names.push_back(entry.name);
     gradients.push_back(gradient.defined() ? gradient.contiguous()
                                            : at::zeros_like(entry.parameter));
-    if (part.l2 > 0.0) gradients.back() = gradients.back().add(entry.parameter, part.l2);
   }
-  part.rule->prepare(gradients);
+  part.rule->prepare(names, gradients);
+  for (size_t i = 0; part.l2 > 0.0 && i < gradients.size(); ++i) {
+    gradients[i] = gradients[i].add(part.entries[i].parameter, part.l2);
+  }
   return gradients;
 }
 

@@ -3,6 +3,9 @@
 // within a few per cent of a step.
 #include <torch/torch.h>
 
+#include <map>
+#include <string>
+
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/train/optimizer.h"
@@ -35,27 +38,62 @@ class Sgd : public UpdateRule {
   double momentum_;
 };
 
+/// "experts.3." of a parameter "experts.3.stem.conv.weight", wherever it stands; "" where experts
+/// are not networks of their own.
+std::string separate_expert(const std::string& name) {
+  static const std::string kExperts = "experts.";
+  const size_t found = name.find(kExperts);
+  if (found == std::string::npos || (found > 0 && name[found - 1] != '.')) return "";
+  const size_t number = found + kExperts.size();
+  const size_t end = name.find_first_not_of("0123456789", number);
+  if (end == number || end == std::string::npos || name[end] != '.') return "";
+  return name.substr(0, end + 1);
+}
+
+/// The gradients of one expert. Its factor is beyond float32 where they are next to nothing; the
+/// factor's root is not.
+void normalise_together(const std::vector<at::Tensor*>& gradients) {
+  at::Tensor squares = at::zeros({}, gradients.front()->options().dtype(at::kDouble));
+  for (const at::Tensor* gradient : gradients) {
+    squares += gradient->norm(2, at::kDouble).square();
+  }
+  const at::Tensor root = at::where(squares > 0, squares.pow(-0.25), 0.0);
+  for (at::Tensor* gradient : gradients) *gradient = *gradient * root * root;
+}
+
+/// The gradients of parameters whose first dimension counts the experts.
+void normalise_stacked(const std::vector<at::Tensor*>& gradients) {
+  const at::Tensor& first = *gradients.front();
+  const int64_t experts = first.dim() > 0 ? first.size(0) : 0;
+  at::Tensor squares = at::zeros({experts}, first.options().dtype(at::kDouble));
+  for (const at::Tensor* gradient : gradients) {
+    if (gradient->dim() == 0 || gradient->size(0) != experts) {
+      fail_usage("normalized_sgd: parameters of {} and of {} experts have no common norm", experts,
+                 gradient->dim() > 0 ? gradient->size(0) : 0);
+    }
+    squares += gradient->flatten(1).to(at::kDouble).square().sum(1);
+  }
+  const at::Tensor factor = at::where(squares > 0, squares.rsqrt(), 0.0);
+  for (at::Tensor* gradient : gradients) {
+    std::vector<int64_t> shape(gradient->dim(), 1);
+    shape[0] = experts;
+    // In float64: the factor of a gradient that is next to nothing is beyond float32.
+    *gradient = (gradient->to(at::kDouble) * factor.view(shape)).to(gradient->scalar_type());
+  }
+}
+
 class NormalizedSgd : public Sgd {
  public:
   using Sgd::Sgd;
 
-  void prepare(std::vector<at::Tensor>& gradients) const override {
-    if (gradients.empty()) return;
-    const int64_t experts = gradients.front().dim() > 0 ? gradients.front().size(0) : 0;
-    at::Tensor squares = at::zeros({experts}, gradients.front().options().dtype(at::kDouble));
-    for (const at::Tensor& gradient : gradients) {
-      if (gradient.dim() == 0 || gradient.size(0) != experts) {
-        fail_usage("normalized_sgd: parameters of {} and of {} experts have no common norm",
-                   experts, gradient.dim() > 0 ? gradient.size(0) : 0);
-      }
-      squares += gradient.flatten(1).to(at::kDouble).square().sum(1);
+  void prepare(const std::vector<std::string>& names,
+               std::vector<at::Tensor>& gradients) const override {
+    std::map<std::string, std::vector<at::Tensor*>> experts;
+    for (size_t i = 0; i < names.size(); ++i) {
+      experts[separate_expert(names[i])].push_back(&gradients[i]);
     }
-    const at::Tensor factor = at::where(squares > 0, squares.rsqrt(), 0.0);
-    for (at::Tensor& gradient : gradients) {
-      std::vector<int64_t> shape(gradient.dim(), 1);
-      shape[0] = experts;
-      // In float64: the factor of a gradient that is next to nothing is beyond float32.
-      gradient = (gradient.to(at::kDouble) * factor.view(shape)).to(gradient.scalar_type());
+    for (const auto& [name, own] : experts) {
+      name.empty() ? normalise_stacked(own) : normalise_together(own);
     }
   }
 };

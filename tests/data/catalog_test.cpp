@@ -50,7 +50,14 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
   EXPECT_THAT(complaint("{\"name\": \"bad\", "), HasSubstr("bad.json:1:"));
   EXPECT_THAT(complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
               HasSubstr("name is 'good'"));
-  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"), HasSubstr("needs keep_classes"));
+  const std::string one_of = "needs one of keep_classes, first and rotate";
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"), HasSubstr(one_of));
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {}, "first": {"test": 1}})"),
+              HasSubstr(one_of));
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "first": {"tset": 1}})"),
+              HasSubstr("unknown key 'tset' in first"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {"degrees": 360}})"),
+              HasSubstr("degrees"));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "keep_classes": ["dog"],
                             "classes": ["dog"]})"),
               HasSubstr("takes classes"));

@@ -180,6 +180,44 @@ TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
   EXPECT_THAT(labels_of(*open_dataset("one", "test")), ElementsAre(0));
 }
 
+TEST_F(TinyDataset, TheFirstPicturesOfASplit) {
+  home_.write_files(home_.cache());
+  home_.write_description(
+      "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 5}})");
+  const auto train = open_dataset("few", "train");
+  const auto whole = open_dataset("tiny", "train");
+  EXPECT_THAT(labels_of(*train), ElementsAre(0, 1, 2, 3, 0));
+  EXPECT_EQ(image_of(*train, 4), image_of(*whole, 4));
+  EXPECT_EQ(train->info().name, "few");
+  EXPECT_EQ(open_dataset("few", "test")->size(), 5);  // of the other split, all
+  std::vector<uint8_t> pixels(20);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { train->image(5, pixels.data()); }),
+              HasSubstr("picture 5 of 5"));
+  for (const DatasetStatus& status : dataset_statuses()) EXPECT_EQ(status.classes, 4);
+  home_.write_description(
+      "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 13}})");
+  EXPECT_THAT(open_error(ErrorKind::failure, "few"),
+              HasSubstr("the first 13 of the 12 pictures of 'tiny'"));
+}
+
+TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
+  home_.write_description("base", R"({"name": "base", "description": "d", "format": "cifar",
+      "classes": ["a", "b", "c"], "images": {"train": 50, "test": 7}, "mean": [0, 0, 0],
+      "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
+      "test_1": {"name": "y", "size": 1}}})");
+  home_.write_description("turned", R"({"name": "turned", "base": "base", "rotate": {}})");
+  home_.write_description("part", R"({"name": "part", "base": "turned", "first": {"train": 30}})");
+  PlannedDatasets planned;
+  testing::internal::CaptureStderr();
+  const auto train = planned("part", "train"), test = planned("part", "test");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("planned by its description"));
+  EXPECT_EQ(train->size(), 30);
+  EXPECT_EQ(test->size(), 14);
+  EXPECT_EQ(train->image_size(), 3072);
+  EXPECT_THAT(train->info().classes, ElementsAre("original", "rotated"));
+  EXPECT_THAT(open_error(ErrorKind::failure, "part"), HasSubstr("data fetch base"));
+}
+
 TEST_F(TinyDataset, SubsetRejectsWrongClasses) {
   home_.write_files(home_.cache());
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["dgo"]})");

@@ -6,7 +6,9 @@
 
 #include <cmath>
 
+#include "moesaic/data/rotate.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/init.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "train/train_fixture.h"
 
@@ -80,6 +82,37 @@ TEST(Evaluate, HasTheSameBitsForAnyNumberOfThreadsAndKeepsTheMode) {
   model->eval();
   evaluate(*model, data);
   EXPECT_FALSE(model->is_training());
+}
+
+TEST(Evaluate, CountsTheDispatchOfPicturesByTheGroupsThatTheyHave) {
+  const auto model = build_model(
+      Document::from_text(R"({"name": "picture-moe", "image_size": 4, "channels": 1, "classes": 2,
+                              "experts": 3, "width": 0.1, "router": {"patch_size": 2}})",
+                          "model")
+          .root(),
+      9);
+  {
+    const torch::NoGradGuard no_grad;
+    model->named_parameters()["router.weight"].normal_(0, 1, nn::make_generator(4));
+  }
+  const auto data = make_rotated_pairs(quarters("three", "test", 3, 23), {}, "pairs");
+  const Evaluation found = evaluate(*model, data, {.batch_size = 7});
+  model->eval();
+  LoaderOptions everything;
+  everything.batch_size = data->size();
+  const at::Tensor images = Loader(data, everything).next().images;
+  const auto choice = model->forward(images).routings.at(0).routing.choice.to(torch::kLong);
+  std::vector<std::vector<int64_t>> by_class(2, {0, 0, 0}), by_group(3, {0, 0, 0});
+  for (int64_t i = 0; i < data->size(); ++i) {
+    const auto expert = static_cast<size_t>(choice[i][0].item<int64_t>());
+    ++by_class[static_cast<size_t>(data->label(i))][expert];
+    ++by_group[static_cast<size_t>(data->group(i))][expert];
+  }
+  const LayerRouting& layer = found.routing.at(0);
+  EXPECT_EQ(layer.by_class.rows, by_class);
+  ASSERT_TRUE(layer.by_group);
+  EXPECT_EQ(layer.by_group->rows, by_group);
+  EXPECT_TRUE(to_json(found.routing)[0].contains("group_dispatch"));
 }
 
 TEST(Evaluate, RunsInBfloat16WhenToldTo) {

@@ -314,6 +314,62 @@ TEST(Optimizer, NormalizedSgdGivesEachExpertAStepOfTheSameLength) {
   EXPECT_TRUE(torch::equal(again.state().at("experts.w.momentum"), state.at("experts.w.momentum")));
 }
 
+/// Two experts that are networks of their own, of parameters of different shapes, and a router.
+struct SeparateExperts {
+  std::vector<std::pair<std::string, at::Tensor>> own;
+  SeparateExperts() {
+    for (const char* name : {"experts.0.conv.weight", "experts.0.conv.bias",
+                             "experts.1.conv.weight", "experts.1.conv.bias", "router.weight"}) {
+      const bool bias = std::string(name).ends_with("bias");
+      own.emplace_back(
+          name, randn(bias ? std::vector<int64_t>{3} : std::vector<int64_t>{3, 2}, own.size() + 1)
+                    .requires_grad_());
+    }
+  }
+};
+
+TEST(Optimizer, NormalizedSgdTakesTheNormOverEachNetworkOfItsOwn) {
+  SeparateExperts setup;
+  OptimizerConfig normalized = plain_sgd("normalized_sgd", 0.1, 0.9);
+  normalized.l2 = 0.01;
+  Optimizer optimizer(setup.own, plain_sgd("sgd", 0.1, 0.0), {}, {{{"^experts"}, normalized}});
+  std::vector<Numbers> values, momenta;
+  for (const auto& [name, parameter] : setup.own) {
+    values.push_back(numbers(parameter));
+    momenta.emplace_back(values.back().size());
+  }
+  for (int t = 1; t <= 3; ++t) {
+    std::vector<Numbers> gradients;
+    for (size_t i = 0; i < setup.own.size(); ++i) {
+      at::Tensor& parameter = setup.own[i].second;
+      const bool unseen = t == 2 && (i == 2 || i == 3);  // an expert that no picture came to
+      parameter.mutable_grad().reset();
+      if (!unseen) {
+        const double size = i < 2 ? 1.0 : 1e-21;  // whose square float32 does not hold
+        parameter.mutable_grad() =
+            randn(parameter.sizes().vec(), static_cast<uint64_t>(10 * t) + i) * size;
+      }
+      gradients.push_back(unseen ? Numbers(parameter.numel()) : numbers(parameter.grad()));
+    }
+    for (size_t expert = 0; expert < 2; ++expert) {
+      double squares = 0.0;
+      for (size_t i = 2 * expert; i < 2 * expert + 2; ++i) {
+        for (const double g : gradients[i]) squares += g * g;
+      }
+      for (size_t i = 2 * expert; i < 2 * expert + 2; ++i) {
+        for (size_t j = 0; j < gradients[i].size(); ++j) {
+          double& g = gradients[i][j];
+          g = (squares > 0 ? g / std::sqrt(squares) : 0.0) + 0.01 * values[i][j];
+        }
+        sgd_loop(values[i], momenta[i], gradients[i], 0.1, 0.9, 0.0);
+      }
+    }
+    sgd_loop(values[4], momenta[4], gradients[4], 0.1, 0.0, 0.0);
+    optimizer.step(0.1);
+    for (size_t i = 0; i < values.size(); ++i) expect_near(setup.own[i].second, values[i]);
+  }
+}
+
 TEST(Optimizer, NormalizedSgdTakesAFullStepByAGradientNextToNothing) {
   at::Tensor w = torch::zeros({2, 3}).requires_grad_();
   Optimizer optimizer({{"w", w}}, plain_sgd("normalized_sgd", 1.0, 0.0));

@@ -47,6 +47,26 @@ TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
   }
 }
 
+TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
+  const RunConfig config = config_of(R"({
+    "name": "norms", "seed": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
+    "model": {"name": "picture-moe", "expert": "mobilenetv2", "image_size": 4, "channels": 1,
+              "classes": 3, "width": 0.05, "router": {}},
+    "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 5,
+                "optimizer": {"name": "sgd", "lr": 0.1, "l2": 0.01},
+                "optimizers": [{"parameters": ["^experts"],
+                                "optimizer": {"name": "normalized_sgd", "lr": 0.1}}]}]})");
+  TempDir folder;
+  const fs::path whole = folder / "whole", resumed = folder / "resumed";
+  Trainer(config, options_for(whole)).run();
+  copy_killed_after(whole, 3, resumed);
+  Trainer(config, options_for(resumed, true)).run();
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    const fs::path last = fs::path("checkpoints/step_5") / file;
+    EXPECT_TRUE(read_text(whole / last) == read_text(resumed / last)) << file;
+  }
+}
+
 TEST(Resume, AtEveryStepGivesTheSameBits) {
   for (int64_t step = 0; step <= 12; ++step) {
     SCOPED_TRACE(step);

@@ -12,6 +12,7 @@
 #include "moesaic/config/schema.h"
 #include "moesaic/data/cluster_mixture_config.h"
 #include "moesaic/data/embeddings_config.h"
+#include "moesaic/data/rotate.h"
 
 namespace moesaic {
 
@@ -52,8 +53,8 @@ void describe(Fields& f, DatasetArchive& c) {
 std::string config_problem(const DatasetArchive& archive);
 
 /// datasets/<name>.json. Either a dataset of its own (format, classes, mean, std, and files
-/// or folders; what is no pictures has settings of its own in place of these) or the subset of
-/// another one (base, keep_classes).
+/// or folders; what is no pictures has settings of its own in place of these) or made of another
+/// one (base): its pictures rotated, the first of them, some classes.
 struct DatasetSpec {
   std::string name, description;
   std::string format = "idx";
@@ -73,6 +74,8 @@ struct DatasetSpec {
   std::optional<EmbeddingsConfig> embeddings;
   std::string base;
   std::vector<std::string> keep_classes;
+  std::map<std::string, int64_t> first;  ///< by split
+  std::optional<RotateConfig> rotate;
 
   bool generated() const { return format == "clusters"; }
 };
@@ -104,8 +107,12 @@ void describe(Fields& f, DatasetSpec& c) {
   f("paths", c.paths, "further folders to look in");
   f("clusters", c.clusters, "clusters: what is generated in place of files");
   f("embeddings", c.embeddings, "embeddings: the files of texts that are embedded already");
-  f("base", c.base, "of a subset: the dataset that it is cut from");
+  f("base", c.base, "the dataset that this one is made of, by one of the settings that follow");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
+  f("first", c.first, "of a subset: how many pictures of a split it has, the first ones",
+    at_least(1));
+  f("rotate", c.rotate,
+    "the task to tell its pictures from the same ones rotated; its classes become groups");
 }
 
 /// Which settings go together: a subset has no files, everything else needs all of them.

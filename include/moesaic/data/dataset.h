@@ -40,6 +40,8 @@ class Dataset {
   virtual int64_t size() const = 0;
   /// In [0, info().classes.size()).
   virtual int64_t label(int64_t index) const = 0;
+  /// In [0, info().groups.size()). Throws Error (failure) where there are none.
+  virtual int64_t group(int64_t index) const;
   /// Writes the picture's channels * height * width bytes to `out`. Throws Error (usage) where
   /// pictures differ in size, PictureError for one that is damaged.
   virtual void image(int64_t index, uint8_t* out) const = 0;
@@ -80,6 +82,11 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
 std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
                                                  const std::vector<std::string>& keep_classes,
                                                  std::string name, std::string description = "");
+
+/// The first `count` pictures of `base`. Shares its memory. Throws Error (failure) where there are
+/// fewer.
+std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
+                                             std::string name, std::string description = "");
 
 /// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
 /// folder of pictures given with a slash (load_dataset_spec); `split` is "train" or "test". Small

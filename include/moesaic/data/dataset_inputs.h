@@ -20,4 +20,7 @@ struct DatasetInputs {
 /// Error (failure) where the sizes disagree, or a label has no class or a group no name.
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
 
+/// The groups of `count` examples from `first` on, [count] int64; undefined where there are none.
+at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count);
+
 }  // namespace moesaic

@@ -10,6 +10,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/data/blur.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/rand_augment.h"
 
@@ -32,12 +33,13 @@ void describe(Fields& f, CropConfig& c) {
 std::string config_problem(const CropConfig& config);
 
 /// Random changes to training pictures, in the order in which V-MoE was trained: crop, flip,
-/// rand_augment; then shift, and mixup.
+/// rand_augment; then blur, shift, and mixup.
 struct AugmentConfig {
   bool flip = false;
   int64_t shift = 0;
   std::optional<CropConfig> crop;
   std::optional<RandAugmentConfig> rand_augment;
+  std::optional<BlurConfig> blur;
   double mixup = 0.0;
 };
 
@@ -48,6 +50,7 @@ void describe(Fields& f, AugmentConfig& c) {
     at_least(0));
   f("crop", c.crop, "show a random part of each picture, resized; {} takes the defaults");
   f("rand_augment", c.rand_augment, "RandAugment; {} is V-MoE's light1");
+  f("blur", c.blur, "Gaussian blur of random strength; {} is that of CIFAR-10-Rotate");
   f("mixup", c.mixup, "concentration a of Beta(a, a), by which pictures are mixed; 0: they are not",
     between(0.0, 100.0));
 }
@@ -63,16 +66,17 @@ Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, C
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 
 /// Turns bytes [C, H, W] into normalised floats [C, H, W]: flipped with probability 1/2, changed by
-/// rand_augment(), shifted by dy, dx drawn uniformly from [-shift, shift], each where it is on;
-/// then (byte / 255 - mean) / std. What a shift uncovers becomes the value of a byte 0.
+/// rand_augment(), blurred by a sigma drawn uniformly from its range, shifted by dy, dx drawn
+/// uniformly from [-shift, shift], each where it is on; then (byte / 255 - mean) / std. What a
+/// shift uncovers becomes the value of a byte 0.
 class ImageTransform {
  public:
-  /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, and 0 <= shift
-  /// < height, width.
+  /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, 0 <= shift
+  /// < height, width, and pictures are larger than half the blur's kernel.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 
-  /// in: [C, H, W], which rand_augment changes in place, out: [C, H, W]. Draws nothing from `rng`
-  /// where augmentation is off.
+  /// in: [C, H, W], which rand_augment and blur change in place, out: [C, H, W]. Draws nothing from
+  /// `rng` where augmentation is off.
   void operator()(uint8_t* in, CounterRng& rng, float* out) const;
 
  private:

@@ -30,7 +30,9 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<std::string> slot_names() const = 0;
   /// Changes all gradients of the optimizer at once, before apply() sees them group by group.
-  virtual void prepare(std::vector<at::Tensor>& gradients) const {}
+  /// names: of their parameters.
+  virtual void prepare(const std::vector<std::string>& names,
+                       std::vector<at::Tensor>& gradients) const {}
   /// `update` counts from 1.
   virtual void apply(Group& group, double lr, int64_t update) const = 0;
 };
@@ -39,9 +41,10 @@ class UpdateRule {
 /// adam:   adamw without weight decay
 /// adamw:  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
 ///         p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
-/// normalized_sgd: sgd with g_e / |g_e| in place of g_e, where e counts the experts, the first
-///         dimension of all parameters, and |g_e| is the norm over all of them (clusters paper, eq.
-///         3.4); an expert without gradient has a step of 0.
+/// normalized_sgd: sgd with g_e / |g_e| in place of g_e, |g_e| being the norm over all parameters
+///         of expert e (clusters paper, eq. 3.4); an expert without gradient has a step of 0.
+///         Experts that are networks of their own are told apart by their names, "experts.<e>."; of
+///         the other parameters the first dimension counts the experts.
 /// Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config);
 

@@ -67,7 +67,9 @@ void describe(Fields& f, OptimizerConfig& c) {
   f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
   f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
     at_least(0.0));
-  f("l2", c.l2, "coupled: gradients get l2 * parameter added before anything else is made of them",
+  f("l2", c.l2,
+    "coupled: gradients get l2 * parameter added before anything else is made of them, but after "
+    "normalized_sgd has normalised them",
     at_least(0.0));
   f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
   f("weight_decays", c.weight_decays,

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/picture_moe.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic {
+namespace {
+
+nn::PictureNetworkOptions picture_expert_options(const PictureMoEConfig& config) {
+  return {config.channels, config.image_size, config.classes, config.width};
+}
+
+/// Numbers that the router sees of a picture: a square's, and one for the bias.
+int64_t picture_router_width(const PictureMoEConfig& config) {
+  const int64_t side = config.router->patch_size;
+  return config.channels * side * side + 1;
+}
+
+nn::RouterOptions picture_router_options(const PictureMoEConfig& config) {
+  TokenChoiceOptions rule;
+  rule.k = 1;
+  rule.gate = gate_from_name(config.router->gate);
+  nn::RouterOptions options;
+  options.width = picture_router_width(config);
+  options.experts = config.experts;
+  options.rule = rule;
+  options.noise = {noise_kind_from_name(config.router->noise), config.router->noise_scale};
+  return options;
+}
+
+/// Where the rows of each expert begin, and end; without numbers, as if all got as many.
+std::vector<int64_t> row_offsets(const Routing& routing) {
+  const int64_t experts = routing.experts();
+  std::vector<int64_t> offsets;
+  if (routing.offsets.is_meta()) {
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.tokens() * e / experts);
+    return offsets;
+  }
+  const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
+  const auto* const first = numbers.const_data_ptr<int64_t>();
+  return {first, first + experts + 1};
+}
+
+/// To bring rows back as they are.
+Routing without_gates(Routing routing) {
+  routing.gate = at::ones_like(routing.gate);
+  return routing;
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const PictureMoEConfig& config) {
+  if (config.router && config.image_size % config.router->patch_size != 0) {
+    return {fmt::format("pictures of {0} x {0} cannot be cut into squares of {1} x {1}",
+                        config.image_size, config.router->patch_size),
+            {"router.patch_size", "image_size"}};
+  }
+  if (!config.router && config.experts != 1) {
+    return {fmt::format("{} experts need a router; without one 'experts' is 1", config.experts),
+            {"experts", "router"}};
+  }
+  return {};
+}
+
+double parameter_count(const PictureMoEConfig& config) {
+  const OnMetaDevice on_meta;
+  const auto expert = nn::make_picture_network(config.expert, picture_expert_options(config),
+                                               nn::make_generator(0));
+  double count = 0.0;
+  for (const at::Tensor& parameter : expert->parameters()) {
+    count += static_cast<double>(parameter.numel());
+  }
+  if (config.router) count += static_cast<double>(picture_router_width(config));
+  return static_cast<double>(config.experts) * count;
+}
+
+PictureMoE::PictureMoE(PictureMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  torch::nn::ModuleList list;
+  for (int64_t e = 0; e < config_.experts; ++e) {
+    experts.push_back(
+        nn::make_picture_network(config_.expert, picture_expert_options(config_), generator));
+    list->push_back(experts.back());
+  }
+  register_module("experts", list);
+  if (!config_.router) return;
+  router = register_module("router", nn::Router(picture_router_options(config_), generator));
+  const torch::NoGradGuard no_grad;
+  router->weight.zero_();
+}
+
+ModelOutput PictureMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_images(images_BCHW);
+  if (!config_.router) {
+    const at::Tensor x =
+        experts[0]->features(images_BCHW.contiguous(at::MemoryFormat::ChannelsLast));
+    return {experts[0]->head->forward(x), x, {}};
+  }
+  nn::RouterOutput routed = router->forward(square_sums(images_BCHW), random);
+  const Routing& routing = routed.routing;
+  const at::Tensor rows_ACHW = dispatch(images_BCHW.flatten(1), routing).view_as(images_BCHW);
+  const std::vector<int64_t> offsets = row_offsets(routing);
+  std::vector<at::Tensor> features, outputs;
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const bool last_chance = e + 1 == experts.size() && features.empty();  // for the shapes
+    if (offsets[e] == offsets[e + 1] && !last_chance) continue;
+    const at::Tensor own = rows_ACHW.slice(0, offsets[e], offsets[e + 1]);
+    features.push_back(experts[e]->features(own.contiguous(at::MemoryFormat::ChannelsLast)));
+    outputs.push_back(experts[e]->head->forward(features.back()));
+  }
+  ModelOutput output;
+  output.logits = combine(at::cat(outputs), routing);
+  output.pre_logits = combine(at::cat(features), without_gates(routing));
+  RoutingRecord record;
+  record.logits_TE = routed.logits_TE;
+  record.noisy_logits_TE = routed.noisy_logits_TE;
+  if (random.defined() && config_.router->noise == "gaussian") {
+    record.noise_std = gaussian_noise_std(router->options().noise, config_.experts);
+  }
+  record.routing = std::move(routed.routing);
+  for (int64_t e = 0; e < config_.experts; ++e) record.kept.push_back(e);
+  output.routings.push_back(std::move(record));
+  return output;
+}
+
+at::Tensor PictureMoE::square_sums(const at::Tensor& images_BCHW) const {
+  const int64_t side = config_.router->patch_size, count = config_.image_size / side;
+  const at::Tensor sums =
+      images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
+  // The bias counts once for each square.
+  const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
+  return at::cat({sums, squares}, 1);
+}
+
+void PictureMoE::check_images(const at::Tensor& images_BCHW) const {
+  const std::vector<int64_t> shape = input_shape();
+  const bool fits =
+      images_BCHW.dim() == 4 && images_BCHW.sizes().slice(1) == at::IntArrayRef(shape);
+  if (!fits) {
+    fail("{}: pictures must be [B, {}, {}, {}], found {}", config_.name, shape[0], shape[1],
+         shape[2], c10::str(images_BCHW.sizes()));
+  }
+}
+
+nlohmann::ordered_json PictureMoE::config() const {
+  return to_json(config_);
+}
+
+void PictureMoE::reset_head(int64_t classes) {
+  for (const auto& expert : experts) expert->reset_head(classes);
+  config_.classes = classes;
+}
+
+std::vector<int64_t> PictureMoE::input_shape() const {
+  return {config_.channels, config_.image_size, config_.image_size};
+}
+
+double PictureMoE::flops_per_image(const RowsPerToken&) const {
+  const double routing =
+      config_.router ? 2.0 * static_cast<double>(picture_router_width(config_) * config_.experts)
+                     : 0.0;
+  return routing + experts[0]->flops();
+}
+
+}  // namespace moesaic

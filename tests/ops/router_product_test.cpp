@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "cpu/router_product.h"
 #include "moesaic/base/error.h"
+#include "ops/cpu/router_product.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "filter_order.h"
+#include "ops/cpu/filter_order.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

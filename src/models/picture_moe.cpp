@@ -96,11 +96,12 @@ PictureMoE::PictureMoE(PictureMoEConfig config, uint64_t seed) : config_(std::mo
   router->weight.zero_();
 }
 
+// Pictures stay channels first: with channels last, convolutions of a few channels have been seen
+// to write outside of their memory on more than one thread (LibTorch 2, oneDNN).
 ModelOutput PictureMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_images(images_BCHW);
   if (!config_.router) {
-    const at::Tensor x =
-        experts[0]->features(images_BCHW.contiguous(at::MemoryFormat::ChannelsLast));
+    const at::Tensor x = experts[0]->features(images_BCHW);
     return {experts[0]->head->forward(x), x, {}};
   }
   nn::RouterOutput routed = router->forward(square_sums(images_BCHW), random);
@@ -112,7 +113,7 @@ ModelOutput PictureMoE::forward(const at::Tensor& images_BCHW, const at::Generat
     const bool last_chance = e + 1 == experts.size() && features.empty();  // for the shapes
     if (offsets[e] == offsets[e + 1] && !last_chance) continue;
     const at::Tensor own = rows_ACHW.slice(0, offsets[e], offsets[e + 1]);
-    features.push_back(experts[e]->features(own.contiguous(at::MemoryFormat::ChannelsLast)));
+    features.push_back(experts[e]->features(own));
     outputs.push_back(experts[e]->head->forward(features.back()));
   }
   ModelOutput output;

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of convolutional networks on pictures and on the same rotated, from the command line.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "integration/program.h"
+#include "moesaic/checkpoint/tensors.h"
+
+namespace moesaic::testing {
+namespace {
+
+class Pictures : public ProgramTest {
+ protected:
+  Pictures() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {
+    std::filesystem::create_directories(path("data/mini"));
+    write("data/mini/train.bin", records(40));
+    write("data/mini/test.bin", records(12));
+    write("mini.json", R"({"name": "mini", "description": "bright or dark", "format": "cifar",
+        "classes": ["dark", "bright"], "images": {"train": 40, "test": 12},
+        "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
+          "train_1": {"name": "train.bin", "size": 122920},
+          "test_1": {"name": "test.bin", "size": 36876}}})");
+    write("mini-rotate.json", R"({"name": "mini-rotate", "base": ")" + text_path("mini.json") +
+                                  R"(", "rotate": {"crop": 24}})");
+    write("run.json", R"({"name": "pictures", "seed": 3, "checkpoint_every": 0,
+        "model": {"name": "picture-moe", "expert": "resnet18", "experts": 2, "classes": 2,
+                  "width": 0.05, "router": {}},
+        "phases": [{"name": "train", "data": ")" +
+                          text_path("mini-rotate.json") + R"(", "batch_size": 16, "steps": 3,
+          "loss": "softmax_twice", "aux_losses": {"switch_balance": 0.001},
+          "optimizer": {"name": "sgd", "lr": 1e-4, "momentum": 0.9, "l2": 5e-4},
+          "optimizers": [{"parameters": ["^experts"],
+            "optimizer": {"name": "normalized_sgd", "lr": 0.01, "momentum": 0.9, "l2": 5e-4}}],
+          "schedule": {"name": "constant"}, "augment": {"flip": true, "blur": {}}}]})");
+  }
+
+  /// Stripes across or down, dark or bright by turns.
+  static std::string records(int count) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) {
+      bytes += static_cast<char>(i % 2);
+      for (int pixel = 0; pixel < 3072; ++pixel) {
+        bytes += static_cast<char>(60 + 100 * (i % 2) + 40 * (pixel / 32 % 4 / 2));
+      }
+    }
+    return bytes;
+  }
+
+  ProgramOptions options_;
+};
+
+TEST_F(Pictures, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
+  const auto trained =
+      run_program({"train", text_path("run.json"), "--out", text_path("run")}, options_);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto evaluated = run_program({"eval", text_path("run"), "--json"}, options_);
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const auto report = evaluated.json();
+  EXPECT_EQ(report["images"], 24);
+  const auto layer = report["routing"][0];
+  ASSERT_EQ(layer["dispatch"].size(), 2U);        // original, rotated
+  ASSERT_EQ(layer["group_dispatch"].size(), 2U);  // dark, bright
+  for (const char* kind : {"dispatch", "group_dispatch"}) {
+    for (const auto& row : layer[kind]) EXPECT_EQ(row[0].get<int>() + row[1].get<int>(), 12);
+  }
+  EXPECT_TRUE(layer.contains("group_dispatch_entropy"));
+
+  write_tensors(path("in.safetensors"), {{"images", torch::randn({5, 3, 32, 32})}});
+  const auto predicted =
+      run_program({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",
+                   text_path("out.safetensors"), "--routing"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const auto found = read_tensors(path("out.safetensors"));
+  EXPECT_EQ(found.at("logits").sizes(), (std::vector<int64_t>{5, 2}));
+  EXPECT_EQ(found.at("pre_logits").sizes(), (std::vector<int64_t>{5, 26}));
+  EXPECT_EQ(found.at("routing.0.combine").sizes(), (std::vector<int64_t>{5, 2}));
+
+  const auto exported = run_program({"export", text_path("run"), "--format", "safetensors", "--out",
+                                     text_path("model.safetensors")});
+  EXPECT_EQ(exported.exit_code, 0) << exported.err;
+  expect_one_line_error(run_program({"export", text_path("run"), "--format", "torchscript", "--out",
+                                     text_path("model.pt")}),
+                        2, "'picture-moe' have no TorchScript form; choose safetensors");
+}
+
+TEST_F(Pictures, ArePlannedWithoutFiles) {
+  std::filesystem::remove_all(path("data"));
+  const auto planned = run_program({"train", text_path("run.json"), "--dry-run"}, options_);
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_NE(planned.out.find("activations"), std::string::npos) << planned.out;
+  EXPECT_EQ(planned.out.find("not known"), std::string::npos) << planned.out;
+}
+
+TEST_F(Pictures, WrongSettingsAreOneLine) {
+  const auto train = [&](const std::string& setting) {
+    return run_program({"train", text_path("run.json"), setting, "--out", text_path("run")},
+                       options_);
+  };
+  expect_one_line_error(train("model.expert=resnet50"), 2, "resnet18");
+  expect_one_line_error(train("model.router.patch_size=5"), 2, "squares of 5 x 5");
+  expect_one_line_error(train("model.classes=10"), 2, "2 classes");
+  expect_one_line_error(train("phases.0.augment.blur.width=4"), 2, "odd");
+  expect_one_line_error(train("phases.train.data=cifar10-rotat"), 2, "cifar10-rotate");
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -109,6 +109,7 @@ void ClusterMoE::count_from(int64_t image) {
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
+  if (!config_.router) return {};
   const int64_t width = router_width(config_);
   return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
       .sum(1);

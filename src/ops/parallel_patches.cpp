@@ -64,8 +64,11 @@ std::optional<ParallelPatches> find_parallel_patches(const at::Tensor& x_TPd) {
   const at::Tensor best = products.abs().argmax(1, true);
   const at::Tensor scale = products.gather(1, best).to(x_TPd.scalar_type());
   const at::Tensor off = (patches - scale * directions.index_select(0, best.squeeze(1))).abs();
+  // Each number is rounded, and so are the products, in float64.
+  const double allowed =
+      4 * rounding + static_cast<double>(x_TPd.size(2)) * std::numeric_limits<double>::epsilon();
   const at::Tensor parallel =
-      std::get<0>(off.max(1)).le(std::get<0>(patches.abs().max(1)) * (4 * rounding));
+      std::get<0>(off.max(1)).le(std::get<0>(patches.abs().max(1)) * allowed);
   const at::Tensor others = parallel.logical_not().nonzero().squeeze(1);
   if (others.size(0) * 2 > count) return std::nullopt;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step of the clusters paper's mixture, on one thread, as its recipe has it: three of
+// A training step of the clusters paper's mixture, on one thread, as table1.json has it: three of
 // four patches are multiples of eight directions, which ours finds before the clock runs and
 // multiplies once (ops/parallel_patches.h); the peers multiply every patch.
 #include <fmt/format.h>

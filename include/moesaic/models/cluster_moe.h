@@ -38,7 +38,7 @@ class ClusterMoE : public Model {
  private:
   /// What is known of inputs beside their numbers.
   struct Seen {
-    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]
+    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]; if any
     uint64_t version = 0;
     std::optional<ParallelPatches> parallel;
     bool looked = false;  ///< for parallel patches

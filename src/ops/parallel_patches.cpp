@@ -45,6 +45,13 @@ at::Tensor shared_directions(const at::Tensor& rows, double rounding) {
   return unit.index_select(0, torch::tensor(chosen, at::kLong));
 }
 
+/// Some of the rows, in steps of the golden ratio, in which no regular order of theirs is hidden.
+at::Tensor sample_of(const at::Tensor& rows) {
+  if (rows.size(0) <= kSampledPatches) return rows;
+  const at::Tensor places = at::arange(kSampledPatches, at::kDouble).mul(0.6180339887498949).frac();
+  return rows.index_select(0, places.mul(static_cast<double>(rows.size(0))).to(at::kLong));
+}
+
 }  // namespace
 
 std::optional<ParallelPatches> find_parallel_patches(const at::Tensor& x_TPd) {
@@ -54,10 +61,9 @@ std::optional<ParallelPatches> find_parallel_patches(const at::Tensor& x_TPd) {
   const at::Tensor patches = x_TPd.reshape({-1, x_TPd.size(2)});
   const int64_t count = patches.size(0);
   if (count == 0) return std::nullopt;
-  const int64_t step = (count + kSampledPatches - 1) / kSampledPatches;
   const double rounding = rounding_of(x_TPd);
   const at::Tensor directions =
-      shared_directions(patches.slice(0, 0, count, step), rounding).to(x_TPd.scalar_type());
+      shared_directions(sample_of(patches), rounding).to(x_TPd.scalar_type());
   if (directions.size(0) == 0 || directions.size(0) > kMostDirections) return std::nullopt;
 
   const at::Tensor products = patches.to(at::kDouble).mm(directions.to(at::kDouble).t());

@@ -186,6 +186,14 @@ def patches_of(x):
     return torch.stack((x, 2 * x), dim=1).detach()
 
 
+def parallel_patches_of(x):
+    """The same, the first patch as it is and the second one as a multiple of a direction, whatever it was."""
+    tokens = x.shape[0]
+    which = torch.stack((-1 - torch.arange(tokens), torch.zeros(tokens, dtype=torch.long)), dim=1).to(torch.int32)
+    scale = torch.stack((torch.zeros(tokens), torch.arange(tokens)), dim=1).to(x.dtype)
+    return [torch.ones(1, x.shape[1], dtype=x.dtype), which, scale, x.detach().clone()]
+
+
 def samples(dtype):
     """Arguments of every operator that users call, with and without gradients."""
     for grad in (True, False):
@@ -207,11 +215,15 @@ def samples(dtype):
                 yield OPS.grouped_mlp, (rows, offsets, *weights, TANH, keep)
             yield OPS.routed_mlp, (x, offsets, token, gate, token_offsets, token_row, *weights, TANH)
             for keep in (True, False):
-                yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, TANH, keep)
+                for parallel in ([], parallel_patches_of(x)):
+                    yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, TANH, keep, parallel)
+        labels = torch.arange(logits.shape[0]) % logits.shape[1]
+        for twice in (False, True):
+            yield OPS.cross_entropy, (logits, labels, twice)
 
 
 def backward_samples(dtype):
-    x, logits, w1, _, w2, _ = layer_inputs(dtype=dtype, grad=False)
+    x, logits, w1, b1, w2, _ = layer_inputs(dtype=dtype, grad=False)
     offsets, token, gate, token_offsets, token_row, choice, choice_row = token_choice(logits, factor=0.7)
     rows = randn(token.shape[0], WIDTH, seed=8, dtype=dtype, grad=False)
     hidden = randn(token.shape[0], HIDDEN, seed=9, dtype=dtype, grad=False)
@@ -220,7 +232,10 @@ def backward_samples(dtype):
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
     yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, w2, TANH)
     seen = randn(token.shape[0] * 2 * HIDDEN, seed=9, dtype=dtype, grad=False)
-    yield OPS.filter_experts_backward, (rows[:, :1], patches_of(x), offsets, token, seen, w1, TANH)
+    for parallel in ([], parallel_patches_of(x)):
+        yield OPS.filter_experts_backward, (rows[:, :1], patches_of(x), offsets, token, seen, w1, b1, TANH, parallel)
+    labels = torch.arange(logits.shape[0]) % logits.shape[1]
+    yield OPS.cross_entropy_backward, (logits[:, 0].clone(), logits, labels, True)
     _, token, gate, _, _ = expert_choice(logits)
     yield OPS.route_expert_choice_backward, (gate, logits, token, gate, 3, 0.0, 0, EXPERT_SOFTMAX_SELECTED, [],
                                              False, 0, 4)

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/combine.h"
@@ -85,7 +86,7 @@ ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::mo
 }
 
 ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
-  check_images(images_BCHW);
+  check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor x_TPd = images_BCHW.squeeze(1);
   const Seen seen = look_at(images_BCHW);
   const ParallelPatches* parallel = seen.parallel ? &*seen.parallel : nullptr;
@@ -132,16 +133,6 @@ ClusterMoE::Seen ClusterMoE::look_at(const at::Tensor& images_BCHW) {
   Seen seen = last_;
   if (!looks) seen.parallel.reset();
   return seen;
-}
-
-void ClusterMoE::check_images(const at::Tensor& images_BCHW) const {
-  const std::vector<int64_t> shape = input_shape();
-  const bool fits =
-      images_BCHW.dim() == 4 && images_BCHW.sizes().slice(1) == at::IntArrayRef(shape);
-  if (!fits) {
-    fail("{}: inputs must be [B, 1, {}, {}], found {}", config_.name, shape[1], shape[2],
-         c10::str(images_BCHW.sizes()));
-  }
 }
 
 nlohmann::ordered_json ClusterMoE::config() const {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/nn/init.h"
@@ -99,7 +100,7 @@ PictureMoE::PictureMoE(PictureMoEConfig config, uint64_t seed) : config_(std::mo
 // Pictures stay channels first: with channels last, convolutions of a few channels have been seen
 // to write outside of their memory on more than one thread (LibTorch 2, oneDNN).
 ModelOutput PictureMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
-  check_images(images_BCHW);
+  check_input_shape(*this, config_.name, "pictures", images_BCHW);
   if (!config_.router) {
     const at::Tensor x = experts[0]->features(images_BCHW);
     return {experts[0]->head->forward(x), x, {}};
@@ -138,16 +139,6 @@ at::Tensor PictureMoE::square_sums(const at::Tensor& images_BCHW) const {
   // The bias counts once for each square.
   const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
   return at::cat({sums, squares}, 1);
-}
-
-void PictureMoE::check_images(const at::Tensor& images_BCHW) const {
-  const std::vector<int64_t> shape = input_shape();
-  const bool fits =
-      images_BCHW.dim() == 4 && images_BCHW.sizes().slice(1) == at::IntArrayRef(shape);
-  if (!fits) {
-    fail("{}: pictures must be [B, {}, {}, {}], found {}", config_.name, shape[0], shape[1],
-         shape[2], c10::str(images_BCHW.sizes()));
-  }
 }
 
 nlohmann::ordered_json PictureMoE::config() const {

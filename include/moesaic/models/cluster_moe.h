@@ -45,7 +45,6 @@ class ClusterMoE : public Model {
   };
   Seen look_at(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
-  void check_images(const at::Tensor& images_BCHW) const;
 
   ClusterMoEConfig config_;
   Seen last_;  ///< a full batch is the same tensor at every step

@@ -39,7 +39,6 @@ class PictureMoE : public Model {
 
  private:
   at::Tensor square_sums(const at::Tensor& images_BCHW) const;
-  void check_images(const at::Tensor& images_BCHW) const;
 
   PictureMoEConfig config_;
 };

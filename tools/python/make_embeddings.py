@@ -102,11 +102,11 @@ def read_texts(path, arguments, numbers):
     rows = []
     with open(path, newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.endswith(".tsv") else ",")
-        for column in (arguments.text_column, arguments.label_column):
-            if column not in (reader.fieldnames or []):
-                found = ", ".join(reader.fieldnames or ["nothing"])
-                raise Problem(f"{path}: its header has no column '{column}', only {found}")
         try:
+            for column in (arguments.text_column, arguments.label_column):
+                if column not in (reader.fieldnames or []):
+                    found = ", ".join(reader.fieldnames or ["nothing"])
+                    raise Problem(f"{path}: its header has no column '{column}', only {found}")
             for row in reader:
                 text, label = row[arguments.text_column], (row[arguments.label_column] or "").strip()
                 if label in numbers and text and text.strip():

@@ -5,7 +5,7 @@
 
 namespace moesaic {
 
-/// Bytes of freed outputs and gradients, those of 4 MB or more, that the operators keep on a CPU
+/// Bytes of freed outputs and gradients, those of 2 MB or more, that the operators keep on a CPU
 /// for their next call.
 size_t cached_memory();
 /// Gives them back.

@@ -125,7 +125,8 @@ ClusterMoE::Seen ClusterMoE::look_at(const at::Tensor& images_BCHW) {
   if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
     last_ = {images_BCHW, patch_sums(images_BCHW), version, std::nullopt, false};
   }
-  const bool looks = config_.parallel_patches && is_training() && images_BCHW.is_cpu();
+  const bool looks = config_.parallel_patches && config_.activation == "cubic" && is_training() &&
+                     images_BCHW.is_cpu();
   if (looks && !last_.looked && images_BCHW.scalar_type() == at::kFloat) {
     last_.parallel = find_parallel_patches(images_BCHW.squeeze(1));
     last_.looked = true;

@@ -32,8 +32,8 @@ using FilterBackwardSignature = FilterTensors(const Tensor&, const Tensor&, cons
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   // `hidden` is what the backward pass wants: what the activation sees [A * P * J], as the kernel
-  // lays it out, unless that is so much that it is computed again; or where there is none the sums
-  // of the patches [A * d]. Without `keep_hidden` it is empty, unless a gradient is wanted.
+  // lays it out, as far as it is not computed again; or where there is none the sums of the patches
+  // [A * d]. Without `keep_hidden` it is empty, unless a gradient is wanted.
   // `parallel`, if not empty, is a ParallelPatches of x: directions, which, scale, rest.
   m.def(
       "filter_experts(Tensor x, Tensor offsets, Tensor token, Tensor w, Tensor b, int outputs, "
@@ -63,13 +63,24 @@ FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const T
 
 }  // namespace
 
-int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation) {
+bool reads_parallel(int64_t activation, at::TensorList parallel) {
+  return !parallel.empty() && static_cast<Activation>(activation) == Activation::cubic;
+}
+
+// Of parallel patches what the filters see in the others is kept, in as many of them as there are
+// where no token has more than its share of the rows.
+int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation,
+                     at::TensorList parallel) {
   constexpr int64_t kMostKept = int64_t{1} << 21;  // more would leave the caches
   if (static_cast<Activation>(activation) == Activation::identity) {
     return token.size(0) * x.size(2);
   }
-  const int64_t seen = token.size(0) * x.size(1) * w.size(2);
-  return seen <= kMostKept ? seen : 0;
+  int64_t patches = token.size(0) * x.size(1);
+  if (reads_parallel(activation, parallel)) {
+    const int64_t share = (token.size(0) + x.size(0) - 1) / std::max<int64_t>(x.size(0), 1);
+    patches = std::min(patches, parallel[3].size(0) * share);
+  }
+  return std::min(patches * w.size(2), kMostKept);
 }
 
 namespace {
@@ -91,6 +102,9 @@ void check_parallel(const Tensor& x, at::TensorList parallel) {
     check_same_device(kOp, "parallel", *values, x);
   }
   check_same_device(kOp, "which", which, x);
+  if (directions.size(0) == 0 && rest.size(0) == 0 && which.numel() > 0) {
+    fail("{}: parallel has neither directions nor rest for {} patches", kOp, which.numel());
+  }
   check_values_between(kOp, "which", which, -rest.size(0),
                        std::max<int64_t>(directions.size(0), rest.size(0) > 0 ? 0 : 1));
 }
@@ -136,7 +150,7 @@ void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Te
   check_shape(kOp, "w", w, {-1, -1, -1});
   check_shape(kOp, "grad", grad, {token.dim() == 1 ? token.size(0) : -1, -1});
   check_filter_experts(x, offsets, token, w, b, grad.size(1), activation, parallel);
-  check_shape(kOp, "hidden", hidden, {kept_numbers(x, token, w, activation)});
+  check_shape(kOp, "hidden", hidden, {kept_numbers(x, token, w, activation, parallel)});
   for (const auto& [name, tensor] : {std::pair{"grad", &grad}, std::pair{"hidden", &hidden}}) {
     check_same_dtype(kOp, name, *tensor, x);
     check_same_device(kOp, name, *tensor, x);
@@ -172,7 +186,7 @@ FilterTensors filters_meta(const Tensor& x, const Tensor& offsets, const Tensor&
                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
                            bool keep_hidden, at::TensorList parallel) {
   check_filter_experts(x, offsets, token, w, b, outputs, activation, parallel);
-  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation, parallel) : 0;
   return {at::empty({token.size(0), outputs}, x.options()), at::empty({kept}, x.options())};
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check.h"
+#include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace {
@@ -57,6 +58,9 @@ at::Tensor sample_of(const at::Tensor& rows) {
 std::optional<ParallelPatches> find_parallel_patches(const at::Tensor& x_TPd) {
   ops::check_shape("find_parallel_patches", "x", x_TPd, {-1, -1, -1});
   ops::check_floating("find_parallel_patches", "x", x_TPd);
+  if (!x_TPd.is_cpu()) {
+    fail("find_parallel_patches: x must be on the CPU, found it on {}", c10::str(x_TPd.device()));
+  }
   const torch::NoGradGuard no_grad;
   const at::Tensor patches = x_TPd.reshape({-1, x_TPd.size(2)});
   const int64_t count = patches.size(0);

@@ -34,6 +34,7 @@ at::Tensor router_product(const at::Tensor& x_Td, const at::Tensor& weight_Ed) {
   ops::check_shape(kOp, "x", x_Td, {-1, -1});
   ops::check_shape(kOp, "weight", weight_Ed, {-1, x_Td.size(1)});
   ops::check_same_dtype(kOp, "weight", weight_Ed, x_Td);
+  ops::check_same_device(kOp, "weight", weight_Ed, x_Td);
   if (!ops::suits_router_kernel(x_Td, weight_Ed)) return at::mm(x_Td, weight_Ed.t());
   return RouterProduct::apply(x_Td.contiguous(), weight_Ed.contiguous());
 }

@@ -181,10 +181,11 @@ TEST(FilterExperts, ParallelPatchesGiveTheSameButForRounding) {
 }
 
 TEST(FilterExperts, WhatIsComputedAgainInsteadOfKeptIsTheSame) {
-  // 4 x 550 numbers for each of 1 000 rows would be more than are kept.
-  const FilterCase c{4, 5, 550, 2};
+  // Of 1 000 rows 4 x 550 numbers each, and of the patches that are no multiples 2 200 each, are
+  // more than are kept.
   const Routing routing = routing_of({0, 400, 1000}, 1000, 1000);
   for (const bool parallel_patches : {false, true}) {
+    const FilterCase c{4, 5, parallel_patches ? 2200 : 550, 2};
     const at::Tensor x = parallel_inputs(1000, c.width, torch::kDouble);
     const auto parallel = find_parallel_patches(x);
     const FilterWeights weights = filters_of(c, 2, torch::kDouble);
@@ -195,6 +196,34 @@ TEST(FilterExperts, WhatIsComputedAgainInsteadOfKeptIsTheSame) {
     const auto wanted = gradients(inputs, routing, weights, grad);
     for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], 1e-11);
   }
+}
+
+TEST(FilterExperts, ParallelPatchesMayCrowdInFewTokens) {
+  // Two of three tokens have nothing but multiples, and most rows are those of the third.
+  at::Tensor x = parallel_inputs(60, 9, torch::kDouble);
+  const at::Tensor plain = randn({60, 4, 9}, 17);
+  const auto parallel = [&] {
+    for (int64_t t = 0; t < 60; ++t) {
+      const at::Tensor multiples =
+          x[t][(t + 1) % 4].unsqueeze(0) *
+          torch::tensor({1.0, -0.5, 2.0, 0.25}, torch::kDouble).unsqueeze(1);
+      x[t].copy_(multiples);
+      if (t % 3 == 2) x[t].slice(0, 0, 2).copy_(plain[t].slice(0, 0, 2));
+    }
+    return find_parallel_patches(x);
+  }();
+  ASSERT_TRUE(parallel.has_value());
+  ASSERT_EQ(parallel->rest.size(0), 40);
+  Routing routing = routing_of({0, 3000, 3000, 6000}, 6000, 60);
+  routing.token = torch::arange(6000, torch::kInt).remainder(20) * 3 + 2;
+  routing.token.slice(0, 0, 6000, 7).zero_();
+  const FilterWeights weights = filters_of({4, 9, 40, 2}, 3, torch::kDouble);
+  const at::Tensor grad = randn({6000, 2}, 5);
+  expect_close(filter_experts(x, routing, weights, 2, Activation::cubic, &*parallel),
+               filter_experts(x, routing, weights, 2, Activation::cubic), 1e-12);
+  const auto found = gradients(x, routing, weights, grad, &*parallel);
+  const auto wanted = gradients(x, routing, weights, grad);
+  for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], 1e-12);
 }
 
 TEST(FilterExperts, RefuseParallelPatchesOfOtherInputs) {
@@ -212,6 +241,31 @@ TEST(FilterExperts, RefuseParallelPatchesOfOtherInputs) {
   bad = *good;
   bad.scale = bad.scale.slice(0, 0, 99);
   EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
+  bad = *good;
+  bad.which = torch::zeros_like(bad.which);
+  bad.directions = bad.directions.slice(0, 0, 0);
+  bad.rest = bad.rest.slice(0, 0, 0);  // there is nothing that `which` could name
+  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
+}
+
+TEST(FilterExperts, NothingOfAKindGivesZeros) {
+  for (const Activation activation : {Activation::cubic, Activation::identity}) {
+    for (const auto& [experts, patches, width] :
+         {std::tuple<int64_t, int64_t, int64_t>{2, 0, 3}, {0, 2, 3}, {2, 2, 0}}) {
+      const FilterCase c{patches, width, 4, 2};
+      const FilterWeights weights = filters_of(c, experts, torch::kDouble);
+      std::vector<int32_t> offsets(static_cast<size_t>(experts) + 1, 0);
+      for (size_t e = 1; e < offsets.size(); ++e) offsets[e] = static_cast<int32_t>(2 * e);
+      const Routing routing = routing_of(offsets, 4, 4);
+      const at::Tensor x = randn({4, patches, width}, 1);
+      const at::Tensor w = weights.w.clone().requires_grad_();
+      const at::Tensor b = torch::zeros_like(weights.b).requires_grad_();
+      const at::Tensor y = filter_experts(x, routing, {w, b}, 2, activation);
+      EXPECT_TRUE(torch::equal(y, torch::zeros({4, 2}, torch::kDouble)));
+      y.sum().backward();
+      EXPECT_EQ(w.grad().abs().sum().item<double>(), 0.0);
+    }
+  }
 }
 
 TEST(FilterExperts, NanGradientsAreNotTakenForZero) {
@@ -228,17 +282,23 @@ TEST(FilterExperts, ResultsDoNotDependOnThreads) {
   const at::Tensor x = randn({3000, 4, 50}, 1, torch::kFloat);
   const FilterWeights weights = filters_of(c, 3, torch::kFloat);
   const at::Tensor grad = randn({3000, 2}, 5, torch::kFloat);
+  const at::Tensor multiples = parallel_inputs(3000, 50, torch::kFloat);
+  const auto parallel = find_parallel_patches(multiples);
+  ASSERT_TRUE(parallel.has_value());
   const int threads = at::get_num_threads();
   std::vector<std::vector<at::Tensor>> found;
   for (const int count : {1, 2, 3}) {
     at::set_num_threads(count);
     found.push_back(gradients(x, routing, weights, grad));
     found.back().push_back(filter_experts(x, routing, weights, 2, Activation::cubic));
+    for (const auto& tensor : gradients(multiples, routing, weights, grad, &*parallel)) {
+      found.back().push_back(tensor);
+    }
   }
   at::set_num_threads(threads);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(torch::equal(found[0][i], found[1][i]));
-    EXPECT_TRUE(torch::equal(found[0][i], found[2][i]));
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_TRUE(torch::equal(found[0][i], found[1][i])) << i;
+    EXPECT_TRUE(torch::equal(found[0][i], found[2][i])) << i;
   }
 }
 

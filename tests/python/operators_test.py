@@ -15,7 +15,7 @@ from torch.testing._internal.optests import aot_autograd_check
 OPS = torch.ops.moesaic
 SOFTMAX_SELECTED, SOFTMAX_ALL = 0, 1  # of route_token_choice
 EXPERT_SOFTMAX_SELECTED, EXPERT_SOFTMAX_TOKENS, EXPERT_SOFTMAX_EXPERTS = 0, 1, 2
-RELU, GELU, TANH = 0, 2, 6
+RELU, GELU, CUBIC, TANH = 0, 2, 3, 6
 ACTIVATION = {RELU: torch.relu, GELU: torch.nn.functional.gelu, TANH: torch.tanh}
 TOKENS, EXPERTS, WIDTH, HIDDEN = 10, 4, 3, 5
 
@@ -215,8 +215,8 @@ def samples(dtype):
                 yield OPS.grouped_mlp, (rows, offsets, *weights, TANH, keep)
             yield OPS.routed_mlp, (x, offsets, token, gate, token_offsets, token_row, *weights, TANH)
             for keep in (True, False):
-                for parallel in ([], parallel_patches_of(x)):
-                    yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, TANH, keep, parallel)
+                for activation, parallel in ((TANH, []), (CUBIC, parallel_patches_of(x))):
+                    yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, activation, keep, parallel)
         labels = torch.arange(logits.shape[0]) % logits.shape[1]
         for twice in (False, True):
             yield OPS.cross_entropy, (logits, labels, twice)
@@ -231,9 +231,10 @@ def backward_samples(dtype):
     yield OPS.dispatch_backward, (rows, token_offsets, token_row)
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
     yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, w2, TANH)
-    seen = randn(token.shape[0] * 2 * HIDDEN, seed=9, dtype=dtype, grad=False)
-    for parallel in ([], parallel_patches_of(x)):
-        yield OPS.filter_experts_backward, (rows[:, :1], patches_of(x), offsets, token, seen, w1, b1, TANH, parallel)
+    for activation, parallel in ((TANH, []), (CUBIC, parallel_patches_of(x))):
+        arguments = (patches_of(x), offsets, token, w1, b1, 1, activation, True, parallel)
+        _, seen = OPS.filter_experts(*arguments)
+        yield OPS.filter_experts_backward, (rows[:, :1], *arguments[:3], seen, w1, b1, activation, parallel)
     labels = torch.arange(logits.shape[0]) % logits.shape[1]
     yield OPS.cross_entropy_backward, (logits[:, 0].clone(), logits, labels, True)
     _, token, gate, _, _ = expert_choice(logits)

@@ -59,9 +59,9 @@ void describe(Fields& f, ClusterMoEConfig& c) {
   f("init_scale", c.init_scale,
     "initial filters are uniform on +- this / sqrt(d); the router starts at 0", above(0.0));
   f("parallel_patches", c.parallel_patches,
-    "in training look for patches that are multiples of a few directions, once for each batch that "
-    "comes again unchanged, and multiply a direction once for all of them: for full batches of "
-    "cluster data; the same but for rounding");
+    "for cubic filters: look in each new training batch for patches that are multiples of a few "
+    "directions, whose cubes are polynomials: worth it where a batch comes again unchanged, as the "
+    "full batch of cluster data does; the same but for rounding");
   f("router", c.router,
     "top-1 switch over the sum of the patches, or of their pieces; null: a single expert without "
     "one");

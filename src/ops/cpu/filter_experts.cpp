@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows are taken in pieces that are a function of the routing. Gradients are sums over all rows of
 // an expert: each piece has sums of its own, which are added in order, so that no bit depends on
-// the number of threads; only without an activation are the products ATen's.
+// the number of threads. The products of directions, and those without an activation, are ATen's.
 #include "moesaic/ops/filter_experts.h"
 
 #include <ATen/ATen.h>
@@ -14,6 +14,7 @@
 
 #include "../check.h"
 #include "../filters_by_grouped_mlp.h"
+#include "cubic_multiples.h"
 #include "filter_layer.h"
 #include "filter_order.h"
 #include "large_memory.h"
@@ -21,9 +22,11 @@
 
 namespace moesaic::ops {
 
-MOESAIC_VECTOR_CLONES
-void add_patches(const float* patches, int64_t rows, int64_t count, int64_t columns, int64_t stride,
-                 float* to) {
+namespace {
+
+template <class Scalar>
+MOESAIC_IN_CLONE void add_all_patches(const Scalar* patches, int64_t rows, int64_t count,
+                                      int64_t columns, int64_t stride, Scalar* to) {
   for (int64_t r = 0; r < rows; ++r, to += stride) {
     for (int64_t p = 0; p < count; ++p, patches += stride) {
 #pragma GCC ivdep
@@ -31,15 +34,45 @@ void add_patches(const float* patches, int64_t rows, int64_t count, int64_t colu
     }
   }
 }
+
+/// In an order that does not depend on the instruction set.
+template <class Scalar>
+MOESAIC_IN_CLONE void sum_all_columns(const Scalar* from, int64_t rows, int64_t columns,
+                                      int64_t stride, Scalar* to) {
+  constexpr int64_t kLanes = 16;
+  for (int64_t r = 0; r < rows; ++r, from += stride) {
+    Scalar lanes[kLanes] = {};
+    int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += from[j + lane];
+    }
+    for (int64_t lane = 0; j < columns; ++j, ++lane) lanes[lane] += from[j];
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    to[r] = lanes[0];
+  }
+}
+
+}  // namespace
+
+MOESAIC_VECTOR_CLONES
+void add_patches(const float* patches, int64_t rows, int64_t count, int64_t columns, int64_t stride,
+                 float* to) {
+  add_all_patches(patches, rows, count, columns, stride, to);
+}
 MOESAIC_VECTOR_CLONES
 void add_patches(const double* patches, int64_t rows, int64_t count, int64_t columns,
                  int64_t stride, double* to) {
-  for (int64_t r = 0; r < rows; ++r, to += stride) {
-    for (int64_t p = 0; p < count; ++p, patches += stride) {
-#pragma GCC ivdep
-      for (int64_t j = 0; j < columns; ++j) to[j] += patches[j];
-    }
-  }
+  add_all_patches(patches, rows, count, columns, stride, to);
+}
+MOESAIC_VECTOR_CLONES
+void sum_columns(const float* from, int64_t rows, int64_t columns, int64_t stride, float* to) {
+  sum_all_columns(from, rows, columns, stride, to);
+}
+MOESAIC_VECTOR_CLONES
+void sum_columns(const double* from, int64_t rows, int64_t columns, int64_t stride, double* to) {
+  sum_all_columns(from, rows, columns, stride, to);
 }
 
 namespace {
@@ -65,21 +98,27 @@ void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scalars, Use use
   });
 }
 
+/// Rows of experts and the inputs that they read.
+struct FilterRows {
+  Tensor x;  // [T, P, d]
+  Tensor offsets, token;
+  int64_t block;  // so many tokens' rows are computed together
+
+  int64_t count() const { return filled(offsets); }
+};
+
 template <class Scalar>
-FilterLayer<Scalar> layer_of(const Tensor& x, const Tensor& w, int64_t outputs,
+FilterLayer<Scalar> layer_of(const FilterRows& rows, const Tensor& w, int64_t outputs,
                              int64_t activation) {
-  return {x.size(1), x.size(2), w.size(2), outputs, static_cast<Activation>(activation)};
+  return {rows.x.size(1), rows.x.size(2), w.size(2), outputs, static_cast<Activation>(activation)};
 }
 
-/// Large inputs are best read as they lie; what is left of parallel patches is small, and experts
-/// are best read for several of its rows.
 template <class Scalar>
-FilterOrder order_of(const FilterLayer<Scalar>& layer, const Tensor& offsets, const Tensor& token,
-                     int64_t tokens, bool parallel) {
-  const int64_t experts = offsets.size(0) - 1;
-  return filter_order(offsets, token, tokens,
+FilterOrder order_of(const FilterLayer<Scalar>& layer, const FilterRows& rows) {
+  const int64_t experts = rows.offsets.size(0) - 1;
+  return filter_order(rows.offsets, rows.token, rows.x.size(0),
                       experts * layer.weights_size() * static_cast<int64_t>(sizeof(Scalar)),
-                      parallel ? layer.chunk_rows() : 1);
+                      rows.block);
 }
 
 /// w [K, d, J] with b [K, J] in the layer's order.
@@ -94,49 +133,18 @@ Tensor pack_experts(const FilterLayer<Scalar>& layer, const Tensor& w, const Ten
   return packed;
 }
 
-/// Inputs and weights, as the kernels take them; it owns what they point to.
-template <class Scalar>
-struct FilterOperands {
-  FilterLayer<Scalar> layer;
-  Tensor x, token, directions, which, scale;
-  Tensor expert_weights, direction_weights;
-
-  FilterOperands(const FilterLayer<Scalar>& of, const Tensor& x_in, const Tensor& token_in,
-                 const Tensor& w, const Tensor& b, at::TensorList parallel)
-      : layer(of), x(x_in.contiguous()), token(token_in), expert_weights(pack_experts(of, w, b)) {
-    if (parallel.empty()) return;
-    directions = parallel[0].contiguous();
-    which = parallel[1].contiguous();
-    scale = parallel[2].contiguous();
-    x = parallel[3].contiguous();
-    const Tensor met = at::matmul(directions, w);  // [K, D, J]
-    direction_weights = pack_experts(layer.met(met.size(1)), met, b);
-  }
-
-  typename FilterLayer<Scalar>::Inputs inputs() const {
-    if (!which.defined()) return {x.const_data_ptr<Scalar>(), tokens(), nullptr, nullptr, 0, 0};
-    return {x.const_data_ptr<Scalar>(),     tokens(),           which.const_data_ptr<int32_t>(),
-            scale.const_data_ptr<Scalar>(), directions.size(0), x.size(0)};
-  }
-  typename FilterLayer<Scalar>::template Weights<const Scalar> weights() const {
-    return {expert_weights.const_data_ptr<Scalar>(),
-            which.defined() ? direction_weights.const_data_ptr<Scalar>() : nullptr};
-  }
-
- private:
-  const int32_t* tokens() const { return token.const_data_ptr<int32_t>(); }
-};
-
 /// The sum of each row's patches: [A, d]; rows that no expert has are left out.
 template <class Scalar>
 Tensor sums_of_patches(const Tensor& x, const Tensor& token, int64_t rows) {
   const int64_t patches = x.size(1), width = x.size(2);
-  Tensor sums = at::zeros({token.size(0), width}, x.options());
+  Tensor sums = empty_large({token.size(0), width}, x.options());
+  sums.slice(0, rows).zero_();
   const auto* const from = x.const_data_ptr<Scalar>();
   const auto* const tokens = token.const_data_ptr<int32_t>();
   auto* const to = sums.mutable_data_ptr<Scalar>();
   at::parallel_for(0, rows, kRowsOfTask, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
+      std::fill_n(to + r * width, width, Scalar(0));
       add_patches(from + tokens[r] * patches * width, 1, patches, width, width, to + r * width);
     }
   });
@@ -144,18 +152,21 @@ Tensor sums_of_patches(const Tensor& x, const Tensor& token, int64_t rows) {
 }
 
 /// Without an activation the filters of an output are one: their sum. y = sums w + P b, where w
-/// [d, C] and b [C] are summed over the filters.
+/// [d, C] and b [C] are summed over the filters. Products with few outputs are as rows what they
+/// are as columns, several times as fast in MKL.
 Tensor linear_filters(const Tensor& sums, const Tensor& offsets, const Tensor& w, const Tensor& b,
                       int64_t outputs, int64_t patches) {
-  const Tensor whole_w = w.view({w.size(0), w.size(1), outputs, -1}).sum(3);
-  const Tensor whole_b = b.view({b.size(0), outputs, -1}).sum(2) * patches;
+  const int64_t each = w.size(2) / outputs;
+  const Tensor whole_w = w.view({w.size(0), w.size(1), outputs, each}).sum(3);
+  const Tensor whole_b = b.view({b.size(0), outputs, each}).sum(2) * patches;
   const auto* const begins = offsets.const_data_ptr<int32_t>();
   Tensor y = at::zeros({sums.size(0), outputs}, sums.options());
   for (int64_t e = 0; e < w.size(0); ++e) {
     const int64_t count = begins[e + 1] - begins[e];
     if (count == 0) continue;
+    const Tensor own = sums.narrow(0, begins[e], count);
     y.narrow(0, begins[e], count)
-        .copy_(at::addmm(whole_b[e], sums.narrow(0, begins[e], count), whole_w[e]));
+        .copy_(at::addmm(whole_b[e].unsqueeze(1), whole_w[e].t().contiguous(), own.t()).t());
   }
   return y;
 }
@@ -171,48 +182,33 @@ std::tuple<Tensor, Tensor> linear_filters_backward(const Tensor& grad, const Ten
     const int64_t count = begins[e + 1] - begins[e];
     if (count == 0) continue;
     const Tensor own = grad.narrow(0, begins[e], count);
-    grad_w[e].copy_(sums.narrow(0, begins[e], count).t().mm(own));
+    grad_w[e].copy_(own.t().mm(sums.narrow(0, begins[e], count)).t());
     grad_b[e].copy_(own.sum(0) * patches);
   }
   return {grad_w.repeat_interleave(each, 2), grad_b.repeat_interleave(each, 1)};
 }
 
-std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& offsets_in,
-                                              const Tensor& token_in, const Tensor& w,
-                                              const Tensor& b_in, int64_t outputs,
-                                              int64_t activation, bool keep_hidden,
-                                              at::TensorList parallel) {
-  check_filter_experts(x, offsets_in, token_in, w, b_in, outputs, activation, parallel);
-  if (x.scalar_type() == at::kBFloat16) {
-    return filters_by_grouped_mlp(x, offsets_in, token_in, w, b_in, outputs, activation,
-                                  keep_hidden, parallel);
-  }
-  const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
-  const Tensor b = b_in.contiguous();
-  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
-  if (static_cast<Activation>(activation) == Activation::identity) {
-    Tensor sums;
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
-      sums = sums_of_patches<scalar_t>(x.contiguous(), token, filled(offsets));
-    });
-    const Tensor y = linear_filters(sums, offsets, w.contiguous(), b, outputs, x.size(1));
-    return {y, kept > 0 ? sums.view({-1}) : at::empty({0}, x.options())};
-  }
-  Tensor y = at::empty({token.size(0), outputs}, x.options());
-  Tensor hidden = empty_large({kept}, x.options());
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
-    const auto layer = layer_of<scalar_t>(x, w, outputs, activation);
-    const FilterOrder order = order_of(layer, offsets, token, x.size(0), !parallel.empty());
-    const FilterOperands<scalar_t> operands(layer, x, token, w, b, parallel);
-    const typename FilterLayer<scalar_t>::Outputs out{
-        kept > 0 ? hidden.mutable_data_ptr<scalar_t>() : nullptr, y.mutable_data_ptr<scalar_t>()};
-    for_pieces<scalar_t>(order.pieces, layer.scratch(), [&](int64_t i, scalar_t* scratch) {
-      layer.forward(order, order.pieces[i], operands.inputs(), operands.weights(), out, scratch);
-    });
+/// y [A, C]; what the activation sees goes to `hidden`, as far as that has room for it.
+template <class Scalar>
+Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b, int64_t outputs,
+                       int64_t activation, Tensor& hidden) {
+  const auto layer = layer_of<Scalar>(rows, w, outputs, activation);
+  const FilterOrder order = order_of(layer, rows);
+  const Tensor weights = pack_experts(layer, w, b);
+  // Where no chunk ends exactly there, the last numbers stay without any.
+  const int64_t of_row = layer.patches * layer.filters;
+  const int64_t room = std::min(rows.count(), hidden.numel() / std::max<int64_t>(of_row, 1));
+  hidden.slice(0, std::max<int64_t>(room - layer.chunk_rows(), 0) * of_row).zero_();
+  Tensor y = at::empty({rows.token.size(0), outputs}, w.options());
+  const typename FilterLayer<Scalar>::Outputs out{
+      {hidden.mutable_data_ptr<Scalar>(), hidden.numel()}, y.mutable_data_ptr<Scalar>()};
+  const typename FilterLayer<Scalar>::Inputs in{rows.x.const_data_ptr<Scalar>(),
+                                                rows.token.const_data_ptr<int32_t>()};
+  for_pieces<Scalar>(order.pieces, layer.scratch(), [&](int64_t i, Scalar* scratch) {
+    layer.forward(order, order.pieces[i], in, weights.const_data_ptr<Scalar>(), out, scratch);
   });
-  y.slice(0, filled(offsets)).zero_();
-  if (kept > 0) hidden.slice(0, filled(offsets) * x.size(1) * w.size(2)).zero_();
-  return {y, hidden};
+  y.slice(0, rows.count()).zero_();
+  return y;
 }
 
 /// Gradients of what pieces add up: of each piece's experts, one behind the other.
@@ -248,50 +244,128 @@ struct PieceSums {
 
 template <class Scalar>
 std::tuple<Tensor, Tensor> filters_backward(const Tensor& grad, const Tensor& hidden,
-                                            const FilterOperands<Scalar>& operands,
-                                            const FilterOrder& order, const Tensor& w) {
-  const FilterLayer<Scalar>& layer = operands.layer;
-  const int64_t directions = operands.inputs().directions;
-  const FilterLayer<Scalar> met = layer.met(directions);
-  PieceSums<Scalar> of_experts(layer, order.pieces, w.options());
-  PieceSums<Scalar> of_directions(met, order.pieces, w.options());
+                                            const FilterRows& rows, const Tensor& w,
+                                            const Tensor& b, int64_t activation) {
+  const auto layer = layer_of<Scalar>(rows, w, grad.size(1), activation);
+  const FilterOrder order = order_of(layer, rows);
+  const Tensor weights = pack_experts(layer, w, b);
+  PieceSums<Scalar> sums(layer, order.pieces, w.options());
   const typename FilterLayer<Scalar>::Arriving arriving{
-      hidden.numel() > 0 ? hidden.const_data_ptr<Scalar>() : nullptr,
-      grad.const_data_ptr<Scalar>()};
+      {hidden.const_data_ptr<Scalar>(), hidden.numel()}, grad.const_data_ptr<Scalar>()};
+  const typename FilterLayer<Scalar>::Inputs in{rows.x.const_data_ptr<Scalar>(),
+                                                rows.token.const_data_ptr<int32_t>()};
   for_pieces<Scalar>(order.pieces, layer.scratch(), [&](int64_t i, Scalar* scratch) {
-    layer.backward(order, order.pieces[i], operands.inputs(), operands.weights(), arriving,
-                   {of_experts.of(i), of_directions.of(i)}, scratch);
+    layer.backward(order, order.pieces[i], in, weights.const_data_ptr<Scalar>(), arriving,
+                   sums.of(i), scratch);
   });
   Tensor grad_w = at::zeros(w.sizes(), w.options());
   Tensor grad_b = at::zeros({w.size(0), w.size(2)}, w.options());
-  of_experts.add_to(order.pieces, grad_w, grad_b);
-  if (directions > 0) {
-    Tensor grad_met = at::zeros({w.size(0), directions, w.size(2)}, w.options());
-    of_directions.add_to(order.pieces, grad_met, grad_b);
-    grad_w += at::matmul(operands.directions.t(), grad_met);
-  }
+  sums.add_to(order.pieces, grad_w, grad_b);
   return {grad_w, grad_b};
 }
 
+/// A ParallelPatches, and what is read of it.
+struct ParallelOperands {
+  Tensor directions, which, scale;
+  RestRows rest;
+  FilterRows rest_as_rows;
+
+  ParallelOperands(at::TensorList parallel, const Tensor& offsets, const Tensor& token)
+      : directions(parallel[0]),
+        which(parallel[1].contiguous()),
+        scale(parallel[2].contiguous()),
+        rest(rest_rows(offsets, token, which)) {
+    // What is left is small, and experts are best read for several of its rows.
+    rest_as_rows = {parallel[3].contiguous().unsqueeze(1), rest.offsets, rest.token,
+                    FilterLayer<float>::kChunkPatches};
+  }
+
+  MultiplesRead multiples(const Tensor& offsets, const Tensor& token) const {
+    return {offsets, token, which, scale};
+  }
+};
+
+template <class Scalar>
+Tensor parallel_forward(const ParallelOperands& in, const FilterRows& rows, const Tensor& w,
+                        const Tensor& b, int64_t outputs, int64_t activation, Tensor& hidden) {
+  Tensor y = cubic_multiples(in.multiples(rows.offsets, rows.token), at::matmul(in.directions, w),
+                             b, outputs);
+  const Tensor of_rest =
+      filters_forward<Scalar>(in.rest_as_rows, w, b, outputs, activation, hidden);
+  const auto* const row = in.rest.row.const_data_ptr<int32_t>();
+  const auto* from = of_rest.const_data_ptr<Scalar>();
+  auto* const to = y.mutable_data_ptr<Scalar>();
+  for (int64_t i = 0; i < in.rest.row.size(0); ++i) {
+    for (int64_t c = 0; c < outputs; ++c) to[row[i] * outputs + c] += *from++;
+  }
+  return y;
+}
+
+template <class Scalar>
+std::tuple<Tensor, Tensor> parallel_backward(const Tensor& grad, const Tensor& hidden,
+                                             const ParallelOperands& in, const FilterRows& rows,
+                                             const Tensor& w, const Tensor& b, int64_t activation) {
+  auto [grad_w, grad_b] = filters_backward<Scalar>(grad.index_select(0, in.rest.row), hidden,
+                                                   in.rest_as_rows, w, b, activation);
+  const auto [grad_met, grad_b_too] = cubic_multiples_backward(
+      grad, in.multiples(rows.offsets, rows.token), at::matmul(in.directions, w), b);
+  return {grad_w.add_(at::matmul(in.directions.t(), grad_met)), grad_b.add_(grad_b_too)};
+}
+
+std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& offsets,
+                                              const Tensor& token, const Tensor& w,
+                                              const Tensor& b_in, int64_t outputs,
+                                              int64_t activation, bool keep_hidden,
+                                              at::TensorList parallel) {
+  check_filter_experts(x, offsets, token, w, b_in, outputs, activation, parallel);
+  if (x.scalar_type() == at::kBFloat16) {
+    return filters_by_grouped_mlp(x, offsets, token, w, b_in, outputs, activation, keep_hidden,
+                                  parallel);
+  }
+  const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous(), 1};
+  const Tensor b = b_in.contiguous();
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation, parallel) : 0;
+  Tensor y, hidden;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
+    if (static_cast<Activation>(activation) == Activation::identity) {
+      const Tensor sums = sums_of_patches<scalar_t>(rows.x, rows.token, rows.count());
+      y = linear_filters(sums, rows.offsets, w.contiguous(), b, outputs, x.size(1));
+      hidden = kept > 0 ? sums.view({-1}) : at::empty({0}, x.options());
+      return;
+    }
+    hidden = empty_large({kept}, x.options());
+    if (reads_parallel(activation, parallel)) {
+      const ParallelOperands read(parallel, rows.offsets, rows.token);
+      y = parallel_forward<scalar_t>(read, rows, w, b, outputs, activation, hidden);
+    } else {
+      y = filters_forward<scalar_t>(rows, w, b, outputs, activation, hidden);
+    }
+  });
+  return {y, hidden};
+}
+
 std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, const Tensor& x,
-                                                       const Tensor& offsets_in,
-                                                       const Tensor& token_in,
+                                                       const Tensor& offsets, const Tensor& token,
                                                        const Tensor& hidden_in, const Tensor& w,
-                                                       const Tensor& b, int64_t activation,
+                                                       const Tensor& b_in, int64_t activation,
                                                        at::TensorList parallel) {
-  check_filter_experts_backward(grad_in, x, offsets_in, token_in, hidden_in, w, b, activation,
+  check_filter_experts_backward(grad_in, x, offsets, token, hidden_in, w, b_in, activation,
                                 parallel);
   const Tensor grad = grad_in.contiguous(), hidden = hidden_in.contiguous();
-  const Tensor offsets = offsets_in.contiguous(), token = token_in.contiguous();
+  const Tensor b = b_in.contiguous();
+  const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous(), 1};
   if (static_cast<Activation>(activation) == Activation::identity) {
-    return linear_filters_backward(grad, hidden.view({-1, x.size(2)}), offsets, w, x.size(1));
+    return linear_filters_backward(grad, hidden.view({token.size(0), x.size(2)}), rows.offsets, w,
+                                   x.size(1));
   }
   std::tuple<Tensor, Tensor> found;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts_backward", [&] {
-    const auto layer = layer_of<scalar_t>(x, w, grad.size(1), activation);
-    const FilterOperands<scalar_t> operands(layer, x, token, w, b.contiguous(), parallel);
-    found = filters_backward(grad, hidden, operands,
-                             order_of(layer, offsets, token, x.size(0), !parallel.empty()), w);
+    if (reads_parallel(activation, parallel)) {
+      const ParallelOperands read(parallel, rows.offsets, rows.token);
+      found = parallel_backward<scalar_t>(grad, hidden, read, rows, w, b, activation);
+    } else {
+      found = filters_backward<scalar_t>(grad, hidden, rows, w, b, activation);
+    }
   });
   return found;
 }

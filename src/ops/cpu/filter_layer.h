@@ -20,6 +20,10 @@ void add_patches(const float* patches, int64_t rows, int64_t count, int64_t colu
 void add_patches(const double* patches, int64_t rows, int64_t count, int64_t columns,
                  int64_t stride, double* to);
 
+/// to[r] = the sum of row r of `from`, whose rows are `stride` apart.
+void sum_columns(const float* from, int64_t rows, int64_t columns, int64_t stride, float* to);
+void sum_columns(const double* from, int64_t rows, int64_t columns, int64_t stride, double* to);
+
 template <class Scalar>
 struct FilterLayer {
   int64_t patches, width, filters, outputs;
@@ -27,9 +31,10 @@ struct FilterLayer {
   const TileKernels<Scalar>& kernels = tile_kernels<Scalar>();
 
   static constexpr int64_t kChunkPatches = 256;
-  static constexpr int64_t kRestAhead = 128;  // rows
 
-  int64_t chunk_rows() const { return std::max<int64_t>(1, kChunkPatches / patches); }
+  int64_t chunk_rows() const {
+    return std::max<int64_t>(1, kChunkPatches / std::max<int64_t>(1, patches));
+  }
   int64_t chunk_patches() const { return chunk_rows() * patches; }
   /// Of an expert's weights with their biases, or of their gradients: panel by panel, each
   /// [d + 1, stride].
@@ -66,47 +71,41 @@ struct FilterLayer {
     });
   }
 
-  /// Inputs as they are: x [T, P, d]; or read as ParallelPatches, where x is their rest.
   struct Inputs {
-    const Scalar* x;
+    const Scalar* x;       // [T, P, d]
     const int32_t* token;  // [A]
-    const int32_t* which;  // [T, P], null: as they are
-    const Scalar* scale;   // [T, P]
-    int64_t directions, rest;
   };
-  /// Packed, of all experts; and their directions' products with the filters, [directions, J], as
-  /// met(directions) packs them.
+  /// What the activation sees, see hidden_at(): of the first chunks, as far as there is room for
+  /// `kept` numbers; of the others it is computed again.
   template <class Pointer>
-  struct Weights {
-    Pointer *experts, *directions;
+  struct Hidden {
+    Pointer* numbers;
+    int64_t kept;
   };
-  /// The layer whose weights are the directions' products with the filters.
-  FilterLayer met(int64_t directions) const {
-    return {patches, directions, filters, outputs, activation};
-  }
-
   struct Outputs {
-    Scalar* hidden;  // A P J numbers, see hidden_at(); null: not kept
-    Scalar* y;       // [A, C]
+    Hidden<Scalar> hidden;
+    Scalar* y;  // [A, C]
   };
   struct Arriving {
-    const Scalar *hidden, *grad;  // null: to be computed again; [A, C]
+    Hidden<const Scalar> hidden;
+    const Scalar* grad;  // [A, C]
   };
 
-  /// The inputs of a chunk: groups of patches as they are, and where multiples are read.
+  /// The inputs of a chunk, whose patches are read where they lie.
   struct Chunk {
-    int64_t rows;                        // of a group
-    std::vector<const Scalar*> x, next;  // of each group
-    std::vector<int64_t> expert, patch;  // of each group: whose weights, and its first patch
-    std::vector<const int32_t*> which;   // of each input,
-    std::vector<const Scalar*> scale;
-    std::vector<int64_t> reader;  // the expert that reads it
+    std::vector<const Scalar*> x, next;  // of each input: its patches, and some to be read later
+    std::vector<const Scalar*> weights;  // of each input's expert,
+    std::vector<Scalar*> sums;           // and of their gradients
+
+    int64_t inputs() const { return static_cast<int64_t>(x.size()); }
   };
 
-  int64_t scratch() const { return (2 * chunk_patches() + chunk_rows()) * kernels.columns; }
+  int64_t scratch() const {
+    return (2 * chunk_patches() + chunk_rows()) * kernels.columns + chunk_rows();
+  }
 
   void forward(const FilterOrder& order, const FilterPiece& piece, const Inputs& in,
-               const Weights<const Scalar>& weights, const Outputs& out, Scalar* scratch) const {
+               const Scalar* weights, const Outputs& out, Scalar* scratch) const {
     std::vector<int64_t> all;
     Chunk chunk;
     for (int64_t begin = piece.begin; begin < piece.end; begin += chunk_rows()) {
@@ -120,8 +119,8 @@ struct FilterLayer {
   /// Adds to `sums`, in the order of the weights, of the piece's experts. Rows whose gradient is
   /// exactly zero, as that of a softmax that is sure is, cost nothing.
   void backward(const FilterOrder& order, const FilterPiece& piece, const Inputs& in,
-                const Weights<const Scalar>& weights, const Arriving& arriving,
-                const Weights<Scalar>& sums, Scalar* scratch) const {
+                const Scalar* weights, const Arriving& arriving, Scalar* sums,
+                Scalar* scratch) const {
     std::vector<int64_t> wanted;  // positions
     Chunk chunk;
     for (int64_t begin = piece.begin; begin < piece.end; begin += chunk_rows()) {
@@ -146,6 +145,9 @@ struct FilterLayer {
     return patches * (begin * filters + (end - begin) * column);
   }
 
+  /// Whether there is room for the numbers of the chunks that end here.
+  bool is_kept(int64_t end, int64_t kept) const { return end * patches * filters <= kept; }
+
   /// Calls use(first column, columns, stride) for all panels.
   template <class Use>
   void for_panels(Use use) const {
@@ -167,159 +169,111 @@ struct FilterLayer {
     }
   }
 
-  /// Fills `chunk`, whose memory is used again.
-  void read_chunk(const FilterOrder& order, const std::vector<int64_t>& positions, const Inputs& in,
-                  Chunk& chunk) const {
-    const size_t inputs = positions.size(), multiples = in.which == nullptr ? 0 : inputs;
-    const size_t most = in.which == nullptr ? inputs : inputs * static_cast<size_t>(patches) + 1;
-    chunk.rows = in.which == nullptr ? patches : 1;
-    for (auto* list : {&chunk.x, &chunk.next}) list->resize(most);
-    for (auto* list : {&chunk.expert, &chunk.patch}) list->resize(most);
-    chunk.which.resize(multiples);
-    chunk.scale.resize(multiples);
-    chunk.reader.resize(multiples);
-    size_t groups = 0;
-    const auto add = [&](const Scalar* from, const Scalar* later, int64_t expert, int64_t patch) {
-      chunk.x[groups] = from;
-      chunk.next[groups] = later;
-      chunk.expert[groups] = expert;
-      chunk.patch[groups++] = patch;
-    };
-    for (size_t i = 0; i < inputs; ++i) {
-      const int64_t token = in.token[order.row[positions[i]]], expert = order.expert[positions[i]];
-      const auto patch = static_cast<int64_t>(i) * patches;
-      if (in.which == nullptr) {
-        add(in.x + token * patches * width, in.x + order.next[positions[i]] * patches * width,
-            expert, patch);
-        continue;
-      }
-      const int32_t* const which = in.which + token * patches;
-      chunk.which[i] = which;
-      chunk.scale[i] = in.scale + token * patches;
-      chunk.reader[i] = expert;
-      for (int64_t p = 0; p < patches; ++p) {  // without a branch, which none could foresee
-        const int64_t row = -1 - which[p];
-        add(in.x + row * width, in.x + std::min(row + kRestAhead, in.rest - 1) * width, expert,
-            patch + p);
-        groups -= which[p] < 0 ? 0 : 1;
-      }
-    }
-    chunk.x.resize(groups);
-    chunk.expert.resize(groups);
+  /// The output that all these columns belong to; -1 if there is none.
+  int64_t only_output(int64_t column, int64_t columns) const {
+    const int64_t each = filters / outputs, last = column + columns - 1;
+    return last < filters && column / each == last / each ? column / each : -1;
   }
 
-  /// Where the weights of a panel begin for each of these experts; those of `first` come first.
-  template <class Pointer>
-  static std::vector<Pointer*> panels_of(const std::vector<int64_t>& experts, Pointer* weights,
-                                         const FilterLayer& layer, int64_t first, int64_t column) {
-    std::vector<Pointer*> panels(experts.size());
-    for (size_t i = 0; i < panels.size(); ++i) {
-      panels[i] = weights + (experts[i] - first) * layer.weights_size() + layer.panel_at(column);
+  /// Fills `chunk`, whose memory is used again; `sums`, unless null, begin with those of expert
+  /// `first`.
+  void read_chunk(const FilterOrder& order, const std::vector<int64_t>& positions, const Inputs& in,
+                  const Scalar* weights, Scalar* sums, int64_t first, Chunk& chunk) const {
+    chunk.x.clear();
+    chunk.next.clear();
+    chunk.weights.clear();
+    chunk.sums.clear();
+    for (const int64_t i : positions) {
+      chunk.x.push_back(in.x + in.token[order.row[i]] * patches * width);
+      chunk.next.push_back(in.x + order.next[i] * patches * width);
+      chunk.weights.push_back(weights + order.expert[i] * weights_size());
+      if (sums != nullptr) chunk.sums.push_back(sums + (order.expert[i] - first) * weights_size());
     }
-    return panels;
   }
 
   /// z [patches of the chunk, columns] = what the activation sees in one panel.
-  void see(const Chunk& chunk, const Inputs& in, const Weights<const Scalar>& weights,
-           int64_t column, int64_t columns, Scalar* z) const {
-    const auto b = panels_of(chunk.expert, weights.experts, *this, 0, column);
-    std::vector<Scalar*> c(b.size());
-    for (size_t g = 0; g < c.size(); ++g) c[g] = z + chunk.patch[g] * columns;
-    kernels.multiply_groups({chunk.x.data(), b.data(), static_cast<int64_t>(b.size()), chunk.rows,
-                             width, columns, column == 0 ? chunk.next.data() : nullptr, c.data()});
-    if (chunk.which.empty()) return;
-    const auto met = panels_of(chunk.reader, const_cast<Scalar*>(weights.directions),
-                               this->met(in.directions), 0, column);
-    kernels.multiply_multiples({chunk.which.data(), chunk.scale.data(), met.data(),
-                                static_cast<int64_t>(met.size()), patches, columns, in.directions,
-                                z, nullptr});
+  void see(const Chunk& chunk, int64_t column, int64_t columns, Scalar* z) const {
+    kernels.multiply_groups({chunk.x.data(), chunk.weights.data(), panel_at(column), chunk.inputs(),
+                             patches, width, columns, column == 0 ? chunk.next.data() : nullptr,
+                             z});
   }
 
   /// The gradients of a panel, grad [patches of the chunk, stride], go to the sums of weights.
-  void add_products(const Chunk& chunk, const Inputs& in, int64_t first,
-                    const Weights<Scalar>& sums, int64_t column, int64_t columns,
-                    const Scalar* grad) const {
-    const auto to = panels_of(chunk.expert, sums.experts, *this, first, column);
-    std::vector<const Scalar*> from(to.size());
-    for (size_t g = 0; g < from.size(); ++g) {
-      from[g] = grad + chunk.patch[g] * kernels.group_stride(columns);
-    }
-    kernels.add_products({chunk.x.data(), to.data(), static_cast<int64_t>(to.size()), chunk.rows,
-                          width, columns, column == 0 ? chunk.next.data() : nullptr, from.data()});
-    if (chunk.which.empty()) return;
-    const auto met =
-        panels_of(chunk.reader, sums.directions, this->met(in.directions), first, column);
-    kernels.add_multiples({chunk.which.data(), chunk.scale.data(), met.data(),
-                           static_cast<int64_t>(met.size()), patches, columns, in.directions,
-                           nullptr, grad});
+  void add_products(const Chunk& chunk, int64_t column, int64_t columns, const Scalar* grad) const {
+    kernels.add_products({chunk.x.data(), chunk.sums.data(), panel_at(column), chunk.inputs(),
+                          patches, width, columns, column == 0 ? chunk.next.data() : nullptr,
+                          grad});
   }
 
   void forward_chunk(const FilterOrder& order, const std::vector<int64_t>& positions,
-                     const Inputs& in, const Weights<const Scalar>& weights, const Outputs& out,
-                     Chunk& chunk, Scalar* scratch) const {
+                     const Inputs& in, const Scalar* weights, const Outputs& out, Chunk& chunk,
+                     Scalar* scratch) const {
     const auto rows = static_cast<int64_t>(positions.size());
     const int64_t begin = positions.front(), count = rows * patches;
     Scalar* const seen = scratch;
     Scalar* const active = seen + chunk_patches() * kernels.columns;
     Scalar* const sums = active + chunk_patches() * kernels.columns;
-    read_chunk(order, positions, in, chunk);
+    Scalar* const totals = sums + chunk_rows() * kernels.columns;
+    read_chunk(order, positions, in, weights, nullptr, 0, chunk);
     for (const int64_t i : positions) {
       std::fill_n(out.y + order.row[i] * outputs, outputs, Scalar(0));
     }
+    std::fill_n(sums, rows * kernels.columns, Scalar(0));
+    const bool keeps = is_kept(begin + rows, out.hidden.kept);
     for_panels([&](int64_t column, int64_t columns, int64_t stride) {
-      Scalar* const z =
-          out.hidden != nullptr ? out.hidden + hidden_at(begin, begin + rows, column) : seen;
-      see(chunk, in, weights, column, columns, z);
+      Scalar* const z = keeps ? out.hidden.numbers + hidden_at(begin, begin + rows, column) : seen;
+      see(chunk, column, columns, z);
       kernels.activate(activation, {count, columns, columns, stride}, z, active);
-      std::fill_n(sums, rows * stride, Scalar(0));
       add_patches(active, rows, patches, columns, stride, sums);
+      // Panels of one output are added up before their columns are.
+      const int64_t only = only_output(column, columns);
+      if (only >= 0 && only == only_output(column + columns, kernels.columns)) return;
       for_outputs(column, columns, [&](int64_t output, int64_t first, int64_t of_it) {
+        sum_columns(sums + first, rows, of_it, stride, totals);
         for (int64_t r = 0; r < rows; ++r) {
-          out.y[order.row[begin + r] * outputs + output] += sum(sums + r * stride + first, of_it);
+          out.y[order.row[begin + r] * outputs + output] += totals[r];
         }
       });
+      std::fill_n(sums, rows * kernels.columns, Scalar(0));
     });
   }
 
-  static Scalar sum(const Scalar* from, int64_t count) {
-    Scalar lanes[4] = {};
-    int64_t j = 0;
-    for (; j + 4 <= count; j += 4) {
-      for (int64_t lane = 0; lane < 4; ++lane) lanes[lane] += from[j + lane];
-    }
-    for (; j < count; ++j) lanes[0] += from[j];
-    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
-  }
-
   void backward_chunk(const FilterOrder& order, const FilterPiece& piece,
-                      const std::vector<int64_t>& wanted, const Inputs& in,
-                      const Weights<const Scalar>& weights, const Arriving& arriving,
-                      const Weights<Scalar>& sums, Chunk& chunk, Scalar* scratch) const {
+                      const std::vector<int64_t>& wanted, const Inputs& in, const Scalar* weights,
+                      const Arriving& arriving, Scalar* sums, Chunk& chunk, Scalar* scratch) const {
     Scalar* const grad = scratch;
     Scalar* const seen = grad + chunk_patches() * kernels.columns;
     Scalar* const factors = seen + chunk_patches() * kernels.columns;
-    read_chunk(order, wanted, in, chunk);
+    read_chunk(order, wanted, in, weights, sums, piece.expert, chunk);
+    const bool kept = is_kept(piece.end, arriving.hidden.kept);
     for_panels([&](int64_t column, int64_t columns, int64_t stride) {
-      if (arriving.hidden == nullptr) see(chunk, in, weights, column, columns, seen);
+      const int64_t output = only_output(column, columns);
+      if (!kept) see(chunk, column, columns, seen);
       // Where the activation's arguments of a wanted row lie.
       const auto z_of = [&](size_t i) -> const Scalar* {
-        if (arriving.hidden == nullptr) return seen + static_cast<int64_t>(i) * patches * columns;
-        return arriving.hidden + hidden_at(piece.begin, piece.end, column) +
+        if (!kept) return seen + static_cast<int64_t>(i) * patches * columns;
+        return arriving.hidden.numbers + hidden_at(piece.begin, piece.end, column) +
                (wanted[i] - piece.begin) * patches * columns;
       };
       for (size_t first = 0; first < wanted.size();) {  // rows that lie side by side, at once
         size_t last = first + 1;
         while (last < wanted.size() && z_of(last) == z_of(last - 1) + patches * columns) ++last;
         for (size_t i = first; i < last; ++i) {
-          spread_gradient(arriving.grad + order.row[wanted[i]] * outputs, column, columns,
-                          factors + static_cast<int64_t>(i - first) * stride);
+          const Scalar* const own = arriving.grad + order.row[wanted[i]] * outputs;
+          const auto at = static_cast<int64_t>(i - first);
+          if (output >= 0) {
+            factors[at] = own[output];
+          } else {
+            spread_gradient(own, column, columns, factors + at * stride);
+          }
         }
         kernels.scale_by_slope(
             activation, {static_cast<int64_t>(last - first) * patches, columns, columns, stride},
-            z_of(first), factors, patches, grad + static_cast<int64_t>(first) * patches * stride);
+            z_of(first), {factors, patches, output >= 0},
+            grad + static_cast<int64_t>(first) * patches * stride);
         first = last;
       }
-      add_products(chunk, in, piece.expert, sums, column, columns, grad);
+      add_products(chunk, column, columns, grad);
     });
   }
 

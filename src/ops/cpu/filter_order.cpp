@@ -45,8 +45,9 @@ FilterOrder by_block(const int32_t* begins, int64_t experts, const int32_t* toke
       order.expert[at] = static_cast<int32_t>(e);
     }
   }
-  for (const int32_t r : order.row) {
-    order.next.push_back(static_cast<int32_t>(std::min(token[r] + kAheadTokens, tokens - 1)));
+  order.next.resize(rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    order.next[i] = static_cast<int32_t>(std::min(token[order.row[i]] + kAheadTokens, tokens - 1));
   }
   for (int64_t r = 0; r < rows; r += kPieceRows) {
     order.pieces.push_back({r, std::min(r + kPieceRows, rows), 0, experts});

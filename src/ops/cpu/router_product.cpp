@@ -67,10 +67,9 @@ at::Tensor router_product_cpu(const at::Tensor& x_Td, const at::Tensor& weight_E
     at::parallel_for(0, tokens, kRouterRows, [&](int64_t begin, int64_t end) {
       for_row_groups(begin, end - begin, [&](int64_t first, int64_t rows, int64_t groups) {
         const auto from = pointers(x + first * width, groups, rows * width);
-        const auto c = pointers(to + first * experts, groups, rows * experts);
         const std::vector<const scalar_t*> b(groups, weight.data());
-        kernels.multiply_groups(
-            {from.data(), b.data(), groups, rows, width, experts, nullptr, c.data()});
+        kernels.multiply_groups({from.data(), b.data(), 0, groups, rows, width, experts, nullptr,
+                                 to + first * experts});
       });
     });
   });

@@ -57,41 +57,39 @@ struct PanelProduct {
 };
 
 /// c[row, j] = bias[j] + sum over k of row[k] b[k, j] for the rows of groups, in their order. Group
-/// g is `rows` rows side by side from x[g] on, and has the weights b[g]: [depth + 1, stride], the
-/// last row being the bias, the stride one or two vectors (group_stride()), of which `columns`
-/// count.
+/// g is `rows` rows side by side from x[g] on, and has the weights at b[g] + b_at: [depth + 1,
+/// stride], the last row being the bias, the stride one or two vectors (group_stride()), of which
+/// `columns` count.
 template <class Scalar>
 struct GroupProduct {
   const Scalar* const* x;
   const Scalar* const* b;
+  int64_t b_at;
   int64_t groups, rows, depth, columns;
   const Scalar* const* next;  ///< a group for each group, to be fetched for later; null: none
-  Scalar* const* c;           ///< [rows, columns] of each group
+  Scalar* c;                  ///< [groups * rows, columns]
 };
 
 /// sums[g][k, j] += sum over the rows of group g of row[k] grad[row, j], and in the last row the
-/// sum of grad[row, j]; sums[g] as the weights of GroupProduct, and may be that of several groups.
+/// sum of grad[row, j]; sums[g] + sums_at as the weights of GroupProduct, and may be that of
+/// several groups.
 template <class Scalar>
 struct GroupGradient {
   const Scalar* const* x;
   Scalar* const* sums;
+  int64_t sums_at;
   int64_t groups, rows, depth, columns;
   const Scalar* const* next;  ///< as in GroupProduct
-  const Scalar* const* grad;  ///< [rows, stride] of each group
+  const Scalar* grad;         ///< [groups * rows, stride]
 };
 
-/// Rows that are multiples of a few vectors: row (i, p) of `rows` each has the vector and the
-/// factor which[i][p] and scale[i][p]; those whose `which` is negative are left out. The vectors'
-/// products with the weights of row i, one behind the other, begin at met[i], the bias is the last
-/// of them.
+/// Factors of a Block's numbers: `repeat` rows after another have the same. For each of their
+/// columns one, rows of factors being as far apart as those that they are for; or one for all.
 template <class Scalar>
-struct MultiplesProduct {
-  const int32_t* const* which;
-  const Scalar* const* scale;
-  Scalar* const* met;  ///< [vectors + 1, stride]; added to on the way back
-  int64_t count, rows, columns, vectors;
-  Scalar* c;           ///< bias + scale met: [count * rows, columns]
-  const Scalar* grad;  ///< on the way back: [count * rows, stride]
+struct Factors {
+  const Scalar* values;
+  int64_t repeat;
+  bool for_all_columns;
 };
 
 /// Where an activation is applied: pieces of matrices, with the distances between their rows.
@@ -112,18 +110,15 @@ struct TileKernels {
   /// the in_stride.
   void (*activate_backward)(Activation, const Block&, const Scalar* in, Scalar* grad, Scalar* out,
                             Scalar* grad_too);
-  /// grad[i, j] = factors[i / repeat, j] act'(in[i, j]); rows of factors lie out_stride apart.
-  void (*scale_by_slope)(Activation, const Block&, const Scalar* in, const Scalar* factors,
-                         int64_t repeat, Scalar* grad);
+  /// grad[i, j] = the factor of row i and column j times act'(in[i, j]).
+  void (*scale_by_slope)(Activation, const Block&, const Scalar* in, const Factors<Scalar>&,
+                         Scalar* grad);
   /// Between two rows of a group's weights.
   int64_t group_stride(int64_t filters) const {
     return filters <= columns / 2 ? columns / 2 : columns;
   }
   void (*multiply_groups)(const GroupProduct<Scalar>&);
   void (*add_products)(const GroupGradient<Scalar>&);
-  void (*multiply_multiples)(const MultiplesProduct<Scalar>&);
-  /// met[which] += scale grad and met[vectors] += grad.
-  void (*add_multiples)(const MultiplesProduct<Scalar>&);
 };
 
 /// The best table for this processor. MOESAIC_CPU=generic|avx2|avx512 asks for a lesser one.

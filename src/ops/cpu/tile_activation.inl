@@ -155,17 +155,24 @@ void activate_rows_backward(const Block& block, const Scalar* in, Scalar* grad, 
 }
 
 template <class Function, class Scalar>
-void scale_rows_by_slope(const Block& block, const Scalar* in, const Scalar* factors,
-                         int64_t repeat, Scalar* grad) {
-  int64_t left = repeat;
+void scale_rows_by_slope(const Block& block, const Scalar* in, const Factors<Scalar>& factors,
+                         Scalar* grad) {
+  const Scalar* of_row = factors.values;
+  int64_t left = factors.repeat;
   for (int64_t i = 0; i < block.rows; ++i) {
     const Scalar* x = in + i * block.in_stride;
     Scalar* g = grad + i * block.out_stride;
+    if (factors.for_all_columns) {
+      const Scalar factor = *of_row;
 #pragma GCC ivdep
-    for (int64_t j = 0; j < block.columns; ++j) g[j] = factors[j] * Function::slope(x[j]);
+      for (int64_t j = 0; j < block.columns; ++j) g[j] = factor * Function::slope(x[j]);
+    } else {
+#pragma GCC ivdep
+      for (int64_t j = 0; j < block.columns; ++j) g[j] = of_row[j] * Function::slope(x[j]);
+    }
     if (--left == 0) {
-      left = repeat;
-      factors += block.out_stride;
+      left = factors.repeat;
+      of_row += factors.for_all_columns ? 1 : block.out_stride;
     }
   }
 }
@@ -203,14 +210,14 @@ void activate_backward(Activation activation, const Block& block, const Scalar* 
 
 template <class Scalar>
 void scale_by_slope(Activation activation, const Block& block, const Scalar* in,
-                    const Scalar* factors, int64_t repeat, Scalar* grad) {
+                    const Factors<Scalar>& factors, Scalar* grad) {
   switch (activation) {
-    case Activation::relu: return scale_rows_by_slope<Relu>(block, in, factors, repeat, grad);
-    case Activation::gelu_tanh: return scale_rows_by_slope<GeluTanh>(block, in, factors, repeat, grad);
-    case Activation::gelu: return scale_rows_by_slope<GeluErf>(block, in, factors, repeat, grad);
-    case Activation::cubic: return scale_rows_by_slope<Cubic>(block, in, factors, repeat, grad);
-    case Activation::identity: return scale_rows_by_slope<Identity>(block, in, factors, repeat, grad);
-    case Activation::celu: return scale_rows_by_slope<Celu>(block, in, factors, repeat, grad);
-    case Activation::tanh: return scale_rows_by_slope<Tanh>(block, in, factors, repeat, grad);
+    case Activation::relu: return scale_rows_by_slope<Relu>(block, in, factors, grad);
+    case Activation::gelu_tanh: return scale_rows_by_slope<GeluTanh>(block, in, factors, grad);
+    case Activation::gelu: return scale_rows_by_slope<GeluErf>(block, in, factors, grad);
+    case Activation::cubic: return scale_rows_by_slope<Cubic>(block, in, factors, grad);
+    case Activation::identity: return scale_rows_by_slope<Identity>(block, in, factors, grad);
+    case Activation::celu: return scale_rows_by_slope<Celu>(block, in, factors, grad);
+    case Activation::tanh: return scale_rows_by_slope<Tanh>(block, in, factors, grad);
   }
 }

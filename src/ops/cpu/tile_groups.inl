@@ -33,8 +33,9 @@ void store_columns(Scalar* to, int64_t columns, const typename VectorOf<Scalar>:
   for (int64_t j = 0; j < columns; ++j) to[j] = all[j];
 }
 
-// c = bias + rows B for rows [row, row + kRows) of kGroups groups from `group` on.
-template <class Scalar, int kGroups, int kRows, int kVectors>
+// c = bias + rows B for rows [row, row + kRows) of kGroups groups from `group` on; kSame: their
+// weights are the same, and loaded once.
+template <class Scalar, int kGroups, int kRows, int kVectors, bool kSame = false>
 void multiply_groups_tile(const GroupProduct<Scalar>& p, int64_t group, int64_t row) {
   using Vector = typename VectorOf<Scalar>::type;
   constexpr int n = kLanes<Scalar>;
@@ -44,7 +45,7 @@ void multiply_groups_tile(const GroupProduct<Scalar>& p, int64_t group, int64_t 
 #pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) {
     from[g] = p.x[group + g] + row * depth;
-    b[g] = p.b[group + g];
+    b[g] = p.b[group + g] + p.b_at;
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -53,11 +54,13 @@ void multiply_groups_tile(const GroupProduct<Scalar>& p, int64_t group, int64_t 
   }
 #pragma GCC unroll 2
   for (int64_t k = 0; k < depth; ++k) {
+    Vector factor[kVectors];
 #pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) {
-      Vector factor[kVectors];
+      if (g == 0 || !kSame) {
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) factor[v] = load(b[g] + (k * kVectors + v) * n);
+        for (int v = 0; v < kVectors; ++v) factor[v] = load(b[g] + (k * kVectors + v) * n);
+      }
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -69,7 +72,7 @@ void multiply_groups_tile(const GroupProduct<Scalar>& p, int64_t group, int64_t 
   for (int g = 0; g < kGroups; ++g) {
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) {
-      Scalar* to = p.c[group + g] + (row + i) * p.columns;
+      Scalar* to = p.c + ((group + g) * p.rows + row + i) * p.columns;
       store_columns<Scalar, kVectors>(to, p.columns, sum[g][i]);
     }
   }
@@ -95,8 +98,13 @@ void multiply_all_groups(const GroupProduct<Scalar>& p) {
   constexpr int kSingles = 4 * kTogether;  // an adder waits four times as long as a sum takes
   int64_t group = 0;
   for (; p.rows == 1 && group + kSingles <= p.groups; group += kSingles) {
-    for (int64_t g = 0; g < kSingles; ++g) fetch_groups(p, group + g);
-    multiply_groups_tile<Scalar, kSingles, 1, kVectors>(p, group, 0);
+    bool same = true;
+    for (int64_t g = 0; g < kSingles; ++g) {
+      fetch_groups(p, group + g);
+      same &= p.b[group + g] == p.b[group];
+    }
+    same ? multiply_groups_tile<Scalar, kSingles, 1, kVectors, true>(p, group, 0)
+         : multiply_groups_tile<Scalar, kSingles, 1, kVectors>(p, group, 0);
   }
   for (; group + kTogether <= p.groups; group += kTogether) {
     for (int64_t g = 0; g < kTogether; ++g) fetch_groups(p, group + g);
@@ -166,11 +174,11 @@ void add_all_products(const GroupGradient<Scalar>& p) {
   };
   for (int64_t g = 0; g < p.groups; ++g) {
     fetch_groups(p, g);
-    if (p.sums[g] != sums) flush();
-    sums = p.sums[g];
+    if (p.sums[g] + p.sums_at != sums) flush();
+    sums = p.sums[g] + p.sums_at;
     for (int64_t i = 0; i < p.rows; ++i) {
       row[held] = p.x[g] + i * p.depth;
-      grad[held] = p.grad[g] + i * kStride;
+      grad[held] = p.grad + (g * p.rows + i) * kStride;
       if (++held == 4) flush();
     }
   }
@@ -182,58 +190,3 @@ void add_products(const GroupGradient<Scalar>& p) {
   p.columns <= kLanes<Scalar> ? add_all_products<Scalar, 1>(p) : add_all_products<Scalar, 2>(p);
 }
 
-template <class Scalar, int kVectors>
-void multiply_all_multiples(const MultiplesProduct<Scalar>& p) {
-  constexpr int n = kLanes<Scalar>;
-  Scalar* c = p.c;
-  for (int64_t i = 0; i < p.count; ++i) {
-    const Scalar* const bias = p.met[i] + p.vectors * kVectors * n;
-    for (int64_t r = 0; r < p.rows; ++r, c += p.columns) {
-      const int32_t which = p.which[i][r];
-      if (which < 0) continue;
-      typename VectorOf<Scalar>::type value[kVectors];
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        value[v] =
-            load(bias + v * n) + p.scale[i][r] * load(p.met[i] + (which * kVectors + v) * n);
-      }
-      store_columns<Scalar, kVectors>(c, p.columns, value);
-    }
-  }
-}
-
-template <class Scalar>
-void multiply_multiples(const MultiplesProduct<Scalar>& p) {
-  p.columns <= kLanes<Scalar> ? multiply_all_multiples<Scalar, 1>(p)
-                              : multiply_all_multiples<Scalar, 2>(p);
-}
-
-template <class Scalar, int kVectors>
-void add_all_multiples(const MultiplesProduct<Scalar>& p) {
-  constexpr int n = kLanes<Scalar>;
-  const Scalar* grad = p.grad;
-  for (int64_t i = 0; i < p.count; ++i) {
-    typename VectorOf<Scalar>::type bias[kVectors] = {};
-    for (int64_t r = 0; r < p.rows; ++r, grad += kVectors * n) {
-      const int32_t which = p.which[i][r];
-      if (which < 0) continue;
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        Scalar* const to = p.met[i] + (which * kVectors + v) * n;
-        const auto value = load(grad + v * n);
-        store(to, load(to) + p.scale[i][r] * value);
-        bias[v] += value;
-      }
-    }
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      Scalar* const to = p.met[i] + (p.vectors * kVectors + v) * n;
-      store(to, load(to) + bias[v]);
-    }
-  }
-}
-
-template <class Scalar>
-void add_multiples(const MultiplesProduct<Scalar>& p) {
-  p.columns <= kLanes<Scalar> ? add_all_multiples<Scalar, 1>(p) : add_all_multiples<Scalar, 2>(p);
-}

@@ -387,9 +387,7 @@ constexpr TileKernels<Scalar> kTable = {MOESAIC_TILE_NAME, kColumns<Scalar>,
                                         multiply<Scalar>,  pack<Scalar>,
                                         activate<Scalar>,  activate_backward<Scalar>,
                                         scale_by_slope<Scalar>, multiply_groups<Scalar>,
-                                        add_products<Scalar>,
-                                        multiply_multiples<Scalar>,
-                                        add_multiples<Scalar>};
+                                        add_products<Scalar>};
 
 }  // namespace
 }  // namespace moesaic::ops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks a function of which one clone for each instruction set is built; the loader picks one. Only
-// for arithmetic whose result does not depend on the instruction set (see ops/route_math.h).
+// for arithmetic whose result does not depend on the instruction set (see ops/route_math.h), or
+// depends on it in rounding only and chooses nothing.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \

@@ -140,15 +140,20 @@ void check_activation(const TileKernels<Scalar>& kernels, Activation activation,
     ASSERT_EQ(out[i], again[i]);
     ASSERT_EQ(grad[i], copy[i]);
   }
-  // As a column, whose numbers share factors by threes.
-  std::vector<Scalar> factors(kCount / 3 + 1), scaled(kCount);
-  for (size_t i = 0; i < factors.size(); ++i) factors[i] = static_cast<Scalar>(i % 7) - Scalar(2);
-  kernels.scale_by_slope(activation, {kCount, 1, 1, 1}, in.data(), factors.data(), 3,
-                         scaled.data());
-  for (int64_t i = 0; i < kCount; ++i) {
-    const double wanted = factors[i / 3] * grad[i] / 2;
-    ASSERT_NEAR(scaled[i], wanted, (tolerance + 1e-8) * 4 * (1 + std::abs(wanted)))
-        << kernels.name << " activation " << static_cast<int>(activation) << " at " << in[i];
+  // As one column or two, whose rows share factors by threes.
+  for (const auto& [width, for_all] :
+       {std::pair<int64_t, bool>{1, false}, {2, false}, {1, true}, {2, true}}) {
+    const int64_t rows = kCount / width, own = for_all ? 1 : width;
+    std::vector<Scalar> factors((rows / 3 + 1) * own), scaled(rows * width);
+    for (size_t i = 0; i < factors.size(); ++i) factors[i] = static_cast<Scalar>(i % 7) - Scalar(2);
+    kernels.scale_by_slope(activation, {rows, width, width, width}, in.data(),
+                           {factors.data(), 3, for_all}, scaled.data());
+    for (int64_t i = 0; i < rows * width; ++i) {
+      const double factor = factors[i / width / 3 * own + (for_all ? 0 : i % width)];
+      const double wanted = factor * grad[i] / 2;
+      ASSERT_NEAR(scaled[i], wanted, (tolerance + 1e-8) * 4 * (1 + std::abs(wanted)))
+          << kernels.name << " activation " << static_cast<int>(activation) << " at " << in[i];
+    }
   }
 }
 
@@ -195,39 +200,38 @@ TEST(Tile, ActivationsOfExtremeValues) {
 template <class Scalar>
 void check_groups(const TileKernels<Scalar>& kernels, int64_t rows, int64_t depth,
                   int64_t columns) {
-  constexpr int64_t kGroups = 21, kWeights = 3;
+  constexpr int64_t kGroups = 21, kWeights = 3, kAt = 3;
   const int64_t stride = kernels.group_stride(columns), size = (depth + 1) * stride;
   const auto filled = [](int64_t count, int64_t seed) {
     std::vector<Scalar> numbers(count);
     for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<Scalar>(element(seed, i));
     return numbers;
   };
-  const std::vector<Scalar> x = filled(kGroups * rows * depth, 1), b = filled(kWeights * size, 2);
+  const std::vector<Scalar> x = filled(kGroups * rows * depth, 1);
+  const std::vector<Scalar> b = filled(kAt + kWeights * size, 2);
   const std::vector<Scalar> grad = filled(kGroups * rows * stride, 3);
-  std::vector<Scalar> c(kGroups * rows * columns + 1, Scalar(-7)), sums(kWeights * size, Scalar(1));
+  std::vector<Scalar> c(kGroups * rows * columns + 1, Scalar(-7));
+  std::vector<Scalar> sums(kAt + kWeights * size, Scalar(1));
   std::vector<const Scalar*> from, weights;
-  std::vector<Scalar*> to, out;
-  std::vector<const Scalar*> arriving;
-  const auto own = [](int64_t g) { return g < 6 ? 0 : g % kWeights; };
+  std::vector<Scalar*> to;
+  const auto own = [](int64_t g) { return g < 9 ? 0 : g % kWeights; };
   for (int64_t g = 0; g < kGroups; ++g) {
     from.push_back(x.data() + (kGroups - 1 - g) * rows * depth);
     weights.push_back(b.data() + own(g) * size);
     to.push_back(sums.data() + own(g) * size);
-    out.push_back(c.data() + g * rows * columns);
-    arriving.push_back(grad.data() + g * rows * stride);
   }
   kernels.multiply_groups(
-      {from.data(), weights.data(), kGroups, rows, depth, columns, from.data(), out.data()});
+      {from.data(), weights.data(), kAt, kGroups, rows, depth, columns, from.data(), c.data()});
   kernels.add_products(
-      {from.data(), to.data(), kGroups, rows, depth, columns, nullptr, arriving.data()});
+      {from.data(), to.data(), kAt, kGroups, rows, depth, columns, nullptr, grad.data()});
   std::vector<double> wanted(kWeights * size, 1.0);
   for (int64_t i = 0; i < kGroups * rows; ++i) {
     const int64_t g = i / rows;
     for (int64_t j = 0; j < columns; ++j) {
-      double sum = weights[g][depth * stride + j];
+      double sum = weights[g][kAt + depth * stride + j];
       for (int64_t k = 0; k < depth; ++k) {
         const double row = from[g][(i % rows) * depth + k];
-        sum += row * weights[g][k * stride + j];
+        sum += row * weights[g][kAt + k * stride + j];
         wanted[own(g) * size + k * stride + j] += row * grad[i * stride + j];
       }
       wanted[own(g) * size + depth * stride + j] += grad[i * stride + j];
@@ -237,7 +241,8 @@ void check_groups(const TileKernels<Scalar>& kernels, int64_t rows, int64_t dept
   EXPECT_EQ(c.back(), Scalar(-7));
   for (int64_t i = 0; i < kWeights * size; ++i) {
     if (i % stride >= columns) continue;
-    ASSERT_NEAR(sums[i], wanted[i], sizeof(Scalar) == 4 ? 2e-5 : 1e-12) << kernels.name << " " << i;
+    ASSERT_NEAR(sums[kAt + i], wanted[i], sizeof(Scalar) == 4 ? 2e-5 : 1e-12)
+        << kernels.name << " " << i;
   }
 }
 

@@ -71,7 +71,10 @@ void normalise_stacked(const std::vector<at::Tensor*>& gradients) {
       fail_usage("normalized_sgd: parameters of {} and of {} experts have no common norm", experts,
                  gradient->dim() > 0 ? gradient->size(0) : 0);
     }
-    squares += gradient->flatten(1).to(at::kDouble).square().sum(1);
+    squares += gradient->reshape({experts, gradient->numel() / std::max<int64_t>(experts, 1)})
+                   .to(at::kDouble)
+                   .square()
+                   .sum(1);
   }
   const at::Tensor factor = at::where(squares > 0, squares.rsqrt(), 0.0);
   for (at::Tensor* gradient : gradients) {

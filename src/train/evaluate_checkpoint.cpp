@@ -74,6 +74,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
       preprocessed(options.open(result.data, "test"), trained_with(checkpoint.config));
   const std::shared_ptr<Model> model = load_model(result.checkpoint);
   EvaluateOptions evaluate = options.evaluate;
+  result.classes = dataset->info().classes;
+  result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(result.checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
@@ -89,7 +91,9 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
   json.update({{"images_per_second", result.evaluation.images_per_second},
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
-               {"routing", to_json(result.evaluation.routing)}});
+               {"classes", result.classes}});
+  if (!result.groups.empty()) json["groups"] = result.groups;
+  json["routing"] = to_json(result.evaluation.routing);
   return json;
 }
 
@@ -119,6 +123,9 @@ std::string to_text(const CheckpointEvaluation& result) {
     row(fmt::format("block {}", layer.block),
         fmt::format("{} of {} experts, {:.3f} rows a token, load {:.2f}", layer.kept.size(),
                     layer.experts, layer.rows_per_token, fmt::join(layer.load, " ")));
+    row("  dispatch",
+        fmt::format("entropy {:.3f} nats by class", layer.by_class.entropy) +
+            (layer.by_group ? fmt::format(", {:.3f} by group", layer.by_group->entropy) : ""));
   }
   return text;
 }

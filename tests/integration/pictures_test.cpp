@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtures of convolutional networks on pictures and on the same rotated, from the command line.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,6 +10,8 @@
 
 namespace moesaic::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 class Pictures : public ProgramTest {
  protected:
@@ -64,6 +68,12 @@ TEST_F(Pictures, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
     for (const auto& row : layer[kind]) EXPECT_EQ(row[0].get<int>() + row[1].get<int>(), 12);
   }
   EXPECT_TRUE(layer.contains("group_dispatch_entropy"));
+  EXPECT_EQ(report["classes"].dump(), R"(["original","rotated"])");
+  EXPECT_EQ(report["groups"].dump(), R"(["dark","bright"])");
+  const auto text = run_program({"eval", text_path("run")}, options_);
+  EXPECT_THAT(text.out, HasSubstr(fmt::format("entropy {:.3f} nats by class, {:.3f} by group",
+                                              layer["dispatch_entropy"].get<double>(),
+                                              layer["group_dispatch_entropy"].get<double>())));
 
   write_tensors(path("in.safetensors"), {{"images", torch::randn({5, 3, 32, 32})}});
   const auto predicted =

@@ -21,6 +21,7 @@ struct EvaluateCheckpointOptions {
 struct CheckpointEvaluation {
   std::filesystem::path checkpoint;
   std::string data;
+  std::vector<std::string> classes, groups;  ///< what the rows of a Dispatch count
   Evaluation evaluation;
   double flops_per_image = 0.0;
   int64_t parameters = 0;
@@ -34,7 +35,7 @@ std::string trained_loss(const std::filesystem::path& checkpoint);
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// {"checkpoint", "data", "images", those of Quality, "images_per_second", "flops_per_image",
-/// "parameters", "routing"}
+/// "parameters", "classes", "groups" (where there are any), "routing"}
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
 /// The same as a small table for people.
 std::string to_text(const CheckpointEvaluation& result);

@@ -115,10 +115,15 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
   CLI::Option* only =
       verb.add_option("--tsne-class", arguments->points.only_class, "only pictures of this class")
           ->type_name("NAME");
+  CLI::Option* groups = verb.add_option("--tsne-group", arguments->points.only_groups,
+                                        "only pictures of these groups: --tsne-group frog,ship")
+                            ->type_name("NAME")
+                            ->delimiter(',');
   CLI::Option* boundary =
       verb.add_flag("--tsne-boundary", arguments->points.boundary,
                     "lines between the two classes as they are predicted on average nearby");
-  for (CLI::Option* option : {of, points, color, only, boundary}) option->needs(tsne)->group(group);
+  for (CLI::Option* option : {of, points, color, only, groups, boundary})
+    option->needs(tsne)->group(group);
   tsne->group(group);
 }
 

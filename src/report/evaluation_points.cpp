@@ -2,9 +2,12 @@
 #include "moesaic/report/evaluation_points.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -41,37 +44,61 @@ at::Tensor joined_numbers(const std::vector<at::Tensor>& parts) {
   return parts.empty() ? at::Tensor() : at::cat(parts);
 }
 
+/// The place of `name` among the dataset's names of this kind.
+int64_t number_of_name(const std::string& name, const char* kind,
+                       const std::vector<std::string>& names, const std::string& data) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    fail_usage("'{}' has no {} '{}'; {}", data, kind, name,
+               names.empty() ? "it has no groups" : did_you_mean(name, names));
+  }
+  return found - names.begin();
+}
+
+/// The pictures that are asked for, and their description.
+struct Candidates {
+  std::vector<int64_t> pictures;
+  std::string of;
+};
+
+Candidates candidates_of(const Dataset& dataset, const EvaluationPointsOptions& options) {
+  const DatasetInfo& info = dataset.info();
+  Candidates found{{}, fmt::format("'{}'", info.name)};
+  std::optional<int64_t> label;
+  if (options.only_class) {
+    label = number_of_name(*options.only_class, "class", info.classes, info.name);
+    found.of = fmt::format("class '{}' of {}", *options.only_class, found.of);
+  }
+  std::set<int64_t> groups;
+  for (const std::string& name : options.only_groups) {
+    groups.insert(number_of_name(name, "group", info.groups, info.name));
+  }
+  if (!groups.empty()) {
+    found.of = fmt::format("group {} of {}", fmt::join(options.only_groups, ", "), found.of);
+  }
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (label && dataset.label(i) != *label) continue;
+    if (groups.empty() || groups.count(dataset.group(i)) > 0) found.pictures.push_back(i);
+  }
+  return found;
+}
+
 }  // namespace
 
 EvaluationPointCollector::EvaluationPointCollector(EvaluationPointsOptions options)
     : options_(std::move(options)) {}
 
 void EvaluationPointCollector::choose(const Dataset& dataset) {
-  const DatasetInfo& info = dataset.info();
-  std::optional<int64_t> wanted;
-  if (options_.only_class) {
-    const auto found = std::find(info.classes.begin(), info.classes.end(), *options_.only_class);
-    if (found == info.classes.end()) {
-      fail_usage("'{}' has no class '{}'; {}", info.name, *options_.only_class,
-                 did_you_mean(*options_.only_class, info.classes));
-    }
-    wanted = found - info.classes.begin();
-  }
-  std::vector<int64_t> candidates;
-  for (int64_t i = 0; i < dataset.size(); ++i) {
-    if (!wanted || dataset.label(i) == *wanted) candidates.push_back(i);
-  }
-  const auto count = static_cast<int64_t>(candidates.size());
+  const Candidates candidates = candidates_of(dataset, options_);
+  const auto count = static_cast<int64_t>(candidates.pictures.size());
   if (std::min(count, options_.points) < kFewestPoints) {
-    fail_usage("a picture by t-SNE needs {} points, {} has {}", kFewestPoints,
-               wanted ? fmt::format("class '{}' of '{}'", *options_.only_class, info.name)
-                      : fmt::format("'{}'", info.name),
+    fail_usage("a picture by t-SNE needs {} points, {} has {}", kFewestPoints, candidates.of,
                count);
   }
   const std::vector<int64_t> order =
       permutation(count, options_.seed, stream_id("report.evaluation_points"));
   for (int64_t i = 0; i < std::min(count, options_.points); ++i) {
-    chosen_.push_back(candidates[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+    chosen_.push_back(candidates.pictures[static_cast<size_t>(order[static_cast<size_t>(i)])]);
   }
   std::sort(chosen_.begin(), chosen_.end());
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/evaluation_points.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -101,6 +102,20 @@ TEST(EvaluationPoints, OfOneClassAlone) {
   EXPECT_TRUE(points.label_N.eq(1).all().item<bool>());
 }
 
+TEST(EvaluationPoints, OfSomeGroupsAlone) {
+  EvaluationPointsOptions options;
+  options.only_class = "+1";
+  options.only_groups = {"c", "a"};
+  const auto data = clustered();
+  const EvaluationPoints points = collect(*clustered_model(), data, options);
+  const DatasetInputs inputs = data->inputs();
+  const at::Tensor wanted = inputs.labels_N.eq(1).logical_and(inputs.groups_N.ne(1));
+  EXPECT_TRUE(torch::equal(points.index_N, wanted.nonzero().squeeze(1)));
+  options.only_groups = {"a", "d"};
+  EXPECT_THAT(error_of([&] { collect(*clustered_model(), data, options); }),
+              ::testing::StartsWith("usage: 'clustered' has no group 'd'; "));
+}
+
 TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {
   const auto model = build_model(Document::from_text(train_test::kModel, "model").root(), 9);
   const auto data = train_test::quarters("three", "test", 3, 23);
@@ -120,6 +135,7 @@ TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {
             "usage: 'three' has 3 classes; a decision boundary is drawn between two");
   EXPECT_EQ(refuse({.only_class = "class 3"}),
             "usage: 'three' has no class 'class 3'; did you mean 'class 0'?");
+  EXPECT_EQ(refuse({.only_groups = {"a"}}), "usage: 'three' has no group 'a'; it has no groups");
   EXPECT_EQ(refuse({.only_class = "class 2"}),
             "usage: a picture by t-SNE needs 10 points, class 'class 2' of 'three' has 7");
 }

@@ -21,6 +21,7 @@ struct EvaluationPointsOptions {
   int64_t points = 2000;         ///< at most; drawn by `seed` where there are more
   std::string color;             ///< "expert", "class" or "group"; empty: expert where there is one
   std::optional<std::string> only_class;  ///< a class; pictures of others are no points
+  std::vector<std::string> only_groups;   ///< likewise groups; none: all
   bool boundary = false;  ///< the points are for a picture of the boundary between two classes
   uint64_t seed = 1;
 };
@@ -40,8 +41,8 @@ struct EvaluationPoints {
 };
 
 /// Keeps of each batch the rows of the points alone. Throws Error (usage), from the first batch on,
-/// for a class that the dataset lacks, for fewer than kFewestPoints pictures, for a colour that
-/// nothing gives, and for a boundary between more than two classes.
+/// for a class or group that the dataset lacks, for fewer than kFewestPoints pictures, for a colour
+/// that nothing gives, and for a boundary between more than two classes.
 class EvaluationPointCollector {
  public:
   explicit EvaluationPointCollector(EvaluationPointsOptions options);

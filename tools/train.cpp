@@ -12,6 +12,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/models/vmoe_config.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/memory.h"
@@ -122,8 +123,13 @@ void add_train(CLI::App& app, int& exit_code) {
       "--dry-run", arguments->dry_run,
       "check everything, print the plan, train nothing; data that is not there is only reported, "
       "and so is an init where the recipe has a model; an init that does not fit is an error");
-  verb->footer("Settings of a run:\n\n" + help_text<RunConfig>() +
-               "\nSettings of its model, where that is a vmoe:\n\n" + help_text<VMoEConfig>());
+  std::string settings = "Settings of a run:\n\n" + help_text<RunConfig>();
+  for (const std::string& model : model_names()) {
+    if (model == kE3) continue;  // those of a vmoe
+    settings +=
+        fmt::format("\nSettings of its model, where that is a {}:\n\n{}", model, model_help(model));
+  }
+  verb->footer(settings);
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

@@ -10,6 +10,7 @@
 #include "check_labels.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/cluster_mixture.h"
@@ -145,7 +146,22 @@ DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
   return info;
 }
 
+void check_memory_of(const DatasetSpec& spec, const std::string& split) {
+  const ClusterMixtureConfig& config = *spec.clusters;
+  const int64_t count = split == "train" ? config.train : config.test;
+  const double bytes = sizeof(float) * static_cast<double>(count) *
+                       static_cast<double>(config.patches * config.width);
+  if (bytes > memory_limit()) {
+    fail_usage(
+        "dataset '{}': {} {} examples of {} x {} numbers need {} of memory, this machine "
+        "has {}",
+        spec.name, count, split, config.patches, config.width, bytes_text(bytes),
+        bytes_text(memory_limit()));
+  }
+}
+
 std::shared_ptr<const Dataset> generate(const DatasetSpec& spec, const std::string& split) {
+  check_memory_of(spec, split);
   DatasetInfo info = described_info(spec, split);
   info.classes = {"-1", "+1"};
   for (int64_t k = 1; k <= spec.clusters->clusters; ++k) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
@@ -16,14 +17,14 @@ using Json = nlohmann::ordered_json;
 
 bool is_described(const std::string& dataset) {
   const std::vector<std::string> names = dataset_names();
-  return std::find(names.begin(), names.end(), dataset) != names.end();
+  return std::find(names.begin(), names.end(), dataset) != names.end() || path_exists(dataset);
 }
 
 Json preprocess(const Model& model, const ExportInfo& info) {
   Json json;
   json["dataset"] = info.dataset.empty() ? Json() : Json(info.dataset);
   json["input_size"] = model.input_shape();
-  json["rescale_factor"] = 1.0 / 255.0;
+  json["rescale_factor"] = info.of_pictures ? Json(1.0 / 255.0) : Json();
   json["mean"] = info.mean.empty() ? Json() : Json(info.mean);
   json["std"] = info.std.empty() ? Json() : Json(info.std);
   return json;
@@ -68,6 +69,8 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
     return info;
   }
   const DatasetSpec spec = load_base_spec(info.dataset);
+  info.of_pictures = spec.format != "clusters" && spec.format != "embeddings";
+  if (!info.of_pictures) return info;
   DatasetInfo data;
   data.channels = static_cast<int64_t>(spec.mean.size());
   data.height = data.width = 1;  // the model says which they are

@@ -52,6 +52,15 @@ void shrink(Document& document) {
   }
 }
 
+/// The quick scale is settings like any other, which an override comes after.
+void check_override(const std::string& assignment) {
+  constexpr std::string_view kQuick = "quick.";
+  if (assignment.starts_with(kQuick)) {
+    fail_usage("argument '{}': overrides come after the quick scale; give '{}'", assignment,
+               assignment.substr(kQuick.size()));
+  }
+}
+
 }  // namespace
 
 std::string_view scale_name(Scale scale) {
@@ -74,6 +83,7 @@ std::vector<std::string> experiment_names() {
 Experiment load_experiment(const std::string& name_or_file, Scale scale,
                            const std::vector<std::string>& overrides) {
   Document document = Document::from_file(find_experiment(name_or_file));
+  for (const std::string& assignment : overrides) check_override(assignment);
   if (scale == Scale::quick) shrink(document);
   for (const std::string& assignment : overrides) document.set(assignment);
   const Value& root = document.root();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/figure.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -30,26 +31,36 @@ class Workshop {
   fs::path path_;
 };
 
-/// Writes the script and the data that it reads, then draws `pictures` beside them.
+/// Draws `pictures` from the script and the data that it reads, and leaves them beside each other:
+/// all of them, or none where something cannot be written; of a script that gnuplot refuses it and
+/// its data.
 void draw_beside(const fs::path& script_path, const fs::path& data_path, const Figure& figure,
                  const std::vector<std::string>& pictures) {
-  write_atomic(script_path, figure.script);
-  write_atomic(data_path, figure.data);
   const fs::path folder = script_path.parent_path();
   const Workshop workshop(folder);
-  fs::copy_file(data_path, workshop.path() / data_path.filename());
+  write_atomic(workshop.path() / script_path.filename(), figure.script);
+  write_atomic(workshop.path() / data_path.filename(), figure.data);
   const std::string script =
       "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script;
   // In a locale without UTF-8 it warns of characters that it cannot show.
   const int status = run_with_input({"gnuplot"}, script, {"LC_ALL=C.UTF-8"});
-  if (status != 0) fail("{}: gnuplot failed with status {}", script_path.string(), status);
+  const auto bring = [&](const std::string& name) {
+    fs::rename(workshop.path() / name, folder / name);
+  };
+  const std::vector<std::string> sources = {script_path.filename().string(),
+                                            data_path.filename().string()};
+  if (status != 0) {
+    std::for_each(sources.begin(), sources.end(), bring);
+    fail("{}: gnuplot failed with status {}", script_path.string(), status);
+  }
   for (const std::string& picture : pictures) {
     const fs::path drawn = workshop.path() / picture;
     if (!fs::exists(drawn) || fs::is_empty(drawn)) {
       fail("{}: gnuplot drew no {}", script_path.string(), picture);
     }
-    fs::rename(drawn, folder / picture);
   }
+  std::for_each(sources.begin(), sources.end(), bring);
+  std::for_each(pictures.begin(), pictures.end(), bring);
 }
 
 }  // namespace

@@ -65,7 +65,11 @@ void RunLog::write() const {
 void claim_folder(const fs::path& out, const nlohmann::ordered_json& settings) {
   const fs::path file = out / "config.json";
   if (fs::exists(file)) {
-    if (nlohmann::ordered_json::parse(read_text(file), nullptr, false) == settings) return;
+    const auto found = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
+    if (found == settings) return;
+    if (found.is_discarded()) {
+      fail_usage("{}: damaged: not JSON; give another --out", file.string());
+    }
     fail_usage("{}: was made with other settings; give another --out", out.string());
   }
   for (const auto& entry : fs::directory_iterator(out)) {

@@ -41,11 +41,11 @@ do for [name in 'figure.svg figure.png'] {
   set tmargin 4
   set yrange [rows - 0.3:-0.7]
   plot data using 3:($1 - 0.12):4:ytic(stringcolumn(2)) with xerrorbars lc rgb '#0072B2' lw 2 pt 7 \
-         ps 0.7 title 'measured, mean and spread of the runs', \
+         ps 0.7 title 'measured, mean and spread of the runs')";
+
+constexpr std::string_view kPaperSeries = R"(, \
        data using 5:($1 + 0.16):6 with xerrorbars lc rgb '#D55E00' lw 2 pt 4 ps 0.8 \
-         title 'the paper''s'
-}
-)";
+         title 'the paper''s')";
 
 std::string number_or_gap(const std::optional<double>& value) {
   return value ? fmt::format("{:.4f}", *value) : "-";
@@ -73,19 +73,22 @@ std::string run_table_summary(const Experiment& experiment, const Results& resul
 Figure run_table_figure(const Results& results) {
   std::string data = "# place\trow\tmeasured\tstd\tpaper\tpaper std\n";
   int64_t place = 0;
+  bool paper = false;
   for (const ResultRow& row : results.rows) {
     if (row.metric != "test_accuracy") continue;
     // The spread of one number is 0.
     const auto spread = [](const std::optional<double>& value, const std::optional<double>& std) {
       return value ? std::optional(std.value_or(0.0)) : std::nullopt;
     };
+    paper = paper || row.paper;
     std::string name = row.name;
     std::replace(name.begin(), name.end(), '_', ' ');
     data += fmt::format("{}\t{}\t{:.4f}\t{}\t{}\t{}\n", place++, name, row.measured,
                         number_or_gap(row.std.value_or(0.0)), number_or_gap(row.paper),
                         number_or_gap(spread(row.paper, row.paper_std)));
   }
-  return {fmt::format("rows = {}", place) + std::string(kRunTableScript), data};
+  return {fmt::format("rows = {}{}{}\n}}\n", place, kRunTableScript, paper ? kPaperSeries : ""),
+          data};
 }
 
 }  // namespace moesaic

@@ -60,13 +60,26 @@ constexpr std::string_view kTsnePlot =
     R"(plot data index 0 using 2:3:(size_of($4)):(marker($4)):(color(column(by))) \
        with points ps variable pt variable lc rgb variable notitle)";
 
-/// Okabe and Ito's colours, which colour-blind readers can tell apart; more are taken around the
-/// circle of hues.
-std::vector<std::string> palette_of(size_t kinds) {
+std::set<int64_t> numbers_present(const at::Tensor& number_N) {
+  const auto* const numbers = number_N.const_data_ptr<int64_t>();
+  return {numbers, numbers + number_N.numel()};
+}
+
+/// Okabe and Ito's colours, which colour-blind readers can tell apart, for those that are present
+/// where there are many kinds; more are taken around the circle of hues.
+std::vector<std::string> palette_of(size_t kinds, const std::set<int64_t>& present) {
   static const std::vector<std::string> kFew = {"0072B2", "D55E00", "009E73", "CC79A7",
                                                 "E69F00", "56B4E9", "F0E442", "000000"};
   if (kinds <= kFew.size()) return kFew;
   std::vector<std::string> colors;
+  if (present.size() <= kFew.size()) {
+    colors.assign(kinds, kFew.back());
+    size_t next = 0;
+    for (const int64_t number : present) {
+      if (number >= 0) colors[static_cast<size_t>(number)] = kFew[next++];
+    }
+    return colors;
+  }
   for (size_t i = 0; i < kinds; ++i) {
     std::array<int, 3> rgb{};
     for (size_t c = 0; c < 3; ++c) {
@@ -104,10 +117,8 @@ std::string key_entry(const std::string& name, const std::string& style) {
 }
 
 std::string tsne_key(const EvaluationPoints& points, const Coloring& coloring) {
-  std::set<int64_t> present;
-  for (int64_t i = 0; i < coloring.number_N.size(0); ++i) {
-    present.insert(coloring.number_N[i].item<int64_t>());
-  }
+  const std::set<int64_t> present = numbers_present(coloring.number_N);
+  const std::set<int64_t> labels = numbers_present(points.label_N);
   std::string key;
   if (present.size() > kLongestKey) return key;
   for (const int64_t number : present) {
@@ -116,9 +127,9 @@ std::string tsne_key(const EvaluationPoints& points, const Coloring& coloring) {
     key += key_entry(name, fmt::format("pt 5 ps 1 lc rgb color({})", number));
   }
   if (points.classes.size() == 2) {
-    for (const size_t label : {0, 1}) {
-      key +=
-          key_entry(points.classes[label], fmt::format("pt marker({}) ps 0.7 lc rgb ink", label));
+    for (const int64_t label : labels) {
+      key += key_entry(points.classes[static_cast<size_t>(label)],
+                       fmt::format("pt marker({}) ps 0.7 lc rgb ink", label));
     }
   }
   return key;
@@ -203,7 +214,8 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
     drawn_boundary = crosses_half(grid);
     if (drawn_boundary) figure.data += tsne_grid(grid);
   }
-  const std::vector<std::string> palette = palette_of(coloring.names.size());
+  const std::vector<std::string> palette =
+      palette_of(coloring.names.size(), numbers_present(coloring.number_N));
   figure.script = fmt::format(
       "# gnuplot {} draws {} from {}\ndata = {}\npicture = {}\n"
       "by = {}  # the column that the colour shows\n"

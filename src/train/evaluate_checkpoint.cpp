@@ -106,7 +106,7 @@ std::string to_text(const CheckpointEvaluation& result) {
   row("checkpoint", result.checkpoint.string());
   row("data", fmt::format("{}, {} test images", result.data, evaluation.images));
   row("accuracy", fmt::format("{:.2f} %", evaluation.accuracy));
-  row("top-5", fmt::format("{:.2f} %", evaluation.top5_accuracy));
+  if (result.classes.size() > 5) row("top-5", fmt::format("{:.2f} %", evaluation.top5_accuracy));
   row("loss", fmt::format("{:.4f}", evaluation.loss));
   row("calibration", fmt::format("error (ECE) {:.4f}", evaluation.calibration_error));
   if (evaluation.ensemble) {

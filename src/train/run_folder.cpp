@@ -82,6 +82,9 @@ void RunFolder::check(const fs::path& root, bool resume) {
     fail_usage("{}: there is something already; use --resume to go on with it, or another --out",
                root.string());
   }
+  if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
+    fail_usage("{}: has no config.json that says how to go on; give another --out", root.string());
+  }
 }
 
 nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {

@@ -311,11 +311,21 @@ std::shared_ptr<const Dataset> open_data(const PhaseConfig& phase, Datasets& dat
                   [&] { return preprocessed(data, phase.preprocess); });
 }
 
+/// Inputs that are no pictures cannot be changed as pictures are.
+void check_augment(const PhaseConfig& phase, const Dataset& data) {
+  if (data.has_pictures() || to_json(phase.augment) == to_json(AugmentConfig())) return;
+  fail_usage(
+      "{}: phase '{}': '{}' has inputs that are no pictures: nothing of 'augment' can be "
+      "done to them",
+      place_of(phase.source, {"augment", "data"}), phase.name, phase.data);
+}
+
 PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,
                      Datasets& datasets) {
   const PhaseConfig& phase = config.phases[index];
   const std::shared_ptr<const Dataset> data = open_data(phase, datasets);
   check_pictures(config, phase, rehearsal.model(), data->info());
+  check_augment(phase, *data);
   at_place(place_of(phase.source, {"augment.shift", "augment"}),
            [&] { return ImageTransform(data->info(), phase.augment); });
   const auto classes = static_cast<int64_t>(data->info().classes.size());

@@ -6,8 +6,10 @@
 
 #include <cmath>
 
+#include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
@@ -134,6 +136,26 @@ TEST(ClusterMixture, RefusesWhatDoesNotFit) {
   config = small(10);
   config.alpha = {2.0, 1.0};
   EXPECT_FALSE(config_problem(config).empty());
+}
+
+TEST(ClusterMixture, RefusesMoreThanTheMachineHolds) {
+  const test::TempDir folder;
+  test::put(folder / "vast.json", R"({"name": "vast", "format": "clusters",
+      "clusters": {"train": 100000000, "test": 10, "patches": 4096, "width": 65536}})");
+  const std::string file = (folder / "vast.json").string();
+  EXPECT_NO_THROW(load_dataset_spec(file));
+  EXPECT_NE(test::usage_of([&] {
+              open_dataset(file, "train");
+            }).find("100000000 train examples of 4096 x 65536 numbers need "),
+            std::string::npos);
+}
+
+TEST(ClusterMixture, RefusesStrengthsWhoseCubesLeaveFloat32) {
+  for (const char* key : {"alpha", "beta", "gamma"}) {
+    const Document far =
+        Document::from_text(std::string(R"({")") + key + R"(": [1, 1e300]})", "far");
+    EXPECT_THROW(parse<ClusterMixtureConfig>(far.root()), Error) << key;
+  }
 }
 
 TEST(ClusterMixture, IsADatasetOfInputsWithGroups) {

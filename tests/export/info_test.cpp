@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/support.h"
+#include "moesaic/base/file.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/catalog.h"
 #include "prune/small_vmoe.h"
@@ -41,6 +42,20 @@ TEST(ExportInfo, LeavesOutWhatIsNotKnown) {
   const ExportInfo nothing = info_of(nullptr, nullptr);
   EXPECT_TRUE(nothing.dataset.empty());
   EXPECT_TRUE(nothing.classes.empty());
+}
+
+TEST(ExportInfo, TellsInputsThatAreNoPicturesAndReadsDescriptionsOfOnesOwn) {
+  const auto rescale = [](const ExportInfo& info) {
+    const auto files = side_files(*testing::small_vmoe(), info);
+    return Json::parse(files.at("preprocess.json")).at("rescale_factor");
+  };
+  EXPECT_TRUE(rescale(info_of("clusters-setting1", nullptr)).is_null());
+  EXPECT_FALSE(rescale(info_of("fashion-mnist-footwear", nullptr)).is_null());
+  const test::TempDir folder;
+  write_atomic(folder / "mine.json",
+               R"({"name": "mine", "base": "fashion-mnist", "first": {"train": 10}})");
+  const ExportInfo mine = info_of((folder / "mine.json").string(), nullptr);
+  EXPECT_EQ(mine.mean, load_dataset_spec("fashion-mnist").mean);
 }
 
 }  // namespace

@@ -104,6 +104,14 @@ TEST(Experiments, OverridesComeAfterQuick) {
   EXPECT_EQ(config.keep, (std::vector<int64_t>{4, 2}));
 }
 
+TEST(Experiments, AnOverrideOfTheQuickScaleNamesTheSettingItself) {
+  for (const Scale scale : {Scale::quick, Scale::paper}) {
+    EXPECT_EQ(error_of([&] { ExperimentFile().parsed(scale, {"quick.recover.steps=7"}); }),
+              "usage: argument 'quick.recover.steps=7': overrides come after the quick scale; give "
+              "'recover.steps=7'");
+  }
+}
+
 TEST(Experiments, WithoutAQuickScaleThatIsSaid) {
   const ExperimentFile file(replaced(report_test::tiny_sweep(), R"(,
   "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2})",

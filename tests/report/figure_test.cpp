@@ -86,6 +86,7 @@ TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
   fs::create_directories(folder);
   const std::string error = error_of([&] { draw_figure(folder, {"a = 1\n", ""}); });
   EXPECT_NE(error.find("gnuplot drew no figure.svg"), std::string::npos) << error;
+  EXPECT_EQ(names_in(folder), std::vector<std::string>{});
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/reproduce.h"
+#include "moesaic/report/run_table_report.h"
 #include "report/memory_run.h"
 
 namespace moesaic {
@@ -127,12 +128,19 @@ TEST_F(RunTable, RowsAreMeansAndSpreadsBesideThePapers) {
   EXPECT_EQ(*rows[0].paper, 99.0);
   EXPECT_EQ(*rows[0].paper_std, 0.5);
   EXPECT_FALSE(rows[1].std || rows[1].paper);
+  Results results;
+  results.rows = rows;
+  EXPECT_THAT(run_table_figure(results).script, HasSubstr("the paper''s"));
+  results.rows = {rows[1]};
+  EXPECT_THAT(run_table_figure(results).script, ::testing::Not(HasSubstr("the paper''s")));
 }
 
 TEST_F(RunTable, RefusesOtherSettingsInAFolderAndWrongRowsBeforeAnythingRuns) {
   run(parsed(table_text(kTwoRows)));
   RunTableConfig other = parsed(table_text(R"({"name": "mixture", "set": {"seed": 6}})"));
   EXPECT_THAT(test::usage_of([&] { run(other); }), HasSubstr("other settings"));
+  write_atomic(folder_ / "out/config.json", "{\"mixture\": ");
+  EXPECT_THAT(test::usage_of([&] { run(other); }), HasSubstr("config.json: damaged: not JSON"));
   const auto refused = [&](const std::string& rows) {
     return test::usage_of([&] {
       RunTableOutcome outcome;

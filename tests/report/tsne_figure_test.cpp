@@ -107,6 +107,18 @@ TEST(TsneFigure, ManyKindsHaveColoursOfTheirOwnAndALongKeyIsLeftOut) {
   }
 }
 
+TEST(TsneFigure, FewOfManyKindsHaveColoursThatAreFarApart) {
+  EvaluationPoints points = points_of_lines();
+  points.color = "class";
+  points.classes.assign(10, "kind");
+  points.label_N = torch::where(torch::arange(80) < 40, 6, 8).to(torch::kLong);
+  const std::string script = tsne_figure(points, two_lines(), false, "lines.png").script;
+  const std::string palette = script.substr(script.find("array palette"));
+  EXPECT_EQ(palette.substr(0, palette.find('\n')),
+            "array palette[10] = [0x000000, 0x000000, 0x000000, 0x000000, 0x000000, 0x000000, "
+            "0x0072B2, 0x000000, 0xD55E00, 0x000000]");
+}
+
 TEST(DrawTsne, DrawsOrStopsAndThenLeavesNothing) {
   const TempDir temp;
   const fs::path folder = temp / "out";

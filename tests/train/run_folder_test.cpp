@@ -48,6 +48,19 @@ TEST(RunFolder, FilesOfSomeoneElseDo) {
   }
 }
 
+TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
+  TempDir folder;
+  train(folder / "run");
+  fs::remove(folder / "run/config.json");
+  fs::create_directories(folder / "mine");
+  write_atomic(folder / "mine/notes.txt", "mine");
+  for (const char* name : {"run", "mine"}) {
+    EXPECT_THAT(error_of([&] { RunFolder::check(folder / name, true); }),
+                HasSubstr("has no config.json that says how to go on"));
+  }
+  EXPECT_NO_THROW(RunFolder::check(folder / "new", true));
+}
+
 TEST(RunFolder, ACheckpointIsNoRun) {
   TempDir folder;
   train(folder / "run");

@@ -10,6 +10,8 @@
 namespace moesaic {
 
 inline constexpr double kMostClusters = 1024;
+/// Beyond them cubes of products would leave float32.
+inline constexpr double kLeastNumber = 1e-6, kLargestNumber = 1e6;
 
 struct ClusterMixtureConfig {
   int64_t clusters = 4, patches = 4, width = 50;
@@ -28,12 +30,14 @@ void describe(Fields& f, ClusterMixtureConfig& c) {
     between(3, 4096));
   f("width", c.width, "d of a patch; the 2 K signals and centres are orthogonal in it",
     between(4, 65536));
-  f("alpha", c.alpha, "range of the signal's strength", above(0.0));
-  f("beta", c.beta, "range of the centre's strength", above(0.0));
-  f("gamma", c.gamma, "range of the other cluster's signal's strength", above(0.0));
+  f("alpha", c.alpha, "range of the signal's strength", between(kLeastNumber, kLargestNumber));
+  f("beta", c.beta, "range of the centre's strength", between(kLeastNumber, kLargestNumber));
+  f("gamma", c.gamma, "range of the other cluster's signal's strength",
+    between(kLeastNumber, kLargestNumber));
   f("noise", c.noise, "sigma_p; the variance of a number of a patch of noise is sigma_p^2 / d",
-    at_least(0.0));
-  f("scale", c.scale, "what every number is multiplied by in the end", above(0.0));
+    between(0.0, kLargestNumber));
+  f("scale", c.scale, "what every number is multiplied by in the end",
+    between(kLeastNumber, kLargestNumber));
   f("shuffle", c.shuffle,
     "an example's patches stand in random order; else as they are listed at 'patches'");
   f("train", c.train, "examples to train on", between(1, 1e8));

@@ -18,6 +18,7 @@ struct ExportInfo {
   std::vector<double> mean, std;     ///< of the channels, pixels scaled to [0, 1]; may be empty
   /// Of arrays that were imported and were not float32, by the names of google-research/vmoe.
   std::map<std::string, std::string> array_dtypes;
+  bool of_pictures = true;  ///< else inputs are numbers that are taken as they are
 };
 
 /// Of a checkpoint: what its arrays were imported from, its class names and its data set's

@@ -57,7 +57,8 @@ void describe(Fields& f, ClusterMoEConfig& c) {
   f("activation", c.activation, "what is applied to each filter",
     one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
   f("init_scale", c.init_scale,
-    "initial filters are uniform on +- this / sqrt(d); the router starts at 0", above(0.0));
+    "initial filters are uniform on +- this / sqrt(d); the router starts at 0",
+    between(1e-12, 1e6));
   f("parallel_patches", c.parallel_patches,
     "for cubic filters: look in each new training batch for patches that are multiples of a few "
     "directions, whose cubes are polynomials: worth it where a batch comes again unchanged, as the "

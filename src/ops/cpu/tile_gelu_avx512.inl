@@ -97,8 +97,9 @@ void activate_rows<GeluTanh, float>(const Block& block, const float* in, float* 
 }
 
 template <>
-void activate_rows_backward<GeluTanh, float>(const Block& block, const float* in, float* grad,
-                                             float* out, float* grad_too) {
+[[maybe_unused]] void activate_rows_backward<GeluTanh, float>(const Block& block, const float* in,
+                                                              float* grad, float* out,
+                                                              float* grad_too) {
   for (int64_t i = 0; i < block.rows; ++i) {
     const float* x = in + i * block.in_stride;
     float* g = grad + i * block.out_stride;

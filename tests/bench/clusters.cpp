@@ -163,9 +163,9 @@ void bench_clusters(const Report& report) {
        "every expert computes every input, one-hot; ours knows parallel patches and sums before"},
       {"cpu/step_vs_closed_form", closed_form_step, true, 2.5,
        "selected experts only, gradients by formulas; ours as above"},
-      {"cpu/any_inputs_vs_dense_dispatch", dense_dispatch_step, false, std::nullopt,
+      {"cpu/plain_vs_dense_dispatch", dense_dispatch_step, false, std::nullopt,
        "as the first row, ours for any inputs: it knows sums before"},
-      {"cpu/any_inputs_vs_closed_form", closed_form_step, false, std::nullopt,
+      {"cpu/plain_vs_closed_form", closed_form_step, false, std::nullopt,
        "as the second row, ours for any inputs"},
   };
   for (const Contest& contest : contests) report(against(contest, examples));

@@ -15,9 +15,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// By the catalogue, or by a file or folder that is still there; a name alone is never a path.
 bool is_described(const std::string& dataset) {
+  const bool is_path = dataset.find('/') != std::string::npos || dataset.ends_with(".json");
+  if (is_path) return path_exists(dataset);
   const std::vector<std::string> names = dataset_names();
-  return std::find(names.begin(), names.end(), dataset) != names.end() || path_exists(dataset);
+  return std::find(names.begin(), names.end(), dataset) != names.end();
 }
 
 Json preprocess(const Model& model, const ExportInfo& info) {

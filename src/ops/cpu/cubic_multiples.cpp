@@ -16,8 +16,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int kPowers = 4;              // s^0 ... s^3
-constexpr int64_t kRowsOfPiece = 1024;  // that share sums of gradients
+constexpr int kPowers = 4;  // s^0 ... s^3
 constexpr int64_t kPiecesOfTask = 4;
 
 template <class Scalar>
@@ -93,17 +92,6 @@ void add_gradients_of(const Rows<double, double>& rows, const double* grad) {
   add_gradients(rows, grad);
 }
 
-std::vector<FilterPiece> pieces_of(const Tensor& offsets) {
-  const auto* const begins = offsets.const_data_ptr<int32_t>();
-  std::vector<FilterPiece> pieces;
-  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    for (int64_t r = begins[e]; r < begins[e + 1]; r += kRowsOfPiece) {
-      pieces.push_back({r, std::min<int64_t>(r + kRowsOfPiece, begins[e + 1]), e, 1});
-    }
-  }
-  return pieces;
-}
-
 template <class Scalar, class Term>
 Rows<Scalar, Term> rows_of(const FilterPiece& piece, const MultiplesRead& read, const Tensor& met,
                            int64_t outputs, Term* terms) {
@@ -163,7 +151,7 @@ void add_filter_gradients(const double* sums, const Scalar* m, const Scalar* b, 
 Tensor cubic_multiples(const MultiplesRead& read, const Tensor& met, const Tensor& b,
                        int64_t outputs) {
   Tensor y = at::zeros({read.token.size(0), outputs}, met.options());
-  const std::vector<FilterPiece> pieces = pieces_of(read.offsets);
+  const std::vector<FilterPiece> pieces = expert_pieces(read.offsets);
   AT_DISPATCH_FLOATING_TYPES(met.scalar_type(), "filter_experts", [&] {
     const Tensor terms = coefficients<scalar_t>(met, b, outputs);
     const auto* const of_experts = terms.const_data_ptr<scalar_t>();
@@ -184,7 +172,7 @@ Tensor cubic_multiples(const MultiplesRead& read, const Tensor& met, const Tenso
 std::tuple<Tensor, Tensor> cubic_multiples_backward(const Tensor& grad, const MultiplesRead& read,
                                                     const Tensor& met, const Tensor& b) {
   const int64_t outputs = grad.size(1), directions = met.size(1), filters = met.size(2);
-  const std::vector<FilterPiece> pieces = pieces_of(read.offsets);
+  const std::vector<FilterPiece> pieces = expert_pieces(read.offsets);
   const int64_t terms = (directions + 1) * outputs * kPowers;
   std::vector<double> of_pieces(pieces.size() * static_cast<size_t>(terms), 0.0);
   std::vector<double> of_experts(static_cast<size_t>(met.size(0) * terms), 0.0);

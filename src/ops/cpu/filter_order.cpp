@@ -10,18 +10,18 @@ constexpr int64_t kPieceRows = 1024;  // that share sums of gradients
 constexpr int64_t kAheadTokens = 4;   // whose inputs are fetched
 constexpr int64_t kCachedWeights = int64_t{128} << 10;
 
-FilterOrder by_expert(const int32_t* begins, int64_t experts, const int32_t* token) {
+FilterOrder by_expert(const at::Tensor& offsets, const int32_t* token) {
   constexpr int32_t kAhead = 8;  // rows
+  const auto* const begins = offsets.const_data_ptr<int32_t>();
+  const int64_t experts = offsets.size(0) - 1;
   const int32_t last = begins[experts] - 1;
   FilterOrder order;
+  order.pieces = expert_pieces(offsets);
   for (int64_t e = 0; e < experts; ++e) {
     for (int32_t r = begins[e]; r < begins[e + 1]; ++r) {
       order.row.push_back(r);
       order.expert.push_back(static_cast<int32_t>(e));
       order.next.push_back(token[std::min(r + kAhead, last)]);
-    }
-    for (int64_t r = begins[e]; r < begins[e + 1]; r += kPieceRows) {
-      order.pieces.push_back({r, std::min<int64_t>(r + kPieceRows, begins[e + 1]), e, 1});
     }
   }
   return order;
@@ -57,12 +57,23 @@ FilterOrder by_block(const int32_t* begins, int64_t experts, const int32_t* toke
 
 }  // namespace
 
+std::vector<FilterPiece> expert_pieces(const at::Tensor& offsets) {
+  const auto* const begins = offsets.const_data_ptr<int32_t>();
+  std::vector<FilterPiece> pieces;
+  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
+    for (int64_t r = begins[e]; r < begins[e + 1]; r += kPieceRows) {
+      pieces.push_back({r, std::min<int64_t>(r + kPieceRows, begins[e + 1]), e, 1});
+    }
+  }
+  return pieces;
+}
+
 FilterOrder filter_order(const at::Tensor& offsets, const at::Tensor& token, int64_t tokens,
                          int64_t weight_bytes, int64_t block) {
   const auto* begins = offsets.const_data_ptr<int32_t>();
   const int64_t experts = offsets.size(0) - 1;
   if (experts <= 1 || weight_bytes > kCachedWeights) {
-    return by_expert(begins, experts, token.const_data_ptr<int32_t>());
+    return by_expert(offsets, token.const_data_ptr<int32_t>());
   }
   return by_block(begins, experts, token.const_data_ptr<int32_t>(), tokens, block);
 }

@@ -14,6 +14,9 @@ struct FilterPiece {
   int64_t begin, end, expert, experts;
 };
 
+/// Rows in the order of their experts, in pieces of one expert each.
+std::vector<FilterPiece> expert_pieces(const at::Tensor& offsets);
+
 struct FilterOrder {
   std::vector<int32_t> row;     ///< of each position
   std::vector<int32_t> expert;  ///< whose row it is

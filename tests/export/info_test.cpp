@@ -56,6 +56,8 @@ TEST(ExportInfo, TellsInputsThatAreNoPicturesAndReadsDescriptionsOfOnesOwn) {
                R"({"name": "mine", "base": "fashion-mnist", "first": {"train": 10}})");
   const ExportInfo mine = info_of((folder / "mine.json").string(), nullptr);
   EXPECT_EQ(mine.mean, load_dataset_spec("fashion-mnist").mean);
+  EXPECT_TRUE(info_of((folder / "gone.json").string(), nullptr).mean.empty());
+  EXPECT_TRUE(info_of(".", nullptr).mean.empty());  // a name, though there is such a path
 }
 
 }  // namespace

@@ -74,6 +74,7 @@ TEST(ParallelPatches, AreNotFoundWhereThereAreFew) {
 TEST(ParallelPatches, RefuseWhatDoesNotFit) {
   EXPECT_THROW(find_parallel_patches(torch::zeros({3, 4})), Error);
   EXPECT_THROW(find_parallel_patches(torch::zeros({3, 4, 5}, torch::kInt)), Error);
+  EXPECT_THROW(find_parallel_patches(torch::zeros({3, 4, 5}, torch::kMeta)), Error);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ TEST(RouterProduct, BitsDoNotDependOnThreads) {
 TEST(RouterProduct, RefusesWhatDoesNotFit) {
   EXPECT_THROW(router_product(randn({4, 3}, 1), randn({2, 4}, 1)), Error);
   EXPECT_THROW(router_product(randn({4, 3}, 1), randn({2, 3}, 1, torch::kFloat)), Error);
+  EXPECT_THROW(router_product(randn({4, 3}, 1), randn({2, 3}, 1).to(torch::kMeta)), Error);
 }
 
 }  // namespace

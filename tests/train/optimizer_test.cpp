@@ -379,11 +379,21 @@ TEST(Optimizer, NormalizedSgdTakesAFullStepByAGradientNextToNothing) {
       torch::allclose(w, torch::tensor({{-0.6F, 0.0F, -0.8F}, {0.0F, 0.0F, 0.0F}}), 0, 1e-5));
 }
 
+TEST(Optimizer, NormalizedSgdTakesOneNumberOfEachExpertIntoItsNorm) {
+  at::Tensor w = torch::zeros({2, 2}).requires_grad_(), b = torch::zeros({2}).requires_grad_();
+  Optimizer optimizer({{"w", w}, {"b", b}}, plain_sgd("normalized_sgd", 1.0, 0.0));
+  w.mutable_grad() = torch::tensor({{3.0F, 0.0F}, {0.0F, 5.0F}});
+  b.mutable_grad() = torch::tensor({4.0F, 12.0F});
+  optimizer.step(1.0);
+  EXPECT_TRUE(torch::allclose(w, torch::tensor({{-0.6F, 0.0F}, {0.0F, -5.0F / 13}})));
+  EXPECT_TRUE(torch::allclose(b, torch::tensor({-0.8F, -12.0F / 13})));
+}
+
 TEST(Optimizer, NormalizedSgdRefusesParametersOfDifferentExperts) {
   TwoParameters setup;  // [7, 5] and [5]
   Optimizer optimizer(setup.named(), plain_sgd("normalized_sgd", 0.1, 0.0));
   setup.give_gradients(1);
-  EXPECT_NE(error_of([&] { optimizer.step(0.1); }), "");
+  EXPECT_NE(error_of([&] { optimizer.step(0.1); }).find("have no common norm"), std::string::npos);
 }
 
 TEST(Optimizer, L2EntersTheMomentsOfAdam) {

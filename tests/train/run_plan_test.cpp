@@ -54,6 +54,22 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }
 
+TEST(RunPlan, InputsThatAreNoPicturesAreNotAugmented) {
+  const std::string text = R"({"name": "a", "model": {"name": "cluster-moe", "router": {}},
+      "phases": [{"name": "train", "data": "clusters-figure1", "batch_size": 16, "steps": 1}]})";
+  const auto refusal = [&](const std::vector<std::string>& changes) {
+    return error_of([&] {
+      const RunConfig config = config_of(text, changes);
+      Datasets datasets(open_dataset);
+      plan_phases(config, *build_initial_model(config), datasets);
+    });
+  };
+  EXPECT_EQ(refusal({}), "no error");
+  EXPECT_THAT(refusal({"phases.0.augment.flip=true"}),
+              AllOf(StartsWith("usage: argument 'phases.0.augment.flip=true'"),
+                    HasSubstr("inputs that are no pictures")));
+}
+
 TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
   const std::string router = "model.encoder.moe.router=";
   const auto choosing = [&](int64_t tokens) {

@@ -8,7 +8,7 @@ import sys
 
 LAYERS = ["base", "formats", "config", "ops", "nn", "models", "data", "checkpoint", "prune", "train", "export", "report"]
 WITHOUT_TENSORS = LAYERS[:3]
-# Reading pictures needs neither networks nor layers.
+# Reading images needs neither networks nor layers.
 FORBIDDEN = {"data": {"nn", "models"}}
 MAX_LINES = 500
 INCLUDE = re.compile(r'^\s*#include\s+[<"]([^>"]+)[>"]', re.MULTILINE)

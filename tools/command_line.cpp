@@ -47,15 +47,14 @@ CLI::Validator not_empty() {
       [](std::string& text) { return text.empty() ? std::string("must not be empty") : ""; }, "");
 }
 
-CLI::Validator whole_number(int64_t least, int64_t most) {
+CLI::Validator whole_number(int64_t min, int64_t max) {
   return CLI::Validator(
-      [least, most](std::string& text) -> std::string {
+      [min, max](std::string& text) -> std::string {
         int64_t number = 0;
         const char* end = text.data() + text.size();
         const auto [stop, error] = std::from_chars(text.data(), end, number);
-        if (error == std::errc() && stop == end && number >= least && number <= most) return "";
-        return fmt::format("must be a whole number between {} and {}, found '{}'", least, most,
-                           text);
+        if (error == std::errc() && stop == end && number >= min && number <= max) return "";
+        return fmt::format("must be a whole number between {} and {}, found '{}'", min, max, text);
       },
       "");
 }

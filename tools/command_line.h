@@ -13,9 +13,9 @@ namespace moesaic::tools {
 CLI::Validator not_empty();
 
 /// A whole number in decimal digits, within these.
-CLI::Validator whole_number(int64_t least, int64_t most);
+CLI::Validator whole_number(int64_t min, int64_t max);
 
-/// Pictures at a time.
+/// Images at a time.
 CLI::Validator batch_size();
 
 /// "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option has, ""

@@ -51,7 +51,7 @@ void add_data(CLI::App& app, int& exit_code) {
     command->callback([dataset, action] { action(*dataset); });
   };
   with_name("fetch", "Download a dataset and check its SHA-256", fetch_data);
-  with_name("verify", "Check a dataset's files against their SHA-256, or decode all its pictures",
+  with_name("verify", "Check a dataset's files against their SHA-256, or decode all its images",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
 }
 

@@ -66,7 +66,7 @@ int draw_points(const EvalArguments& arguments, const EvaluationPoints& points) 
                      });
   }();
   if (!drawn) {
-    log_info("stopped; no picture was drawn");
+    log_info("stopped; no figure was drawn");
     return 128 + stop.number();
   }
   log_info("{} points, coloured by {}: {}", points.index_N.size(0), points.color, arguments.tsne);
@@ -78,7 +78,7 @@ int run_eval(const EvalArguments& arguments) {
     print_evaluation(evaluate_with_bar(arguments.options), arguments.json);
     return 0;
   }
-  check_new_picture(arguments.tsne, "--tsne");
+  check_new_figure(arguments.tsne, "--tsne");
   EvaluationPointCollector collector(arguments.points);
   EvaluateCheckpointOptions options = arguments.options;
   options.evaluate.observe = [&](const EvaluatedBatch& batch) { collector.add(batch); };
@@ -88,10 +88,10 @@ int run_eval(const EvalArguments& arguments) {
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
-  const std::string group = "A picture of the evaluation";
+  const std::string group = "A figure of the evaluation";
   CLI::Option* tsne =
       verb.add_option("--tsne", arguments->tsne,
-                      "draw pictures as points on a plane, by t-SNE: a new .png or .svg, with "
+                      "draw images as points on a plane, by t-SNE: a new .png or .svg, with "
                       "gnuplot's script and data beside it")
           ->check(not_empty())
           ->type_name("FILE");
@@ -105,18 +105,18 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
       verb.add_option("--tsne-points", arguments->points.points,
                       "at most so many, drawn at random with a fixed seed; time grows with their "
                       "square")
-          ->check(whole_number(kFewestPoints, kMostPoints))
+          ->check(whole_number(kMinPoints, kMaxPoints))
           ->capture_default_str();
   CLI::Option* color =
       verb.add_option("--tsne-color", arguments->points.color,
-                      "expert, where the last routing layer sends each picture to one; class; or "
+                      "expert, where the last routing layer sends each image to one; class; or "
                       "group (expert, else class)")
           ->check(CLI::IsMember({"expert", "class", "group"}));
   CLI::Option* only =
-      verb.add_option("--tsne-class", arguments->points.only_class, "only pictures of this class")
+      verb.add_option("--tsne-class", arguments->points.only_class, "only images of this class")
           ->type_name("NAME");
   CLI::Option* groups = verb.add_option("--tsne-group", arguments->points.only_groups,
-                                        "only pictures of these groups: --tsne-group frog,ship")
+                                        "only images of these groups: --tsne-group frog,ship")
                             ->type_name("NAME")
                             ->delimiter(',');
   CLI::Option* boundary =
@@ -139,7 +139,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option("--data", arguments->options.data,
                    "data set (what the checkpoint was trained on)")
       ->type_name("NAME");
-  verb->add_option("--batch-size", arguments->options.evaluate.batch_size, "pictures a batch")
+  verb->add_option("--batch-size", arguments->options.evaluate.batch_size, "images a batch")
       ->check(batch_size())
       ->capture_default_str();
   verb->add_option("--precision", arguments->options.evaluate.precision,

@@ -55,7 +55,7 @@ Sides sides_of(const std::string& text) {
 }
 
 std::string check_sides(const std::string& text) {
-  const CLI::Validator side = whole_number(1, static_cast<int64_t>(kLargestPicture));
+  const CLI::Validator side = whole_number(1, static_cast<int64_t>(kLargestImage));
   const size_t cross = text.find('x');
   for (std::string part :
        {text.substr(0, cross),
@@ -113,10 +113,10 @@ void add_import(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--classes", options.classes, "begin fine-tuning: a head of zeros for so many")
-      ->check(whole_number(1, static_cast<int64_t>(kWidest)))
+      ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
       ->type_name("N");
   verb->add_option("--image-size", arguments->image_size,
-                   "begin fine-tuning on pictures of so many pixels, or of height x width: resize "
+                   "begin fine-tuning on images of so many pixels, or of height x width: resize "
                    "the position embedding")
       ->check(not_empty())
       ->check(check_sides)
@@ -137,7 +137,7 @@ void add_import(CLI::App& app, int& exit_code) {
       "the first pattern (RE2's syntax: no backreferences, no look-around) that is found in an\n"
       "array's name; new names begin with params/, an empty replacement drops the array, and\n"
       "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
-      "perceptron to all experts.");
+      "MLP to all experts.");
   verb->callback([arguments, &exit_code] { exit_code = import_checkpoint(*arguments); });
 }
 

@@ -17,7 +17,7 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
     PredictOptions options;
   };
   const auto arguments = std::make_shared<PredictArguments>();
-  CLI::App* verb = app.add_subcommand("predict", "apply a network to a file of pictures");
+  CLI::App* verb = app.add_subcommand("predict", "apply a network to a file of images");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())
@@ -35,7 +35,7 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
   verb->add_flag("--routing", arguments->options.routing,
                  "also 'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
   verb->add_option("--batch-size", arguments->options.batch_size,
-                   "pictures at a time; networks whose experts have a capacity take all at once")
+                   "images at a time; networks whose experts have a capacity take all at once")
       ->check(batch_size())
       ->capture_default_str();
   verb->callback([arguments] {

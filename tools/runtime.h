@@ -3,8 +3,9 @@
 
 namespace moesaic::tools {
 
-/// Settings of the C and OpenMP runtimes that suit short tensor operations. The OpenMP ones are read before main(), so
-/// the program starts itself again with them; a user's own settings are left alone.
+/// Settings of the C and OpenMP runtimes that suit short tensor operations. The OpenMP ones are
+/// read before main(), so the program starts itself again with them; a user's own settings are left
+/// alone.
 void tune_runtime(char** argv);
 
 }  // namespace moesaic::tools

@@ -58,7 +58,7 @@ void print_plan(const RunConfig& given) {
   std::fputs(text.c_str(), stdout);
 }
 
-/// A picture is no reason for a run to fail.
+/// An image is no reason for a run to fail.
 void draw_curve(const std::string& out) {
   try {
     draw_run_curve(out);

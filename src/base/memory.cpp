@@ -22,13 +22,13 @@ double of_machine() {
 
 /// "max", which is no number, means that there is none.
 double of_container() {
-  double least = kNoLimit;
+  double min = kNoLimit;
   for (const char* file :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::ifstream in(file);
-    if (double bytes = 0.0; in >> bytes && bytes > 0.0) least = std::min(least, bytes);
+    if (double bytes = 0.0; in >> bytes && bytes > 0.0) min = std::min(min, bytes);
   }
-  return least;
+  return min;
 }
 
 double of_shell() {

@@ -52,8 +52,8 @@ std::string_view cut(std::string_view text, int columns) {
   return text;
 }
 
-std::string bar(double share, int width, bool color) {
-  const int filled = static_cast<int>(share * width);
+std::string bar(double fraction, int width, bool color) {
+  const int filled = static_cast<int>(fraction * width);
   const std::string body = std::string(filled, '=') + std::string(width - filled, ' ');
   if (!color) return "[" + body + "]";
   return "[\x1b[32m" + body + "\x1b[0m]";
@@ -148,8 +148,8 @@ std::string Progress::status() const {
 
 std::string Progress::plain_line() const {
   if (options_.total <= 0) return fmt::format("{}: {}", options_.label, status());
-  const double share = static_cast<double>(done_) / static_cast<double>(options_.total);
-  return fmt::format("{}: {:.0f}%, {}", options_.label, std::min(100.0, 100 * share), status());
+  const double fraction = static_cast<double>(done_) / static_cast<double>(options_.total);
+  return fmt::format("{}: {:.0f}%, {}", options_.label, std::min(100.0, 100 * fraction), status());
 }
 
 void Progress::draw() {
@@ -158,11 +158,11 @@ void Progress::draw() {
   std::string middle;
   const std::string tail = status();
   if (options_.total > 0) {
-    const double share =
+    const double fraction =
         std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
-    head += fmt::format(" {:3.0f}%", 100 * share);
+    head += fmt::format(" {:3.0f}%", 100 * fraction);
     const int room = columns - columns_of(head) - columns_of(tail) - 4;  // brackets and spaces
-    if (room >= kNarrowestBar) middle = bar(share, std::min(room, kWidestBar), color_) + " ";
+    if (room >= kNarrowestBar) middle = bar(fraction, std::min(room, kWidestBar), color_) + " ";
   }
   std::string line = head + " " + middle + tail;
   // With a bar everything fits, and colour codes must not be counted or cut.

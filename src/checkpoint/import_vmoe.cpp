@@ -86,7 +86,7 @@ int64_t whole_number_at(const Value& model, const std::string& key, int64_t othe
   return value == nullptr ? otherwise : value->as_int("model." + key);
 }
 
-/// Of a picture that the checkpoint's network saw, as its positions tell, else its configuration;
+/// Of an image that the checkpoint's network saw, as its positions tell, else its configuration;
 /// 0: neither does.
 template <class PatchesOf>
 int64_t source_patches(const Facts& facts, const Value* given_size, const PatchesOf& patches_of) {
@@ -96,7 +96,7 @@ int64_t source_patches(const Facts& facts, const Value* given_size, const Patche
   return patches_of(config_detail::read_sides(*given_size, "model.image_size", at_least(1)));
 }
 
-/// A group of so many pictures stays one: its tokens are counted anew where their number changes.
+/// A group of so many images stays one: its tokens are counted anew where their number changes.
 Value with_scaled_groups(const Value& model, const Facts& facts, const Value* given_size,
                          const Sides& image, std::vector<std::string>& notes) {
   const Value* group = find_setting(model, "encoder.moe.group_size");
@@ -117,11 +117,11 @@ Value with_scaled_groups(const Value& model, const Facts& facts, const Value* gi
   const int64_t to = (patches + (token ? 1 : 0)) * members;
   const int64_t size = group->as_int("model.encoder.moe.group_size");
   if (size == 0 || from == 0 || from == to || size % from != 0) return model;
-  const int64_t pictures = size / from;
+  const int64_t images = size / from;
   notes.push_back(fmt::format("encoder.moe.group_size {} became {}: {} {} of {} tokens", size,
-                              pictures * to, pictures, pictures == 1 ? "picture" : "pictures", to));
+                              images * to, images, images == 1 ? "image" : "images", to));
   return with_setting(model, "encoder.moe.group_size",
-                      Value::from_json(pictures * to, group->where()));
+                      Value::from_json(images * to, group->where()));
 }
 
 /// The network to be made.
@@ -215,7 +215,7 @@ std::string counted(const char* label, const std::vector<std::string>& names) {
                      names.size() > kShown ? ", ... (all: --json)" : "");
 }
 
-/// What the reference's configurations make of pictures: resized to the network's size, values from
+/// What the reference's configurations make of images: resized to the network's size, values from
 /// -1 to 1.
 PreprocessConfig preprocess_of(const VMoEConfig& config) {
   PreprocessConfig preprocess;
@@ -302,7 +302,7 @@ std::string describe(const ImportVMoEResult& result) {
   text += counted("dropped", result.dropped);
   text += counted("not used", result.unused);
   text += fmt::format(
-      "  {:<12}{}values from -1 to 1, as the reference's recipes have them\n", "pictures",
+      "  {:<12}{}values from -1 to 1, as the reference's recipes have them\n", "images",
       result.preprocess.size > 0 ? fmt::format("{0} x {0}, ", result.preprocess.size) : "");
   for (const std::string& note : result.notes) text += fmt::format("  {:<12}{}\n", "note", note);
   return text + fmt::format("{}: {} parameters\n", result.out, result.parameters);

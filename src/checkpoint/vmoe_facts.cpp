@@ -157,7 +157,7 @@ class Facts {
     add("encoder.attention_qk_norm", normed,
         fmt::format("there is {} '{}query_ln'", normed ? "a" : "no", attention));
     map_head(normed);
-    const Entry& kernel = perceptron();
+    const Entry& kernel = mlp();
     mlp_dim_ = kernel.shape.back();
     add("encoder.mlp_dim", mlp_dim_, is_shape(kernel));
   }
@@ -171,7 +171,7 @@ class Facts {
   }
 
   /// The first dense one; where there is none, that of the first block's experts.
-  const Entry& perceptron() const {
+  const Entry& mlp() const {
     constexpr const char* kKernel = "Mlp/Dense_0/kernel";
     const auto dense = std::ranges::find_if(blocks_, [](const auto& item) { return !item.second; });
     if (dense != blocks_.end())

@@ -161,9 +161,9 @@ std::string zoom_problem(const std::vector<int64_t>& from, const std::vector<int
 
 /// `axis` of the result, from the end where it is negative; nothing when there is no such axis.
 std::optional<size_t> new_axis(const VMoERule& rule, size_t rank) {
-  const auto most = static_cast<int64_t>(rank);
-  const int64_t axis = rule.axis < 0 ? rule.axis + most + 1 : rule.axis;
-  if (axis < 0 || axis > most) return std::nullopt;
+  const auto max = static_cast<int64_t>(rank);
+  const int64_t axis = rule.axis < 0 ? rule.axis + max + 1 : rule.axis;
+  if (axis < 0 || axis > max) return std::nullopt;
   return static_cast<size_t>(axis);
 }
 
@@ -269,8 +269,8 @@ VMoERules rules_from_value(const Value& value) {
   for (const Value& item : value.items("rules")) {
     const Value::Array& parts = item.items("a rule");
     const bool tile = parts.size() > 2 && parts[2] == Value({}, std::string(kExpandTile));
-    const size_t most = tile ? 5 : 3;
-    if (parts.size() < 2 || parts.size() > most || (tile && parts.size() < most)) {
+    const size_t max = tile ? 5 : 3;
+    if (parts.size() < 2 || parts.size() > max || (tile && parts.size() < max)) {
       fail_usage(
           "{}: a rule is [pattern, replacement], with a transformation [..., \"vit_zoom\"], "
           "[..., \"reshape\"] or [..., \"expand_tile\", axis, repeats]",

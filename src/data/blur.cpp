@@ -33,14 +33,14 @@ std::string config_problem(const BlurConfig& config) {
   return config.min_sigma > config.max_sigma ? "min_sigma is above max_sigma" : "";
 }
 
-void blur(const BlurConfig& config, double sigma, const Planes& picture) {
+void blur(const BlurConfig& config, double sigma, const Planes& image) {
   const std::vector<float> across = gaussian_weights(config.width, sigma);
   const std::vector<float> down = gaussian_weights(config.height, sigma);
-  const int64_t height = picture.height, width = picture.width, half = config.width / 2;
+  const int64_t height = image.height, width = image.width, half = config.width / 2;
   std::vector<float> row(static_cast<size_t>(width + 2 * half)), sums(static_cast<size_t>(width));
-  std::vector<float> rows(static_cast<size_t>(picture.plane()));
-  for (int64_t c = 0; c < picture.channels; ++c) {
-    uint8_t* const plane = picture.pixels + c * picture.plane();
+  std::vector<float> rows(static_cast<size_t>(image.plane()));
+  for (int64_t c = 0; c < image.channels; ++c) {
+    uint8_t* const plane = image.pixels + c * image.plane();
     for (int64_t y = 0; y < height; ++y) {
       const uint8_t* const in = plane + y * width;
       for (int64_t x = -half; x < width + half; ++x) {

@@ -104,7 +104,7 @@ std::string unknown_split(const std::map<std::string, T>& by_split, const char* 
   return "";
 }
 
-/// Of formats without pictures.
+/// Of formats without images.
 std::string inputs_problem(const DatasetSpec& spec) {
   if (spec.format == "clusters" && !spec.clusters) return "format clusters needs 'clusters'";
   if (spec.format == "embeddings" && !spec.embeddings) {
@@ -131,7 +131,7 @@ std::string own_problem(const DatasetSpec& spec) {
   }
   const size_t channels = spec.format == "idx" ? 1 : 3;
   if (spec.mean.size() != channels || spec.std.size() != channels) {
-    return fmt::format("{} pictures have {}: mean and std need {} each", spec.format,
+    return fmt::format("{} images have {}: mean and std need {} each", spec.format,
                        channels == 1 ? "one channel" : "three channels",
                        channels == 1 ? "one number" : "three numbers");
   }
@@ -232,7 +232,7 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   return spec;
 }
 
-/// A folder of pictures that nobody has described: the usual means of photographs.
+/// A folder of images that nobody has described: the usual means of photographs.
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -242,7 +242,7 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
   DatasetSpec spec;
   spec.name = folder.string();
   spec.format = "image_folder";
-  spec.description = "a folder of pictures";
+  spec.description = "a folder of images";
   spec.mean = {0.485, 0.456, 0.406};
   spec.std = {0.229, 0.224, 0.225};
   spec.paths = {fs::absolute(folder).string()};
@@ -257,7 +257,7 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   if (name.find('/') != std::string_view::npos) return spec_of_folder(path);
   const std::vector<std::string> names = dataset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    fail_usage("unknown dataset '{}'; {}; or give a folder of pictures with a slash", name,
+    fail_usage("unknown dataset '{}'; {}; or give a folder of images with a slash", name,
                did_you_mean(name, names));
   }
   return spec_from_file(description_folder() / (std::string(name) + ".json"), name);

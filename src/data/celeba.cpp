@@ -10,10 +10,10 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
-#include "picture_files.h"
 
 namespace fs = std::filesystem;
 
@@ -35,7 +35,7 @@ Words split_words(std::string_view line) {
   }
 }
 
-/// The list beside the pictures or in the folder that the makers keep it in.
+/// The list beside the images or in the folder that the makers keep it in.
 fs::path find_list(const fs::path& folder, const std::string& stem) {
   std::error_code error;
   for (const char* below : {"", "Anno", "Eval"}) {
@@ -69,14 +69,14 @@ int64_t integer(std::string_view word, const fs::path& path, int64_t line) {
   return value;
 }
 
-std::string picture_name(std::string_view word, const fs::path& path, int64_t line) {
+std::string image_name(std::string_view word, const fs::path& path, int64_t line) {
   if (word.find('/') != std::string_view::npos || word.starts_with('.')) {
     fail("{}:{}: '{}' is no file name", path.string(), line, word);
   }
   return std::string(word);
 }
 
-/// The part of each picture: 0 to train, 1 to validate, 2 to test.
+/// The part of each image: 0 to train, 1 to validate, 2 to test.
 std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
   std::unordered_map<std::string, int64_t> parts;
   for_lines(path, [&](const Words& words, int64_t line) {
@@ -84,7 +84,7 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
     if (words.size() != 2) fail("{}:{}: expected a file name and a part", path.string(), line);
     const int64_t part = integer(words[1], path, line);
     if (part < 0 || part > 2) fail("{}:{}: part {} is not 0, 1 or 2", path.string(), line, part);
-    parts[picture_name(words[0], path, line)] = part;
+    parts[image_name(words[0], path, line)] = part;
   });
   return parts;
 }
@@ -95,9 +95,9 @@ class AttributeList {
   AttributeList(fs::path path, std::string attribute)
       : path_(std::move(path)), attribute_(std::move(attribute)) {}
 
-  /// Calls `picture(file name, label)` in the list's order.
+  /// Calls `image(file name, label)` in the list's order.
   template <class F>
-  void read(F&& picture) {
+  void read(F&& image) {
     int64_t rows = 0;
     for_lines(path_, [&](const Words& words, int64_t line) {
       if (line == 1 && words.size() == 1) {
@@ -106,7 +106,7 @@ class AttributeList {
         read_names(words);
       } else {
         ++rows;
-        picture(picture_name(words[0], path_, line), label(words, line));
+        image(image_name(words[0], path_, line), label(words, line));
       }
     });
     if (names_.empty()) fail("{}: no attributes in it", path_.string());
@@ -147,22 +147,22 @@ class AttributeList {
 
 }  // namespace
 
-std::shared_ptr<const PictureFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
-                                                const fs::path& folder) {
+std::shared_ptr<const ImageFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
+                                              const fs::path& folder) {
   const fs::path parts_path = find_list(folder, "list_eval_partition");
   const auto parts = read_parts(parts_path);
   const int64_t wanted = integer(split_source(spec, info.split), spec.name, 0);
   info.channels = 3;
   FileList files(folder);
-  const int32_t pictures = files.add_folder("img_align_celeba");
+  const int32_t images = files.add_folder("img_align_celeba");
   AttributeList list(find_list(folder, "list_attr_celeba"), spec.attribute);
   list.read([&](const std::string& name, int32_t label) {
     const auto part = parts.find(name);
     if (part == parts.end()) fail("{}: no part of '{}' in it", parts_path.string(), name);
-    if (part->second == wanted) files.add(pictures, name, label);
+    if (part->second == wanted) files.add(images, name, label);
   });
-  if (files.size() == 0) fail("dataset '{}': no pictures in its part {}", info.name, wanted);
-  return std::make_shared<PictureFiles>(std::move(info), std::move(files));
+  if (files.size() == 0) fail("dataset '{}': no images in its part {}", info.name, wanted);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files));
 }
 
 }  // namespace moesaic

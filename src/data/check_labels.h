@@ -8,7 +8,7 @@
 
 namespace moesaic {
 
-/// Throws Error(failure) that begins with `where` and names the picture unless every label has a
+/// Throws Error(failure) that begins with `where` and names the image unless every label has a
 /// class.
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
 

@@ -80,7 +80,7 @@ ConfigProblem config_problem(const ClusterMixtureConfig& config) {
   for (const auto& [name, range] :
        {std::pair{"alpha", &config.alpha}, {"beta", &config.beta}, {"gamma", &config.gamma}}) {
     if (range->size() != 2 || (*range)[0] > (*range)[1]) {
-      return {fmt::format("{} must be two numbers in order, the least and the most", name), {name}};
+      return {fmt::format("{} must be two numbers in order, the min and the max", name), {name}};
     }
   }
   if (2 * config.clusters > config.width) {

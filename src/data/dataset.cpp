@@ -60,7 +60,7 @@ class InputDataset final : public Dataset {
   }
 
   void image(int64_t, uint8_t*) const override {
-    fail("dataset '{}' has inputs that are no pictures", info().name);
+    fail("dataset '{}' has inputs that are no images", info().name);
   }
 
   DatasetInputs inputs() const override { return inputs_; }
@@ -83,9 +83,9 @@ class Subset final : public Dataset {
   int64_t group(int64_t index) const override { return base_->group(item(index).index); }
   void image(int64_t index, uint8_t* out) const override { base_->image(item(index).index, out); }
 
-  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
-                    Bitmap& bitmap) const override {
-    return base_->picture(item(index).index, choose, least, bitmap);
+  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+                   Bitmap& bitmap) const override {
+    return base_->decode(item(index).index, choose, min, bitmap);
   }
 
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
@@ -112,9 +112,9 @@ class FirstOf final : public Dataset {
   int64_t group(int64_t index) const override { return base_->group(checked(index)); }
   void image(int64_t index, uint8_t* out) const override { base_->image(checked(index), out); }
 
-  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
-                    Bitmap& bitmap) const override {
-    return base_->picture(checked(index), choose, least, bitmap);
+  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+                   Bitmap& bitmap) const override {
+    return base_->decode(checked(index), choose, min, bitmap);
   }
 
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
@@ -144,19 +144,19 @@ class FirstOf final : public Dataset {
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where) {
   for (size_t i = 0; i < labels.size(); ++i) {
     if (labels[i] >= classes) {
-      fail("{}: label {} of picture {} has no class: there are {}", where, labels[i], i, classes);
+      fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
     }
   }
 }
 
 void Dataset::check_index(int64_t index) const {
   if (index < 0 || index >= size()) {
-    fail("dataset '{}': picture {} of {} does not exist", info_.name, index, size());
+    fail("dataset '{}': image {} of {} does not exist", info_.name, index, size());
   }
 }
 
-Rectangle Dataset::picture(int64_t index, const ChoosePart& choose, int64_t /*least*/,
-                           Bitmap& bitmap) const {
+Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, int64_t /*min*/,
+                          Bitmap& bitmap) const {
   std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
   image(index, planes.data());
   bitmap = {info_.height, info_.width, info_.channels, {}};
@@ -173,21 +173,21 @@ Rectangle Dataset::picture(int64_t index, const ChoosePart& choose, int64_t /*le
 
 void Dataset::part(int64_t index, const ChoosePart& choose, uint8_t* out) const {
   Bitmap bitmap;
-  const Rectangle chosen = picture(index, choose, std::max(info_.height, info_.width), bitmap);
+  const Rectangle chosen = decode(index, choose, std::max(info_.height, info_.width), bitmap);
   resize(bitmap, chosen, {}, info_.height, info_.width, out);
 }
 
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels) {
   if (info.channels < 1 || info.height < 1 || info.width < 1) {
-    fail("dataset '{}': pictures need at least one pixel, found {} x {} x {}", info.name,
+    fail("dataset '{}': images need at least one pixel, found {} x {} x {}", info.name,
          info.channels, info.height, info.width);
   }
   const std::optional<uint64_t> row = checked_mul(info.height, info.width);
   const std::optional<uint64_t> one = row ? checked_mul(*row, info.channels) : std::nullopt;
   const std::optional<uint64_t> all = one ? checked_mul(*one, labels.size()) : std::nullopt;
   if (!all || *all != pixels.size()) {
-    fail("dataset '{}': {} labels of {} x {} x {} pictures, but {} bytes of pixels", info.name,
+    fail("dataset '{}': {} labels of {} x {} x {} images, but {} bytes of pixels", info.name,
          labels.size(), info.channels, info.height, info.width, pixels.size());
   }
   check_labels(labels, info.classes.size(), fmt::format("dataset '{}'", info.name));
@@ -204,24 +204,24 @@ void check_numbers(const std::string& dataset, const char* what, const at::Tenso
          c10::str(numbers.sizes()), c10::toString(numbers.scalar_type()));
   }
   if (count == 0) return;
-  const auto least = numbers.min().item<int64_t>(), most = numbers.max().item<int64_t>();
-  if (least < 0 || most >= static_cast<int64_t>(kinds)) {
+  const auto min = numbers.min().item<int64_t>(), max = numbers.max().item<int64_t>();
+  if (min < 0 || max >= static_cast<int64_t>(kinds)) {
     fail("dataset '{}': {} must be between 0 and {}, found {}", dataset, what,
-         static_cast<int64_t>(kinds) - 1, least < 0 ? least : most);
+         static_cast<int64_t>(kinds) - 1, min < 0 ? min : max);
   }
 }
 
 }  // namespace
 
 int64_t Dataset::group(int64_t index) const {
-  fail("dataset '{}': picture {} has no group", info_.name, index);
+  fail("dataset '{}': image {} has no group", info_.name, index);
 }
 
 DatasetInputs Dataset::inputs() const {
   return {};
 }
 
-bool Dataset::has_pictures() const {
+bool Dataset::has_images() const {
   return !inputs().values_NCHW.defined();
 }
 
@@ -283,7 +283,7 @@ std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base
                                              std::string name, std::string description) {
   DatasetInfo info = base->info();
   if (count > base->size()) {
-    fail("dataset '{}': the first {} of the {} pictures of '{}' are asked for", name, count,
+    fail("dataset '{}': the first {} of the {} images of '{}' are asked for", name, count,
          base->size(), info.name);
   }
   info.name = std::move(name);

@@ -131,10 +131,10 @@ void check_same_names(const fs::path& one, const fs::path& other) {
 at::Tensor rows_of_split(const EmbeddingsConfig& config, int64_t count, const std::string& split,
                          const fs::path& path) {
   const auto test =
-      static_cast<int64_t>(std::llround(config.test_share * static_cast<double>(count)));
+      static_cast<int64_t>(std::llround(config.test_fraction * static_cast<double>(count)));
   if (test == 0 || test == count) {
-    fail("{}: of {} texts a share of {} leaves no text to {}", path.string(), count,
-         config.test_share, test == 0 ? "test with" : "train on");
+    fail("{}: of {} texts a fraction of {} leaves no text to {}", path.string(), count,
+         config.test_fraction, test == 0 ? "test with" : "train on");
   }
   std::vector<int64_t> order =
       permutation(count, static_cast<uint64_t>(config.seed), stream_id("embeddings.split"));

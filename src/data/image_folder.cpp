@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of pictures, one for each class: <split>/<class>/<picture>.
+// Folders of images, one for each class: <split>/<class>/<image>.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,17 +7,17 @@
 #include <set>
 #include <system_error>
 
+#include "image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
-#include "picture_files.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
 
-enum class Listed { folders, pictures };
+enum class Listed { folders, images };
 
 bool is_jpeg_name(const fs::path& path) {
   std::string extension = path.extension().string();
@@ -52,7 +52,7 @@ Listing list_folder(const fs::path& folder, Listed what) {
   return listing;
 }
 
-/// The described classes, else the folders of the training pictures, which the others have too.
+/// The described classes, else the folders of the training images, which the others have too.
 std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
                                     const fs::path& part) {
   if (!spec.classes.empty()) return spec.classes;
@@ -81,8 +81,8 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
 
 }  // namespace
 
-std::shared_ptr<const PictureFiles> open_image_folder(DatasetInfo info, const DatasetSpec& spec,
-                                                      const fs::path& folder) {
+std::shared_ptr<const ImageFiles> open_image_folder(DatasetInfo info, const DatasetSpec& spec,
+                                                    const fs::path& folder) {
   const fs::path part = folder / split_source(spec, info.split);
   info.classes = classes_in(spec, folder, part);
   info.channels = 3;
@@ -94,18 +94,18 @@ std::shared_ptr<const PictureFiles> open_image_folder(DatasetInfo info, const Da
     const std::string& name = info.classes[label];
     if (!std::binary_search(found.begin(), found.end(), name)) continue;
     const int32_t number = files.add_folder(name);
-    const Listing listing = list_folder(part / name, Listed::pictures);
+    const Listing listing = list_folder(part / name, Listed::images);
     others += listing.others;
     for (const std::string& file : listing.names) {
       files.add(number, file, static_cast<int32_t>(label));
     }
   }
-  if (files.size() == 0) fail("{}: no JPEG pictures in its folders", part.string());
+  if (files.size() == 0) fail("{}: no JPEG images in its folders", part.string());
   if (others > 0) {
     log_warning("dataset '{}': {} files below {} are no JPEG by their names and are left out",
                 info.name, others, part.string());
   }
-  return std::make_shared<PictureFiles>(std::move(info), std::move(files));
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files));
 }
 
 }  // namespace moesaic

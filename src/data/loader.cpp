@@ -41,16 +41,16 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
     fail_usage("loader: prefetch must be at least 1, not {}", options.prefetch);
   }
   if (dataset.size() == 0) {
-    fail_usage("loader: dataset '{}' has no pictures", dataset.info().name);
+    fail_usage("loader: dataset '{}' has no images", dataset.info().name);
   }
-  if (!dataset.has_pictures() && to_json(options.augment) != to_json(AugmentConfig())) {
+  if (!dataset.has_images() && to_json(options.augment) != to_json(AugmentConfig())) {
     fail_usage(
-        "loader: '{}' has inputs that are no pictures: nothing of 'augment' can be done to "
+        "loader: '{}' has inputs that are no images: nothing of 'augment' can be done to "
         "them",
         dataset.info().name);
   }
   if (options.drop_last && dataset.size() < options.batch_size) {
-    fail_usage("loader: drop_last leaves no batch: '{}' has {} pictures, batch_size is {}",
+    fail_usage("loader: drop_last leaves no batch: '{}' has {} images, batch_size is {}",
                dataset.info().name, dataset.size(), options.batch_size);
   }
 }
@@ -81,10 +81,10 @@ class EpochOrders {
   std::map<int64_t, Order> orders_;
 };
 
-/// The pictures of a dataset that turned out to be damaged.
-class DamagedPictures {
+/// The images of a dataset that turned out to be damaged.
+class DamagedImages {
  public:
-  explicit DamagedPictures(int64_t size) : size_(size), most_(std::max<int64_t>(10, size / 100)) {}
+  explicit DamagedImages(int64_t size) : size_(size), max_(std::max<int64_t>(10, size / 100)) {}
 
   /// Throws, like add(), where too many are.
   bool contains(int64_t index) {
@@ -93,10 +93,10 @@ class DamagedPictures {
     return indices_.contains(index);
   }
 
-  void add(int64_t index, const PictureError& error) {
+  void add(int64_t index, const ImageError& error) {
     const std::lock_guard lock(mutex_);
     if (!indices_.insert(index).second) return;
-    log_warning("{}; the next picture takes its place", error.what());
+    log_warning("{}; the next image takes its place", error.what());
     last_ = error.what();
     check();
   }
@@ -104,29 +104,29 @@ class DamagedPictures {
  private:
   void check() const {
     const auto count = static_cast<int64_t>(indices_.size());
-    if (count > most_ || count == size_) {
-      fail("{} of {} pictures are damaged, the last one being {}", count, size_, last_);
+    if (count > max_ || count == size_) {
+      fail("{} of {} images are damaged, the last one being {}", count, size_, last_);
     }
   }
 
-  int64_t size_, most_;
+  int64_t size_, max_;
   std::mutex mutex_;
   std::set<int64_t> indices_;
   std::string last_;
 };
 
-/// Makes one picture of a batch after the other; each thread needs its own.
-class PictureMaker {
+/// Makes one image of a batch after the other; each thread needs its own.
+class ImageReader {
  public:
-  PictureMaker(const Dataset& dataset, const AugmentConfig& augment,
-               const ImageTransform& transform, DamagedPictures& damaged)
+  ImageReader(const Dataset& dataset, const AugmentConfig& augment, const ImageTransform& transform,
+              DamagedImages& damaged)
       : dataset_(dataset),
         augment_(augment),
         transform_(transform),
         damaged_(damaged),
         bytes_(static_cast<size_t>(dataset.image_size())) {}
 
-  /// Picture `index`, or the next one that can be read: its label, its values in `out`. `rng`
+  /// Image `index`, or the next one that can be read: its label, its values in `out`. `rng`
   /// decides on what is random.
   int64_t make(int64_t index, const CounterRng& rng, float* out) {
     while (true) {
@@ -152,7 +152,7 @@ class PictureMaker {
         dataset_.image(index, bytes_.data());
       }
       return true;
-    } catch (const PictureError& error) {
+    } catch (const ImageError& error) {
       damaged_.add(index, error);
       return false;
     }
@@ -161,7 +161,7 @@ class PictureMaker {
   const Dataset& dataset_;
   const AugmentConfig& augment_;
   const ImageTransform& transform_;
-  DamagedPictures& damaged_;
+  DamagedImages& damaged_;
   std::vector<uint8_t> bytes_;
 };
 
@@ -308,7 +308,7 @@ class Loader::State {
     batch.labels = at::empty({count}, at::kLong);
     auto* pixels = batch.images.mutable_data_ptr<float>();
     auto* labels = batch.labels.mutable_data_ptr<int64_t>();
-    PictureMaker maker(*dataset, options.augment, transform_, damaged_);
+    ImageReader maker(*dataset, options.augment, transform_, damaged_);
     for (int64_t i = 0; i < count; ++i) {
       if (generation_.load(std::memory_order_relaxed) != generation) return std::nullopt;
       const int64_t position = begin + i;
@@ -351,7 +351,7 @@ class Loader::State {
   DatasetInputs inputs_;
   ImageTransform transform_;
   EpochOrders orders_;
-  DamagedPictures damaged_;
+  DamagedImages damaged_;
 
   std::mutex mutex_;  // guards what follows; only the user's thread writes next_ and end_
   std::condition_variable work_, arrived_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "check_labels.h"
+#include "image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/memory.h"
@@ -20,14 +21,13 @@
 #include "moesaic/data/rotate.h"
 #include "moesaic/formats/cifar.h"
 #include "moesaic/formats/idx.h"
-#include "picture_files.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
 
-std::string picture_shape(const std::vector<int64_t>& shape) {
+std::string image_shape(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
@@ -36,14 +36,14 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
   idx::Array images = idx::read(images_path);
   idx::Array labels = idx::read(labels_path);
   if (images.shape.size() != 3) {
-    fail("{}: pictures need shape [N, height, width], found {}", images_path.string(),
-         picture_shape(images.shape));
+    fail("{}: images need shape [N, height, width], found {}", images_path.string(),
+         image_shape(images.shape));
   }
   if (labels.shape.size() != 1) {
-    fail("{}: labels need shape [N], found {}", labels_path.string(), picture_shape(labels.shape));
+    fail("{}: labels need shape [N], found {}", labels_path.string(), image_shape(labels.shape));
   }
   if (images.shape[0] != labels.shape[0]) {
-    fail("{} holds {} pictures, but {} holds {} labels", images_path.string(), images.shape[0],
+    fail("{} holds {} images, but {} holds {} labels", images_path.string(), images.shape[0],
          labels_path.string(), labels.shape[0]);
   }
   check_labels(labels.values, info.classes.size(), labels_path.string());
@@ -51,7 +51,7 @@ std::shared_ptr<const Dataset> read_idx(DatasetInfo info, const fs::path& images
   info.height = images.shape[1];
   info.width = images.shape[2];
   if (info.height < 1 || info.width < 1) {
-    fail("{}: pictures without pixels: {}", images_path.string(), picture_shape(images.shape));
+    fail("{}: images without pixels: {}", images_path.string(), image_shape(images.shape));
   }
   return make_memory_dataset(std::move(info), std::move(images.values), std::move(labels.values));
 }
@@ -87,7 +87,7 @@ fs::path find_any_folder(const DatasetSpec& spec) {
   return {};
 }
 
-/// The file of a role, compared with its description: a changed picture must not go unnoticed.
+/// The file of a role, compared with its description: a changed image must not go unnoticed.
 fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std::string& role) {
   const DatasetFile& file = spec.files.at(role);
   const fs::path path = find_in(folder, file);
@@ -172,7 +172,7 @@ std::shared_ptr<const Dataset> generate(const DatasetSpec& spec, const std::stri
                             {examples.x_NPd.unsqueeze(1), examples.labels_N, examples.cluster_N});
 }
 
-/// An embedding is a picture of one channel and one row; its language is its group.
+/// An embedding is an image of one channel and one row; its language is its group.
 std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, const fs::path& folder,
                                                const std::string& split) {
   Embeddings texts = read_embeddings(*spec.embeddings, folder, split);
@@ -229,7 +229,7 @@ class Outline final : public Dataset {
 
  private:
   [[noreturn]] void fail_unreadable() const {
-    fail("dataset '{}': this is its outline, without pictures", info().name);
+    fail("dataset '{}': this is its outline, without images", info().name);
   }
   int64_t size_;
 };
@@ -275,15 +275,14 @@ std::vector<FileVerification> verify_folders(const DatasetSpec& spec) {
       continue;
     }
     DatasetInfo info = described_info(spec, split);
-    const auto pictures = spec.format == "celeba"
-                              ? open_celeba(std::move(info), spec, folder)
-                              : open_image_folder(std::move(info), spec, folder);
-    for (FileVerification& file : verify_pictures(*pictures)) results.push_back(std::move(file));
+    const auto images = spec.format == "celeba" ? open_celeba(std::move(info), spec, folder)
+                                                : open_image_folder(std::move(info), spec, folder);
+    for (FileVerification& file : verify_images(*images)) results.push_back(std::move(file));
     const auto expected = spec.images.find(split);
-    if (expected != spec.images.end() && expected->second != pictures->size()) {
+    if (expected != spec.images.end() && expected->second != images->size()) {
       results.push_back(
           {split, folder,
-           fmt::format("{}: {} pictures, expected {}", split, pictures->size(), expected->second)});
+           fmt::format("{}: {} images, expected {}", split, images->size(), expected->second)});
     }
   }
   return results;
@@ -292,7 +291,7 @@ std::vector<FileVerification> verify_folders(const DatasetSpec& spec) {
 std::shared_ptr<const Dataset> outline_own(const DatasetSpec& spec, const std::string& split) {
   const auto images = spec.images.find(split);
   if (images == spec.images.end() || described_classes(spec) == 0) {
-    fail_usage("dataset '{}': its description does not tell how many pictures or classes there are",
+    fail_usage("dataset '{}': its description does not tell how many images or classes there are",
                spec.name);
   }
   DatasetInfo info = described_info(spec, split);
@@ -313,7 +312,7 @@ std::shared_ptr<const Dataset> outline_own(const DatasetSpec& spec, const std::s
   return std::make_shared<Outline>(std::move(info), images->second);
 }
 
-/// Can it be outlined? How many pictures have some classes is known from labels alone.
+/// Can it be outlined? How many images have some classes is known from labels alone.
 bool tells_size(const DatasetSpec& spec, const std::string& split) {
   if (spec.base.empty()) return spec.images.contains(split);
   return spec.keep_classes.empty() && tells_size(load_dataset_spec(spec.base), split);
@@ -342,7 +341,7 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
   const std::string part(split);
   if (spec.base.empty()) return outline_own(spec, part);
   if (!spec.keep_classes.empty()) {
-    fail_usage("dataset '{}': its description does not tell how many pictures or classes there are",
+    fail_usage("dataset '{}': its description does not tell how many images or classes there are",
                spec.name);
   }
   return derived(spec, outline_dataset(spec.base, split), part);

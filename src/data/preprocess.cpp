@@ -34,15 +34,15 @@ class PreprocessedDataset final : public Dataset {
         index, [this](int64_t h, int64_t w) { return central_part(h, w, central_crop_); }, out);
   }
 
-  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
-                    Bitmap& bitmap) const override {
-    return base_->picture(index, choose, least, bitmap);
+  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+                   Bitmap& bitmap) const override {
+    return base_->decode(index, choose, min, bitmap);
   }
 
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
     Bitmap bitmap;
     const Rectangle chosen =
-        base_->picture(index, choose, std::max(info().height, info().width), bitmap);
+        base_->decode(index, choose, std::max(info().height, info().width), bitmap);
     resize(bitmap, chosen, resize_, info().height, info().width, out);
   }
 
@@ -58,7 +58,7 @@ class PreprocessedDataset final : public Dataset {
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
   if (config.size > 0) info.height = info.width = config.size;
   if (info.height < 1 || info.width < 1) {
-    fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info.name);
+    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info.name);
   }
   const auto channels = static_cast<size_t>(info.channels);
   if (config.values == "symmetric") {
@@ -84,9 +84,9 @@ Rectangle central_part(int64_t height, int64_t width, double central_crop) {
 
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config) {
-  if (!base->has_pictures()) {
+  if (!base->has_images()) {
     if (to_json(config) == to_json(PreprocessConfig())) return base;
-    fail_usage("dataset '{}' has inputs that are no pictures: leave 'preprocess' out",
+    fail_usage("dataset '{}' has inputs that are no images: leave 'preprocess' out",
                base->info().name);
   }
   if (config.size == 0 && config.values == "standardized" && base->info().height > 0) return base;

@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-constexpr uint8_t kNothing = 128;  // what a moved picture uncovers
+constexpr uint8_t kNothing = 128;  // what a moved image uncovers
 constexpr double kFullMagnitude = 10.0;
 
 /// TensorFlow's cast of floats to bytes, for values within [0, 256).
@@ -84,9 +84,8 @@ void posterize(const Planes& p, int64_t bits) {
 
 /// TensorFlow makes the threshold a byte, so that one of 256 turns every byte round.
 void solarize(const Planes& p, int64_t threshold) {
-  const auto least = static_cast<uint8_t>(threshold % 256);
-  map_bytes(p,
-            [&](uint8_t byte) { return byte < least ? byte : static_cast<uint8_t>(255 - byte); });
+  const auto min = static_cast<uint8_t>(threshold % 256);
+  map_bytes(p, [&](uint8_t byte) { return byte < min ? byte : static_cast<uint8_t>(255 - byte); });
 }
 
 void solarize_add(const Planes& p, int64_t addition) {
@@ -102,10 +101,10 @@ void invert(const Planes& p) {
 void auto_contrast(const Planes& p) {
   for (int64_t c = 0; c < p.channels; ++c) {
     uint8_t* plane = p.pixels + c * p.plane();
-    const auto [least, most] = std::minmax_element(plane, plane + p.plane());
-    if (*most <= *least) continue;
-    const float scale = 255.0f / static_cast<float>(*most - *least);
-    const float offset = -static_cast<float>(*least) * scale;
+    const auto [min, max] = std::minmax_element(plane, plane + p.plane());
+    if (*max <= *min) continue;
+    const float scale = 255.0f / static_cast<float>(*max - *min);
+    const float offset = -static_cast<float>(*min) * scale;
     std::transform(plane, plane + p.plane(), plane, [&](uint8_t byte) {
       return cut(std::clamp(static_cast<float>(byte) * scale + offset, 0.0f, 255.0f));
     });
@@ -173,7 +172,8 @@ void cutout(const Planes& p, int64_t half, int64_t row, int64_t column) {
 
 struct Change {
   std::string_view name;
-  std::function<void(const Planes&, double share, CounterRng&)> apply;  // share: of full magnitude
+  std::function<void(const Planes&, double fraction, CounterRng&)>
+      apply;  // fraction: of full magnitude
 };
 
 double signed_by(CounterRng& rng, double value) {
@@ -181,21 +181,21 @@ double signed_by(CounterRng& rng, double value) {
 }
 
 Change enhancing(std::string_view name, void (*change)(const Planes&, float)) {
-  return {name, [change](const Planes& p, double share, CounterRng&) {
-            change(p, static_cast<float>(share * 1.8 + 0.1));
+  return {name, [change](const Planes& p, double fraction, CounterRng&) {
+            change(p, static_cast<float>(fraction * 1.8 + 0.1));
           }};
 }
 
-Change counting(std::string_view name, void (*change)(const Planes&, int64_t), double most) {
-  return {name, [change, most](const Planes& p, double share, CounterRng&) {
-            change(p, static_cast<int64_t>(share * most));
+Change counting(std::string_view name, void (*change)(const Planes&, int64_t), double max) {
+  return {name, [change, max](const Planes& p, double fraction, CounterRng&) {
+            change(p, static_cast<int64_t>(fraction * max));
           }};
 }
 
-Change moving(std::string_view name, float Affine::*entry, double most) {
-  return {name, [entry, most](const Planes& p, double share, CounterRng& rng) {
+Change moving(std::string_view name, float Affine::*entry, double max) {
+  return {name, [entry, max](const Planes& p, double fraction, CounterRng& rng) {
             Affine from;
-            from.*entry = static_cast<float>(signed_by(rng, share * most));
+            from.*entry = static_cast<float>(signed_by(rng, fraction * max));
             move_pixels(p, from);
           }};
 }
@@ -209,8 +209,8 @@ const std::vector<Change>& changes() {
       fixed("auto_contrast", auto_contrast),
       fixed("equalize", equalize),
       fixed("invert", invert),
-      {"rotate", [](const Planes& p, double share,
-                    CounterRng& rng) { rotate(p, signed_by(rng, share * 30.0)); }},
+      {"rotate", [](const Planes& p, double fraction,
+                    CounterRng& rng) { rotate(p, signed_by(rng, fraction * 30.0)); }},
       counting("posterize", posterize, 4),
       counting("solarize", solarize, 256),
       enhancing("color", color),
@@ -222,10 +222,10 @@ const std::vector<Change>& changes() {
       moving("translate_x", &Affine::c, 100),
       moving("translate_y", &Affine::f, 100),
       {"cutout",
-       [](const Planes& p, double share, CounterRng& rng) {
+       [](const Planes& p, double fraction, CounterRng& rng) {
          const auto row = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.height)));
          const auto column = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.width)));
-         cutout(p, static_cast<int64_t>(share * 40), row, column);
+         cutout(p, static_cast<int64_t>(fraction * 40), row, column);
        }},
       counting("solarize_add", solarize_add, 110),
   };
@@ -244,19 +244,19 @@ const std::vector<std::string_view>& rand_augment_changes() {
 }
 
 void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
-                         const Planes& picture) {
+                         const Planes& image) {
   for (const Change& change : changes()) {
-    if (change.name == name) return change.apply(picture, magnitude / kFullMagnitude, rng);
+    if (change.name == name) return change.apply(image, magnitude / kFullMagnitude, rng);
   }
   const auto& names = rand_augment_changes();
   fail_usage("rand_augment has no change '{}'; {}", name,
              did_you_mean(name, std::vector<std::string>(names.begin(), names.end())));
 }
 
-void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& picture) {
+void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image) {
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const Change& change = changes()[rng.below(changes().size())];
-    change.apply(picture, config.magnitude / kFullMagnitude, rng);
+    change.apply(image, config.magnitude / kFullMagnitude, rng);
   }
 }
 

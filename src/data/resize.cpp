@@ -30,7 +30,7 @@ at::Tensor interpolate(const at::Tensor& part_1CHW, const ResizeOptions& options
 void channels_first(const uint8_t* in, int64_t row_stride, int64_t channels, int64_t height,
                     int64_t width, uint8_t* out) {
   const int64_t plane = height * width;
-  if (channels == 3) {  // nearly all pictures
+  if (channels == 3) {  // nearly all images
     uint8_t *red = out, *green = out + plane, *blue = out + 2 * plane;
     for (int64_t y = 0; y < height; ++y, in += row_stride) {
       for (int64_t x = 0; x < width; ++x) {
@@ -56,7 +56,7 @@ void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& op
                       part.height <= bitmap.height - part.top &&
                       part.width <= bitmap.width - part.left;
   if (!inside) {
-    fail("a part of {} x {} pixels at {}, {} is not within a picture of {} x {}", part.height,
+    fail("a part of {} x {} pixels at {}, {} is not within an image of {} x {}", part.height,
          part.width, part.top, part.left, bitmap.height, bitmap.width);
   }
   const int64_t channels = bitmap.channels, row_stride = bitmap.width * channels;

@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-/// Where each pixel of a rotated picture comes from: its number, row by row, or -1.
+/// Where each pixel of a rotated image comes from: its number, row by row, or -1.
 std::vector<int64_t> rotated_sources(int64_t height, int64_t width, double degrees) {
   const double angle = degrees * std::numbers::pi / 180.0;
   const double cosine = std::cos(angle), sine = std::sin(angle);
@@ -84,13 +84,13 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
                                                   const RotateConfig& config, std::string name,
                                                   std::string description) {
   DatasetInfo info = base->info();
-  if (info.height < 1 || !base->has_pictures()) {
-    fail_usage("dataset '{}': rotate needs pictures of one size, which '{}' does not have", name,
+  if (info.height < 1 || !base->has_images()) {
+    fail_usage("dataset '{}': rotate needs images of one size, which '{}' does not have", name,
                info.name);
   }
   if (config.crop > std::min(info.height, info.width)) {
-    fail_usage("dataset '{}': rotate.crop is {}, but pictures of '{}' are {} x {}", name,
-               config.crop, info.name, info.height, info.width);
+    fail_usage("dataset '{}': rotate.crop is {}, but images of '{}' are {} x {}", name, config.crop,
+               info.name, info.height, info.width);
   }
   info.name = std::move(name);
   info.description = std::move(description);

@@ -33,7 +33,7 @@ Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height
   return fits ? part : Rectangle{};
 }
 
-/// Where a part begins, of a picture that is longer by so much. TensorFlow leaves the last place
+/// Where a part begins, of an image that is longer by so much. TensorFlow leaves the last place
 /// out.
 int64_t random_place(int64_t longer, CounterRng& rng) {
   return longer == 0 ? 0 : static_cast<int64_t>(rng.below(static_cast<uint64_t>(longer)));
@@ -69,19 +69,19 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
     : channels_(info.channels), height_(info.height), width_(info.width), augment_(augment) {
   const auto channels = static_cast<size_t>(channels_);
   if (height_ < 1 || width_ < 1) {
-    fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info.name);
+    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info.name);
   }
   if (info.mean.size() != channels || info.std.size() != channels) {
     fail_usage("dataset '{}': {} channels need as many means and stds, found {} and {}", info.name,
                channels, info.mean.size(), info.std.size());
   }
   if (augment_.shift < 0 || augment_.shift >= std::min(height_, width_)) {
-    fail_usage("augment.shift is {}, but pictures of '{}' are {} x {}: choose 0 to {}",
+    fail_usage("augment.shift is {}, but images of '{}' are {} x {}: choose 0 to {}",
                augment_.shift, info.name, height_, width_, std::min(height_, width_) - 1);
   }
   if (augment_.blur &&
       (augment_.blur->height / 2 >= height_ || augment_.blur->width / 2 >= width_)) {
-    fail_usage("augment.blur has a kernel of {} x {}, but pictures of '{}' are {} x {}",
+    fail_usage("augment.blur has a kernel of {} x {}, but images of '{}' are {} x {}",
                augment_.blur->height, augment_.blur->width, info.name, height_, width_);
   }
   value_.resize(channels);
@@ -140,7 +140,7 @@ void ImageTransform::normalise(const uint8_t* in, float* out) const {
 }
 
 void ImageTransform::place(const uint8_t* in, Placement placement, float* out) const {
-  // Columns [first, last) of the output show the picture, the others what lies beside it.
+  // Columns [first, last) of the output show the image, the others what lies beside it.
   const int64_t first = std::max<int64_t>(0, placement.dx);
   const int64_t last = std::min(width_, width_ + placement.dx);
   const int64_t step = placement.flip ? -1 : 1;

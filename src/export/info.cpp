@@ -27,7 +27,7 @@ Json preprocess(const Model& model, const ExportInfo& info) {
   Json json;
   json["dataset"] = info.dataset.empty() ? Json() : Json(info.dataset);
   json["input_size"] = model.input_shape();
-  json["rescale_factor"] = info.of_pictures ? Json(1.0 / 255.0) : Json();
+  json["rescale_factor"] = info.of_images ? Json(1.0 / 255.0) : Json();
   json["mean"] = info.mean.empty() ? Json() : Json(info.mean);
   json["std"] = info.std.empty() ? Json() : Json(info.std);
   return json;
@@ -72,8 +72,8 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
     return info;
   }
   const DatasetSpec spec = load_base_spec(info.dataset);
-  info.of_pictures = spec.format != "clusters" && spec.format != "embeddings";
-  if (!info.of_pictures) return info;
+  info.of_images = spec.format != "clusters" && spec.format != "embeddings";
+  if (!info.of_images) return info;
   DatasetInfo data;
   data.channels = static_cast<int64_t>(spec.mean.size());
   data.height = data.width = 1;  // the model says which they are

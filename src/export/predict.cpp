@@ -101,13 +101,13 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
   Parts parts;
   int64_t begin = 0;
-  do {  // once even without a picture: the outputs' shapes come from the model
+  do {  // once even without an image: the outputs' shapes come from the model
     const int64_t size = std::min(batch, count - begin);
-    model.count_from(begin);
+    model.set_first_sample_index(begin);
     add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);
     begin += size;
   } while (begin < count);
-  model.count_from(0);
+  model.set_first_sample_index(0);
   std::map<std::string, at::Tensor> outputs;
   for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
   if (model.members() > 1 && model.classes() > 0) {

@@ -72,8 +72,8 @@ constexpr char kWeights[] = R"(
 def combine_weights(self, logits: Tensor) -> Tensor:
     ranked, order = torch.sort(logits, stable=True, dim=1, descending=True)
     choice = order[:, :{k}]
-    shares = torch.exp(ranked{softmax_over} - ranked[:, :1])
-    gate = shares[:, :{k}] / shares.sum([1], keepdim=True)
+    fractions = torch.exp(ranked{softmax_over} - ranked[:, :1])
+    gate = fractions[:, :{k}] / fractions.sum([1], keepdim=True)
     {drop}
     return torch.zeros_like(logits).scatter_(1, choice, gate)
 )";

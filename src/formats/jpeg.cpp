@@ -83,10 +83,9 @@ struct Decoder::State {
                             &colours) != 0) {
       fail("not a JPEG that can be read: {}", reason());
     }
-    if (height < 1 || width < 1) fail("not a JPEG that can be read: no picture in it");
+    if (height < 1 || width < 1) fail("not a JPEG that can be read: no image in it");
     if (int64_t{height} * width > kMaxPixels) {
-      fail("{} x {} pixels are more than the {} that a picture may have", height, width,
-           kMaxPixels);
+      fail("{} x {} pixels are more than the {} that an image may have", height, width, kMaxPixels);
     }
   }
 

@@ -111,9 +111,9 @@ Index plan(std::vector<Entry> entries, const WriteOptions& options, const std::s
     const std::string problem = tiling_problem(entry.shape, layout);
     if (!problem.empty()) fail("{}: array {}: {}", file, printable(entry.name), problem);
     for (std::size_t chunk = 0; chunk < layout.size(); ++chunk) {
-      const auto least = std::ranges::min_element(bytes);
-      *least += volume(layout.box(chunk)) * element;
-      layout.shards[chunk] = static_cast<uint32_t>(least - bytes.begin());
+      const auto min = std::ranges::min_element(bytes);
+      *min += volume(layout.box(chunk)) * element;
+      layout.shards[chunk] = static_cast<uint32_t>(min - bytes.begin());
     }
     index.layouts.push_back(std::move(layout));
   }

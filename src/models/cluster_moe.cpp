@@ -105,8 +105,8 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   return {logits, logits, {std::move(record)}};
 }
 
-void ClusterMoE::count_from(int64_t image) {
-  if (config_.router) router->count_from(image);
+void ClusterMoE::set_first_sample_index(int64_t image) {
+  if (config_.router) router->set_first_sample_index(image);
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {

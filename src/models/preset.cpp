@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kKey = "preset";
-constexpr int kDeepest = 8;  // presets that name one another in a circle end here
+constexpr int kMaxDepth = 8;  // presets that name one another in a circle end here
 
 Value read_preset(const std::string& name, const std::string& where) {
   const std::vector<std::string> names = preset_names();
@@ -37,7 +37,7 @@ Value without_key(const Value& config) {
 Value filled(const Value& config, int depth) {
   const Value* name = config.find(kKey);
   if (name == nullptr) return config;
-  if (depth == kDeepest) fail_usage("{}: presets name one another in a circle", name->where());
+  if (depth == kMaxDepth) fail_usage("{}: presets name one another in a circle", name->where());
   const Value preset = read_preset(name->as_string(kKey), name->where());
   return filled(preset, depth + 1).merged(without_key(config));
 }

@@ -8,8 +8,8 @@
 #include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/image_moe.h"
 #include "moesaic/models/meta_device.h"
-#include "moesaic/models/picture_moe.h"
 #include "moesaic/models/preset.h"
 #include "moesaic/models/vmoe.h"
 
@@ -43,13 +43,13 @@ Family cluster_family() {
       [] { return help_text<ClusterMoEConfig>(); }};
 }
 
-Family picture_family() {
+Family image_family() {
   return {
-      [](const Value& config) { return parameter_count(parse<PictureMoEConfig>(config, "model")); },
+      [](const Value& config) { return parameter_count(parse<ImageMoEConfig>(config, "model")); },
       [](const Value& config, uint64_t seed) {
-        return std::make_shared<PictureMoE>(parse<PictureMoEConfig>(config, "model"), seed);
+        return std::make_shared<ImageMoE>(parse<ImageMoEConfig>(config, "model"), seed);
       },
-      [] { return help_text<PictureMoEConfig>(); }};
+      [] { return help_text<ImageMoEConfig>(); }};
 }
 
 /// The list is explicit, so that no linker can drop a family.
@@ -57,7 +57,7 @@ const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> list = {{kVMoE, vmoe_family()},
                                                      {kE3, vmoe_family()},
                                                      {kClusterMoE, cluster_family()},
-                                                     {kPictureMoE, picture_family()}};
+                                                     {kImageMoE, image_family()}};
   return list;
 }
 

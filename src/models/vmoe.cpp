@@ -239,8 +239,9 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   return out;
 }
 
-void VMoE::count_from(int64_t image) {
-  for (MoEBlock& block : moe_blocks()) block.layer->router->count_from(image * tokens_per_image());
+void VMoE::set_first_sample_index(int64_t image) {
+  for (MoEBlock& block : moe_blocks())
+    block.layer->router->set_first_sample_index(image * tokens_per_image());
 }
 
 nlohmann::ordered_json VMoE::config() const {

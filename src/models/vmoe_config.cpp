@@ -73,7 +73,7 @@ ConfigProblem router_problem(const VMoEMoeConfig& moe) {
   }
   if (router.num_selected_tokens > 0 && moe.group_size == 0) {
     return {fmt::format("{}num_selected_tokens counts tokens of a group: set "
-                        "encoder.moe.group_size, for instance to the tokens of a picture",
+                        "encoder.moe.group_size, for instance to the tokens of an image",
                         path),
             {path + "num_selected_tokens"}};
   }
@@ -166,7 +166,7 @@ double linear_count(double in, double out) {
   return in * out + out;
 }
 
-double perceptron_count(const VMoEConfig& config, int64_t hidden) {
+double mlp_count(const VMoEConfig& config, int64_t hidden) {
   const auto d = static_cast<double>(config.hidden_size);
   const auto m = static_cast<double>(hidden);
   return linear_count(d, m) + linear_count(m, d);
@@ -178,18 +178,18 @@ double attention_count(const VMoEConfig& config, bool norms) {
   return linear_count(d, 3 * d) + linear_count(d, d) + (norms ? 2 * head_dim : 0.0);
 }
 
-/// Of the perceptron, or the router and the experts, of a block.
+/// Of the MLP, or the router and the experts, of a block.
 double mlp_count(const VMoEConfig& config, int64_t block) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   const auto d = static_cast<double>(config.hidden_size);
   if (std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end()) {
-    return perceptron_count(config, config.encoder.mlp_dim);
+    return mlp_count(config, config.encoder.mlp_dim);
   }
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const auto experts = static_cast<double>(moe.num_experts);
   const double held =
       kept == moe.kept_experts.end() ? experts : static_cast<double>(kept->second.size());
-  return experts * d + held * perceptron_count(config, config.encoder.expert_dim());
+  return experts * d + held * mlp_count(config, config.encoder.expert_dim());
 }
 
 }  // namespace
@@ -235,7 +235,7 @@ double parameter_count(const VMoEConfig& config) {
   }
   if (config.has_map_head()) {
     count += 3 * d + attention_count(config, config.map_head_normalizes()) +
-             perceptron_count(config, config.encoder.mlp_dim);
+             mlp_count(config, config.encoder.mlp_dim);
   }
   const auto representation = static_cast<double>(config.pre_logits_size());
   if (config.representation_size > 0) count += linear_count(d, representation);

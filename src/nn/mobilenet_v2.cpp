@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
-#include "picture_blocks.h"
+#include "image_blocks.h"
 
 namespace moesaic::nn {
 namespace {
@@ -47,9 +47,9 @@ constexpr InvertedStage kInvertedStages[] = {{1, 16, 1, 1}, {6, 24, 2, 1}, {6, 3
                                              {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2},
                                              {6, 320, 1, 1}};
 
-class MobileNetV2 final : public PictureNetwork {
+class MobileNetV2 final : public ImageNetwork {
  public:
-  MobileNetV2(const PictureNetworkOptions& options, const at::Generator& generator) {
+  MobileNetV2(const ImageNetworkOptions& options, const at::Generator& generator) {
     Maps maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
     stem_ = register_module("stem",
@@ -79,8 +79,8 @@ class MobileNetV2 final : public PictureNetwork {
 
 }  // namespace
 
-std::shared_ptr<PictureNetwork> make_mobilenet_v2(const PictureNetworkOptions& options,
-                                                  const at::Generator& generator) {
+std::shared_ptr<ImageNetwork> make_mobilenet_v2(const ImageNetworkOptions& options,
+                                                const at::Generator& generator) {
   return std::make_shared<MobileNetV2>(options, generator);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
-#include "picture_blocks.h"
+#include "image_blocks.h"
 
 namespace moesaic::nn {
 namespace {
@@ -35,9 +35,9 @@ class ResidualBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ResidualBlock);
 
-class ResNet18 final : public PictureNetwork {
+class ResNet18 final : public ImageNetwork {
  public:
-  ResNet18(const PictureNetworkOptions& options, const at::Generator& generator) {
+  ResNet18(const ImageNetworkOptions& options, const at::Generator& generator) {
     Maps maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
     stem_ = register_module("stem",
@@ -61,8 +61,8 @@ class ResNet18 final : public PictureNetwork {
 
 }  // namespace
 
-std::shared_ptr<PictureNetwork> make_resnet18(const PictureNetworkOptions& options,
-                                              const at::Generator& generator) {
+std::shared_ptr<ImageNetwork> make_resnet18(const ImageNetworkOptions& options,
+                                            const at::Generator& generator) {
   return std::make_shared<ResNet18>(options, generator);
 }
 

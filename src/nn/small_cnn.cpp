@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
-#include "picture_blocks.h"
+#include "image_blocks.h"
 
 namespace moesaic::nn {
 namespace {
 
-class SmallCnn final : public PictureNetwork {
+class SmallCnn final : public ImageNetwork {
  public:
-  SmallCnn(const PictureNetworkOptions& options, const at::Generator& generator) {
+  SmallCnn(const ImageNetworkOptions& options, const at::Generator& generator) {
     Maps maps{options.channels, options.side};
     const auto convolution = [&](int64_t filters) {
       const int64_t outputs = scaled_channels(filters, options);
@@ -33,8 +33,8 @@ class SmallCnn final : public PictureNetwork {
 
 }  // namespace
 
-std::shared_ptr<PictureNetwork> make_small_cnn(const PictureNetworkOptions& options,
-                                               const at::Generator& generator) {
+std::shared_ptr<ImageNetwork> make_small_cnn(const ImageNetworkOptions& options,
+                                             const at::Generator& generator) {
   return std::make_shared<SmallCnn>(options, generator);
 }
 

@@ -145,14 +145,14 @@ MOESAIC_VECTOR_CLONES IndexRange range_of(const int32_t* values, int64_t count) 
 
 }  // namespace
 
-void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t least,
+void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
                           int64_t below) {
   if (!index.is_cpu() || index.numel() == 0) return;
   const at::Tensor values = index.contiguous();
   const auto [low, high] = range_of(values.const_data_ptr<int32_t>(), values.numel());
-  if (low < least || high >= below) {
-    fail("{}: {} must be between {} and {}, found {}", op, name, least, below - 1,
-         low < least ? low : high);
+  if (low < min || high >= below) {
+    fail("{}: {} must be between {} and {}, found {}", op, name, min, below - 1,
+         low < min ? low : high);
   }
 }
 

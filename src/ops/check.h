@@ -42,7 +42,7 @@ void check_row_count(const char* op, int64_t tokens, int64_t rows);
 
 /// Checks of values, for index tensors that live on the CPU; nothing on other devices. Callers may
 /// hand any tensor to an operator, and a kernel must not follow a wrong index.
-void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t least,
+void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
                           int64_t below);
 /// offsets[0] = 0, ascending, the last at most `bound`.
 void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound);

@@ -68,7 +68,7 @@ bool reads_parallel(int64_t activation, at::TensorList parallel) {
 }
 
 // Of parallel patches what the filters see in the others is kept, in as many of them as there are
-// where no token has more than its share of the rows.
+// where no token has more than its part of the rows.
 int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation,
                      at::TensorList parallel) {
   constexpr int64_t kMostKept = int64_t{1} << 21;  // more would leave the caches
@@ -77,8 +77,8 @@ int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int6
   }
   int64_t patches = token.size(0) * x.size(1);
   if (reads_parallel(activation, parallel)) {
-    const int64_t share = (token.size(0) + x.size(0) - 1) / std::max<int64_t>(x.size(0), 1);
-    patches = std::min(patches, parallel[3].size(0) * share);
+    const int64_t fraction = (token.size(0) + x.size(0) - 1) / std::max<int64_t>(x.size(0), 1);
+    patches = std::min(patches, parallel[3].size(0) * fraction);
   }
   return std::min(patches * w.size(2), kMostKept);
 }

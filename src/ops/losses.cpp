@@ -33,15 +33,15 @@ at::Tensor squared_variation(const at::Tensor& values_GE) {
   return values_GE.var(1, /*unbiased=*/false) / values_GE.mean(1).square();
 }
 
-/// Share of a group's tokens whose best expert this is: [G, E], a constant.
-at::Tensor first_choice_share(const at::Tensor& logits_GSE) {
+/// Fraction of a group's tokens whose best expert this is: [G, E], a constant.
+at::Tensor first_choice_fraction(const at::Tensor& logits_GSE) {
   const torch::NoGradGuard no_grad;
   // argmax takes the first of equal values, as routing does.
   return at::one_hot(logits_GSE.argmax(2), logits_GSE.size(2)).to(logits_GSE.dtype()).mean(1);
 }
 
 at::Tensor balance(const at::Tensor& logits_GSE, const at::Tensor& proxy_GSE) {
-  const at::Tensor loss_G = (first_choice_share(logits_GSE) * proxy_GSE.mean(1)).sum(1);
+  const at::Tensor loss_G = (first_choice_fraction(logits_GSE) * proxy_GSE.mean(1)).sum(1);
   return (loss_G.mean() * static_cast<double>(logits_GSE.size(2))).to(at::kFloat);
 }
 

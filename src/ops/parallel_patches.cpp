@@ -31,8 +31,8 @@ at::Tensor unit_rows(const at::Tensor& x) {
 /// [D, d] float64: directions that several of the rows share.
 at::Tensor shared_directions(const at::Tensor& rows, double rounding) {
   const at::Tensor unit = unit_rows(rows);
-  const double most = 1.0 - std::max(64 * rounding * rounding, 1e-14);
-  const at::Tensor same = unit.mm(unit.t()).abs().gt(most).contiguous();
+  const double max = 1.0 - std::max(64 * rounding * rounding, 1e-14);
+  const at::Tensor same = unit.mm(unit.t()).abs().gt(max).contiguous();
   const at::Tensor count = same.sum(1);
   const bool* const is_same = same.const_data_ptr<bool>();
   const int64_t n = unit.size(0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens are cut into groups and segments, and how many rows a group may give to an expert. Shared by
-// the kernels of every device, hence without LibTorch and C++17; all sizes are 64 bits wide.
+// How tokens are cut into groups and segments, and how many rows a group may give to an expert.
+// Shared by the kernels of every device, hence without LibTorch and C++17; all sizes are 64 bits
+// wide.
 #pragma once
 
 #include <algorithm>

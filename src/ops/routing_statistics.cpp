@@ -10,8 +10,8 @@ namespace moesaic {
 namespace {
 
 /// - sum p ln p over the last dimension; 0 ln 0 = 0.
-at::Tensor entropy_of(const at::Tensor& shares) {
-  return -at::xlogy(shares, shares).sum(-1);
+at::Tensor entropy_of(const at::Tensor& fractions) {
+  return -at::xlogy(fractions, fractions).sum(-1);
 }
 
 at::Tensor shares_of(const at::Tensor& counts, int64_t dim) {

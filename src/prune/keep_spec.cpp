@@ -14,12 +14,12 @@
 namespace moesaic {
 namespace {
 
-KeepRule share_rule(double share, const std::string& where) {
-  if (!(share > 0.0 && share <= 1.0)) {
-    fail_usage("{}: a share must be above 0 and at most 1, found {}; a count has no point", where,
-               share);
+KeepRule fraction_rule(double fraction, const std::string& where) {
+  if (!(fraction > 0.0 && fraction <= 1.0)) {
+    fail_usage("{}: a fraction must be above 0 and at most 1, found {}; a count has no point",
+               where, fraction);
   }
-  return {KeepShare{share}, where};
+  return {KeepFraction{fraction}, where};
 }
 
 KeepRule count_rule(int64_t count, const std::string& where) {
@@ -72,8 +72,8 @@ std::map<int64_t, KeepRule> block_rules(const Value& object) {
 }  // namespace
 
 int64_t KeepRule::count(int64_t experts) const {
-  if (const auto* share = std::get_if<KeepShare>(&amount)) {
-    const double exact = share->share * static_cast<double>(experts);
+  if (const auto* fraction = std::get_if<KeepFraction>(&amount)) {
+    const double exact = fraction->fraction * static_cast<double>(experts);
     return std::max<int64_t>(1, std::llround(exact));
   }
   if (const auto* number = std::get_if<KeepCount>(&amount)) return number->count;
@@ -90,13 +90,14 @@ KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
   KeepSpec spec;
   if (const auto count = whole_number<int64_t>(text)) {
     spec.every_ = count_rule(*count, where);
-  } else if (const auto share = whole_number<double>(text)) {
-    spec.every_ = share_rule(*share, where);
+  } else if (const auto fraction = whole_number<double>(text)) {
+    spec.every_ = fraction_rule(*fraction, where);
   } else if (path_exists(text)) {
     spec.blocks_ = block_rules(Document::from_file(text).root());
   } else {
-    fail_usage("{}: neither a share like 0.25, nor a count like 4, nor a JSON file that exists{}",
-               where, nearest_sibling(text));
+    fail_usage(
+        "{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
+        where, nearest_sibling(text));
   }
   return spec;
 }
@@ -108,14 +109,14 @@ KeepSpec KeepSpec::from_value(const Value& value) {
       spec.every_ = count_rule(value.as_int("keep"), value.where());
       return spec;
     case Value::Kind::number:
-      spec.every_ = share_rule(value.as_double("keep"), value.where());
+      spec.every_ = fraction_rule(value.as_double("keep"), value.where());
       return spec;
     case Value::Kind::string:
       return parse(value.as_string("keep"), value.where());
     default:
       if (!value.is_object()) {
         fail_usage(
-            "{}: 'keep' must be a share (0.25), a count (4), a file, or an object "
+            "{}: 'keep' must be a fraction (0.25), a count (4), a file, or an object "
             "{{\"<block>\": count or [ids]}}, found {}",
             value.where(), value.described());
       }
@@ -124,9 +125,9 @@ KeepSpec KeepSpec::from_value(const Value& value) {
   }
 }
 
-KeepSpec KeepSpec::share(double share) {
+KeepSpec KeepSpec::fraction(double fraction) {
   KeepSpec spec;
-  spec.every_ = share_rule(share, "keep");
+  spec.every_ = fraction_rule(fraction, "keep");
   return spec;
 }
 

@@ -35,17 +35,17 @@ std::string change(const char* name, double before, double after, int precision)
 /// Where all experts count the same, the choice says nothing about them.
 void warn_of_ties(const PrunePlan& plan) {
   for (const PruneLayerPlan& layer : plan.layers) {
-    const auto [least, most] = std::minmax_element(layer.scores.begin(), layer.scores.end());
-    if (static_cast<int64_t>(layer.kept.size()) == layer.experts || *least < *most) continue;
+    const auto [min, max] = std::minmax_element(layer.scores.begin(), layer.scores.end());
+    if (static_cast<int64_t>(layer.kept.size()) == layer.experts || *min < *max) continue;
     log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
-                layer.block, plan.criterion, *least,
+                layer.block, plan.criterion, *min,
                 criterion_needs_pretrained(plan.criterion)
                     ? "; are --pretrained and --finetuned the same network?"
                     : "");
   }
 }
 
-/// What fine-tuning may change: the head, the positions of pictures of another size, and how many
+/// What fine-tuning may change: the head, the positions of images of another size, and how many
 /// experts there are.
 bool may_differ(const std::string& parameter) {
   return parameter.starts_with("head") || parameter.starts_with("pre_logits") ||
@@ -72,14 +72,14 @@ void check_related(const Model& finetuned, const Model& pretrained, const fs::pa
 RowsPerToken even_rows_per_token(const Model& model) {
   RowsPerToken rows;
   for (const auto& [block, layer] : model.moe_blocks()) {
-    const double share =
+    const double fraction =
         static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
     const auto& options = layer->options();
     const bool reroutes = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
     const auto kept = static_cast<int64_t>(layer->kept().size());
     rows[block] = nn::rows_per_token(options.rule, model.tokens_per_image(),
                                      reroutes ? kept : options.experts) *
-                  (reroutes ? 1.0 : share);
+                  (reroutes ? 1.0 : fraction);
   }
   return rows;
 }

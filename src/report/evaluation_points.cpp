@@ -17,27 +17,27 @@
 namespace moesaic {
 namespace {
 
-/// [B]: the expert of each picture, -1 for none; undefined where a picture has several.
-at::Tensor experts_of_pictures(const ModelOutput& output, int64_t pictures) {
+/// [B]: the expert of each image, -1 for none; undefined where an image has several.
+at::Tensor experts_of_images(const ModelOutput& output, int64_t images) {
   if (output.routings.empty()) return {};
   const RoutingRecord& record = output.routings.back();
-  if (record.members > 1 || record.routing.tokens() != pictures) return {};
-  const at::Tensor rows_of_picture = record.routing.token_offsets.diff().to(at::kCPU, at::kLong);
-  if (rows_of_picture.max().item<int64_t>() > 1) return {};
+  if (record.members > 1 || record.routing.tokens() != images) return {};
+  const at::Tensor rows_of_image = record.routing.token_offsets.diff().to(at::kCPU, at::kLong);
+  if (rows_of_image.max().item<int64_t>() > 1) return {};
   const at::Tensor row_expert = row_experts(record.routing).to(at::kCPU);
   const at::Tensor token = record.routing.token.to(at::kCPU, at::kLong);
-  const auto rows = rows_of_picture.sum().item<int64_t>();
+  const auto rows = rows_of_image.sum().item<int64_t>();
   const at::Tensor ids = at::tensor(record.kept, at::kLong);
-  at::Tensor expert_B = at::full({pictures}, -1, at::kLong);
+  at::Tensor expert_B = at::full({images}, -1, at::kLong);
   expert_B.index_copy_(0, token.narrow(0, 0, rows),
                        ids.index_select(0, row_expert.narrow(0, 0, rows)));
   return expert_B;
 }
 
 /// [B], of logits [B members, C].
-at::Tensor predicted_classes(const at::Tensor& logits, int64_t pictures) {
-  if (logits.size(0) == pictures) return logits.argmax(1).cpu();
-  return logits.view({pictures, -1, logits.size(1)}).softmax(2).mean(1).argmax(1).cpu();
+at::Tensor predicted_classes(const at::Tensor& logits, int64_t images) {
+  if (logits.size(0) == images) return logits.argmax(1).cpu();
+  return logits.view({images, -1, logits.size(1)}).softmax(2).mean(1).argmax(1).cpu();
 }
 
 at::Tensor joined_numbers(const std::vector<at::Tensor>& parts) {
@@ -55,9 +55,9 @@ int64_t number_of_name(const std::string& name, const char* kind,
   return found - names.begin();
 }
 
-/// The pictures that are asked for, and their description.
+/// The images that are asked for, and their description.
 struct Candidates {
-  std::vector<int64_t> pictures;
+  std::vector<int64_t> images;
   std::string of;
 };
 
@@ -78,7 +78,7 @@ Candidates candidates_of(const Dataset& dataset, const EvaluationPointsOptions& 
   }
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (label && dataset.label(i) != *label) continue;
-    if (groups.empty() || groups.count(dataset.group(i)) > 0) found.pictures.push_back(i);
+    if (groups.empty() || groups.count(dataset.group(i)) > 0) found.images.push_back(i);
   }
   return found;
 }
@@ -90,15 +90,14 @@ EvaluationPointCollector::EvaluationPointCollector(EvaluationPointsOptions optio
 
 void EvaluationPointCollector::choose(const Dataset& dataset) {
   const Candidates candidates = candidates_of(dataset, options_);
-  const auto count = static_cast<int64_t>(candidates.pictures.size());
-  if (std::min(count, options_.points) < kFewestPoints) {
-    fail_usage("a picture by t-SNE needs {} points, {} has {}", kFewestPoints, candidates.of,
-               count);
+  const auto count = static_cast<int64_t>(candidates.images.size());
+  if (std::min(count, options_.points) < kMinPoints) {
+    fail_usage("an image by t-SNE needs {} points, {} has {}", kMinPoints, candidates.of, count);
   }
   const std::vector<int64_t> order =
       permutation(count, options_.seed, stream_id("report.evaluation_points"));
   for (int64_t i = 0; i < std::min(count, options_.points); ++i) {
-    chosen_.push_back(candidates.pictures[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+    chosen_.push_back(candidates.images[static_cast<size_t>(order[static_cast<size_t>(i)])]);
   }
   std::sort(chosen_.begin(), chosen_.end());
 }
@@ -123,25 +122,24 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
 
 void EvaluationPointCollector::add(const EvaluatedBatch& batch) {
   if (info_.data.empty()) begin(batch);
-  const int64_t pictures = batch.labels_B.size(0);
+  const int64_t images = batch.labels_B.size(0);
   std::vector<int64_t> places;
-  for (; next_ < chosen_.size() && chosen_[next_] < batch.first + pictures; ++next_) {
+  for (; next_ < chosen_.size() && chosen_[next_] < batch.first + images; ++next_) {
     places.push_back(chosen_[next_] - batch.first);
   }
   if (places.empty()) return;
   const at::Tensor rows = at::tensor(places, at::kLong);
   const at::Tensor& from = options_.of == "inputs" ? batch.images_BCHW : batch.output.pre_logits;
-  x_.push_back(from.reshape({pictures, -1})
-                   .index_select(0, rows.to(from.device()))
-                   .to(at::kCPU, at::kFloat));
+  x_.push_back(
+      from.reshape({images, -1}).index_select(0, rows.to(from.device())).to(at::kCPU, at::kFloat));
   label_.push_back(batch.labels_B.index_select(0, rows));
-  predicted_.push_back(predicted_classes(batch.output.logits, pictures).index_select(0, rows));
+  predicted_.push_back(predicted_classes(batch.output.logits, images).index_select(0, rows));
   if (batch.groups_B.defined()) group_.push_back(batch.groups_B.index_select(0, rows));
-  const at::Tensor expert_B = experts_of_pictures(batch.output, pictures);
+  const at::Tensor expert_B = experts_of_images(batch.output, images);
   one_expert_ = one_expert_ && expert_B.defined();
   if (one_expert_) expert_.push_back(expert_B.index_select(0, rows));
   if (!one_expert_ && options_.color == "expert") {
-    fail_usage("the network does not send each picture to one expert; colour by class or group");
+    fail_usage("the network does not send each image to one expert; colour by class or group");
   }
 }
 

@@ -31,11 +31,11 @@ class Workshop {
   fs::path path_;
 };
 
-/// Draws `pictures` from the script and the data that it reads, and leaves them beside each other:
+/// Draws `files` from the script and the data that it reads, and leaves them beside each other:
 /// all of them, or none where something cannot be written; of a script that gnuplot refuses it and
 /// its data.
 void draw_beside(const fs::path& script_path, const fs::path& data_path, const Figure& figure,
-                 const std::vector<std::string>& pictures) {
+                 const std::vector<std::string>& files) {
   const fs::path folder = script_path.parent_path();
   const Workshop workshop(folder);
   write_atomic(workshop.path() / script_path.filename(), figure.script);
@@ -53,14 +53,14 @@ void draw_beside(const fs::path& script_path, const fs::path& data_path, const F
     std::for_each(sources.begin(), sources.end(), bring);
     fail("{}: gnuplot failed with status {}", script_path.string(), status);
   }
-  for (const std::string& picture : pictures) {
-    const fs::path drawn = workshop.path() / picture;
+  for (const std::string& file : files) {
+    const fs::path drawn = workshop.path() / file;
     if (!fs::exists(drawn) || fs::is_empty(drawn)) {
-      fail("{}: gnuplot drew no {}", script_path.string(), picture);
+      fail("{}: gnuplot drew no {}", script_path.string(), file);
     }
   }
   std::for_each(sources.begin(), sources.end(), bring);
-  std::for_each(pictures.begin(), pictures.end(), bring);
+  std::for_each(files.begin(), files.end(), bring);
 }
 
 }  // namespace
@@ -71,20 +71,20 @@ std::string gnuplot_quoted(const std::string& text) {
   return result + "'";
 }
 
-fs::path script_beside(const fs::path& picture) {
-  return fs::path(picture).replace_extension(".gp");
+fs::path script_beside(const fs::path& file) {
+  return fs::path(file).replace_extension(".gp");
 }
 
-fs::path data_beside(const fs::path& picture) {
-  return fs::path(picture).replace_extension(".tsv");
+fs::path data_beside(const fs::path& file) {
+  return fs::path(file).replace_extension(".tsv");
 }
 
 void draw_figure(const fs::path& folder, const Figure& figure) {
   draw_beside(folder / "figure.gp", folder / "figure.tsv", figure, {"figure.svg", "figure.png"});
 }
 
-void draw_picture(const fs::path& picture, const Figure& figure) {
-  draw_beside(script_beside(picture), data_beside(picture), figure, {picture.filename().string()});
+void draw_figure_file(const fs::path& file, const Figure& figure) {
+  draw_beside(script_beside(file), data_beside(file), figure, {file.filename().string()});
 }
 
 }  // namespace moesaic

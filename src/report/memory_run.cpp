@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-RunConfig changed_run(const Value& train, const Value& set, int64_t most_steps) {
+RunConfig changed_run(const Value& train, const Value& set, int64_t max_steps) {
   Document document(train);
   if (set.is_object()) {
     for (const Value::Member& setting : set.members("set")) {
@@ -19,9 +19,9 @@ RunConfig changed_run(const Value& train, const Value& set, int64_t most_steps) 
   }
   RunConfig config = parse<RunConfig>(document.root());
   for (PhaseConfig& phase : config.phases) {
-    if (most_steps == 0) continue;
+    if (max_steps == 0) continue;
     phase.epochs.reset();
-    phase.steps = std::min(phase.steps.value_or(most_steps), most_steps);
+    phase.steps = std::min(phase.steps.value_or(max_steps), max_steps);
   }
   return config;
 }

@@ -14,8 +14,8 @@
 namespace moesaic {
 
 /// `train` with the settings of `set`, {"dotted.key": value, ...} or nothing, in which no phase
-/// makes more than `most_steps` updates (0: as it is configured). Throws as parse() does.
-RunConfig changed_run(const Value& train, const Value& set, int64_t most_steps);
+/// makes more than `max_steps` updates (0: as it is configured). Throws as parse() does.
+RunConfig changed_run(const Value& train, const Value& set, int64_t max_steps);
 
 /// A run that is ready for any seed.
 struct MemoryRun {

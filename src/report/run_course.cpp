@@ -49,7 +49,7 @@ void check_mixture(const RunConfig& config) {
 
 PlannedCourse plan_course(const RunCourseConfig& course, const RunCourseRow& row,
                           Datasets& datasets) {
-  RunConfig config = changed_run(course.train, row.set, course.most_steps);
+  RunConfig config = changed_run(course.train, row.set, course.max_steps);
   check_mixture(config);
   MemoryRun run = plan_memory_run(std::move(config), datasets);
   ClusterSignals signals = signals_of(run.config.phases.back());

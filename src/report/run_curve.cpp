@@ -108,9 +108,9 @@ std::string block(const std::string& title, const std::vector<CurvePoint>& point
 
 /// gnuplot warns of an axis on which all points have one place: half a unit to each side is shown.
 std::string axis_range(const std::vector<double>& values) {
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
   if (values.empty()) return "[0:1]";
-  return *least < *most ? "[*:*]" : fmt::format("[{}:{}]", *least - 0.5, *least + 0.5);
+  return *min < *max ? "[*:*]" : fmt::format("[{}:{}]", *min - 0.5, *min + 0.5);
 }
 
 /// What gnuplot has to know before it draws: "[low:high]" of each axis, how points are joined.

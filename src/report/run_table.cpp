@@ -32,7 +32,7 @@ struct PlannedRow {
 
 PlannedRow plan_row(const RunTableConfig& table, const RunTableRow& row, Datasets& datasets) {
   return {row.name, row.runs.value_or(table.runs),
-          plan_memory_run(changed_run(table.train, row.set, table.most_steps), datasets)};
+          plan_memory_run(changed_run(table.train, row.set, table.max_steps), datasets)};
 }
 
 /// Metrics of one run, or nothing where `going` ended it.

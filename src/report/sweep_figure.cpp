@@ -52,7 +52,7 @@ do for [name in 'figure.svg figure.png'] {
        NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
 
   set label 1 heading('Cost, experts ranked by ' . word(criteria, 1))
-  set ylabel sprintf('share of the network with %d, %%', whole) textcolor rgb ink
+  set ylabel sprintf('fraction of the network with %d, %%', whole) textcolor rgb ink
   set yrange [0:*]
   plot data using 1:(entry(1, 3)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
          title 'FLOPs an image', \
@@ -70,14 +70,14 @@ std::string data_of(const SweepOutcome& outcome) {
     }
   }
   text += "\n";
-  std::vector<std::vector<WorkShare>> shares;
-  for (const std::string& c : outcome.criteria) shares.push_back(work_shares(outcome, c));
+  std::vector<std::vector<WorkShare>> fractions;
+  for (const std::string& c : outcome.criteria) fractions.push_back(work_shares(outcome, c));
   for (size_t i = 0; i < outcome.keep.size(); ++i) {
     text += std::to_string(outcome.keep[i]);
     for (size_t c = 0; c < outcome.criteria.size(); ++c) {
       const SweepPoint& point = outcome.at(outcome.keep[i], outcome.criteria[c]);
       text += fmt::format("\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}", point.accuracy,
-                          point.accuracy_recovered, shares[c][i].flops, shares[c][i].time);
+                          point.accuracy_recovered, fractions[c][i].flops, fractions[c][i].time);
     }
     text += "\n";
   }
@@ -91,7 +91,7 @@ Figure sweep_figure(const SweepOutcome& outcome) {
   head += "data = 'figure.tsv'\n";
   head += fmt::format("criteria = '{}'\n", fmt::join(outcome.criteria, " "));
   head += fmt::format("experts = {}\n", outcome.experts);
-  head += fmt::format("whole = {}  # the network that the shares are of\n",
+  head += fmt::format("whole = {}  # the network that the fractions are of\n",
                       *std::max_element(outcome.keep.begin(), outcome.keep.end()));
   head += fmt::format("set xtics ({})\n", fmt::join(outcome.keep, ", "));
   return {head + std::string(kScript), data_of(outcome)};

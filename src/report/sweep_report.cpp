@@ -48,12 +48,13 @@ TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::str
 TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) {
   TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
                    "forward time, %"});
-  for (const WorkShare& share : work_shares(outcome, criterion)) {
-    const SweepPoint& point = outcome.at(share.keep, criterion);
-    table.add({fmt::format("{} of {}", share.keep, outcome.experts), with_commas(point.parameters),
-               human_bytes(point.bytes), fmt::format("{:.2f}", point.flops / 1e6),
+  for (const WorkShare& fraction : work_shares(outcome, criterion)) {
+    const SweepPoint& point = outcome.at(fraction.keep, criterion);
+    table.add({fmt::format("{} of {}", fraction.keep, outcome.experts),
+               with_commas(point.parameters), human_bytes(point.bytes),
+               fmt::format("{:.2f}", point.flops / 1e6),
                with_commas(std::llround(point.images_per_second)),
-               fmt::format("{:.1f}", share.flops), fmt::format("{:.1f}", share.time)});
+               fmt::format("{:.1f}", fraction.flops), fmt::format("{:.1f}", fraction.time)});
   }
   return table;
 }
@@ -108,13 +109,13 @@ std::string command_of(const Experiment& experiment) {
 
 std::vector<WorkShare> work_shares(const SweepOutcome& outcome, const std::string& criterion) {
   const SweepPoint& whole = largest(outcome, criterion);
-  std::vector<WorkShare> shares;
+  std::vector<WorkShare> fractions;
   for (const int64_t keep : outcome.keep) {
     const SweepPoint& point = outcome.at(keep, criterion);
-    shares.push_back({keep, 100.0 * point.flops / whole.flops,
-                      100.0 * whole.images_per_second / point.images_per_second});
+    fractions.push_back({keep, 100.0 * point.flops / whole.flops,
+                         100.0 * whole.images_per_second / point.images_per_second});
   }
-  return shares;
+  return fractions;
 }
 
 std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
@@ -153,7 +154,8 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
       "(figure.svg)\n",
       data, accuracy_table(outcome, outcome.criteria).markdown());
   text += fmt::format(
-      "\n## Cost, experts ranked by {}\n\nThe last two columns are shares of the network with {} "
+      "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
+      "{} "
       "experts. FLOPs count the matrix products of the rows that the test split's routing really "
       "computed. Speed is the median over forward passes in which all networks took turns.\n\n{}",
       criterion, largest(outcome, criterion).keep, cost_table(outcome, criterion).markdown());
@@ -173,7 +175,7 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
   text += phase_table(outcome).text();
   text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered\n\n{}",
                       outcome.phases.back().data, accuracy_texts(outcome));
-  text += fmt::format("\nCost by {}; shares are of the network with {} experts\n\n{}", criterion,
+  text += fmt::format("\nCost by {}; fractions are of the network with {} experts\n\n{}", criterion,
                       largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
   const auto line = [&](std::string_view what, const std::string& value) {
     text += fmt::format("{:<9}{}\n", what, value);

@@ -25,11 +25,11 @@ void conditional_affinities(const double* distances, int64_t count, int64_t self
   constexpr double kTolerance = 1e-5;
   double low = 0.0, high = std::numeric_limits<double>::infinity(), beta = 1.0;
   const double nearest = [&] {
-    double least = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < count; ++j) {
-      if (j != self) least = std::min(least, distances[j]);
+      if (j != self) min = std::min(min, distances[j]);
     }
-    return least;
+    return min;
   }();
   for (int step = 0; step < kSteps; ++step) {
     double sum = 0.0, weighted = 0.0;
@@ -105,7 +105,7 @@ at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
   const double rate = options.learning_rate > 0
                           ? options.learning_rate
                           : std::max(count / options.exaggeration / 4.0, 50.0);
-  // float32 from here on: four times as fast, and a picture shows no more digits.
+  // float32 from here on: four times as fast, and an image shows no more digits.
   const at::Tensor p = tsne_affinities(x, options.perplexity).to(at::kFloat);
   const at::Tensor exaggerated = p * options.exaggeration;
   at::Tensor y = principal_components(x).to(at::kFloat);

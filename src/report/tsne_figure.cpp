@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kGridNodes = 121;
 constexpr size_t kLongestKey = 20;
 
-// Columns of the data are counted from 1: picture, x, y, label, predicted, expert, group.
+// Columns of the data are counted from 1: image, x, y, label, predicted, expert, group.
 constexpr std::string_view kTsneScript = R"(
 set encoding utf8
 ink = '#333333'
@@ -43,14 +43,14 @@ if (boundary) {
   unset contour
 }
 
-if (picture[strlen(picture)-3:] eq '.svg') {
+if (file[strlen(file)-3:] eq '.svg') {
   set terminal svg size 720,560 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
     background rgb 'white'
 } else {
   set terminal pngcairo size 1440,1120 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
     background rgb 'white'
 }
-set output picture
+set output file
 color(number) = number < 0 ? int(0xBBBBBB) : int(palette[number + 1])
 marker(label) = markers == 2 ? (label == 0 ? 2 : 7) : 7
 size_of(label) = marker(label) == 2 ? 0.45 : 0.35
@@ -140,7 +140,7 @@ std::string number_or_dash(const at::Tensor& numbers, int64_t i) {
 }
 
 std::string tsne_points(const EvaluationPoints& points, const at::Tensor& y_N2) {
-  std::string text = "# picture\tx\ty\tlabel\tpredicted\texpert (from 0)\tgroup\n";
+  std::string text = "# image\tx\ty\tlabel\tpredicted\texpert (from 0)\tgroup\n";
   for (int64_t i = 0; i < y_N2.size(0); ++i) {
     text += fmt::format("{}\t{:.4f}\t{:.4f}", points.index_N[i].item<int64_t>(),
                         y_N2[i][0].item<double>(), y_N2[i][1].item<double>());
@@ -172,26 +172,25 @@ bool crosses_half(const PlaneGrid& grid) {
 
 }  // namespace
 
-void check_new_picture(const fs::path& picture, const std::string& what) {
-  const std::string extension = picture.extension().string();
+void check_new_figure(const fs::path& file, const std::string& what) {
+  const std::string extension = file.extension().string();
   if (extension != ".png" && extension != ".svg") {
-    fail_usage("{}: the picture's name must end in .png or .svg, found '{}'", what,
-               picture.string());
+    fail_usage("{}: the file's name must end in .png or .svg, found '{}'", what, file.string());
   }
-  for (const fs::path& path : {picture, script_beside(picture), data_beside(picture)}) {
+  for (const fs::path& path : {file, script_beside(file), data_beside(file)}) {
     check_new_file(path, what);
   }
 }
 
 PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64_t nodes) {
   constexpr double kRoom = 0.04;
-  const at::Tensor least = std::get<0>(y_N2.min(0)), most = std::get<0>(y_N2.max(0));
-  const at::Tensor room = (most - least).max() * kRoom;
+  const at::Tensor min = std::get<0>(y_N2.min(0)), max = std::get<0>(y_N2.max(0));
+  const at::Tensor room = (max - min).max() * kRoom;
   const auto axis = [&](int64_t i) {
-    return at::linspace((least[i] - room).item<double>(), (most[i] + room).item<double>(), nodes,
+    return at::linspace((min[i] - room).item<double>(), (max[i] + room).item<double>(), nodes,
                         at::kDouble);
   };
-  const double area = (most - least).clamp_min(1e-12).prod().item<double>();
+  const double area = (max - min).clamp_min(1e-12).prod().item<double>();
   const double squared_width = area / static_cast<double>(y_N2.size(0));
   PlaneGrid grid{axis(0), axis(1), at::empty({nodes, nodes}, at::kDouble)};
   for (int64_t r = 0; r < nodes; ++r) {
@@ -204,7 +203,7 @@ PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64
 }
 
 Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool boundary,
-                   const fs::path& picture) {
+                   const fs::path& file) {
   const Coloring coloring = coloring_of(points);
   Figure figure;
   figure.data = tsne_points(points, y_N2);
@@ -221,11 +220,10 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
       "by = {}  # the column that the colour shows\n"
       "markers = {}  # kinds of markers, for labels\n"
       "boundary = {}\n",
-      script_beside(picture).filename().string(), picture.filename().string(),
-      data_beside(picture).filename().string(),
-      gnuplot_quoted(data_beside(picture).filename().string()),
-      gnuplot_quoted(picture.filename().string()), coloring.column,
-      points.classes.size() == 2 ? 2 : 1, drawn_boundary ? 1 : 0);
+      script_beside(file).filename().string(), file.filename().string(),
+      data_beside(file).filename().string(), gnuplot_quoted(data_beside(file).filename().string()),
+      gnuplot_quoted(file.filename().string()), coloring.column, points.classes.size() == 2 ? 2 : 1,
+      drawn_boundary ? 1 : 0);
   figure.script += fmt::format("array palette[{}] = [", palette.size());
   for (size_t i = 0; i < palette.size(); ++i) {
     figure.script += fmt::format("{}0x{}", i == 0 ? "" : ", ", palette[i]);
@@ -238,7 +236,7 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
   return figure;
 }
 
-bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& picture,
+bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& file,
                const std::function<bool(int64_t done, int64_t total)>& proceed) {
   bool stopped = false;
   TsneOptions options;
@@ -249,7 +247,7 @@ bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& pi
   };
   const at::Tensor y_N2 = tsne(points.x_ND, options);
   if (stopped) return false;
-  draw_picture(picture, tsne_figure(points, y_N2, boundary, picture));
+  draw_figure_file(file, tsne_figure(points, y_N2, boundary, file));
   return true;
 }
 

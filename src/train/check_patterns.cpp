@@ -18,13 +18,13 @@ namespace {
 size_t distance_to(const std::string& pattern, const std::string& name) {
   std::string letters = pattern;
   std::erase_if(letters, [](char c) { return c == '^' || c == '$' || c == '\\'; });
-  size_t least = edit_distance(letters, name);
+  size_t min = edit_distance(letters, name);
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('.', begin), name.size());
-    least = std::min(least, edit_distance(letters, name.substr(begin, end - begin)));
+    min = std::min(min, edit_distance(letters, name.substr(begin, end - begin)));
     begin = end + 1;
   }
-  return least;
+  return min;
 }
 
 /// The three parameters whose names are nearest to a pattern that finds none.

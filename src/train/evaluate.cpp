@@ -23,7 +23,7 @@ class EvaluationMode {
   }
   ~EvaluationMode() {
     model_.train(training_);
-    model_.count_from(0);
+    model_.set_first_sample_index(0);
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
@@ -120,8 +120,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 void check_fits(const Model& model, const DatasetInfo& data) {
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() != shape) {
-    fail_usage("'{}' has pictures of [{}] (channels, height, width), the model takes [{}]",
-               data.name, fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
+    fail_usage("'{}' has images of [{}] (channels, height, width), the model takes [{}]", data.name,
+               fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
   }
   const auto classes = static_cast<int64_t>(data.classes.size());
   if (model.classes() != classes) {
@@ -146,7 +146,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   Loader loader(dataset, loader_options);
   Evaluation result;
   RoutingCounts counts;
-  QualityMeter meter(loss_of(model, options));
+  ClassificationMeter meter(loss_of(model, options));
   const auto classes = static_cast<int64_t>(dataset->info().classes.size());
   const auto begin = std::chrono::steady_clock::now();
   const auto proceed = [&](int64_t done) {
@@ -156,7 +156,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   for (int64_t done = 0; going && !loader.done();) {
     const Batch batch = loader.next();
     const at::Tensor images = batch.images.to(model.device());
-    model.count_from(done);
+    model.set_first_sample_index(done);
     const ModelOutput output = [&] {
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);
@@ -174,7 +174,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   }
   result.complete = loader.done();
   if (!result.complete) return result;
-  static_cast<Quality&>(result) = meter.result();
+  static_cast<ClassificationMetrics&>(result) = meter.result();
   result.seconds = seconds_since(begin);
   result.images_per_second = static_cast<double>(result.images) / result.seconds;
   result.routing = counts.result();

@@ -25,7 +25,7 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   return data->get<std::string>();
 }
 
-/// What pictures became before the checkpoint's network saw them.
+/// What images became before the checkpoint's network saw them.
 PreprocessConfig trained_with(const nlohmann::ordered_json& config) {
   const auto found = config.find("preprocess");
   if (found == config.end()) return {};
@@ -87,7 +87,7 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
   nlohmann::ordered_json json = {{"checkpoint", result.checkpoint.string()},
                                  {"data", result.data},
                                  {"images", result.evaluation.images}};
-  json.update(to_json(static_cast<const Quality&>(result.evaluation)));
+  json.update(to_json(static_cast<const ClassificationMetrics&>(result.evaluation)));
   json.update({{"images_per_second", result.evaluation.images_per_second},
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
@@ -110,7 +110,7 @@ std::string to_text(const CheckpointEvaluation& result) {
   row("loss", fmt::format("{:.4f}", evaluation.loss));
   row("calibration", fmt::format("error (ECE) {:.4f}", evaluation.calibration_error));
   if (evaluation.ensemble) {
-    const EnsembleQuality& ensemble = *evaluation.ensemble;
+    const EnsembleMetrics& ensemble = *evaluation.ensemble;
     row("ensemble", fmt::format("{} members, NLL {:.4f}, disagreement {:.4f}", ensemble.members,
                                 ensemble.negative_log_likelihood, ensemble.disagreement));
     row("a member", fmt::format("accuracy {:.2f} %, NLL {:.4f}", ensemble.member_accuracy,

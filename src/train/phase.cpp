@@ -77,7 +77,7 @@ Phase::Phase(const PhasePlan& plan, std::shared_ptr<Model> model,
                  plan.config.optimizers),
       gradient_scale_(plan.config.gradient_scale),
       loader_(std::move(data), loader_options(plan, seed, loader_threads)),
-      least_loss_(state.least_loss),
+      min_loss_(state.min_loss),
       ended_(state.phase_stopped) {
   loader_.seek(state.epoch, state.batch);
   model_->set_recompute(plan.recompute);
@@ -114,21 +114,21 @@ StepReport Phase::step() {
 bool Phase::ends_with(double loss) {
   const auto& stop = plan_.config.stop;
   if (!stop) return false;
-  if (!least_loss_ || loss <= *least_loss_) {
-    least_loss_ = loss;
+  if (!min_loss_ || loss <= *min_loss_) {
+    min_loss_ = loss;
     return false;
   }
   if (optimizer_.updates() < stop->after_steps) return false;
-  return loss <= stop->loss_at_most || (stop->loss_rise && loss > *least_loss_ + *stop->loss_rise);
+  return loss <= stop->loss_threshold || (stop->loss_rise && loss > *min_loss_ + *stop->loss_rise);
 }
 
-Phase::Scalars Phase::accumulate(const Batch& part, const at::Generator& random, double share) {
+Phase::Scalars Phase::accumulate(const Batch& part, const at::Generator& random, double fraction) {
   const ModelOutput output = [&] {
     const Autocast autocast(plan_.precision, part.images.device());
     return model_->forward(part.images, random);
   }();
   const Objective objective = compute_objective(output, part.labels, objective_, part.soft_labels);
-  (share == 1.0 ? objective.loss : objective.loss * share).backward();
+  (fraction == 1.0 ? objective.loss : objective.loss * fraction).backward();
   Scalars scalars = {{"loss", objective.loss},
                      {"accuracy", accuracy_of(output.logits, part.labels)}};
   scalars.insert(scalars.end(), objective.terms.begin(), objective.terms.end());
@@ -138,14 +138,14 @@ Phase::Scalars Phase::accumulate(const Batch& part, const at::Generator& random,
 
 Phase::Scalars Phase::accumulate(const Batch& batch) {
   const int64_t count = plan_.config.accumulate;
-  const double share = 1.0 / static_cast<double>(count);
+  const double fraction = 1.0 / static_cast<double>(count);
   const at::Generator random = generator();
-  Scalars means = accumulate(part_of(batch, 0, count), random, share);
+  Scalars means = accumulate(part_of(batch, 0, count), random, fraction);
   for (int64_t index = 1; index < count; ++index) {
-    const Scalars part = accumulate(part_of(batch, index, count), random, share);
+    const Scalars part = accumulate(part_of(batch, index, count), random, fraction);
     for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
   }
-  for (auto& [name, scalar] : means) scalar = scalar * share;
+  for (auto& [name, scalar] : means) scalar = scalar * fraction;
   return means;
 }
 

@@ -117,14 +117,14 @@ class Rehearsal {
   std::set<int64_t> guessed_;  ///< blocks that scores have pruned
 };
 
-void check_pictures(const RunConfig& config, const PhaseConfig& phase, const Model& model,
-                    const DatasetInfo& data) {
+void check_images(const RunConfig& config, const PhaseConfig& phase, const Model& model,
+                  const DatasetInfo& data) {
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
   const std::string setting = shape[0] == wanted[0] ? "image_size" : "channels";
   fail_usage(
-      "{}: phase '{}': '{}' has pictures of {} x {} x {} (channels, height, width), the model "
+      "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model "
       "takes {} x {} x {}",
       place_in_model(config, setting, phase, "data"), phase.name, phase.data, shape[0], shape[1],
       shape[2], wanted[0], wanted[1], wanted[2]);
@@ -258,8 +258,8 @@ void check_evaluation(const RunConfig& config, const PhaseConfig& phase, const M
                       int64_t images) {
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
-    for (const int64_t pictures : {batch, images % batch}) {
-      if (pictures > 0) check_tokens(config, phase, block, pictures * model.tokens_per_image());
+    for (const int64_t images : {batch, images % batch}) {
+      if (images > 0) check_tokens(config, phase, block, images * model.tokens_per_image());
     }
   }
 }
@@ -273,7 +273,7 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
     const int64_t choices = std::max<int64_t>(1, nn::choices_of_token(rule));
     if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
-          "{}: phase '{}': {} pictures of {} tokens that select {} experts are more rows "
+          "{}: phase '{}': {} images of {} tokens that select {} experts are more rows "
           "than the 2^31 of a routing",
           place_of(phase.source, {"batch_size"}), phase.name, batch, model.tokens_per_image(),
           choices);
@@ -285,7 +285,7 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
         tokens % group_size == 0)
       continue;
     fail_usage(
-        "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} pictures of "
+        "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} images of "
         "{}), since there are auxiliary losses",
         place, phase.name, group_size, tokens, batch, model.tokens_per_image());
   }
@@ -311,11 +311,11 @@ std::shared_ptr<const Dataset> open_data(const PhaseConfig& phase, Datasets& dat
                   [&] { return preprocessed(data, phase.preprocess); });
 }
 
-/// Inputs that are no pictures cannot be changed as pictures are.
+/// Inputs that are no images cannot be changed as images are.
 void check_augment(const PhaseConfig& phase, const Dataset& data) {
-  if (data.has_pictures() || to_json(phase.augment) == to_json(AugmentConfig())) return;
+  if (data.has_images() || to_json(phase.augment) == to_json(AugmentConfig())) return;
   fail_usage(
-      "{}: phase '{}': '{}' has inputs that are no pictures: nothing of 'augment' can be "
+      "{}: phase '{}': '{}' has inputs that are no images: nothing of 'augment' can be "
       "done to them",
       place_of(phase.source, {"augment", "data"}), phase.name, phase.data);
 }
@@ -324,7 +324,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
                      Datasets& datasets) {
   const PhaseConfig& phase = config.phases[index];
   const std::shared_ptr<const Dataset> data = open_data(phase, datasets);
-  check_pictures(config, phase, rehearsal.model(), data->info());
+  check_images(config, phase, rehearsal.model(), data->info());
   check_augment(phase, *data);
   at_place(place_of(phase.source, {"augment.shift", "augment"}),
            [&] { return ImageTransform(data->info(), phase.augment); });
@@ -349,7 +349,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   check_schedule(phase, plan.steps);
   const int64_t batch = std::min(phase.batch_size, data->size());
   if (batch % phase.accumulate != 0) {
-    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {} pictures",
+    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {} images",
                place_of(phase.source, {"accumulate"}), phase.name, phase.accumulate, batch);
   }
   if (plan.steps > 0) check_routing(config, phase, model, batch / phase.accumulate);

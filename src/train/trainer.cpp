@@ -29,7 +29,7 @@ Json rounded_numbers(const Json& json) {
 
 Json eval_line(const std::string& phase, const std::string& data, const Evaluation& evaluation) {
   Json line = {{"phase", phase}, {"data", data}, {"images", evaluation.images}};
-  line.update(rounded_numbers(to_json(static_cast<const Quality&>(evaluation))));
+  line.update(rounded_numbers(to_json(static_cast<const ClassificationMetrics&>(evaluation))));
   line["routing"] = to_json(evaluation.routing);
   for (Json& layer : line["routing"]) {  // a row for each class is too much for a line
     layer.erase("dispatch");
@@ -69,7 +69,7 @@ void Trainer::train(Phase& phase) {
 
 StepReport Trainer::step(Phase& phase) try {
   const StepReport report = phase.step();
-  state_.least_loss = phase.least_loss();
+  state_.min_loss = phase.min_loss();
   state_.phase_stopped = report.ends;
   if (!report.ends) {
     ++state_.step;

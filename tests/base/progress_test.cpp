@@ -180,7 +180,7 @@ TEST(Progress, RedrawsATerminalTenTimesASecondAtMost) {
   EXPECT_LE(drawn, 11);
 }
 
-TEST(Progress, DrawsBarShareRateAndNote) {
+TEST(Progress, DrawsBarFractionRateAndNote) {
   const test::ScopedEnv no_color("NO_COLOR", "1");
   Terminal terminal(100);
   FakeClock clock;

@@ -26,7 +26,7 @@ at::Tensor masked_loop(const EagerLayer& layer, const at::Tensor& x_Td);
 /// Choices are sorted by expert; each expert computes its slice.
 at::Tensor sorted_loop(const EagerLayer& layer, const at::Tensor& x_Td);
 
-/// One perceptron with the first expert's weights over all rows.
+/// One MLP with the first expert's weights over all rows.
 at::Tensor dense_mlp(const EagerLayer& layer, const at::Tensor& rows_Ad);
 
 /// Softmax, top-k, places in each expert's queue by a cumulative sum over one-hot rows, capacity, a

@@ -239,19 +239,19 @@ void bench_pruned(const Report& report) {
   const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
   const Routing routing =
       route_token_choice(at::mm(x, whole.router), TokenChoiceOptions{.k = 2, .kept = kept});
-  const double share = routing.offsets[4].item<double>() / (2.0 * 1040);
+  const double fraction = routing.offsets[4].item<double>() / (2.0 * 1040);
   const Times times = alternate(forward(kept_only, pruned, x), forward(ours, whole, x));
   report(
       {"cpu/pruned_half",
        times.ours * 1e3,
        times.peer * 1e3,
        "ms",
-       times.ours / times.peer / share,
+       times.ours / times.peer / fraction,
        {},
        1.05,
        fmt::format("ours: 4 of 8 experts with {:.1f} % of the rows, peer: all; ratio: ours / peer "
-                   "/ share of rows",
-                   100 * share)});
+                   "/ fraction of rows",
+                   100 * fraction)});
 }
 
 /// The most that tensors took at a time on this thread while it lived, beyond what there was.

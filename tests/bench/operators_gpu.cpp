@@ -103,10 +103,10 @@ void gpu_experts(const Report& report) {
 void gpu_skew(const Report& report) {
   const EagerLayer layer = gpu_layer(8, 2);
   const Tensor rows = gpu_tokens(2 * kTokens);
-  const auto experts = [&](const std::array<int64_t, 8>& shares) {
+  const auto experts = [&](const std::array<int64_t, 8>& fractions) {
     std::vector<int32_t> starts = {0};
-    for (const int64_t share : shares) {
-      starts.push_back(starts.back() + static_cast<int32_t>(share * (2 * kTokens / 112)));
+    for (const int64_t fraction : fractions) {
+      starts.push_back(starts.back() + static_cast<int32_t>(fraction * (2 * kTokens / 112)));
     }
     starts.back() = static_cast<int32_t>(2 * kTokens);
     const Tensor offsets = torch::tensor(starts, at::kInt).to(at::kCUDA);
@@ -140,18 +140,18 @@ void gpu_pruned(const Report& report) {
   }
   const Tensor x = gpu_tokens(kTokens);
   const Tensor logits = at::mm(x, whole.router).to(at::kFloat);
-  const double share =
+  const double fraction =
       route_token_choice(logits, {.k = 2, .kept = kept}).offsets[4].item<double>() /
       (2.0 * kTokens);
   const GpuLayer kept_only = [kept](const EagerLayer& layer, const Tensor& tokens) {
     return route_and_compute(layer, tokens, kept);
   };
   Times t = alternate(gpu_forward(kept_only, pruned, x), gpu_forward(gpu_ours, whole, x));
-  t.peer *= share;
+  t.peer *= fraction;
   report(at_most("gpu/pruned_half", t, 1.03,
                  fmt::format("ours: 4 of 8 experts, peer: the whole layer's time x {:.3f}, the "
-                             "share of rows that is left",
-                             share)));
+                             "fraction of rows that is left",
+                             fraction)));
 }
 
 /// Runs whose output or gradients differ from the first in any bit.

@@ -91,14 +91,13 @@ void gpu_memory(const Report& report) {
   const Tensor x = gpu_tokens(kGpuTokens, true);
   gpu_train(gpu_ours, layer, x)();  // libraries take what they keep for ever
   constexpr double kRows = 2.0 * kGpuTokens;
-  const double least =
-      (static_cast<double>(x.nbytes()) + kRows * kGpuHidden * 2 + 16 * kRows) / 1e6;
+  const double min = (static_cast<double>(x.nbytes()) + kRows * kGpuHidden * 2 + 16 * kRows) / 1e6;
   const double saved = saved_megabytes(gpu_ours, layer, x);
   report({"gpu/saved_for_backward",
           saved,
-          least,
+          min,
           "MB",
-          saved / least,
+          saved / min,
           {},
           1.02,
           "peer: input, hidden rows in bfloat16 and 16 bytes a row; ratio: ours / peer"});

@@ -178,7 +178,7 @@ TEST_F(ImportVMoE, TheReferencesLogitsAfterwards) {
   }
 }
 
-TEST_F(ImportVMoE, ClassesAndPicturesOfAnotherSize) {
+TEST_F(ImportVMoE, ClassesAndImagesOfAnotherSize) {
   const VMoEConfig config = import_config();
   const TensorMap arrays = random_arrays(config);
   write_arrays(folder_ / "ckpt", arrays);
@@ -190,12 +190,12 @@ TEST_F(ImportVMoE, ClassesAndPicturesOfAnotherSize) {
   EXPECT_THAT(result.fresh, ElementsAre("head/kernel", "head/bias"));
   EXPECT_THAT(result.dropped, ElementsAre("head/bias", "head/kernel"));
   EXPECT_THAT(result.transformed, ElementsAre("Encoder/posembed_input/pos_embedding"));
-  EXPECT_THAT(result.notes, ElementsAre(HasSubstr("group_size 34 became 74: 2 pictures of 37")));
+  EXPECT_THAT(result.notes, ElementsAre(HasSubstr("group_size 34 became 74: 2 images of 37")));
   const auto model = load_model(folder_ / "out");
   EXPECT_EQ(model->classes(), 3);
   EXPECT_EQ(model->input_shape(), (std::vector<int64_t>{3, 48, 48}));
   EXPECT_EQ(state_of(*model).at("head.weight").abs().sum().item<float>(), 0.0f);
-  // A head that fits stays where only the pictures' size changes.
+  // A head that fits stays where only the images' size changes.
   fs::remove_all(folder_ / "out");
   given.classes.reset();
   EXPECT_TRUE(import_vmoe(given).fresh.empty());
@@ -441,7 +441,7 @@ TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
   EXPECT_EQ(load_model(folder_ / "out")->classes(), 3);
 }
 
-TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellThePicturesSize) {
+TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellTheImagesSize) {
   VMoEConfig config = import_config();
   config.encoder.position_emb.name = "sincos2d";
   write_arrays(folder_ / "ckpt", random_arrays(config));
@@ -449,7 +449,7 @@ TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellThePicturesSi
   ImportVMoEOptions given = options();
   given.image_size = 48;
   EXPECT_THAT(import_vmoe(given).notes,
-              ElementsAre(HasSubstr("group_size 34 became 74: 2 pictures of 37")));
+              ElementsAre(HasSubstr("group_size 34 became 74: 2 images of 37")));
 }
 
 TEST_F(ImportVMoE, InspectComparesPrefixes) {

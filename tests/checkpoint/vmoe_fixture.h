@@ -16,7 +16,7 @@
 
 namespace moesaic::testing {
 
-/// Blocks 1 and 3 have 8 experts; pictures of 32 pixels in patches of 8.
+/// Blocks 1 and 3 have 8 experts; images of 32 pixels in patches of 8.
 inline VMoEConfig import_config() {
   VMoEConfig config;
   config.image_size = 32;

@@ -93,7 +93,7 @@ TEST(VMoEModelConfig, OtherSpellings) {
   EXPECT_EQ(native.encoder.moe.router.noise_std, 0.0);
 }
 
-TEST(VMoEModelConfig, PatchesAndPicturesNeedNotBeSquare) {
+TEST(VMoEModelConfig, PatchesAndImagesNeedNotBeSquare) {
   const VMoEConfig config = parsed_model(R"({"name": "VisionTransformerMoe", "patch_size": [4, 8],
                                              "image_size": [12, 16], "classifier": "gap"})");
   EXPECT_EQ(config.patch_size, Sides(4, 8));
@@ -348,7 +348,7 @@ TEST_F(VMoEFacts, TellTheDenseClassFromOthers) {
   EXPECT_TRUE(completed(R"({"name": "VisionTransformer"})").encoder.moe.layers.empty());
 }
 
-TEST_F(VMoEFacts, PicturesThatAreNotSquareAreAskedFor) {
+TEST_F(VMoEFacts, ImagesThatAreNotSquareAreAskedFor) {
   config.encoder.moe.layers = {};
   config.patch_size = {4, 8};
   config.image_size = {8, 24};

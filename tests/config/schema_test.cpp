@@ -30,7 +30,7 @@ template <class Fields>
 void describe(Fields& f, OptimizerConfig& c) {
   f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
   f("lr", c.lr, "peak learning rate", above(0.0));
-  f("momentum", c.momentum, "share of the last step", at_least(0), below(1));
+  f("momentum", c.momentum, "fraction of the last step", at_least(0), below(1));
   f("betas", c.betas, "decay rates of adamw", between(0, 1));
   f("warmup_steps", c.warmup_steps, "linear warm-up from 0", at_least(0));
 }
@@ -259,30 +259,30 @@ TEST(Schema, HelpHasALineForEverySetting) {
   EXPECT_EQ(std::count(help.begin(), help.end(), '\n'), 1 + 8 + 5 + 3 * 5);
 }
 
-struct PictureConfig {
+struct ImageConfig {
   Sides size = 8;
 };
 template <class Fields>
-void describe(Fields& f, PictureConfig& c) {
+void describe(Fields& f, ImageConfig& c) {
   f("size", c.size, "height and width", between(1, 100));
 }
 
 TEST(Schema, SidesAreOneNumberOrTwo) {
   const auto sides = [](const std::string& text) {
-    return parse<PictureConfig>(Document::from_text(text, "p.json").root(), "model").size;
+    return parse<ImageConfig>(Document::from_text(text, "p.json").root(), "model").size;
   };
   EXPECT_EQ(sides("{}"), Sides(8, 8));
   EXPECT_EQ(sides(R"({"size": 5})"), Sides(5));
   EXPECT_EQ(sides(R"({"size": [5, 7]})"), Sides(5, 7));
-  EXPECT_EQ(to_json(PictureConfig{{5, 7}}).dump(), R"({"size":[5,7]})");
-  EXPECT_EQ(to_json(PictureConfig{{5, 5}}).dump(), R"({"size":5})");
+  EXPECT_EQ(to_json(ImageConfig{{5, 7}}).dump(), R"({"size":[5,7]})");
+  EXPECT_EQ(to_json(ImageConfig{{5, 5}}).dump(), R"({"size":5})");
   const auto refused = [&](const std::string& text) { return usage_of([&] { sides(text); }); };
   EXPECT_THAT(
       refused(R"({"size": [5]})"),
       HasSubstr("p.json:1:10: 'model.size' must be an integer or [height, width], found [5]"));
   EXPECT_THAT(refused(R"({"size": [5, 0]})"), HasSubstr("between 1 and 100"));
   EXPECT_THAT(refused(R"({"size": "big"})"), HasSubstr("must be an integer"));
-  EXPECT_THAT(help_text<PictureConfig>(), HasSubstr("integer or [height, width]"));
+  EXPECT_THAT(help_text<ImageConfig>(), HasSubstr("integer or [height, width]"));
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST(Blur, SettingsThatDoNotGoTogetherAreRefused) {
   AugmentConfig augment;
   augment.blur = BlurConfig{};
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { ImageTransform(grey(3, 9), augment); }),
-              HasSubstr("kernel of 7 x 3, but pictures of 'grey' are 3 x 9"));
+              HasSubstr("kernel of 7 x 3, but images of 'grey' are 3 x 9"));
 }
 
 }  // namespace

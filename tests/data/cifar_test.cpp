@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 const FetchOptions kNoProgress{.progress = false};
 
-/// A dataset "mini" in the manner of CIFAR: 2 + 1 pictures to train, 1 to test.
+/// A dataset "mini" in the manner of CIFAR: 2 + 1 images to train, 1 to test.
 class MiniCifar : public testing::Test {
  protected:
   MiniCifar() : home_("MOESAIC_HOME", root().string()), data_("MOESAIC_DATA", std::nullopt) {
@@ -153,7 +153,7 @@ TEST_F(MiniCifar, WrongLabelsAndSizesAreNamed) {
   const auto complaint = [] {
     return error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); });
   };
-  EXPECT_THAT(complaint(), AllOf(HasSubstr("two.bin"), HasSubstr("label 2 of picture 0")));
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("two.bin"), HasSubstr("label 2 of image 0")));
   files_["two.bin"].pop_back();
   put(place());
   EXPECT_THAT(complaint(), AllOf(HasSubstr("two.bin"), HasSubstr("3072 bytes")));

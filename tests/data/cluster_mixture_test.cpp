@@ -161,7 +161,7 @@ TEST(ClusterMixture, RefusesStrengthsWhoseCubesLeaveFloat32) {
 TEST(ClusterMixture, IsADatasetOfInputsWithGroups) {
   const auto data = open_dataset("clusters-setting2", "test");
   EXPECT_EQ(data->size(), 16000);
-  EXPECT_FALSE(data->has_pictures());
+  EXPECT_FALSE(data->has_images());
   EXPECT_EQ(data->info().classes.size(), 2U);
   EXPECT_EQ(data->info().groups.size(), 4U);
   EXPECT_EQ(data->info().height, 4);

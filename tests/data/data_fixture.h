@@ -85,7 +85,7 @@ inline Bytes image_of(const Dataset& dataset, int64_t index) {
   return pixels;
 }
 
-/// A resource root with the dataset "tiny": 4 x 5 pictures, 12 to train and 5 to test, classes cat,
+/// A resource root with the dataset "tiny": 4 x 5 images, 12 to train and 5 to test, classes cat,
 /// dog, fox, hen.
 class TinyHome {
  public:

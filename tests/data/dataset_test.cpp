@@ -93,7 +93,7 @@ TEST_F(TinyDataset, CountsMustAgree) {
   home_.files["train-labels"] = idx_bytes({3}, {0, 1, 2});
   home_.describe();
   home_.write_files(home_.cache());
-  EXPECT_THAT(open_error(ErrorKind::failure), AllOf(HasSubstr("train-images holds 12 pictures"),
+  EXPECT_THAT(open_error(ErrorKind::failure), AllOf(HasSubstr("train-images holds 12 images"),
                                                     HasSubstr("train-labels holds 3 labels")));
 }
 
@@ -108,7 +108,7 @@ TEST_F(TinyDataset, RanksMustBeRight) {
               AllOf(HasSubstr("test-labels"), HasSubstr("found [5, 1]")));
 }
 
-TEST_F(TinyDataset, PicturesNeedPixels) {
+TEST_F(TinyDataset, ImagesNeedPixels) {
   home_.files["test-images"] = idx_bytes({5, 0, 5}, {});
   home_.describe();
   home_.write_files(home_.cache());
@@ -122,7 +122,7 @@ TEST_F(TinyDataset, LabelsNeedAClass) {
   home_.write_files(home_.cache());
   EXPECT_THAT(
       open_error(ErrorKind::failure, "tiny", "test"),
-      AllOf(HasSubstr("test-labels"), HasSubstr("label 4 of picture 2"), HasSubstr("there are 4")));
+      AllOf(HasSubstr("test-labels"), HasSubstr("label 4 of image 2"), HasSubstr("there are 4")));
 }
 
 TEST_F(TinyDataset, AChangedPixelIsNoticed) {
@@ -151,12 +151,12 @@ TEST_F(TinyDataset, IndicesAreChecked) {
   home_.write_files(home_.cache());
   const auto test = open_dataset("tiny", "test");
   std::vector<uint8_t> pixels(20);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->label(5); }), HasSubstr("picture 5 of 5"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->label(5); }), HasSubstr("image 5 of 5"));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->image(-1, pixels.data()); }),
-              HasSubstr("picture -1 of 5"));
+              HasSubstr("image -1 of 5"));
   const auto subset = make_class_subset(test, {"fox"}, "foxes");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { subset->image(2, pixels.data()); }),
-              HasSubstr("picture 2 of 2"));
+              HasSubstr("image 2 of 2"));
 }
 
 TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
@@ -180,7 +180,7 @@ TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
   EXPECT_THAT(labels_of(*open_dataset("one", "test")), ElementsAre(0));
 }
 
-TEST_F(TinyDataset, TheFirstPicturesOfASplit) {
+TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   home_.write_files(home_.cache());
   home_.write_description(
       "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 5}})");
@@ -192,12 +192,12 @@ TEST_F(TinyDataset, TheFirstPicturesOfASplit) {
   EXPECT_EQ(open_dataset("few", "test")->size(), 5);  // of the other split, all
   std::vector<uint8_t> pixels(20);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { train->image(5, pixels.data()); }),
-              HasSubstr("picture 5 of 5"));
+              HasSubstr("image 5 of 5"));
   for (const DatasetStatus& status : dataset_statuses()) EXPECT_EQ(status.classes, 4);
   home_.write_description(
       "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 13}})");
   EXPECT_THAT(open_error(ErrorKind::failure, "few"),
-              HasSubstr("the first 13 of the 12 pictures of 'tiny'"));
+              HasSubstr("the first 13 of the 12 images of 'tiny'"));
 }
 
 TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {

@@ -133,7 +133,7 @@ TEST_F(EmbeddingsFiles, NeedNamesInTheirMetadata) {
 
 TEST_F(EmbeddingsFiles, OneFileIsSplitByTheSeed) {
   write("all.safetensors", texts(50));
-  const std::string name = describe(R"({"file": "all.safetensors", "test_share": 0.3})");
+  const std::string name = describe(R"({"file": "all.safetensors", "test_fraction": 0.3})");
   std::set<float> rows;
   for (const char* split : {"train", "test"}) {
     const auto data = open_dataset(name, split);
@@ -151,12 +151,12 @@ TEST_F(EmbeddingsFiles, OneFileIsSplitByTheSeed) {
   }
   const at::Tensor values = open_dataset(name, "test")->inputs().values_NCHW;
   EXPECT_TRUE(torch::equal(values, open_dataset(name, "test")->inputs().values_NCHW));
-  describe(R"({"file": "all.safetensors", "test_share": 0.3, "seed": 2})");
+  describe(R"({"file": "all.safetensors", "test_fraction": 0.3, "seed": 2})");
   EXPECT_FALSE(torch::equal(values, open_dataset(name, "test")->inputs().values_NCHW));
-  describe(R"({"file": "all.safetensors", "test_share": 0.001})");
+  describe(R"({"file": "all.safetensors", "test_fraction": 0.001})");
   EXPECT_NE(test::failure_of([&] {
               open_dataset(name, "test");
-            }).find("of 50 texts a share of 0.001 leaves no text to test with"),
+            }).find("of 50 texts a fraction of 0.001 leaves no text to test with"),
             std::string::npos);
 }
 

@@ -15,7 +15,7 @@ namespace moesaic::test {
 
 enum class JpegKind { rgb, grey, ycck, noise };
 
-/// A picture of one colour, given in the bytes that the file's pixels have, or of noise.
+/// An image of one colour, given in the bytes that the file's pixels have, or of noise.
 inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t, 4> colour) {
   const bool inks = kind == JpegKind::ycck;
   const int channels = inks ? 4 : kind == JpegKind::grey ? 1 : 3;

@@ -33,7 +33,7 @@ DatasetInfo small_info() {
   return info;
 }
 
-/// Picture i is different from all others and has label i.
+/// Image i is different from all others and has label i.
 std::shared_ptr<const Dataset> small_dataset(int64_t size) {
   std::vector<uint8_t> pixels(static_cast<size_t>(size * 24)), labels(static_cast<size_t>(size));
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i * 29 + i / 24);
@@ -41,7 +41,7 @@ std::shared_ptr<const Dataset> small_dataset(int64_t size) {
   return make_memory_dataset(small_info(), std::move(pixels), std::move(labels));
 }
 
-/// A dataset that calls back whenever a picture is read.
+/// A dataset that calls back whenever an image is read.
 class WatchedDataset final : public Dataset {
  public:
   WatchedDataset(int64_t size, std::function<void(int64_t)> on_read)
@@ -146,7 +146,7 @@ TEST(Loader, GivesNormalisedFloatsAndLabels) {
   }
 }
 
-TEST(Loader, EveryShuffledEpochIsAnotherOrderOfAllPictures) {
+TEST(Loader, EveryShuffledEpochIsAnotherOrderOfAllImages) {
   LoaderOptions options;
   options.batch_size = 7;
   options.shuffle = true;
@@ -241,7 +241,7 @@ TEST(Loader, AugmentationBelongsToThePlaceInTheEpoch) {
 
 TEST(Loader, ErrorsOfWorkersArriveInTheirTurn) {
   const auto dataset = std::make_shared<WatchedDataset>(20, [](int64_t index) {
-    if (index == 9) fail("picture 9 is broken");
+    if (index == 9) fail("image 9 is broken");
   });
   for (const int64_t threads : {0, 1, 4}) {
     LoaderOptions options;
@@ -252,7 +252,7 @@ TEST(Loader, ErrorsOfWorkersArriveInTheirTurn) {
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
     for (int again = 0; again < 2; ++again) {
       EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("picture 9 is broken"));
+                  HasSubstr("image 9 is broken"));
     }
     loader.seek(0, 3);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(12, 13, 14, 15));
@@ -274,9 +274,9 @@ TEST(Loader, WorkersStayWithinThePrefetch) {
 }
 
 TEST(Loader, DestructorDoesNotFinishTheBatch) {
-  constexpr int64_t kPictures = 1 << 20;
+  constexpr int64_t kImages = 1 << 20;
   std::atomic<int64_t> reads = 0;
-  const auto dataset = std::make_shared<WatchedDataset>(kPictures, [&](int64_t index) {
+  const auto dataset = std::make_shared<WatchedDataset>(kImages, [&](int64_t index) {
     ++reads;
     if (index >= 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
@@ -286,7 +286,7 @@ TEST(Loader, DestructorDoesNotFinishTheBatch) {
     options.threads = 2;
     Loader loader(dataset, options);
     EXPECT_EQ(loader.next().labels.numel(), 4);
-    options.batch_size = kPictures - 4;
+    options.batch_size = kImages - 4;
     Loader slow(dataset, options);  // its batch would take a quarter of an hour
     slow.seek(0, 1);
     EXPECT_EQ(slow.next().labels.numel(), 4);
@@ -294,7 +294,7 @@ TEST(Loader, DestructorDoesNotFinishTheBatch) {
     const Loader moved = std::move(slow);
     EXPECT_EQ(moved.batches_per_epoch(), 2);
   }
-  EXPECT_LT(reads, kPictures / 2);
+  EXPECT_LT(reads, kImages / 2);
   const int64_t before = reads;
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(reads, before) << "no worker is left";
@@ -321,9 +321,9 @@ TEST(Loader, WrongOptionsAreRefused) {
   EXPECT_THAT(refuse([](auto& o) { o.threads = 100000; }), HasSubstr("threads"));
   EXPECT_THAT(refuse([](auto& o) { o.prefetch = 0; }), HasSubstr("prefetch"));
   EXPECT_THAT(refuse([](auto& o) { o.augment.shift = 3; }), HasSubstr("shift"));
-  EXPECT_THAT(refuse([](auto&) {}, 0), HasSubstr("no pictures"));
+  EXPECT_THAT(refuse([](auto&) {}, 0), HasSubstr("no images"));
   EXPECT_THAT(refuse([](auto& o) { o.drop_last = true; }, 3),
-              AllOf(HasSubstr("drop_last"), HasSubstr("3 pictures")));
+              AllOf(HasSubstr("drop_last"), HasSubstr("3 images")));
 }
 
 TEST(Loader, SeeksOutsideAreRefused) {

@@ -34,7 +34,7 @@ TEST(Mixup, AUniformPairIsUniform) {
   EXPECT_NEAR(below, 2000, 150);
 }
 
-TEST(Mixup, EachPictureMeetsTheNextOne) {
+TEST(Mixup, EachImageMeetsTheNextOne) {
   const at::Tensor before = at::arange(2 * 3 * 5, at::kFloat).reshape({5, 2, 3}).sqrt();
   at::Tensor images = before.clone();
   mix_with_next(images, 0.7);
@@ -57,7 +57,7 @@ TEST(Mixup, EachPictureMeetsTheNextOne) {
   }
 }
 
-TEST(Mixup, OnePictureStaysItself) {
+TEST(Mixup, OneImageStaysItself) {
   at::Tensor images = at::full({1, 3}, 2.5f);
   mix_with_next(images, 0.6);
   EXPECT_TRUE(at::allclose(images, at::full({1, 3}, 2.5f)));

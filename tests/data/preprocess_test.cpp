@@ -28,7 +28,7 @@ DatasetInfo rgb_info(int64_t height, int64_t width) {
   return info;
 }
 
-std::shared_ptr<const Dataset> two_pictures(int64_t height, int64_t width) {
+std::shared_ptr<const Dataset> two_images(int64_t height, int64_t width) {
   Bytes pixels(static_cast<size_t>(2 * 3 * height * width));
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(31 * i + i / 11);
   return make_memory_dataset(rgb_info(height, width), pixels, {0, 1});
@@ -36,7 +36,7 @@ std::shared_ptr<const Dataset> two_pictures(int64_t height, int64_t width) {
 
 Bitmap bitmap_of(const Dataset& dataset, int64_t index) {
   Bitmap bitmap;
-  dataset.picture(
+  dataset.decode(
       index,
       [](int64_t h, int64_t w) {
         return Rectangle{0, 0, h, w};
@@ -46,12 +46,12 @@ Bitmap bitmap_of(const Dataset& dataset, int64_t index) {
 }
 
 TEST(Preprocess, NothingToDoGivesTheDatasetItself) {
-  const auto base = two_pictures(8, 10);
+  const auto base = two_images(8, 10);
   EXPECT_EQ(preprocessed(base, {}), base);
 }
 
-TEST(Preprocess, PicturesAreChannelsLast) {
-  const auto base = two_pictures(8, 10);
+TEST(Preprocess, ImagesAreChannelsLast) {
+  const auto base = two_images(8, 10);
   const Bitmap bitmap = bitmap_of(*base, 1);
   const Bytes planes = test::image_of(*base, 1);
   ASSERT_EQ(bitmap.pixels.size(), planes.size());
@@ -61,7 +61,7 @@ TEST(Preprocess, PicturesAreChannelsLast) {
 }
 
 TEST(Preprocess, ImagesAreResizedWholeOrFromTheMiddle) {
-  const auto base = two_pictures(8, 12);
+  const auto base = two_images(8, 12);
   for (const double crop : {0.0, 1.0, 0.75}) {
     for (const char* interpolation : {"bilinear", "bicubic"}) {
       PreprocessConfig config;
@@ -87,7 +87,7 @@ TEST(Preprocess, ImagesAreResizedWholeOrFromTheMiddle) {
 }
 
 TEST(Preprocess, ValuesFollowTheRange) {
-  const auto base = two_pictures(4, 4);
+  const auto base = two_images(4, 4);
   PreprocessConfig config;
   config.values = "symmetric";
   const auto symmetric = preprocessed(base, config);
@@ -105,12 +105,12 @@ TEST(Preprocess, ValuesFollowTheRange) {
   for (size_t i = 0; i < out.size(); ++i) EXPECT_NEAR(out[i], bytes[i] / 255.0, 1e-6);
 }
 
-TEST(Preprocess, SubsetsPassTheirPicturesOn) {
-  const auto subset = make_class_subset(two_pictures(8, 8), {"b"}, "only-b");
+TEST(Preprocess, SubsetsPassTheirImagesOn) {
+  const auto subset = make_class_subset(two_images(8, 8), {"b"}, "only-b");
   PreprocessConfig config;
   config.size = 4;
   EXPECT_EQ(test::image_of(*preprocessed(subset, config), 0),
-            test::image_of(*preprocessed(two_pictures(8, 8), config), 1));
+            test::image_of(*preprocessed(two_images(8, 8), config), 1));
 }
 
 TEST(Preprocess, WrongSettingsAreRefused) {
@@ -128,7 +128,7 @@ TEST(Preprocess, WrongSettingsAreRefused) {
 
 TEST(RandomPart, KeepsAreaAspectAndPlace) {
   CropConfig config;
-  double least = 1, most = 0;
+  double min = 1, max = 0;
   for (uint64_t position = 0; position < 4000; ++position) {
     CounterRng rng(1, 2, position);
     const Rectangle part = random_part(config, 60, 90, rng);
@@ -140,11 +140,11 @@ TEST(RandomPart, KeepsAreaAspectAndPlace) {
     ASSERT_GE(area, 0.05);
     const double aspect = static_cast<double>(part.width) / static_cast<double>(part.height);
     ASSERT_NEAR(aspect, 1.04, 0.29 + 0.5 / static_cast<double>(part.height));
-    least = std::min(least, area);
-    most = std::max(most, area);
+    min = std::min(min, area);
+    max = std::max(max, area);
   }
-  EXPECT_LT(least, 0.06);
-  EXPECT_GT(most, 0.8);
+  EXPECT_LT(min, 0.06);
+  EXPECT_GT(max, 0.8);
 }
 
 TEST(RandomPart, IsTheWholeWhereNothingFits) {

@@ -35,7 +35,7 @@ TEST_P(RealDataset, IsTheOfficialOne) {
   }
 }
 
-TEST_P(RealDataset, MeanAndStdAreThoseOfTheTrainingPictures) {
+TEST_P(RealDataset, MeanAndStdAreThoseOfTheTrainingImages) {
   if (!found()) GTEST_SKIP() << GetParam() << " is not on this machine";
   const auto train = open_dataset(GetParam(), "train");
   EXPECT_EQ(train->size(), 60000);
@@ -88,7 +88,7 @@ TEST(Footwear, IsThreeClassesOfFashionMnist) {
   EXPECT_EQ(row, 18000);
 }
 
-/// The official pictures, or ones that have been through JPEG: mean and std hardly change.
+/// The official images, or ones that have been through JPEG: mean and std hardly change.
 TEST(Cifar10, HasTheDescribedMeanAndStd) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
   if (find_folder(load_base_spec("cifar10")).empty()) GTEST_SKIP() << "not on this machine";
@@ -115,16 +115,16 @@ TEST(Cifar10, HasTheDescribedMeanAndStd) {
   }
 }
 
-TEST(ImageNetSample, EveryPictureDecodesAtTheModelsSize) {
+TEST(ImageNetSample, EveryImageDecodesAtTheModelsSize) {
   const std::filesystem::path archive = std::filesystem::path(MOESAIC_TEST_SOURCE_DIR) /
                                         "../shared/data/imagenet-sample/imagenet-sample.tar";
   if (!std::filesystem::exists(archive)) GTEST_SKIP() << "not on this machine";
   const test::TempDir folder;
   EXPECT_EQ(unpack_archive(archive, folder.path()).size(), 97u);
   const std::string name = folder.path().string();
-  const auto pictures = open_dataset(name, "test");
-  EXPECT_EQ(pictures->size(), 97);
-  EXPECT_EQ(pictures->info().classes.size(), 97u);
+  const auto images = open_dataset(name, "test");
+  EXPECT_EQ(images->size(), 97);
+  EXPECT_EQ(images->info().classes.size(), 97u);
   testing::internal::CaptureStderr();
   for (const FileVerification& file : verify_dataset(name)) {
     if (file.name == "train") continue;  // the sample has none
@@ -134,7 +134,7 @@ TEST(ImageNetSample, EveryPictureDecodesAtTheModelsSize) {
   PreprocessConfig config;
   config.size = 224;
   config.central_crop = 0.875;
-  const auto sized = preprocessed(pictures, config);
+  const auto sized = preprocessed(images, config);
   int grey = 0;
   for (int64_t i = 0; i < sized->size(); ++i) {
     const test::Bytes bytes = image_of(*sized, i);
@@ -144,7 +144,7 @@ TEST(ImageNetSample, EveryPictureDecodesAtTheModelsSize) {
     EXPECT_NE(*std::min_element(bytes.begin(), bytes.end()),
               *std::max_element(bytes.begin(), bytes.end()));
   }
-  EXPECT_EQ(grey, 1) << "the sample has one grey picture";
+  EXPECT_EQ(grey, 1) << "the sample has one grey image";
 }
 
 TEST(SourceTree, EveryDescriptionIsSound) {

@@ -34,19 +34,19 @@ CounterRng drawing(const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
 
 /// Sharpness rounds means of thirteenths down. Where one is a whole number, TensorFlow's sum of
 /// float32 products may lie below it, depending on the processor. [C, H, W]
-at::Tensor means_at_an_edge(const at::Tensor& picture) {
+at::Tensor means_at_an_edge(const at::Tensor& image) {
   at::Tensor weights = at::ones({1, 1, 3, 3}, at::kDouble);
   weights[0][0][1][1] = 5.0;
   const at::Tensor sums =
-      at::conv2d(picture.to(at::kDouble).unsqueeze(1), weights, {}, 1, 1).squeeze(1);
+      at::conv2d(image.to(at::kDouble).unsqueeze(1), weights, {}, 1, 1).squeeze(1);
   return sums.fmod(13.0).eq(0);
 }
 
 TEST(ReferenceAugment, ChangesGiveItsBytes) {
   const TensorMap golden = golden_augment();
-  const at::Tensor picture = golden.at("picture");
-  const auto height = static_cast<uint64_t>(picture.size(1));
-  const auto width = static_cast<uint64_t>(picture.size(2));
+  const at::Tensor image = golden.at("image");
+  const auto height = static_cast<uint64_t>(image.size(1));
+  const auto width = static_cast<uint64_t>(image.size(2));
   std::set<std::string> tried;
   for (const auto& [name, wanted] : golden) {
     const size_t slash = name.find('/');
@@ -55,12 +55,12 @@ TEST(ReferenceAugment, ChangesGiveItsBytes) {
     CounterRng rng = change == "cutout"    ? drawing({{height, 5}, {width, 11}})
                      : name.ends_with("-") ? drawing({{2, 1}})
                                            : drawing({{2, 0}});
-    at::Tensor found = picture.clone();
+    at::Tensor found = image.clone();
     rand_augment_change(
         change, std::stod(name.substr(slash + 1)), rng,
-        {picture.size(0), picture.size(1), picture.size(2), found.mutable_data_ptr<uint8_t>()});
+        {image.size(0), image.size(1), image.size(2), found.mutable_data_ptr<uint8_t>()});
     const at::Tensor differ = found.ne(wanted).logical_and_(
-        change == "sharpness" ? means_at_an_edge(picture).logical_not() : at::ones({}, at::kBool));
+        change == "sharpness" ? means_at_an_edge(image).logical_not() : at::ones({}, at::kBool));
     EXPECT_EQ(differ.sum().item<int64_t>(), 0) << name;
     tried.insert(change);
   }

@@ -131,7 +131,7 @@ TEST(Resize, APartOutsideIsRefused) {
        {Rectangle{0, 0, 10, 1}, {0, 0, 1, 9}, {-1, 0, 2, 2}, {0, 7, 1, 2}, {0, 0, 0, 3}}) {
     EXPECT_THAT(
         test::error_of(ErrorKind::failure, [&] { resize(bitmap, part, {}, 1, 1, out.data()); }),
-        HasSubstr("not within a picture of 9 x 8"));
+        HasSubstr("not within an image of 9 x 8"));
   }
 }
 

@@ -21,7 +21,7 @@ using test::image_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Pictures of side x side bytes that tell every place apart.
+/// Images of side x side bytes that tell every place apart.
 std::shared_ptr<const Dataset> patterned(int64_t height, int64_t width) {
   DatasetInfo info{"base", "train", "", {"a", "b", "c"}, 3, height, width, {0, 0, 0}, {1, 1, 1}};
   const auto size = static_cast<size_t>(3 * height * width);
@@ -59,7 +59,7 @@ Bytes turned(const Bytes& in, int64_t height, int64_t width, double degrees) {
   return out;
 }
 
-TEST(RotatedPairs, EachPictureComesTwiceAndItsClassIsItsGroup) {
+TEST(RotatedPairs, EachImageComesTwiceAndItsClassIsItsGroup) {
   const auto base = patterned(9, 9);
   const auto pairs = make_rotated_pairs(base, {}, "pairs", "a task");
   EXPECT_EQ(pairs->size(), 8);
@@ -70,14 +70,14 @@ TEST(RotatedPairs, EachPictureComesTwiceAndItsClassIsItsGroup) {
   for (int64_t i = 0; i < 8; ++i) groups.push_back(pairs->group(i));
   EXPECT_THAT(groups, ElementsAre(2, 2, 0, 0, 1, 1, 2, 2));
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(image_of(*pairs, 2 * i), image_of(*base, i));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { pairs->label(8); }), HasSubstr("picture 8 of 8"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { pairs->label(8); }), HasSubstr("image 8 of 8"));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { base->group(0); }), HasSubstr("no group"));
   EXPECT_EQ(preprocessed(pairs, {.values = "unit"})->group(2), 0);
   EXPECT_EQ(make_first_of(pairs, 3, "few")->group(2), 0);
   EXPECT_EQ(make_class_subset(pairs, {"rotated"}, "turned")->group(1), 0);
 }
 
-TEST(RotatedPairs, TakesTheNearestPixelAndNothingBesideThePicture) {
+TEST(RotatedPairs, TakesTheNearestPixelAndNothingBesideTheImage) {
   for (const auto& [height, width] : {std::pair<int64_t, int64_t>{9, 9}, {8, 11}, {1, 1}}) {
     const auto base = patterned(height, width);
     for (const double degrees : {30.0, 90.0, 171.5, 300.0}) {
@@ -92,7 +92,7 @@ TEST(RotatedPairs, TakesTheNearestPixelAndNothingBesideThePicture) {
 }
 
 Bytes golden_bytes(const std::string& name) {
-  const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/pictures.safetensors");
+  const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/images.safetensors");
   const auto bytes = file.bytes(*file.find(name));
   Bytes copy(bytes.size());
   std::memcpy(copy.data(), bytes.data(), bytes.size());
@@ -101,7 +101,7 @@ Bytes golden_bytes(const std::string& name) {
 
 TEST(RotatedPairs, RotatesAsPillowDoes) {
   DatasetInfo info{"one", "train", "", {"a"}, 3, 32, 32, {0, 0, 0}, {1, 1, 1}};
-  const auto base = make_memory_dataset(info, golden_bytes("rotate/picture"), {0});
+  const auto base = make_memory_dataset(info, golden_bytes("rotate/image"), {0});
   EXPECT_EQ(image_of(*make_rotated_pairs(base, {}, "pairs"), 1), golden_bytes("rotate/by30"));
 }
 
@@ -109,7 +109,7 @@ TEST(RotatedPairs, BothAreCutOutOfTheMiddleAndResized) {
   const auto base = patterned(32, 32);
   const auto whole = make_rotated_pairs(base, {}, "whole");
   const auto cut = make_rotated_pairs(base, {.crop = 24}, "cut");
-  // Where nothing is beside the picture, a rotation cannot be told by black corners.
+  // Where nothing is beside the image, a rotation cannot be told by black corners.
   const auto wanted = preprocessed(whole, {.size = 32, .central_crop = 0.75});
   for (int64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(image_of(*cut, i), image_of(*wanted, i));
@@ -117,10 +117,10 @@ TEST(RotatedPairs, BothAreCutOutOfTheMiddleAndResized) {
   }
 }
 
-TEST(RotatedPairs, RefusesACropThatIsLargerThanThePictures) {
+TEST(RotatedPairs, RefusesACropThatIsLargerThanTheImages) {
   EXPECT_THAT(error_of(ErrorKind::usage,
                        [] { make_rotated_pairs(patterned(8, 11), {.crop = 9}, "pairs"); }),
-              HasSubstr("rotate.crop is 9, but pictures of 'base' are 8 x 11"));
+              HasSubstr("rotate.crop is 9, but images of 'base' are 8 x 11"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ DatasetInfo two_channels() {
   return info;
 }
 
-std::vector<uint8_t> picture() {
+std::vector<uint8_t> image() {
   std::vector<uint8_t> pixels(2 * 4 * 5);
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(1 + 61 * i);
   return pixels;
@@ -63,7 +63,7 @@ std::vector<float> expected(const DatasetInfo& info, const std::vector<uint8_t>&
 
 std::vector<float> transformed(const ImageTransform& transform, CounterRng rng) {
   std::vector<float> out(2 * 4 * 5, -99.0f);
-  std::vector<uint8_t> in = picture();
+  std::vector<uint8_t> in = image();
   transform(in.data(), rng, out.data());
   return out;
 }
@@ -72,7 +72,7 @@ TEST(ImageTransform, NormalisesEachChannel) {
   const DatasetInfo info = two_channels();
   CounterRng used(1, 2, 3), fresh(1, 2, 3);
   std::vector<float> out(40);
-  std::vector<uint8_t> in = picture();
+  std::vector<uint8_t> in = image();
   const ImageTransform transform(info);
   transform(in.data(), used, out.data());
   EXPECT_EQ(out, expected(info, in, false, 0, 0));
@@ -86,7 +86,7 @@ TEST(ImageTransform, EveryOutcomeIsAFlipAndAShift) {
   for (const bool flip : {false, true}) {
     for (int64_t dy = -2; dy <= 2; ++dy) {
       for (int64_t dx = -2; dx <= 2; ++dx) {
-        outcomes[expected(info, picture(), flip, dy, dx)] = {flip, dy, dx};
+        outcomes[expected(info, image(), flip, dy, dx)] = {flip, dy, dx};
       }
     }
   }
@@ -113,7 +113,7 @@ TEST(ImageTransform, DrawsFlipThenDownThenRight) {
     const int64_t down = static_cast<int64_t>(rng.below(5)) - 2;
     const int64_t right = static_cast<int64_t>(rng.below(5)) - 2;
     EXPECT_EQ(transformed(transform, augment_rng(9, 4, position)),
-              expected(info, picture(), flip, down, right))
+              expected(info, image(), flip, down, right))
         << position;
   }
 }
@@ -127,7 +127,7 @@ TEST(ImageTransform, FlipsBeforeRandAugmentAndShiftsAfter) {
   augment.rand_augment.emplace();
   const ImageTransform transform(info, augment);
   for (int64_t position = 0; position < 200; ++position) {
-    std::vector<uint8_t> given = picture(), wanted(20);
+    std::vector<uint8_t> given = image(), wanted(20);
     given.resize(20);
     CounterRng rng = augment_rng(9, 4, position);
     const bool flip = rng.below(2) == 1;
@@ -146,11 +146,11 @@ TEST(ImageTransform, FlipAndShiftWorkAlone) {
   const DatasetInfo info = two_channels();
   const ImageTransform flips(info, {true, 0});
   const ImageTransform shifts(info, {false, 3});
-  const std::vector<float> straight = expected(info, picture(), false, 0, 0);
-  const std::vector<float> mirrored = expected(info, picture(), true, 0, 0);
+  const std::vector<float> straight = expected(info, image(), false, 0, 0);
+  const std::vector<float> mirrored = expected(info, image(), true, 0, 0);
   std::set<std::vector<float>> shifted, seen;
   for (int64_t dy = -3; dy <= 3; ++dy) {
-    for (int64_t dx = -3; dx <= 3; ++dx) shifted.insert(expected(info, picture(), false, dy, dx));
+    for (int64_t dx = -3; dx <= 3; ++dx) shifted.insert(expected(info, image(), false, dy, dx));
   }
   int mirrors = 0;
   for (int64_t position = 0; position < 1000; ++position) {

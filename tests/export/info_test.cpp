@@ -44,7 +44,7 @@ TEST(ExportInfo, LeavesOutWhatIsNotKnown) {
   EXPECT_TRUE(nothing.classes.empty());
 }
 
-TEST(ExportInfo, TellsInputsThatAreNoPicturesAndReadsDescriptionsOfOnesOwn) {
+TEST(ExportInfo, TellsInputsThatAreNoImagesAndReadsDescriptionsOfOnesOwn) {
   const auto rescale = [](const ExportInfo& info) {
     const auto files = side_files(*testing::small_vmoe(), info);
     return Json::parse(files.at("preprocess.json")).at("rescale_factor");

@@ -53,7 +53,7 @@ TEST(Predict, CombinePutsPrunedExpertsAtZero) {
   }
 }
 
-TEST(Predict, ACapacityIsSharedByAllPictures) {
+TEST(Predict, ACapacityIsSharedByAllImages) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
   const auto model = small_vmoe(config);
@@ -100,7 +100,7 @@ TEST(Predict, NoiseInEvaluationIsTheSameEachTimeAndForAnyBatch) {
   EXPECT_FALSE(at::allclose(twins[0], twins[1], 0.0, 1e-3));  // each has noise of its own
 }
 
-TEST(Predict, NoPicturesGiveEmptyOutputs) {
+TEST(Predict, NoImagesGiveEmptyOutputs) {
   const auto model = small_vmoe();
   const auto found = predict(*model, small_images(0), {.routing = true});
   EXPECT_EQ(found.at("logits").sizes(), (std::vector<int64_t>{0, 5}));

@@ -159,7 +159,7 @@ TEST(TorchScriptPruned, ATokenWithoutAnExpertGetsZero) {
   expect_close(forward(script, images), run(*model, images).logits, 1e-5);
 }
 
-TEST(TorchScriptPictures, OfAnotherShapeAreRefusedWithBothShapes) {
+TEST(TorchScriptImages, OfAnotherShapeAreRefusedWithBothShapes) {
   const auto model = build({.name = "", .classifier = "gap", .position = kNoPosition});
   torch::jit::Module script = to_torchscript(*model);
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
@@ -225,7 +225,7 @@ TEST(TorchScriptModule, IsACopy) {
   EXPECT_TRUE(at::equal(forward(script, images), before));
 }
 
-TEST(TorchScriptModule, LetsGradientsReachThePicture) {
+TEST(TorchScriptModule, LetsGradientsReachTheImage) {
   const auto model = build({.name = "", .capacity_factor = 0.7});
   torch::jit::Module script = to_torchscript(*model);
   std::vector<at::Tensor> gradients;

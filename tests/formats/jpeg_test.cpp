@@ -83,11 +83,11 @@ TEST(Jpeg, InksWithoutAdobesSegmentAreNotInverted) {
 
 TEST(Jpeg, DamageIsAnError) {
   const Bytes whole = jpeg_bytes(64, 64, JpegKind::noise, {});
-  for (const double share : {0.3, 0.6, 0.9}) {
-    const auto length = static_cast<std::ptrdiff_t>(share * static_cast<double>(whole.size()));
+  for (const double fraction : {0.3, 0.6, 0.9}) {
+    const auto length = static_cast<std::ptrdiff_t>(fraction * static_cast<double>(whole.size()));
     EXPECT_THAT(failure_of_decoding(Bytes(whole.begin(), whole.begin() + length)),
                 HasSubstr("Premature end"))
-        << share;
+        << fraction;
   }
   EXPECT_THAT(failure_of_decoding({}), HasSubstr("empty"));
   EXPECT_THAT(failure_of_decoding({0xff, 0xd8}), HasSubstr("not a JPEG that can be read"));

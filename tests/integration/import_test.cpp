@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-/// Pictures of Fashion-MNIST's shape.
+/// Images of Fashion-MNIST's shape.
 VMoEConfig small_config() {
   VMoEConfig config = import_config();
   config.image_size = 28;

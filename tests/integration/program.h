@@ -22,7 +22,8 @@ struct ProgramResult {
 
 struct ProgramOptions {
   std::vector<std::string> environment;  ///< NAME=value
-  int interrupt_after_ms = -1;           ///< sends SIGINT once `interrupt_when` exists and this time has passed
+  int interrupt_after_ms =
+      -1;  ///< sends SIGINT once `interrupt_when` exists and this time has passed
   std::filesystem::path interrupt_when;
 };
 
@@ -32,7 +33,8 @@ ProgramResult run_program(const std::vector<std::string>& arguments,
 ProgramResult run_command(const std::vector<std::string>& command,
                           const ProgramOptions& options = {});
 
-/// Fails the test unless the program ended with `code` and one line on standard error that holds `text`.
+/// Fails the test unless the program ended with `code` and one line on standard error that holds
+/// `text`.
 void expect_one_line_error(const ProgramResult& result, int code, const std::string& text);
 
 /// A test with a folder of its own, removed afterwards.
@@ -45,7 +47,8 @@ class ProgramTest : public ::testing::Test {
   std::string text_path(const std::string& name) const { return path(name).string(); }
   void write(const std::string& name, const std::string& text) const;
 
-  /// A finished run of the smoke recipe, trained once for all tests; skips the test without Fashion-MNIST.
+  /// A finished run of the smoke recipe, trained once for all tests; skips the test without
+  /// Fashion-MNIST.
   static const std::filesystem::path& smoke_run();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures of an evaluation, from a run of generated data.
+// Images of an evaluation, from a run of generated data.
 #include <gtest/gtest.h>
 
 #include "integration/program.h"
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class EvalPicture : public ProgramTest {
+class EvalFigure : public ProgramTest {
  protected:
   std::string trained() const {
     const auto result =
@@ -21,7 +21,7 @@ class EvalPicture : public ProgramTest {
   }
 };
 
-TEST_F(EvalPicture, IsDrawnBesideWhatEvalPrints) {
+TEST_F(EvalFigure, IsDrawnBesideWhatEvalPrints) {
   const std::string run = trained();
   const auto plain = run_program({"eval", run, "--json"});
   const auto drawn =
@@ -37,7 +37,7 @@ TEST_F(EvalPicture, IsDrawnBesideWhatEvalPrints) {
   expect_one_line_error(run_program({"eval", run, "--tsne", text_path("a.svg")}), 2, "a.svg");
 }
 
-TEST_F(EvalPicture, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
+TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   const std::string run = trained();
   const auto refuse = [&](std::vector<std::string> options, const std::string& text) {
     options.insert(options.begin(), {"eval", run});

@@ -26,13 +26,13 @@ struct Size {
 };
 
 /// Parameters of a vision transformer for 1000 classes at 224 pixels, and of the two layers of its
-/// perceptrons.
+/// MLPs.
 double dense(const Size& size) {
   const double tokens = (224 / size.patch) * (224 / size.patch) + 1, d = size.d, m = size.m;
   return size.patch * size.patch * 3 * d + d + d + tokens * d +
          size.blocks * (4 * d + 4 * d * d + 4 * d + 2 * d * m + m + d) + 2 * d + 1000 * d + 1000;
 }
-double perceptron(const Size& size) {
+double mlp(const Size& size) {
   return 2 * size.d * size.m + size.m + size.d;
 }
 
@@ -57,7 +57,7 @@ TEST(Preset, HasTheParametersOfItsSize) {
   for (const Size& size : sizes()) {
     const std::string name = size.name, place = size.blocks > 12 ? "-last5" : "-last2";
     const double last = size.blocks > 12 ? 5 : 2, every = size.blocks / 2;
-    const double layer = 31 * perceptron(size) + 32 * size.d;  // over a dense block
+    const double layer = 31 * mlp(size) + 32 * size.d;  // over a dense block
     expect("vmoe/vit-" + name, dense(size));
     expect("vmoe/" + name + place, dense(size) + last * layer);
     expect("vmoe/" + name + "-every2", dense(size) + every * layer);

@@ -43,14 +43,14 @@ at::Tensor attend_reference(nn::AttentionImpl& attention, const at::Tensor& quer
     };
     at::Tensor q = part(0, query_d);
     if (attention.options().qk_norm) q = normalized(q, attention.query_norm->weight);
-    std::vector<at::Tensor> shares;
+    std::vector<at::Tensor> fractions;
     at::Tensor sum = torch::zeros({c}, torch::kDouble), total = torch::zeros({}, torch::kDouble);
     for (int64_t t = 0; t < x_Td.size(0); ++t) {
       at::Tensor k = part(1, x_Td[t]);
       if (attention.options().qk_norm) k = normalized(k, attention.key_norm->weight);
-      const at::Tensor share = (at::dot(q, k) / std::sqrt(static_cast<double>(c))).exp();
-      sum = sum + share * part(2, x_Td[t]);
-      total = total + share;
+      const at::Tensor fraction = (at::dot(q, k) / std::sqrt(static_cast<double>(c))).exp();
+      sum = sum + fraction * part(2, x_Td[t]);
+      total = total + fraction;
     }
     mixed.push_back(sum / total);
   }

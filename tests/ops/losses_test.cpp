@@ -46,16 +46,16 @@ TEST(ImportanceLoss, IsTheSquaredVariationOfTheExpertsImportanceMeanOverGroups) 
   EXPECT_NEAR(importance_loss(torch::zeros({8, 4}), 0).item<double>(), 0.0, 1e-12);
 }
 
-TEST(GshardLoss, IsExpertsSquaredTimesMeanOfShareTimesMeanGate) {
+TEST(GshardLoss, IsExpertsSquaredTimesMeanOfFractionTimesMeanGate) {
   const at::Tensor logits = randn({10, 3}, 2);
   const auto gates = softmax_rows(logits);
-  std::vector<double> share(3, 0.0), mean(3, 0.0);
+  std::vector<double> fraction(3, 0.0), mean(3, 0.0);
   for (int64_t t = 0; t < 10; ++t) {
-    share[std::max_element(gates[t].begin(), gates[t].end()) - gates[t].begin()] += 0.1;
+    fraction[std::max_element(gates[t].begin(), gates[t].end()) - gates[t].begin()] += 0.1;
     for (int64_t e = 0; e < 3; ++e) mean[e] += gates[t][e] / 10;
   }
   double wanted = 0;
-  for (int64_t e = 0; e < 3; ++e) wanted += 9.0 * share[e] * mean[e] / 3;
+  for (int64_t e = 0; e < 3; ++e) wanted += 9.0 * fraction[e] * mean[e] / 3;
   EXPECT_NEAR(gshard_loss(logits, 0).item<double>(), wanted, 1e-6);
 }
 
@@ -89,20 +89,20 @@ TEST(LoadLoss, IsTheSquaredVariationOfTheChanceToBeSelectedAgain) {
   }
 }
 
-TEST(SwitchBalanceLoss, IsExpertsTimesTheSumOfShareTimesProxy) {
+TEST(SwitchBalanceLoss, IsExpertsTimesTheSumOfFractionTimesProxy) {
   const at::Tensor logits = randn({12, 3}, 6);
   const auto gates = softmax_rows(logits);
   double by_gate = 0, by_logit = 0;
   for (int64_t group = 0; group < 2; ++group) {
     for (int64_t e = 0; e < 3; ++e) {
-      double share = 0, gate = 0, logit = 0;
+      double fraction = 0, gate = 0, logit = 0;
       for (int64_t t = group * 6; t < group * 6 + 6; ++t) {
-        share += std::max_element(gates[t].begin(), gates[t].end()) - gates[t].begin() == e;
+        fraction += std::max_element(gates[t].begin(), gates[t].end()) - gates[t].begin() == e;
         gate += gates[t][e] / 6;
         logit += logits[t][e].item<double>() / 6;
       }
-      by_gate += 3 * share / 6 * gate / 2;
-      by_logit += 3 * share / 6 * logit / 2;
+      by_gate += 3 * fraction / 6 * gate / 2;
+      by_logit += 3 * fraction / 6 * logit / 2;
     }
   }
   EXPECT_NEAR(switch_balance_loss(logits, 6).item<double>(), by_gate, 1e-6);

@@ -20,7 +20,7 @@ int64_t count_of(const KeepSpec& spec, int64_t block, int64_t experts) {
   return rule == nullptr ? -1 : rule->count(experts);
 }
 
-TEST(KeepSpec, AShareIsRoundedToTheNearestCountAndIsAtLeastOne) {
+TEST(KeepSpec, AFractionIsRoundedToTheNearestCountAndIsAtLeastOne) {
   EXPECT_EQ(count_of(KeepSpec::parse("0.25"), 7, 8), 2);
   EXPECT_EQ(count_of(KeepSpec::parse("0.25"), 7, 6), 2);
   EXPECT_EQ(count_of(KeepSpec::parse("0.2"), 7, 6), 1);
@@ -71,10 +71,11 @@ TEST_P(WrongKeep, IsRefusedInOneLine) {
 INSTANTIATE_TEST_SUITE_P(
     Arguments, WrongKeep,
     ::testing::Values(Wrong{"0", "at least 1 expert must stay, found 0"}, Wrong{"-2", "found -2"},
-                      Wrong{"0.0", "a share must be above 0"}, Wrong{"1.5", "found 1.5"},
-                      Wrong{"nan", "share"}, Wrong{"inf", "share"}, Wrong{"-0.5", "found -0.5"},
-                      Wrong{"half", "neither a share"}, Wrong{"", "neither a share"},
-                      Wrong{"4 ", "neither a share"}, Wrong{"no/such.json", "no/such.json"}));
+                      Wrong{"0.0", "a fraction must be above 0"}, Wrong{"1.5", "found 1.5"},
+                      Wrong{"nan", "fraction"}, Wrong{"inf", "fraction"},
+                      Wrong{"-0.5", "found -0.5"}, Wrong{"half", "neither a fraction"},
+                      Wrong{"", "neither a fraction"}, Wrong{"4 ", "neither a fraction"},
+                      Wrong{"no/such.json", "no/such.json"}));
 
 class WrongKeepFile : public ::testing::TestWithParam<Wrong> {};
 
@@ -94,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"{\"1\": 0.5}", "keep.json:1:7: '1' must be"},
                       Wrong{"{\"1\": [true]}", "keep.json:1:8: '1' must be"},
                       Wrong{"true", "keep.json:1:1: 'keep' must be"},
-                      Wrong{"2.5", "keep.json:1:1: a share"}));
+                      Wrong{"2.5", "keep.json:1:1: a fraction"}));
 
 TEST(KeepSpec, NamesABlockWithoutExperts) {
   EXPECT_THAT(test::usage_of([] {
@@ -107,9 +108,9 @@ TEST(KeepSpec, NamesABlockWithoutExperts) {
 
 TEST(KeepSpec, SaysWhereAConfigurationHoldsNone) {
   EXPECT_THAT(test::usage_of([] { from_text("\n \"half\""); }),
-              HasSubstr("keep.json:2:2: keep 'half': neither a share"));
+              HasSubstr("keep.json:2:2: keep 'half': neither a fraction"));
   EXPECT_THAT(test::usage_of([] { from_text("true"); }),
-              HasSubstr("'keep' must be a share (0.25), a count (4), a file, or an object"));
+              HasSubstr("'keep' must be a fraction (0.25), a count (4), a file, or an object"));
 }
 
 }  // namespace

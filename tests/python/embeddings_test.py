@@ -59,7 +59,7 @@ class WrongUse(FolderCase):
     def test_options(self):
         french = "french=" + self.french
         self.refused("--batch-size must be at least 1", french, "--batch-size", "0")
-        self.refused("--most must be at least 1", french, "--most", "0")
+        self.refused("--max must be at least 1", french, "--max-texts", "0")
         self.refused("there must be two at least", french, "--class", "a=0")
         self.refused("'0' is given twice", french, "--class", "a=0", "--class", "b=0")
         self.refused("must end in .safetensors", french, "--out", self.out + ".pt")
@@ -124,7 +124,7 @@ class Written(FolderCase):
         many = self.write("many.csv", "text,label\n" + "".join(f"{i},{i % 2}\n" for i in range(100)))
         found = []
         for seed in (1, 1, 2):
-            run(["--out", self.out, "--most", "10", "--seed", str(seed), "x=" + many], make_encoder)
+            run(["--out", self.out, "--max-texts", "10", "--seed", str(seed), "x=" + many], make_encoder)
             found.append(self.read()[0]["embeddings"].flatten().tolist())
             os.unlink(self.out)
         self.assertEqual(found[0], found[1])

@@ -278,5 +278,5 @@ if __name__ == "__main__":
     torch.ops.load_library(sys.argv.pop(1))
     # Fills what at::empty() gives with NaN, so that what a kernel does not write shows.
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.set_num_threads(1)  # what is computed here is too small to share
+    torch.set_num_threads(1)  # what is computed here is too small to fraction
     unittest.main()

@@ -126,9 +126,8 @@ TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {
   const auto refuse = [&](EvaluationPointsOptions options) {
     return error_of([&] { collect(*model, data, options); });
   };
-  EXPECT_EQ(
-      refuse({.color = "expert"}),
-      "usage: the network does not send each picture to one expert; colour by class or group");
+  EXPECT_EQ(refuse({.color = "expert"}),
+            "usage: the network does not send each image to one expert; colour by class or group");
   EXPECT_EQ(refuse({.color = "group"}),
             "usage: 'three' has no groups to colour by; choose expert or class");
   EXPECT_EQ(refuse({.boundary = true}),
@@ -137,10 +136,10 @@ TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {
             "usage: 'three' has no class 'class 3'; did you mean 'class 0'?");
   EXPECT_EQ(refuse({.only_groups = {"a"}}), "usage: 'three' has no group 'a'; it has no groups");
   EXPECT_EQ(refuse({.only_class = "class 2"}),
-            "usage: a picture by t-SNE needs 10 points, class 'class 2' of 'three' has 7");
+            "usage: an image by t-SNE needs 10 points, class 'class 2' of 'three' has 7");
 }
 
-TEST(EvaluationPoints, ADroppedPictureHasNoExpert) {
+TEST(EvaluationPoints, ADroppedImageHasNoExpert) {
   const auto data = clustered();
   ModelOutput output;
   output.logits = output.pre_logits = torch::zeros({4, 2});

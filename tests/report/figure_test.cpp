@@ -40,7 +40,7 @@ TEST(SweepFigure, ScriptKnowsTheSweep) {
   EXPECT_NE(script.find("set xtics (8, 4)\n"), std::string::npos);
 }
 
-TEST(DrawFigure, LeavesPicturesScriptAndDataAndNothingElse) {
+TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   const TempDir temp;
   const fs::path folder = temp / "it's a folder";
   fs::create_directories(folder);
@@ -56,15 +56,15 @@ TEST(DrawFigure, LeavesPicturesScriptAndDataAndNothingElse) {
   EXPECT_NE(svg.find("</svg>"), std::string::npos);
 }
 
-TEST(DrawPicture, LeavesOnePictureWithItsScriptAndData) {
+TEST(DrawFigureFile, LeavesOneFigureWithItsScriptAndData) {
   const TempDir temp;
-  const fs::path picture = temp / "it's.png";
+  const fs::path file = temp / "it's.png";
   const std::string script =
       "set terminal pngcairo\nset output " + gnuplot_quoted("it's.png") + "\nplot 'it''s.tsv'\n";
-  draw_picture(picture, {script, "1\t2\n3\t4\n"});
-  EXPECT_EQ(names_in(picture.parent_path()),
+  draw_figure_file(file, {script, "1\t2\n3\t4\n"});
+  EXPECT_EQ(names_in(file.parent_path()),
             (std::vector<std::string>{"it's.gp", "it's.png", "it's.tsv"}));
-  EXPECT_EQ(read_text(picture).substr(1, 3), "PNG");
+  EXPECT_EQ(read_text(file).substr(1, 3), "PNG");
   EXPECT_EQ(read_text(temp / "it's.gp"), script);
 }
 

@@ -171,10 +171,10 @@ TEST_F(PruneSweepRun, MoreExpertsThanThereAreAreRefused) {
   EXPECT_EQ(error.find("usage: "), 0u) << error;
 }
 
-/// Runs with a signal that comes when the n-th picture is read; true if it finished all the same.
-bool run_until(const fs::path& out, int64_t pictures) {
+/// Runs with a signal that comes when the n-th image is read; true if it finished all the same.
+bool run_until(const fs::path& out, int64_t images) {
   const StopSignal stop;
-  auto left = std::make_shared<int64_t>(pictures);
+  auto left = std::make_shared<int64_t>(images);
   ReproduceOptions options = options_for(out);
   options.stop = &stop;
   options.open = [left](std::string_view name, std::string_view split) {
@@ -194,7 +194,7 @@ TEST_F(PruneSweepRun, StoppedAnywhereItGoesOnToTheSameNumbers) {
   const std::string expected = numbers(run(whole));
   // In pre-training, fine-tuning, evaluations, recoveries and timing.
   int64_t stops = 0;
-  for (int64_t pictures = 10; !run_until(out, pictures); pictures += 37) {
+  for (int64_t images = 10; !run_until(out, images); images += 37) {
     ASSERT_LT(++stops, 200);
   }
   EXPECT_GE(stops, 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sweep over pictures in memory that takes a second, and numbers for reports.
+// A sweep over images in memory that takes a second, and numbers for reports.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ using train_test::error_of;
 using train_test::TempDir;
 
 /// "three" and "two" shades of grey that overlap, so that no network is right about all of them: 48
-/// pictures to train and 60 to test.
+/// images to train and 60 to test.
 inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::string_view split) {
   if (name != "three" && name != "two") fail_usage("unknown dataset '{}'", name);
   const uint64_t classes = name == "three" ? 3 : 2;

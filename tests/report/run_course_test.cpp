@@ -279,7 +279,7 @@ TEST(RunCourseExperiment, Figures4And5TrainAsTheRecipes) {
        {std::pair{"clusters/figure4", "setting1-cubic"}, {"clusters/figure5", "setting1-linear"}}) {
     const auto config = parse<RunCourseConfig>(load_experiment(experiment, Scale::paper).config);
     EXPECT_EQ(config.shows, "products");
-    const RunConfig run = changed_run(config.train, config.rows.at(0).set, config.most_steps);
+    const RunConfig run = changed_run(config.train, config.rows.at(0).set, config.max_steps);
     const RunConfig wanted = parse<RunConfig>(
         Document::from_file(resource(std::string("models/clusters/recipes/") + recipe + ".json"))
             .root());
@@ -295,7 +295,7 @@ TEST(RunCourseExperiment, Figure3AndTable4AreOfGeneratedData) {
     const auto config = parse<RunCourseConfig>(load_experiment(name, Scale::paper).config);
     EXPECT_EQ(config.rows.size(), name == "clusters/table4" ? 3U : 4U);
     for (const RunCourseRow& row : config.rows) {
-      const RunConfig run = changed_run(config.train, row.set, config.most_steps);
+      const RunConfig run = changed_run(config.train, row.set, config.max_steps);
       EXPECT_TRUE(load_dataset_spec(run.phases.back().data).generated());
       EXPECT_EQ(row.paper.has_value(), name == "clusters/table4");
     }

@@ -164,7 +164,7 @@ TEST(RunTableExperiment, Table1HasAllItsRows) {
   EXPECT_EQ(config.runs, 10);
   const auto quick = parse<RunTableConfig>(load_experiment("clusters/table1", Scale::quick).config);
   EXPECT_LT(quick.runs, 10);
-  EXPECT_GT(quick.most_steps, 0);
+  EXPECT_GT(quick.max_steps, 0);
 }
 
 /// Every row of a shipped table, with its run checked as far as it can be without data.
@@ -173,7 +173,7 @@ std::map<std::string, RunConfig> runs_of_table(const std::string& name,
   const auto config = parse<RunTableConfig>(load_experiment(name, scale).config);
   std::map<std::string, RunConfig> rows;
   for (const RunTableRow& row : config.rows) {
-    rows[row.name] = changed_run(config.train, row.set, config.most_steps);
+    rows[row.name] = changed_run(config.train, row.set, config.max_steps);
     EXPECT_TRUE(row.paper.contains("test_accuracy")) << name << " " << row.name;
     for (const PhaseConfig& phase : rows[row.name].phases) {
       EXPECT_TRUE(load_dataset_spec(phase.data).generated()) << phase.data;

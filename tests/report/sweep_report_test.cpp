@@ -24,10 +24,10 @@ Results results_of(const SweepOutcome& outcome, Scale scale = Scale::paper) {
 TEST(WorkShares, AreOfTheNetworkWithTheMostExperts) {
   SweepOutcome sweep = outcome();
   for (int i = 0; i < 2; ++i) {
-    const std::vector<WorkShare> shares = work_shares(sweep, "router-norm-change");
-    ASSERT_EQ(shares.size(), 2u);
-    const WorkShare& whole = sweep.keep[0] == 8 ? shares[0] : shares[1];
-    const WorkShare& half = sweep.keep[0] == 8 ? shares[1] : shares[0];
+    const std::vector<WorkShare> fractions = work_shares(sweep, "router-norm-change");
+    ASSERT_EQ(fractions.size(), 2u);
+    const WorkShare& whole = sweep.keep[0] == 8 ? fractions[0] : fractions[1];
+    const WorkShare& half = sweep.keep[0] == 8 ? fractions[1] : fractions[0];
     EXPECT_EQ(whole.keep, 8);
     EXPECT_DOUBLE_EQ(whole.flops, 100.0);
     EXPECT_DOUBLE_EQ(whole.time, 100.0);
@@ -90,7 +90,7 @@ Test accuracy in %, pruned -> recovered, by experts kept in each layer and by wh
 
 ## Cost, experts ranked by router-norm-change
 
-The last two columns are shares of the network with 8 experts. FLOPs count the matrix products of the rows that the test split's routing really computed. Speed is the median over forward passes in which all networks took turns.
+The last two columns are fractions of the network with 8 experts. FLOPs count the matrix products of the rows that the test split's routing really computed. Speed is the median over forward passes in which all networks took turns.
 
 | experts | parameters |    file | MFLOPs an image | images/s | FLOPs, % | forward time, % |
 |---------|-----------:|--------:|----------------:|---------:|---------:|----------------:|
@@ -151,7 +151,7 @@ experts  router-norm-change          random
 8 of 8       96.50 -> 96.75  96.50 -> 96.75
 4 of 8       93.25 -> 96.25  71.00 -> 95.00
 
-Cost by router-norm-change; shares are of the network with 8 experts
+Cost by router-norm-change; fractions are of the network with 8 experts
 
 experts  parameters     file  MFLOPs an image  images/s  FLOPs, %  forward time, %
 8 of 8    1,500,000  6.00 MB            20.00     4,000     100.0            100.0

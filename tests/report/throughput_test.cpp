@@ -64,7 +64,7 @@ TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
   EXPECT_EQ(calls, (std::vector<std::string>{"a", "b", "b", "a", "a", "b", "b", "a"}));
 }
 
-TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealPictures) {
+TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
   measure_throughput({a, b}, counting(8), {.batch_size = 3, .rounds = 2});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{3, 3, 3, 3}));
   ASSERT_EQ(a->first_pixels.size(), 4u);
@@ -72,7 +72,7 @@ TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealPictures) {
   EXPECT_EQ(a->first_pixels, b->first_pixels);
 }
 
-TEST_F(MeasurePasses, FewerPicturesThanABatchAreOneBatch) {
+TEST_F(MeasurePasses, FewerImagesThanABatchAreOneBatch) {
   measure_throughput({a}, counting(2), {.batch_size = 128, .rounds = 1});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{2, 2, 2}));
 }

@@ -55,9 +55,9 @@ TEST(PlaneAverage, IsTheNearbyPointsMeanAndFarAwayTheNearestValue) {
 TEST(TsneFigure, HasTheDataOfEveryPointAndALineOfTheKeyForWhatIsThere) {
   const Figure figure = tsne_figure(points_of_lines(), two_lines(), false, "some/lines.svg");
   EXPECT_EQ(figure.data.substr(0, figure.data.find('\n', 60)),
-            "# picture\tx\ty\tlabel\tpredicted\texpert (from 0)\tgroup\n"
+            "# image\tx\ty\tlabel\tpredicted\texpert (from 0)\tgroup\n"
             "0\t-1.0000\t0.5000\t1\t1\t2\t-");
-  for (const char* text : {"data = 'lines.tsv'", "picture = 'lines.svg'", "by = 6 ", "markers = 2 ",
+  for (const char* text : {"data = 'lines.tsv'", "file = 'lines.svg'", "by = 6 ", "markers = 2 ",
                            "boundary = 0", "title 'no expert'", "title 'expert 1'",
                            "title 'expert 3'", "title 'it''s below'", "title 'above_it'"}) {
     EXPECT_NE(figure.script.find(text), std::string::npos) << text << "\n" << figure.script;
@@ -68,8 +68,8 @@ TEST(TsneFigure, HasTheDataOfEveryPointAndALineOfTheKeyForWhatIsThere) {
 
 TEST(TsneFigure, IsDrawnWithItsBoundaryAndEveryEntryOfTheKey) {
   const TempDir temp;
-  draw_picture(temp / "lines.svg",
-               tsne_figure(points_of_lines(), two_lines(), true, temp / "lines.svg"));
+  draw_figure_file(temp / "lines.svg",
+                   tsne_figure(points_of_lines(), two_lines(), true, temp / "lines.svg"));
   const std::string svg = read_text(temp / "lines.svg");
   for (const char* text :
        {"boundary", "no expert", "expert 1", "expert 3", "it's below", "above_it"}) {
@@ -82,7 +82,7 @@ TEST(TsneFigure, WhereAllPredictionsAgreeThereIsNoBoundary) {
   points.predicted_N = torch::ones_like(points.label_N);
   const Figure figure = tsne_figure(points, two_lines(), true, "lines.png");
   EXPECT_NE(figure.script.find("boundary = 0"), std::string::npos);
-  EXPECT_EQ(figure.data.find("share of predictions"), std::string::npos);
+  EXPECT_EQ(figure.data.find("fraction of predictions"), std::string::npos);
 }
 
 TEST(TsneFigure, ManyKindsHaveColoursOfTheirOwnAndALongKeyIsLeftOut) {
@@ -94,7 +94,7 @@ TEST(TsneFigure, ManyKindsHaveColoursOfTheirOwnAndALongKeyIsLeftOut) {
     points.label_N = torch::arange(80) % kinds;
     const TempDir temp;
     const Figure figure = tsne_figure(points, two_lines(), false, temp / "lines.png");
-    draw_picture(temp / "lines.png", figure);
+    draw_figure_file(temp / "lines.png", figure);
     EXPECT_EQ(figure.script.find("title 'kind 9'") != std::string::npos, kinds == 10);
     const size_t begin = figure.script.find("array palette");
     const std::string palette =
@@ -132,15 +132,15 @@ TEST(DrawTsne, DrawsOrStopsAndThenLeavesNothing) {
   EXPECT_EQ(read_text(folder / "lines.png").substr(1, 3), "PNG");
 }
 
-TEST(CheckNewPicture, WantsAKnownEndingAndAPlaceThatIsFree) {
+TEST(CheckNewFigure, WantsAKnownEndingAndAPlaceThatIsFree) {
   const TempDir temp;
   EXPECT_NE(error_of([&] {
-              check_new_picture(temp / "a.jpg", "--tsne");
-            }).find("usage: --tsne: the picture's name must end in .png or .svg, found '"),
+              check_new_figure(temp / "a.jpg", "--tsne");
+            }).find("usage: --tsne: the figure's name must end in .png or .svg, found '"),
             std::string::npos);
-  check_new_picture(temp / "a.png", "--tsne");
+  check_new_figure(temp / "a.png", "--tsne");
   write_atomic(temp / "a.tsv", "");
-  EXPECT_NE(error_of([&] { check_new_picture(temp / "a.png", "--tsne"); }).find("a.tsv"),
+  EXPECT_NE(error_of([&] { check_new_figure(temp / "a.png", "--tsne"); }).find("a.tsv"),
             std::string::npos);
 }
 

@@ -22,10 +22,10 @@ at::Tensor stand_in_normal(const StandInEmbeddings& options, std::vector<int64_t
 }
 
 /// [count, 1] in [least, most], from the normal distribution's function.
-at::Tensor stand_in_strength(const StandInEmbeddings& options, double least, double most,
+at::Tensor stand_in_strength(const StandInEmbeddings& options, double min, double max,
                              uint64_t purpose) {
   const at::Tensor normal = stand_in_normal(options, {options.count, 1}, purpose);
-  return least + (most - least) * at::special_ndtr(normal);
+  return min + (max - min) * at::special_ndtr(normal);
 }
 
 }  // namespace

@@ -25,17 +25,17 @@ RunConfig stopping_run() {
                 "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "after_steps": 5}}]})");
 }
 
-/// Trains until it is complete, or until so many pictures of `split` were read, when a signal
+/// Trains until it is complete, or until so many images of `split` were read, when a signal
 /// comes.
 TrainResult train_stopping(const fs::path& run, bool resume, const std::string& split = "",
-                           int picture = 0) {
-  int pictures = 0;
+                           int image = 0) {
+  int images = 0;
   const StopSignal stop;
   TrainerOptions options = options_for(run, resume);
   options.stop = &stop;
   options.open = [&](std::string_view name, std::string_view opened) {
     return std::make_shared<WatchedDataset>(open_tiny(name, opened), [&, counts = opened == split] {
-      if (counts && pictures++ == picture) std::raise(SIGTERM);
+      if (counts && images++ == image) std::raise(SIGTERM);
     });
   };
   return Trainer(stopping_run(), options).run();

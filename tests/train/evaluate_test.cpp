@@ -84,9 +84,9 @@ TEST(Evaluate, HasTheSameBitsForAnyNumberOfThreadsAndKeepsTheMode) {
   EXPECT_FALSE(model->is_training());
 }
 
-TEST(Evaluate, CountsTheDispatchOfPicturesByTheGroupsThatTheyHave) {
+TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
   const auto model = build_model(
-      Document::from_text(R"({"name": "picture-moe", "image_size": 4, "channels": 1, "classes": 2,
+      Document::from_text(R"({"name": "image-moe", "image_size": 4, "channels": 1, "classes": 2,
                               "experts": 3, "width": 0.1, "router": {"patch_size": 2}})",
                           "model")
           .root(),
@@ -199,7 +199,7 @@ TEST(Evaluate, RefusesDataThatDoesNotFit) {
   DatasetInfo wide{"wide", "test", "", {"a", "b", "c"}, 1, 4, 8, {0.0}, {1.0}};
   const auto data = make_memory_dataset(wide, std::vector<uint8_t>(32), {0});
   EXPECT_EQ(error_of([&] { evaluate(*model, data); }),
-            "usage: 'wide' has pictures of [1, 4, 8] (channels, height, width), the model takes "
+            "usage: 'wide' has images of [1, 4, 8] (channels, height, width), the model takes "
             "[1, 4, 4]");
 }
 

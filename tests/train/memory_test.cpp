@@ -70,7 +70,7 @@ TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
   const double part =
       Planned({"phases.0.batch_size=6", "phases.0.accumulate=3"}).of_phase(0).activations.value();
   EXPECT_GT(whole, 2.5 * part);
-  // Of 6 pictures at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
+  // Of 6 images at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
   EXPECT_GT(whole, 4.0 * 6 * 5 * 8 * 4);
   EXPECT_LT(whole, 4.0 * 6 * 5 * 8 * 200);
 }
@@ -95,9 +95,9 @@ TEST(TrainingMemory, IsKnownOfEveryRecipe) {
         const PhasePlan plan{.config = phase, .images = phase.batch_size, .steps = 1};
         const std::optional<double> found = training_memory(*model, plan).activations;
         // A block takes and gives a float32 token at least.
-        const double least = 2.0 * 4 * static_cast<double>(phase.batch_size / phase.accumulate) *
-                             static_cast<double>(model->tokens_per_image());
-        EXPECT_GT(found.value_or(0.0), least) << file.path() << ", " << phase.name;
+        const double min = 2.0 * 4 * static_cast<double>(phase.batch_size / phase.accumulate) *
+                           static_cast<double>(model->tokens_per_image());
+        EXPECT_GT(found.value_or(0.0), min) << file.path() << ", " << phase.name;
         ++phases;
       }
     }

@@ -76,10 +76,10 @@ double term_of(const ModelOutput& output, const std::string& name) {
   return objective.terms.at(1).second.item<double>();
 }
 
-/// E^2 mean over experts of (share of tokens whose largest logit it has) * (mean logit).
+/// E^2 mean over experts of (fraction of tokens whose largest logit it has) * (mean logit).
 double balance_by_logit(const at::Tensor& logits_TE) {
   const int64_t tokens = logits_TE.size(0), experts = logits_TE.size(1);
-  std::vector<double> share(experts, 0.0), mean(experts, 0.0);
+  std::vector<double> fraction(experts, 0.0), mean(experts, 0.0);
   for (int64_t t = 0; t < tokens; ++t) {
     int64_t first = 0;
     for (int64_t e = 0; e < experts; ++e) {
@@ -87,10 +87,10 @@ double balance_by_logit(const at::Tensor& logits_TE) {
       if (logit > logits_TE[t][first].item<double>()) first = e;
       mean[e] += logit / static_cast<double>(tokens);
     }
-    share[first] += 1.0 / static_cast<double>(tokens);
+    fraction[first] += 1.0 / static_cast<double>(tokens);
   }
   double sum = 0.0;
-  for (int64_t e = 0; e < experts; ++e) sum += share[e] * mean[e];
+  for (int64_t e = 0; e < experts; ++e) sum += fraction[e] * mean[e];
   return static_cast<double>(experts) * sum;
 }
 

@@ -342,7 +342,7 @@ TEST(Optimizer, NormalizedSgdTakesTheNormOverEachNetworkOfItsOwn) {
     std::vector<Numbers> gradients;
     for (size_t i = 0; i < setup.own.size(); ++i) {
       at::Tensor& parameter = setup.own[i].second;
-      const bool unseen = t == 2 && (i == 2 || i == 3);  // an expert that no picture came to
+      const bool unseen = t == 2 && (i == 2 || i == 3);  // an expert that no image came to
       parameter.mutable_grad().reset();
       if (!unseen) {
         const double size = i < 2 ? 1.0 : 1e-21;  // whose square float32 does not hold

@@ -147,7 +147,7 @@ TEST(Phase, LossFallsInBfloat16AsInFloat32) {
   // Together at first, within bfloat16's rounding of a loss; later each finds its own way down.
   for (size_t step = 0; step < 5; ++step) EXPECT_NEAR(rounded[step], exact[step], 0.01) << step;
   EXPECT_NE(rounded[4], exact[4]);
-  // Every batch holds six pictures of each of three classes. Who cannot tell two of these apart
+  // Every batch holds six images of each of three classes. Who cannot tell two of these apart
   // gets no further than ln 2 for these, and 0 for the third.
   const double two_alike = 2.0 / 3.0 * std::log(2.0);
   EXPECT_LT(exact.back(), two_alike);
@@ -157,21 +157,21 @@ TEST(Phase, LossFallsInBfloat16AsInFloat32) {
 TEST(Phase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   const auto stop = [](const std::string& rule) { return "phases.0.stop=" + rule; };
   // Every loss is that small; the first is the least so far, and so may others be.
-  Started small({stop("{\"loss_at_most\": 1000}"), "phases.0.optimizer.lr=0.5"});
+  Started small({stop("{\"loss_threshold\": 1000}"), "phases.0.optimizer.lr=0.5"});
   int64_t steps = 0;
-  double least = INFINITY;
+  double min = INFINITY;
   StepReport report;
   while (!small.phase->done()) {
     report = small.phase->step();
     const double loss = report.metrics.at("loss");
-    EXPECT_EQ(report.ends, loss > least);
-    least = std::min(least, loss);
+    EXPECT_EQ(report.ends, loss > min);
+    min = std::min(min, loss);
     EXPECT_EQ(small.phase->optimizer().updates(), report.ends ? steps : steps + 1);
     steps += report.ends ? 0 : 1;
   }
   EXPECT_TRUE(report.ends);
   EXPECT_LT(steps, small.phase->plan().steps);
-  EXPECT_EQ(*small.phase->least_loss(), least);
+  EXPECT_EQ(*small.phase->min_loss(), min);
   // A rise of nothing ends it as well, but not before its time.
   Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
   while (!late.phase->done()) EXPECT_FALSE(late.phase->step().ends);

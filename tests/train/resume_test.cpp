@@ -50,7 +50,7 @@ TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
 TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
   const RunConfig config = config_of(R"({
     "name": "norms", "seed": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
-    "model": {"name": "picture-moe", "expert": "mobilenetv2", "image_size": 4, "channels": 1,
+    "model": {"name": "image-moe", "expert": "mobilenetv2", "image_size": 4, "channels": 1,
               "classes": 3, "width": 0.05, "router": {}},
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 5,
                 "optimizer": {"name": "sgd", "lr": 0.1, "l2": 0.01},
@@ -129,16 +129,16 @@ TEST(Resume, AnEmptyFolderBeginsTheRun) {
   expect_equal_bits(reference(), folder / "run");
 }
 
-/// Runs until it is complete or `picture` pictures of `split` were read, when `signal` comes.
-TrainResult train_until(const fs::path& run, bool resume, const std::string& split, int picture,
+/// Runs until it is complete or `image` images of `split` were read, when `signal` comes.
+TrainResult train_until(const fs::path& run, bool resume, const std::string& split, int image,
                         int signal) {
-  int pictures = 0;
+  int images = 0;
   const StopSignal stop;
   TrainerOptions options = options_for(run, resume);
   options.stop = &stop;
   options.open = [&](std::string_view name, std::string_view opened) {
     return std::make_shared<WatchedDataset>(open_tiny(name, opened), [&, counts = opened == split] {
-      if (counts && pictures++ == picture) std::raise(signal);
+      if (counts && images++ == image) std::raise(signal);
     });
   };
   return Trainer(config_of(four_phases()), options).run();
@@ -150,12 +150,12 @@ void expect_saved(const TrainResult& result) {
 }
 
 TEST(Resume, AfterASignalInTheMidstOfAStep) {
-  for (const int picture : {0, 3, 4, 15, 23, 24, 35, 36, 53}) {
-    SCOPED_TRACE(picture);
+  for (const int image : {0, 3, 4, 15, 23, 24, 35, 36, 53}) {
+    SCOPED_TRACE(image);
     TempDir folder;
-    const TrainResult stopped = train_until(folder / "run", false, "train", picture, SIGINT);
+    const TrainResult stopped = train_until(folder / "run", false, "train", image, SIGINT);
     EXPECT_EQ(stopped.signal, SIGINT);
-    EXPECT_EQ(stopped.steps, picture < 36 ? picture / 4 + 1 : 9 + (picture - 36) / 6 + 1);
+    EXPECT_EQ(stopped.steps, image < 36 ? image / 4 + 1 : 9 + (image - 36) / 6 + 1);
     expect_saved(stopped);
     EXPECT_EQ(train(folder / "run", {}, true).signal, 0);
     expect_equal_bits(reference(), folder / "run");
@@ -164,12 +164,12 @@ TEST(Resume, AfterASignalInTheMidstOfAStep) {
 
 TEST(Resume, AfterASignalInTheMidstOfAnEvaluation) {
   const std::vector<int64_t> steps = {4, 6, 9, 9, 12};  // when the five evaluations happen
-  for (int picture = 0; picture < 45; picture += 4) {
-    SCOPED_TRACE(picture);
+  for (int image = 0; image < 45; image += 4) {
+    SCOPED_TRACE(image);
     TempDir folder;
-    const TrainResult stopped = train_until(folder / "run", false, "test", picture, SIGTERM);
+    const TrainResult stopped = train_until(folder / "run", false, "test", image, SIGTERM);
     EXPECT_EQ(stopped.signal, SIGTERM);
-    EXPECT_EQ(stopped.steps, steps.at(static_cast<size_t>(picture) / 9));
+    EXPECT_EQ(stopped.steps, steps.at(static_cast<size_t>(image) / 9));
     expect_saved(stopped);
     train(folder / "run", {}, true);
     expect_equal_bits(reference(), folder / "run");

@@ -54,7 +54,7 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }
 
-TEST(RunPlan, InputsThatAreNoPicturesAreNotAugmented) {
+TEST(RunPlan, InputsThatAreNoImagesAreNotAugmented) {
   const std::string text = R"({"name": "a", "model": {"name": "cluster-moe", "router": {}},
       "phases": [{"name": "train", "data": "clusters-figure1", "batch_size": 16, "steps": 1}]})";
   const auto refusal = [&](const std::vector<std::string>& changes) {
@@ -67,7 +67,7 @@ TEST(RunPlan, InputsThatAreNoPicturesAreNotAugmented) {
   EXPECT_EQ(refusal({}), "no error");
   EXPECT_THAT(refusal({"phases.0.augment.flip=true"}),
               AllOf(StartsWith("usage: argument 'phases.0.augment.flip=true'"),
-                    HasSubstr("inputs that are no pictures")));
+                    HasSubstr("inputs that are no images")));
 }
 
 TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
@@ -86,7 +86,7 @@ TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
 TEST(RunPlan, EvaluationsLastBatchMustSufficeToo) {
   const std::string router = R"(model.encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
                                  "num_selected_tokens": 8})";
-  // Two of the 9 pictures of 5 tokens make a group; the last one is left over.
+  // Two of the 9 images of 5 tokens make a group; the last one is left over.
   std::vector<std::string> changes = {router, "model.encoder.moe.group_size=10",
                                       "phases.0.aux_losses={}", "evaluate_batch_size=2"};
   EXPECT_THAT(plan_refusal(changes), HasSubstr("cannot select 8 of the 5 tokens of a group"));
@@ -251,7 +251,7 @@ TEST(RunPlan, MemoryCountsTheOptimizersOfParts) {
               AllOf(StartsWith("usage: recipe.json:"), HasSubstr("by sgd, adam needs")));
 }
 
-TEST(RunPlan, InitialWeightsMayBeOfPicturesOfAnotherSize) {
+TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   const test::TempDir folder;
   RunConfig config = config_of(four_phases(), {"model.image_size=8"});
   const auto source = build_initial_model(config);

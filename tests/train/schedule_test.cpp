@@ -30,7 +30,7 @@ TEST(Schedule, LinearFallsEvenlyAndConstantStays) {
   EXPECT_DOUBLE_EQ(learning_rate({"constant", 2, 0.0}, 3.0, 7, 8), 3.0);
 }
 
-TEST(Schedule, EndIsTheShareThatIsLeft) {
+TEST(Schedule, EndIsTheFractionThatIsLeft) {
   EXPECT_NEAR(learning_rate({"cosine", 0, 0.2}, 10.0, 500, 1000), 6.0, 1e-12);
   EXPECT_NEAR(learning_rate({"linear", 0, 0.2}, 10.0, 999, 1000), 2.0, 0.01);
   EXPECT_NEAR(learning_rate({"cosine", 0, 0.2}, 10.0, 999, 1000), 2.0, 0.01);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that take milliseconds: pictures of 4 x 4 pixels in memory, a network of a few hundred
+// Runs that take milliseconds: images of 4 x 4 pixels in memory, a network of a few hundred
 // numbers, and ways to look at what a run left.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 using test::TempDir;
 
-/// Pictures whose class shows in one quarter of them, with noise all over.
+/// Images whose class shows in one quarter of them, with noise all over.
 inline std::shared_ptr<const Dataset> quarters(const std::string& name, const std::string& split,
                                                int64_t classes, int64_t images) {
   DatasetInfo info{name, split, "", {}, 1, 4, 4, {0.4}, {0.3}};
@@ -46,14 +46,14 @@ inline std::shared_ptr<const Dataset> quarters(const std::string& name, const st
   return make_memory_dataset(info, pixels, labels);
 }
 
-/// "three" and "two" classes, 18 pictures to train, 9 to test; any other name is unknown.
+/// "three" and "two" classes, 18 images to train, 9 to test; any other name is unknown.
 inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::string_view split) {
   if (name != "three" && name != "two") fail_usage("unknown dataset '{}'", name);
   const int64_t images = split == "train" ? 18 : 9;
   return quarters(std::string(name), std::string(split), name == "three" ? 3 : 2, images);
 }
 
-/// Calls `before` ahead of every picture that is read.
+/// Calls `before` ahead of every image that is read.
 class WatchedDataset : public Dataset {
  public:
   WatchedDataset(std::shared_ptr<const Dataset> base, std::function<void()> before)

@@ -227,7 +227,7 @@ TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
   EXPECT_THAT(routed, HasSubstr("failure: phase 'pretrain', step "));
 }
 
-TEST(Trainer, StopsAtPicturesThatAreNotFinite) {
+TEST(Trainer, StopsAtImagesThatAreNotFinite) {
   TempDir folder;
   TrainerOptions options = options_for(folder / "run");
   options.open = [](std::string_view name, std::string_view split) {

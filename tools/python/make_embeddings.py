@@ -36,7 +36,7 @@ def parse_arguments(words):
                         help="a class and which labels in the files are of it, its name aside; once for each class, "
                         "in order (--class %s)" % " --class ".join(DEFAULT_CLASSES))
     parser.add_argument("--skip-other-labels", action="store_true", help="leave out texts with any other label")
-    parser.add_argument("--most", type=int, metavar="N", help="at most so many texts a language, drawn at random")
+    parser.add_argument("--max-texts", type=int, metavar="N", help="at most so many texts a language, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of that draw (%(default)s)")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="on the hub, or a folder (%(default)s)")
     parser.add_argument("--pooling", choices=["cls", "mean"], default="cls",
@@ -46,7 +46,7 @@ def parse_arguments(words):
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="texts at a time (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, ... (%(default)s)")
     arguments = parser.parse_args(words)
-    for name in ("most", "max_tokens", "batch_size"):
+    for name in ("max_texts", "max_tokens", "batch_size"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise Problem(f"--{name.replace('_', '-')} must be at least 1, found {value}")
@@ -118,8 +118,8 @@ def read_texts(path, arguments, numbers):
             raise Problem(f"{path}:{reader.line_num + 1}: {error}") from error
     if not rows:
         raise Problem(f"{path}: no text with a label of a class")
-    if arguments.most is not None and len(rows) > arguments.most:
-        rows = random.Random(arguments.seed).sample(rows, arguments.most)
+    if arguments.max_texts is not None and len(rows) > arguments.max_texts:
+        rows = random.Random(arguments.seed).sample(rows, arguments.max_texts)
     return rows
 
 

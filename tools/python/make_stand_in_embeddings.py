@@ -22,8 +22,8 @@ def make(count, width, seed):
 
     random = torch.Generator().manual_seed(seed)
 
-    def uniform(least, most):
-        return least + (most - least) * torch.rand(count, 1, generator=random)
+    def uniform(min, max):
+        return min + (max - min) * torch.rand(count, 1, generator=random)
 
     def sign():
         return 2 * torch.randint(2, (count, 1), generator=random) - 1

@@ -12,16 +12,17 @@ namespace moesaic {
 
 struct ProgressOptions {
   std::string label;
-  int64_t total = 0;  ///< items in all; 0: unknown, then neither share nor remaining time is shown
+  int64_t total =
+      0;  ///< items in all; 0: unknown, then neither fraction nor remaining time is shown
   std::string unit = "images";
   std::FILE* out = stderr;
   int64_t start = 0;                   ///< items that were done before, as after a resume
   std::function<double()> clock = {};  ///< seconds from any origin; a steady clock by default
 };
 
-/// Shows how far a loop is. On a terminal: one line with bar, share, rate, remaining time and note,
-/// redrawn at most 10 times a second and cut to the terminal's width. Elsewhere (a log file): a
-/// plain line about every 10 seconds. Both end with one line that sums up. For use by one thread.
+/// Shows how far a loop is. On a terminal: one line with bar, fraction, rate, remaining time and
+/// note, redrawn at most 10 times a second and cut to the terminal's width. Elsewhere (a log file):
+/// a plain line about every 10 seconds. Both end with one line that sums up. For use by one thread.
 class Progress {
  public:
   explicit Progress(ProgressOptions options);

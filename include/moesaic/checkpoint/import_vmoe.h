@@ -20,7 +20,7 @@ struct ImportVMoEOptions {
   std::filesystem::path model_config;  ///< see vmoe_model_config(); "": what the arrays tell
   std::filesystem::path out;           ///< the new checkpoint's folder, absent or empty
   std::optional<int64_t> classes;      ///< another head, of zeros, for so many
-  std::optional<Sides> image_size;     ///< for pictures of another size
+  std::optional<Sides> image_size;     ///< for images of another size
   std::filesystem::path rules;         ///< see rules_from_value(); "": by the two above
   uint64_t seed = 0;                   ///< of what begins with random values
   /// Is told how many bytes of all are done; may throw to stop, then nothing is left.
@@ -37,7 +37,7 @@ struct ImportVMoEResult {
   std::vector<std::string> transformed, fresh, dropped;
   std::vector<std::string> unused;  ///< settings of the model's configuration
   std::vector<std::string> notes;   ///< what was set otherwise than the configuration says
-  PreprocessConfig preprocess;      ///< of pictures, for evaluation and export
+  PreprocessConfig preprocess;      ///< of images, for evaluation and export
 };
 
 /// Writes a checkpoint of the network that the arrays and the configuration mean. All is checked

@@ -39,7 +39,7 @@ class VMoEInitialiser {
   TensorMap fresh_;  ///< tensors that have a fresh array
 };
 
-/// Are these V-MoEs alike but for their pictures' size, their classes and their members, as
+/// Are these V-MoEs alike but for their images' size, their classes and their members, as
 /// fine_tuning_rules() bridges?
 bool differs_as_in_fine_tuning(const Model& a, const Model& b);
 

@@ -19,16 +19,16 @@ template <class Fields>
 void describe(Fields& f, BlurConfig& c) {
   f("width", c.width, "pixels beside each other that count, an odd number", between(1, 255));
   f("height", c.height, "pixels above each other that count, an odd number", between(1, 255));
-  f("min_sigma", c.min_sigma, "least standard deviation, in pixels", between(0.01, 1000.0));
+  f("min_sigma", c.min_sigma, "min standard deviation, in pixels", between(0.01, 1000.0));
   f("max_sigma", c.max_sigma, "largest standard deviation", between(0.01, 1000.0));
 }
 
 std::string config_problem(const BlurConfig& config);
 
 /// Each byte becomes the weighted mean of `config.height` x `config.width` around it, the weights
-/// in proportion to exp(-(dx^2 + dy^2) / (2 sigma^2)), the picture mirrored at its borders without
-/// repeating them; rounded to the nearest byte, ties to the even one. The picture has to be larger
+/// in proportion to exp(-(dx^2 + dy^2) / (2 sigma^2)), the image mirrored at its borders without
+/// repeating them; rounded to the nearest byte, ties to the even one. The image has to be larger
 /// than half the kernel.
-void blur(const BlurConfig& config, double sigma, const Planes& picture);
+void blur(const BlurConfig& config, double sigma, const Planes& image);
 
 }  // namespace moesaic

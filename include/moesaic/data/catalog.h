@@ -53,8 +53,8 @@ void describe(Fields& f, DatasetArchive& c) {
 std::string config_problem(const DatasetArchive& archive);
 
 /// datasets/<name>.json. Either a dataset of its own (format, classes, mean, std, and files
-/// or folders; what is no pictures has settings of its own in place of these) or made of another
-/// one (base): its pictures rotated, the first of them, some classes.
+/// or folders; what is no images has settings of its own in place of these) or made of another
+/// one (base): its images rotated, the first of them, some classes.
 struct DatasetSpec {
   std::string name, description;
   std::string format = "idx";
@@ -89,8 +89,7 @@ void describe(Fields& f, DatasetSpec& c) {
   f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
   f("class_count", c.class_count,
     "image_folder and embeddings: how many classes there have to be; 0: any", at_least(0));
-  f("images", c.images, "number of pictures by split, known before the files are there",
-    at_least(1));
+  f("images", c.images, "number of images by split, known before the files are there", at_least(1));
   f("mean", c.mean, "mean of each channel, pixels scaled to [0, 1]");
   f("std", c.std, "standard deviation of each channel, pixels scaled to [0, 1]", above(0));
   f("files", c.files,
@@ -109,10 +108,10 @@ void describe(Fields& f, DatasetSpec& c) {
   f("embeddings", c.embeddings, "embeddings: the files of texts that are embedded already");
   f("base", c.base, "the dataset that this one is made of, by one of the settings that follow");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
-  f("first", c.first, "of a subset: how many pictures of a split it has, the first ones",
+  f("first", c.first, "of a subset: how many images of a split it has, the first ones",
     at_least(1));
   f("rotate", c.rotate,
-    "the task to tell its pictures from the same ones rotated; its classes become groups");
+    "the task to tell its images from the same ones rotated; its classes become groups");
 }
 
 /// Which settings go together: a subset has no files, everything else needs all of them.
@@ -122,7 +121,7 @@ std::string config_problem(const DatasetSpec& spec);
 std::vector<std::string> dataset_names();
 
 /// Reads datasets/<name>.json. A name that ends in .json is the path of a description elsewhere,
-/// and one with a slash is a folder of pictures (image_folder) without a description. Throws Error
+/// and one with a slash is a folder of images (image_folder) without a description. Throws Error
 /// (usage) for an unknown name or a wrong description.
 DatasetSpec load_dataset_spec(std::string_view name);
 

@@ -9,9 +9,9 @@
 
 namespace moesaic {
 
-inline constexpr double kMostClusters = 1024;
+inline constexpr double kMaxClusters = 1024;
 /// Beyond them cubes of products would leave float32.
-inline constexpr double kLeastNumber = 1e-6, kLargestNumber = 1e6;
+inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 
 struct ClusterMixtureConfig {
   int64_t clusters = 4, patches = 4, width = 50;
@@ -24,20 +24,19 @@ struct ClusterMixtureConfig {
 };
 template <class Fields>
 void describe(Fields& f, ClusterMixtureConfig& c) {
-  f("clusters", c.clusters, "K, each with a signal v_k and a centre c_k",
-    between(2, kMostClusters));
+  f("clusters", c.clusters, "K, each with a signal v_k and a centre c_k", between(2, kMaxClusters));
   f("patches", c.patches, "P of an input: a signal, a centre, another cluster's signal, noise",
     between(3, 4096));
   f("width", c.width, "d of a patch; the 2 K signals and centres are orthogonal in it",
     between(4, 65536));
-  f("alpha", c.alpha, "range of the signal's strength", between(kLeastNumber, kLargestNumber));
-  f("beta", c.beta, "range of the centre's strength", between(kLeastNumber, kLargestNumber));
+  f("alpha", c.alpha, "range of the signal's strength", between(kMinNumber, kMaxNumber));
+  f("beta", c.beta, "range of the centre's strength", between(kMinNumber, kMaxNumber));
   f("gamma", c.gamma, "range of the other cluster's signal's strength",
-    between(kLeastNumber, kLargestNumber));
+    between(kMinNumber, kMaxNumber));
   f("noise", c.noise, "sigma_p; the variance of a number of a patch of noise is sigma_p^2 / d",
-    between(0.0, kLargestNumber));
+    between(0.0, kMaxNumber));
   f("scale", c.scale, "what every number is multiplied by in the end",
-    between(kLeastNumber, kLargestNumber));
+    between(kMinNumber, kMaxNumber));
   f("shuffle", c.shuffle,
     "an example's patches stand in random order; else as they are listed at 'patches'");
   f("train", c.train, "examples to train on", between(1, 1e8));

@@ -15,14 +15,14 @@
 
 namespace moesaic {
 
-/// A picture that cannot be read; the message names its file. Others of the dataset may be sound.
-class PictureError : public Error {
+/// An image that cannot be read; the message names its file. Others of the dataset may be sound.
+class ImageError : public Error {
  public:
-  explicit PictureError(const std::string& message) : Error(ErrorKind::failure, message) {}
+  explicit ImageError(const std::string& message) : Error(ErrorKind::failure, message) {}
 };
 
-/// What a dataset says of itself. Pictures are unsigned bytes, channels first. Height and width are
-/// 0 where pictures differ in size; a preprocessing (data/preprocess.h) makes them alike.
+/// What a dataset says of itself. Images are unsigned bytes, channels first. Height and width are
+/// 0 where images differ in size; a preprocessing (data/preprocess.h) makes them alike.
 struct DatasetInfo {
   std::string name, split, description;
   std::vector<std::string> classes;  ///< the name of each label
@@ -33,7 +33,7 @@ struct DatasetInfo {
 
 struct DatasetInputs;  // data/dataset_inputs.h
 
-/// Labelled pictures that can be read by index, by many threads at once.
+/// Labelled images that can be read by index, by many threads at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -42,24 +42,24 @@ class Dataset {
   virtual int64_t label(int64_t index) const = 0;
   /// In [0, info().groups.size()). Throws Error (failure) where there are none.
   virtual int64_t group(int64_t index) const;
-  /// Writes the picture's channels * height * width bytes to `out`. Throws Error (usage) where
-  /// pictures differ in size, PictureError for one that is damaged.
+  /// Writes the image's channels * height * width bytes to `out`. Throws Error (usage) where
+  /// images differ in size, ImageError for one that is damaged.
   virtual void image(int64_t index, uint8_t* out) const = 0;
 
-  /// Chooses a part of a picture of `height` x `width` pixels.
+  /// Chooses a part of an image of `height` x `width` pixels.
   using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
-  /// Reads a picture as it is stored, or smaller by a whole factor where that is cheaper and the
+  /// Reads an image as it is stored, or smaller by a whole factor where that is cheaper and the
   /// chosen part keeps at least `least` pixels each way. Returns where the part is in `bitmap`.
-  virtual Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
-                            Bitmap& bitmap) const;
+  virtual Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+                           Bitmap& bitmap) const;
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first.
   virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
-  /// Where there are such, image() and picture() have nothing to give.
+  /// Where there are such, image() and image() have nothing to give.
   virtual DatasetInputs inputs() const;
-  bool has_pictures() const;
+  bool has_images() const;
   const DatasetInfo& info() const { return info_; }
-  /// Bytes of one picture: channels * height * width.
+  /// Bytes of one image: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
 
  protected:
@@ -71,32 +71,32 @@ class Dataset {
   DatasetInfo info_;
 };
 
-/// Pictures held in memory: `pixels` [N, C, H, W], `labels` [N]. Throws Error (failure) where the
+/// Images held in memory: `pixels` [N, C, H, W], `labels` [N]. Throws Error (failure) where the
 /// sizes disagree with each other or with `info`, or a label has no class.
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
 
-/// The pictures of `base` whose class is among `keep_classes`, in their old order; labels become
+/// The images of `base` whose class is among `keep_classes`, in their old order; labels become
 /// places in `keep_classes`. Shares the memory of `base`. Throws Error (usage) on a class that
 /// `base` lacks or that is given twice.
 std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
                                                  const std::vector<std::string>& keep_classes,
                                                  std::string name, std::string description = "");
 
-/// The first `count` pictures of `base`. Shares its memory. Throws Error (failure) where there are
+/// The first `count` images of `base`. Shares its memory. Throws Error (failure) where there are
 /// fewer.
 std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
                                              std::string name, std::string description = "");
 
 /// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
-/// folder of pictures given with a slash (load_dataset_spec); `split` is "train" or "test". Small
-/// pictures are in memory afterwards, of folders only the list of files is. Throws Error: usage for
+/// folder of images given with a slash (load_dataset_spec); `split` is "train" or "test". Small
+/// images are in memory afterwards, of folders only the list of files is. Throws Error: usage for
 /// an unknown name or split; failure for files that are missing (the message tells how to get
 /// them), damaged, or at odds with each other.
 std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
 
 /// The same by its description alone, without any file: sizes, classes and shape are right,
-/// pictures cannot be read. For plans. Throws Error (usage) where the description does not tell.
+/// images cannot be read. For plans. Throws Error (usage) where the description does not tell.
 std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
 
 /// Opens datasets for plans: a dataset itself where its files are found, else its outline, with a
@@ -135,7 +135,7 @@ struct FileVerification {
 };
 
 /// Compares size and SHA-256 of every file's unpacked bytes with the description (a subset: its
-/// base's). Of folders of pictures every picture is decoded; those that are damaged or odd are
+/// base's). Of folders of images every image is decoded; those that are damaged or odd are
 /// listed, and one line says how many are sound. Throws Error: usage for an unknown name, failure
 /// where no file of the dataset is found.
 std::vector<FileVerification> verify_dataset(std::string_view name);

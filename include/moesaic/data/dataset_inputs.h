@@ -9,14 +9,14 @@
 
 namespace moesaic {
 
-/// Inputs that are no pictures, held in memory.
+/// Inputs that are no images, held in memory.
 struct DatasetInputs {
-  at::Tensor values_NCHW;  ///< float32, as networks take them; undefined for pictures
+  at::Tensor values_NCHW;  ///< float32, as networks take them; undefined for images
   at::Tensor labels_N;     ///< int64
   at::Tensor groups_N;     ///< int64, or undefined
 };
 
-/// Inputs that are no pictures; info's channels, height and width are those of the values. Throws
+/// Inputs that are no images; info's channels, height and width are those of the values. Throws
 /// Error (failure) where the sizes disagree, or a label has no class or a group no name.
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
 

@@ -12,7 +12,7 @@ namespace moesaic {
 struct EmbeddingsConfig {
   std::string train, test;
   std::string file;
-  double test_share = 0.2;
+  double test_fraction = 0.2;
   int64_t seed = 1;
   int64_t width = 0;
 };
@@ -21,7 +21,7 @@ void describe(Fields& f, EmbeddingsConfig& c) {
   f("train", c.train, "safetensors file of the train split");
   f("test", c.test, "safetensors file of the test split");
   f("file", c.file, "in place of both: one file, split at random");
-  f("test_share", c.test_share, "of the texts of 'file' that are the test split",
+  f("test_fraction", c.test_fraction, "of the texts of 'file' that are the test split",
     between(0.0001, 0.9999));
   f("seed", c.seed, "of that split", at_least(0));
   f("width", c.width, "numbers that an embedding has to have; 0: any", between(0, 1048576));

@@ -34,9 +34,9 @@ struct Batch {
 };
 
 /// Batches of a dataset, made ahead by worker threads. A batch depends on seed, epoch and position
-/// only: the same bits for any number of threads and after any seek. A picture that cannot be read
-/// (PictureError) is named in a warning and replaced by the next one of the dataset that can, label
-/// and all; where more than 1 % and more than 10 of the pictures are so, it is an Error. Memory
+/// only: the same bits for any number of threads and after any seek. An image that cannot be read
+/// (ImageError) is named in a warning and replaced by the next one of the dataset that can, label
+/// and all; where more than 1 % and more than 10 of the images are so, it is an Error. Memory
 /// holds the batches ahead and an order of int64 for each of the last epochs. Used by one thread.
 class Loader {
  public:
@@ -47,7 +47,7 @@ class Loader {
   Loader& operator=(Loader&&) noexcept;
 
   int64_t batches_per_epoch() const;
-  /// Pictures in an epoch: the dataset's size, less what drop_last leaves out.
+  /// Images in an epoch: the dataset's size, less what drop_last leaves out.
   int64_t images_per_epoch() const;
   const Dataset& dataset() const;
   const LoaderOptions& options() const;

@@ -10,11 +10,11 @@
 
 namespace moesaic {
 
-/// The weight of a picture itself: the larger one of a pair drawn from Beta(a, a) and its
+/// The weight of an image itself: the larger one of a pair drawn from Beta(a, a) and its
 /// complement, a = `concentration` > 0.
 double mixup_weight(double concentration, CounterRng& rng);
 
-/// Mixes each picture with the next one of the batch, the last one with the first, in place:
+/// Mixes each image with the next one of the batch, the last one with the first, in place:
 /// w x_i + (1 - w) x_{i+1}. images: [B, ...] float32, contiguous.
 void mix_with_next(at::Tensor& images, double weight);
 

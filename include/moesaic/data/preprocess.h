@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of every picture before a network sees it, in training and in evaluation alike.
+// What becomes of every image before a network sees it, in training and in evaluation alike.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace moesaic {
 
-/// The largest side that pictures are brought to.
-inline constexpr double kLargestSide = 16384;
+/// The largest side that images are brought to.
+inline constexpr double kMaxSide = 16384;
 
 struct PreprocessConfig {
   int64_t size = 0;
@@ -24,14 +24,15 @@ struct PreprocessConfig {
 
 template <class Fields>
 void describe(Fields& f, PreprocessConfig& c) {
-  f("size", c.size, "height and width that pictures are brought to; 0: they stay as they are",
-    between(0, kLargestSide));
+  f("size", c.size, "height and width that images are brought to; 0: they stay as they are",
+    between(0, kMaxSide));
   f("central_crop", c.central_crop,
-    "share of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); 0: the "
-    "whole picture, its sides' ratio lost",
+    "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); 0: "
+    "the "
+    "whole image, its sides' ratio lost",
     between(0.0, 1.0));
-  f("interpolation", c.interpolation, "how pictures are resized", one_of({"bilinear", "bicubic"}));
-  f("antialias", c.antialias, "let every pixel count where a picture is made smaller");
+  f("interpolation", c.interpolation, "how images are resized", one_of({"bilinear", "bicubic"}));
+  f("antialias", c.antialias, "let every pixel count where an image is made smaller");
   f("values", c.values,
     "standardized: by the dataset's mean and std; symmetric: from -1 to 1; unit: from 0 to 1",
     one_of({"standardized", "symmetric", "unit"}));
@@ -41,8 +42,8 @@ void describe(Fields& f, PreprocessConfig& c) {
 std::string config_problem(const PreprocessConfig& config);
 
 /// `base` as a network sees it: info() has the final height and width, and the mean and std that
-/// give `values`. image() gives the whole picture or its central square, resized; part() resizes as
-/// `config` says. Shares the memory of `base`. Throws Error (usage) where pictures differ in size
+/// give `values`. image() gives the whole image or its central square, resized; part() resizes as
+/// `config` says. Shares the memory of `base`. Throws Error (usage) where images differ in size
 /// and config.size is 0.
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
@@ -50,7 +51,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 /// What such a dataset says of itself.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 
-/// The whole of a picture, or with `central_crop` above 0 the square in its middle.
+/// The whole of an image, or with `central_crop` above 0 the square in its middle.
 Rectangle central_part(int64_t height, int64_t width, double central_crop);
 
 }  // namespace moesaic

@@ -25,7 +25,7 @@ void describe(Fields& f, RandAugmentConfig& c) {
     between(0.0, 20.0));
 }
 
-/// A picture's bytes [channels, height, width], one or three channels, changed in place.
+/// An image's bytes [channels, height, width], one or three channels, changed in place.
 struct Planes {
   int64_t channels, height, width;
   uint8_t* pixels;
@@ -38,9 +38,9 @@ struct Planes {
 /// 0.18 m + 0.1, posterize to int(0.4 m) bits (none is as one), solarize from int(25.6 m) mod 256
 /// on, solarize_add int(11 m) below 128, cutout of a square with half its side int(4 m) around a
 /// random pixel, and auto_contrast, equalize and invert. As there, contrast blends with a grey of
-/// min(255, pixels / 256), whatever the picture shows, and solarize at 10 and 20 inverts, since 256
+/// min(255, pixels / 256), whatever the image shows, and solarize at 10 and 20 inverts, since 256
 /// is 0 as a byte.
-void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& picture);
+void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image);
 
 /// The names of the changes, in the order in which they are drawn.
 const std::vector<std::string_view>& rand_augment_changes();
@@ -48,6 +48,6 @@ const std::vector<std::string_view>& rand_augment_changes();
 /// One change alone; `rng` gives the sign or, for cutout, row and column of the middle. Throws
 /// Error (usage) for an unknown name.
 void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
-                         const Planes& picture);
+                         const Planes& image);
 
 }  // namespace moesaic

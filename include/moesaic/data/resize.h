@@ -6,12 +6,12 @@
 
 namespace moesaic {
 
-/// A part of a picture, in pixels.
+/// A part of an image, in pixels.
 struct Rectangle {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
-/// A picture with its channels last: bytes [height, width, channels].
+/// An image with its channels last: bytes [height, width, channels].
 struct Bitmap {
   int64_t height = 0, width = 0, channels = 0;
   std::vector<uint8_t> pixels;
@@ -28,7 +28,7 @@ struct ResizeOptions {
 /// Writes `part` of `bitmap`, resized to height x width, to `out` [channels, height, width]. What
 /// lies beside the part has no influence: the same as Python's
 /// interpolate(part, size, mode, align_corners=False, antialias) of bytes. Throws Error (failure)
-/// for a part that is empty or not within the picture.
+/// for a part that is empty or not within the image.
 void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& options,
             int64_t height, int64_t width, uint8_t* out);
 

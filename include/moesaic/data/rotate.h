@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task to tell pictures from the same ones rotated (CIFAR-10-Rotate of "Towards Understanding
+// The task to tell images from the same ones rotated (CIFAR-10-Rotate of "Towards Understanding
 // Mixture of Experts in Deep Learning", appendix A).
 #pragma once
 
@@ -21,16 +21,16 @@ template <class Fields>
 void describe(Fields& f, RotateConfig& c) {
   f("degrees", c.degrees, "angle, counter-clockwise", above(0.0), below(360.0));
   f("crop", c.crop,
-    "side of the square in the middle that is kept of each picture, rotated or not, and resized to "
+    "side of the square in the middle that is kept of each image, rotated or not, and resized to "
     "the whole; 0: all of it, with the black corners that tell what was rotated",
     at_least(0));
 }
 
-/// Every picture of `base` twice: 2 i is picture i, of the class "original", and 2 i + 1 the same
-/// rotated, of the class "rotated". What was its class is its group. A rotated picture takes the
+/// Every image of `base` twice: 2 i is image i, of the class "original", and 2 i + 1 the same
+/// rotated, of the class "rotated". What was its class is its group. A rotated image takes the
 /// nearest pixel, and 0 where nothing is, as torchvision does by default; both are then cropped and
 /// resized bilinearly, as RotateConfig says. They are made when they are asked for and share the
-/// memory of `base`. Throws Error (usage) where pictures differ in size or are smaller than the
+/// memory of `base`. Throws Error (usage) where images differ in size or are smaller than the
 /// crop.
 std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
                                                   const RotateConfig& config, std::string name,

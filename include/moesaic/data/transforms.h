@@ -16,7 +16,7 @@
 
 namespace moesaic {
 
-/// A random part of a picture, resized to the whole ("Inception" crop, random resized crop).
+/// A random part of an image, resized to the whole ("Inception" crop, random resized crop).
 struct CropConfig {
   double min_area = 0.05, max_area = 1.0;
   double min_aspect = 0.75, max_aspect = 1.33;
@@ -24,15 +24,15 @@ struct CropConfig {
 
 template <class Fields>
 void describe(Fields& f, CropConfig& c) {
-  f("min_area", c.min_area, "least share of the picture's area", above(0.0), at_most(1.0));
-  f("max_area", c.max_area, "largest share of the picture's area", above(0.0), at_most(1.0));
-  f("min_aspect", c.min_aspect, "least width by height", between(0.01, 100.0));
+  f("min_area", c.min_area, "min fraction of the image's area", above(0.0), at_most(1.0));
+  f("max_area", c.max_area, "max fraction of the image's area", above(0.0), at_most(1.0));
+  f("min_aspect", c.min_aspect, "min width by height", between(0.01, 100.0));
   f("max_aspect", c.max_aspect, "largest width by height", between(0.01, 100.0));
 }
 
 std::string config_problem(const CropConfig& config);
 
-/// Random changes to training pictures, in the order in which V-MoE was trained: crop, flip,
+/// Random changes to training images, in the order in which V-MoE was trained: crop, flip,
 /// rand_augment; then blur, shift, and mixup.
 struct AugmentConfig {
   bool flip = false;
@@ -45,21 +45,21 @@ struct AugmentConfig {
 
 template <class Fields>
 void describe(Fields& f, AugmentConfig& c) {
-  f("flip", c.flip, "mirror every second picture, chosen at random, left to right");
-  f("shift", c.shift, "move each picture by up to so many pixels, both ways in both directions",
+  f("flip", c.flip, "mirror every second image, chosen at random, left to right");
+  f("shift", c.shift, "move each image by up to so many pixels, both ways in both directions",
     at_least(0));
-  f("crop", c.crop, "show a random part of each picture, resized; {} takes the defaults");
+  f("crop", c.crop, "show a random part of each image, resized; {} takes the defaults");
   f("rand_augment", c.rand_augment, "RandAugment; {} is V-MoE's light1");
   f("blur", c.blur, "Gaussian blur of random strength; {} is that of CIFAR-10-Rotate");
-  f("mixup", c.mixup, "concentration a of Beta(a, a), by which pictures are mixed; 0: they are not",
+  f("mixup", c.mixup, "concentration a of Beta(a, a), by which images are mixed; 0: they are not",
     between(0.0, 100.0));
 }
 
 /// As TensorFlow's sample_distorted_bounding_box has it, by which V-MoE was trained: a part whose
 /// aspect is uniform in its range and whose height is uniform among those that keep the area in its
-/// range and the part within the picture; every place is equally likely, except that a part smaller
-/// than the picture never touches the lower (or right) edge. Where 100 tries find none, it is the
-/// whole picture.
+/// range and the part within the image; every place is equally likely, except that a part smaller
+/// than the image never touches the lower (or right) edge. Where 100 tries find none, it is the
+/// whole image.
 Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
 /// The random numbers that belong to a place in the order of an epoch.
@@ -72,7 +72,7 @@ CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 class ImageTransform {
  public:
   /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, 0 <= shift
-  /// < height, width, and pictures are larger than half the blur's kernel.
+  /// < height, width, and images are larger than half the blur's kernel.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 
   /// in: [C, H, W], which rand_augment and blur change in place, out: [C, H, W]. Draws nothing from

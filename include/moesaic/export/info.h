@@ -18,7 +18,7 @@ struct ExportInfo {
   std::vector<double> mean, std;     ///< of the channels, pixels scaled to [0, 1]; may be empty
   /// Of arrays that were imported and were not float32, by the names of google-research/vmoe.
   std::map<std::string, std::string> array_dtypes;
-  bool of_pictures = true;  ///< else inputs are numbers that are taken as they are
+  bool of_images = true;  ///< else inputs are numbers that are taken as they are
 };
 
 /// Of a checkpoint: what its arrays were imported from, its class names and its data set's
@@ -26,7 +26,7 @@ struct ExportInfo {
 ExportInfo export_info(const std::filesystem::path& checkpoint);
 
 /// "config.json": the model's configuration; "labels.json": the class names, a list;
-/// "preprocess.json": what pictures become before they are the input. File name -> text.
+/// "preprocess.json": what images become before they are the input. File name -> text.
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info);
 
 }  // namespace moesaic

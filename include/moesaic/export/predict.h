@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network applied to a file of pictures.
+// A network applied to a file of images.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ namespace moesaic {
 
 struct PredictOptions {
   bool routing = false;      ///< also what each MoE layer decided
-  int64_t batch_size = 256;  ///< pictures at a time; all of them where experts have a capacity
+  int64_t batch_size = 256;  ///< images at a time; all of them where experts have a capacity
   std::string loss;          ///< that trained the network, see main_loss.h; empty: a softmax one
 };
 
@@ -31,7 +31,7 @@ struct PredictOptions {
 ///
 /// Without a head, "logits" are "pre_logits", as the reference's network gives them.
 ///
-/// Where experts have a capacity, pictures of one batch compete for it, so all of them form one
+/// Where experts have a capacity, images of one batch compete for it, so all of them form one
 /// batch. Where encoder.moe.group_size does not divide its tokens, the last group is smaller: it is
 /// routed, or refused (as one with fewer tokens than an expert selects is), as if it were alone.
 std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JPEG pictures as RGB bytes, at full size or at 1/2, 1/4 or 1/8 of it, which skips most of the
+// JPEG images as RGB bytes, at full size or at 1/2, 1/4 or 1/8 of it, which skips most of the
 // work. Orientation tags (EXIF) are ignored, as the reference's pipelines do.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace moesaic::jpeg {
 
-/// A picture that claims more pixels is refused, so that a small file cannot ask for all memory.
+/// An image that claims more pixels is refused, so that a small file cannot ask for all memory.
 inline constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
-/// One picture; used by one thread. Errors are Error(failure) and say what is wrong, not where.
+/// One image; used by one thread. Errors are Error(failure) and say what is wrong, not where.
 class Decoder {
  public:
   /// Reads the header of `bytes`, which must outlive the decoder.
@@ -27,7 +27,7 @@ class Decoder {
   int64_t width() const;
 
   /// Fills `rgb` [h, w, 3] with h = ceil(height / denominator), w alike; denominator 1, 2, 4 or 8.
-  /// Grey pictures get three equal channels; CMYK and YCCK ones become RGB as ink on white paper
+  /// Grey images get three equal channels; CMYK and YCCK ones become RGB as ink on white paper
   /// without a colour profile. A file that ends early is an Error.
   void decode(int64_t denominator, std::vector<uint8_t>& rgb);
 

@@ -13,7 +13,7 @@
 namespace moesaic {
 
 /// h(x) = sum over patches p of Theta^T x^(p);  m = argmax h + r;  F(x) = gate_m f_m(x), where f_m
-/// is eq. 3.1 for each class. Without a router F = f_1. An input is a picture of one channel whose
+/// is eq. 3.1 for each class. Without a router F = f_1. An input is an image of one channel whose
 /// P rows are its patches.
 class ClusterMoE : public Model {
  public:
@@ -21,7 +21,7 @@ class ClusterMoE : public Model {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void count_from(int64_t image) override;
+  void set_first_sample_index(int64_t image) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override { return {}; }

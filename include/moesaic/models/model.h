@@ -50,13 +50,14 @@ class Model : public torch::nn::Module {
  public:
   /// images_BCHW: [B, C, H, W] float32, normalised. What is random in training is drawn from
   /// `random`; where it is undefined, nothing is, but for what a model draws in evaluation too:
-  /// that is a function of the images' numbers, see count_from(). Throws Error for another shape.
+  /// that is a function of the images' numbers, see set_first_sample_index(). Throws Error for
+  /// another shape.
   virtual ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) = 0;
   ModelOutput forward(const at::Tensor& images_BCHW) { return forward(images_BCHW, {}); }
 
   /// From now on the first image of a forward pass is the one of this number, 0 at first. With the
   /// numbers that it has in the whole, an image's noise does not depend on the size of batches.
-  virtual void count_from(int64_t image) {}
+  virtual void set_first_sample_index(int64_t image) {}
 
   /// The resolved configuration, which rebuilds exactly this network; a pruned one names its
   /// remaining experts under encoder.moe.kept_experts.

@@ -13,7 +13,7 @@
 
 namespace moesaic {
 
-/// V-MoE: a vision transformer some of whose blocks have experts in place of the perceptron.
+/// V-MoE: a vision transformer some of whose blocks have experts in place of the MLP.
 /// Patches -> class token -> + position embedding -> blocks -> norm -> class token, mean or
 /// attention pooling -> tanh layer -> head, each of the four where the configuration has it. As E3
 /// it is an ensemble: before the first MoE block each image is repeated for every member, image 0
@@ -26,7 +26,7 @@ class VMoE : public Model {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
-  void count_from(int64_t image) override;
+  void set_first_sample_index(int64_t image) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;

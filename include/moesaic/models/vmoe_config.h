@@ -16,8 +16,8 @@ namespace moesaic {
 
 // No network that a machine can hold comes near these bounds. They keep products of settings within
 // 64 bits, and a slip of the finger from being built.
-inline constexpr double kMostLayers = 1024, kMostExperts = 65536, kWidest = 1048576;
-inline constexpr double kLargestPicture = 65536, kMostChannels = 4096, kMostTokens = 2147483647;
+inline constexpr double kMostLayers = 1024, kMostExperts = 65536, kMaxWidth = 1048576;
+inline constexpr double kLargestImage = 65536, kMostChannels = 4096, kMostTokens = 2147483647;
 inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6;
 
 struct VMoEDispatcherConfig {
@@ -35,7 +35,7 @@ void describe(Fields& f, VMoEDispatcherConfig& c) {
   f("capacity", c.capacity, "rows of an expert in a group; 0: by capacity_factor",
     between(0, kMostTokens));
   f("capacity_factor", c.capacity_factor,
-    "rows of an expert over its fair share; 0: no token is ever dropped",
+    "rows of an expert over an even split; 0: no token is ever dropped",
     between(0.0, kLargestCapacityFactor));
   f("capacity_ceil_or_round", c.capacity_ceil_or_round, "how rows become a whole number",
     one_of(capacity_rounding_names()));
@@ -107,8 +107,7 @@ struct VMoEMoeConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEMoeConfig& c) {
-  f("layers", c.layers, "blocks whose perceptron is a mixture of experts",
-    between(0, kMostLayers - 1));
+  f("layers", c.layers, "blocks whose MLP is a mixture of experts", between(0, kMostLayers - 1));
   f("num_experts", c.num_experts, "experts a layer, of all members of an ensemble",
     between(1, kMostExperts));
   f("ensemble_size", c.ensemble_size,
@@ -118,7 +117,8 @@ void describe(Fields& f, VMoEMoeConfig& c) {
     "tokens that share a capacity, counted over all members; the last group of a batch has those "
     "that are left, and the capacity of so many; 0: all of a batch",
     between(0, kMostTokens));
-  f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's", between(1, kWidest));
+  f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
+    between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
     at_least(0.0), below(1.0));
   f("router", c.router, "how tokens select experts");
@@ -153,10 +153,10 @@ struct VMoEEncoderConfig {
 template <class Fields>
 void describe(Fields& f, VMoEEncoderConfig& c) {
   f("num_layers", c.num_layers, "transformer blocks", between(1, kMostLayers));
-  f("num_heads", c.num_heads, "attention heads", between(1, kWidest));
-  f("mlp_dim", c.mlp_dim, "hidden width of perceptrons and experts", between(1, kWidest));
+  f("num_heads", c.num_heads, "attention heads", between(1, kMaxWidth));
+  f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate,
-    "of embedded tokens, attention's outputs and the perceptrons' units in training", at_least(0.0),
+    "of embedded tokens, attention's outputs and the MLPs' units in training", at_least(0.0),
     below(1.0));
   f("attention_dropout_rate", c.attention_dropout_rate, "of attention's weights in training",
     at_least(0.0), below(1.0));
@@ -199,20 +199,20 @@ struct VMoEConfig {
 template <class Fields>
 void describe(Fields& f, VMoEConfig& c) {
   f("name", c.name, "model family; e3 is vmoe with an ensemble", required, one_of({kVMoE, kE3}));
-  f("image_size", c.image_size, "height and width of the pictures, pixels",
-    between(1, kLargestPicture));
-  f("channels", c.channels, "colour channels of the pictures", between(1, kMostChannels));
-  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestPicture));
-  f("hidden_size", c.hidden_size, "width of a token", between(1, kWidest));
+  f("image_size", c.image_size, "height and width of the images, pixels",
+    between(1, kLargestImage));
+  f("channels", c.channels, "colour channels of the images", between(1, kMostChannels));
+  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestImage));
+  f("hidden_size", c.hidden_size, "width of a token", between(1, kMaxWidth));
   f("classes", c.classes, "outputs of the head; 0: no head, the network gives its input",
-    between(0, kWidest));
+    between(0, kMaxWidth));
   f("classifier", c.classifier,
     "what the head sees: a class token, the mean of all tokens, attention pooling, the first patch",
     one_of({"token", "gap", "map", "0"}));
   f("map_head_qk_norm", c.map_head_qk_norm,
     "normalize the queries and keys of attention pooling; null: as encoder.attention_qk_norm");
   f("representation_size", c.representation_size,
-    "width of a layer with tanh before the head; 0: none", between(0, kWidest));
+    "width of a layer with tanh before the head; 0: none", between(0, kMaxWidth));
   f("head_bias_init", c.head_bias_init, "biases of a fresh head", between(-1e6, 1e6));
   f("encoder", c.encoder, "the transformer");
 }

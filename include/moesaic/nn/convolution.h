@@ -9,7 +9,7 @@
 
 namespace moesaic::nn {
 
-/// What a picture is at some depth of a network, and what it took to make it.
+/// What an image is at some depth of a network, and what it took to make it.
 struct Maps {
   int64_t channels = 0, side = 0;
   double flops = 0.0;  ///< multiplications and additions of products

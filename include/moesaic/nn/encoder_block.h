@@ -16,12 +16,12 @@ namespace moesaic::nn {
 struct EncoderBlockOptions {
   AttentionOptions attention;
   int64_t hidden = 0;
-  double dropout = 0.0;                ///< of attention's outputs and the dense perceptron's units
-  std::optional<MoELayerOptions> moe;  ///< without: a dense perceptron
+  double dropout = 0.0;                ///< of attention's outputs and the dense MLP's units
+  std::optional<MoELayerOptions> moe;  ///< without: a dense MLP
 };
 
 /// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)), where the
-/// perceptron is dense or a mixture of experts over all tokens of the batch. A row of the batch is
+/// MLP is dense or a mixture of experts over all tokens of the batch. A row of the batch is
 /// an image or, in an ensemble of M, a member's view of one: image 0 of members 0..M-1, image 1,
 /// ... The experts' tokens are then ordered by image, place and member.
 class EncoderBlockImpl : public torch::nn::Module {

@@ -17,7 +17,7 @@ struct ExpertsOptions {
   double dropout = 0.0;   ///< of hidden units and outputs in training
 };
 
-/// The expert networks of a layer, two-layer perceptrons with stacked weights:
+/// The expert networks of a layer, two-layer MLPs with stacked weights:
 /// w1 [K, d, m], b1 [K, m], w2 [K, m, d], b2 [K, d].
 class ExpertsImpl : public torch::nn::Module {
  public:

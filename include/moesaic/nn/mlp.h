@@ -7,7 +7,7 @@
 
 namespace moesaic::nn {
 
-/// The dense block's perceptron: fc2(gelu_tanh(fc1(x))).
+/// The dense block's MLP: fc2(gelu_tanh(fc1(x))).
 class MlpImpl : public torch::nn::Module {
  public:
   /// `dropout`: rate of the hidden units and of the outputs in training.

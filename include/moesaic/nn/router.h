@@ -16,8 +16,9 @@ struct RouterOptions {
   int64_t experts = 0;  ///< E, rows of the router; pruning leaves them (pruning paper, eqs. 5-6)
   int64_t members = 1;  ///< M: token t is of member t % M, whose experts are the m-th E / M
   RoutingRule rule;
-  NoiseOptions noise = {.scale = 0.0};           ///< added to the logits where there is a generator
-  std::optional<uint64_t> evaluation_seed = {};  ///< where there is none too, see count_from()
+  NoiseOptions noise = {.scale = 0.0};  ///< added to the logits where there is a generator
+  std::optional<uint64_t> evaluation_seed =
+      {};  ///< where there is none too, see set_first_sample_index()
 };
 
 /// What a router computed.
@@ -42,7 +43,7 @@ class RouterImpl : public torch::nn::Module {
 
   /// Noise by `evaluation_seed` is a function of a token's number. From now on the first token of a
   /// forward pass has this one; 0 at first.
-  void count_from(int64_t token) { first_token_ = token; }
+  void set_first_sample_index(int64_t token) { first_token_ = token; }
 
   /// From now on noise is not drawn: these standard normal numbers [T, E / M] stand for the draws.
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }

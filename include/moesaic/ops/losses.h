@@ -19,9 +19,9 @@ at::Tensor importance_loss(const at::Tensor& logits_TE, int64_t group_size);
 at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits_TE, int64_t k,
                      double noise_std, int64_t group_size);
 
-/// GShard's load-balancing loss: E^2 times the mean over experts of (share of tokens whose best
-/// gate is the expert's) * (mean gate of the expert), on the logits that dispatch uses; the share
-/// is a constant for the gradient.
+/// GShard's load-balancing loss: E^2 times the mean over experts of (fraction of tokens whose best
+/// gate is the expert's) * (mean gate of the expert), on the logits that dispatch uses; the
+/// fraction is a constant for the gradient.
 at::Tensor gshard_loss(const at::Tensor& logits_TE, int64_t group_size);
 
 /// What stands for the load in the differentiable factor of switch_balance_loss().
@@ -30,9 +30,9 @@ enum class BalanceProxy {
   logit,        ///< the logit itself (clusters paper's released code)
 };
 
-/// Load balance of switch routing: E times the sum over experts of (share of tokens that select the
-/// expert first) * (mean over tokens of the expert's proxy), on the logits that dispatch uses,
-/// noise included; the share is a constant for the gradient. With `probability` this is
+/// Load balance of switch routing: E times the sum over experts of (fraction of tokens that select
+/// the expert first) * (mean over tokens of the expert's proxy), on the logits that dispatch uses,
+/// noise included; the fraction is a constant for the gradient. With `probability` this is
 /// gshard_loss().
 at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
                                BalanceProxy proxy = BalanceProxy::probability);

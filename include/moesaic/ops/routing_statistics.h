@@ -10,7 +10,7 @@ namespace moesaic {
 /// What one routing did, on its own device: nothing waits for the host.
 struct RoutingStatistics {
   at::Tensor rows;      ///< [K] int64: rows of each expert
-  at::Tensor load;      ///< [K] float32: share of all rows; 0 without rows
+  at::Tensor load;      ///< [K] float32: fraction of all rows; 0 without rows
   at::Tensor dropped;   ///< int64 scalar: choices of computed experts that found no room
   at::Tensor unrouted;  ///< int64 scalar: tokens without any row
   at::Tensor entropy;   ///< float32 scalar: -sum of load ln load, ln K where the load is even

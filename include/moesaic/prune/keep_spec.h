@@ -13,8 +13,8 @@
 
 namespace moesaic {
 
-struct KeepShare {
-  double share = 1.0;  ///< of the E experts that the router knows, in (0, 1]
+struct KeepFraction {
+  double fraction = 1.0;  ///< of the E experts that the router knows, in (0, 1]
 };
 struct KeepCount {
   int64_t count = 0;
@@ -25,11 +25,11 @@ struct KeepIds {
 
 /// What one layer keeps, and where that was said (for messages).
 struct KeepRule {
-  std::variant<KeepShare, KeepCount, KeepIds> amount;
+  std::variant<KeepFraction, KeepCount, KeepIds> amount;
   std::string where;
 
-  /// Experts that stay of `experts`: a share is rounded to the nearest number, halves up, and is at
-  /// least 1.
+  /// Experts that stay of `experts`: a fraction is rounded to the nearest number, halves up, and is
+  /// at least 1.
   int64_t count(int64_t experts) const;
   /// The list, where the user gave one.
   const std::vector<int64_t>* ids() const;
@@ -38,8 +38,8 @@ struct KeepRule {
 /// Either one rule for every layer, or rules for some; the other layers stay as they are.
 class KeepSpec {
  public:
-  /// "0.25": a share (anything with a point or an exponent); "4": a count; else the path of a JSON
-  /// file
+  /// "0.25": a fraction (anything with a point or an exponent); "4": a count; else the path of a
+  /// JSON file
   /// {"<block>": count | [ids], ...}. Throws Error (usage), in a file with its line and column.
   /// `where` says where the text was written, if not on the command line.
   static KeepSpec parse(const std::string& text, const std::string& where = {});
@@ -47,7 +47,7 @@ class KeepSpec {
   /// string for parse().
   static KeepSpec from_value(const Value& value);
 
-  static KeepSpec share(double share);
+  static KeepSpec fraction(double fraction);
   static KeepSpec count(int64_t count);
 
   /// The rule of a block; nullptr: it stays as it is.

@@ -16,13 +16,13 @@ struct Figure {
 /// first, so they are there to be drawn later where gnuplot is missing or fails, which is an Error.
 void draw_figure(const std::filesystem::path& folder, const Figure& figure);
 
-/// The same of a single picture STEM.png or STEM.svg: its script reads STEM.tsv and draws it, and
+/// The same of a single file STEM.png or STEM.svg: its script reads STEM.tsv and draws it, and
 /// STEM.gp and STEM.tsv stay beside it.
-void draw_picture(const std::filesystem::path& picture, const Figure& figure);
+void draw_figure_file(const std::filesystem::path& file, const Figure& figure);
 
-/// Script and data of such a picture.
-std::filesystem::path script_beside(const std::filesystem::path& picture);
-std::filesystem::path data_beside(const std::filesystem::path& picture);
+/// Script and data of such a figure.
+std::filesystem::path script_beside(const std::filesystem::path& file);
+std::filesystem::path data_beside(const std::filesystem::path& file);
 
 /// The text as gnuplot takes it in single quotes, quotes included.
 std::string gnuplot_quoted(const std::string& text);

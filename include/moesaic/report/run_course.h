@@ -46,7 +46,7 @@ struct RunCourseConfig {
   std::string name, kind, description;
   std::string shows;
   int64_t every = 10;
-  int64_t most_steps = 0;
+  int64_t max_steps = 0;
   Value train;
   std::vector<RunCourseRow> rows;
   Value quick;
@@ -61,7 +61,7 @@ void describe(Fields& f, RunCourseConfig& c) {
     "dispatch at the end",
     required, one_of({"entropy", "products", "dispatch"}));
   f("every", c.every, "updates between two looks at a run", at_least(1));
-  f("most_steps", c.most_steps, "no phase of a run makes more updates; 0: as they are configured",
+  f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
     at_least(0));
   f("train", c.train, "the run that rows change: a mixture of cluster-moe on generated clusters",
     required);

@@ -33,7 +33,7 @@ ConfigProblem config_problem(const RunTableRow& config);
 struct RunTableConfig {
   std::string name, kind, description;
   int64_t runs = 10;
-  int64_t most_steps = 0;
+  int64_t max_steps = 0;
   Value train;
   std::vector<RunTableRow> rows;
   Value quick;
@@ -44,7 +44,7 @@ void describe(Fields& f, RunTableConfig& c) {
   f("kind", c.kind, "what is done", required, one_of({"run-table"}));
   f("description", c.description, "one line for lists and the report", required, not_empty);
   f("runs", c.runs, "of each row, with seeds that follow each other", between(1, 10000));
-  f("most_steps", c.most_steps, "no phase of a run makes more updates; 0: as they are configured",
+  f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
     at_least(0));
   f("train", c.train, "the run that rows change", required);
   f("rows", c.rows, "what is measured", required, not_empty);

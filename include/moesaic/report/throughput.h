@@ -19,12 +19,12 @@ struct ThroughputConfig {
 };
 template <class Fields>
 void describe(Fields& f, ThroughputConfig& c) {
-  f("batch_size", c.batch_size, "pictures in a forward pass", at_least(1));
+  f("batch_size", c.batch_size, "images in a forward pass", at_least(1));
   f("rounds", c.rounds, "forward passes of each network", at_least(1));
 }
 
 /// Images a second in forward passes, for each network the median over the rounds. In a round every
-/// network sees the same batch of the dataset's first pictures, one network after the other, and
+/// network sees the same batch of the dataset's first images, one network after the other, and
 /// each round begins with another one: a busy machine slows all of them alike. Loading is not
 /// counted. `proceed` is asked before each round; once it says no, the result is empty.
 std::vector<double> measure_throughput(const std::vector<std::shared_ptr<Model>>& models,

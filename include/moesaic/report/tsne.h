@@ -33,7 +33,7 @@ double tsne_divergence(const at::Tensor& p_NN, const at::Tensor& y_N2);
 at::Tensor tsne_gradient(const at::Tensor& p_NN, const at::Tensor& y_N2);
 
 /// The points on the plane: [N, 2] float64. Starts from the two principal components, so that equal
-/// inputs give equal pictures; gradient descent with momentum 0.5, then 0.8, and a gain for each
+/// inputs give equal images; gradient descent with momentum 0.5, then 0.8, and a gain for each
 /// coordinate.
 at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options = {});
 

@@ -11,9 +11,9 @@
 
 namespace moesaic {
 
-/// Throws Error (usage) unless `picture` ends in .png or .svg, and neither it nor the script and
+/// Throws Error (usage) unless `file` ends in .png or .svg, and neither it nor the script and
 /// data beside it are there.
-void check_new_picture(const std::filesystem::path& picture, const std::string& what);
+void check_new_figure(const std::filesystem::path& file, const std::string& what);
 
 /// Values on a square grid that covers the points y_N2 [N, 2] float64 and some room around them.
 struct PlaneGrid {
@@ -29,14 +29,14 @@ PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64
 /// The points at y_N2 [N, 2], coloured as they say, with a marker for the label where there are two
 /// classes. With `boundary`, the lines on which the averaged prediction is half the one class and
 /// half the other (plane_average()); where there are none, because all predictions agree, nothing
-/// is drawn. Script and data are named after `picture`.
+/// is drawn. Script and data are named after `file`.
 Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool boundary,
-                   const std::filesystem::path& picture);
+                   const std::filesystem::path& file);
 
 /// t-SNE of the points with a perplexity of 30, or a third of the points where they are fewer than
-/// 91, drawn as `picture` with script and data beside it (draw_picture()). `proceed` is
+/// 91, drawn as `file` with script and data beside it (draw_figure_file()). `proceed` is
 /// TsneOptions'; where it says false nothing is written. Returns whether it was drawn.
-bool draw_tsne(const EvaluationPoints& points, bool boundary, const std::filesystem::path& picture,
+bool draw_tsne(const EvaluationPoints& points, bool boundary, const std::filesystem::path& file,
                const std::function<bool(int64_t done, int64_t total)>& proceed);
 
 }  // namespace moesaic

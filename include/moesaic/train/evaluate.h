@@ -12,14 +12,14 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/train/quality.h"
+#include "moesaic/train/classification_metrics.h"
 
 namespace moesaic {
 
 /// A batch and what the network made of it, for someone who looks on.
 struct EvaluatedBatch {
   const Dataset& dataset;
-  int64_t first = 0;              ///< number of the batch's first picture in the dataset
+  int64_t first = 0;              ///< number of the batch's first image in the dataset
   const at::Tensor& images_BCHW;  ///< as the network saw them
   const at::Tensor& labels_B;     ///< int64
   const at::Tensor& groups_B;     ///< int64; undefined where the dataset has no groups
@@ -29,7 +29,7 @@ struct EvaluatedBatch {
 struct EvaluateOptions {
   int64_t batch_size = 256;
   int64_t loader_threads = 1;
-  /// Called with the pictures done: 0 at first, then after each batch; false ends the evaluation
+  /// Called with the images done: 0 at first, then after each batch; false ends the evaluation
   /// early.
   std::function<bool(int64_t done, int64_t total)> proceed;
   std::string loss;  ///< see main_loss.h; empty: softmax, or ensemble_softmax for an ensemble
@@ -50,12 +50,12 @@ struct LayerRouting {
   int64_t experts = 0;        ///< E, rows of the router
   std::vector<int64_t> kept;  ///< experts that are computed
   double rows_per_token = 0;  ///< rows that kept experts computed for a token, on average
-  std::vector<double> load;   ///< of each kept expert: its share of these rows
+  std::vector<double> load;   ///< of each kept expert: its fraction of these rows
   Dispatch by_class;
   std::optional<Dispatch> by_group;  ///< where the dataset has groups
 };
 
-struct Evaluation : Quality {
+struct Evaluation : ClassificationMetrics {
   bool complete = true;  ///< false where `proceed` ended it; then nothing else is to be used
   double seconds = 0.0;
   double images_per_second = 0.0;
@@ -64,9 +64,9 @@ struct Evaluation : Quality {
   RowsPerToken rows_per_token() const;
 };
 
-/// Runs the network over every picture once, in order, in evaluation and inference mode (the mode
+/// Runs the network over every image once, in order, in evaluation and inference mode (the mode
 /// that it was in comes back). Apart from the times, the same bits for any number of threads.
-/// Throws Error (usage) where pictures or classes do not fit the network.
+/// Throws Error (usage) where images or classes do not fit the network.
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 

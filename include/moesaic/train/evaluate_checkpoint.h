@@ -34,8 +34,8 @@ std::string trained_loss(const std::filesystem::path& checkpoint);
 /// On the test split. Throws Error (usage) where the data does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// {"checkpoint", "data", "images", those of Quality, "images_per_second", "flops_per_image",
-/// "parameters", "classes", "groups" (where there are any), "routing"}
+/// {"checkpoint", "data", "images", those of ClassificationMetrics, "images_per_second",
+/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "routing"}
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
 /// The same as a small table for people.
 std::string to_text(const CheckpointEvaluation& result);

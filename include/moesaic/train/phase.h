@@ -40,7 +40,7 @@ class Phase {
   const Optimizer& optimizer() const { return optimizer_; }
   bool done() const { return ended_ || optimizer_.updates() >= plan_.steps; }
   /// The least loss of a step so far, where `stop` asks for it.
-  std::optional<double> least_loss() const { return least_loss_; }
+  std::optional<double> min_loss() const { return min_loss_; }
 
   /// Batch, forward, backward, then scale, clip, update, unless the loss ends the phase. Throws
   /// Error before the update where the loss or the gradients' norm is not finite.
@@ -51,7 +51,7 @@ class Phase {
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
 
   /// Adds `share` of the part's gradients; returns the part's loss, accuracy and terms.
-  Scalars accumulate(const Batch& part, const at::Generator& random, double share);
+  Scalars accumulate(const Batch& part, const at::Generator& random, double fraction);
   Scalars accumulate(const Batch& batch);
   StepReport read(const Scalars& scalars, const Batch& batch) const;
   bool ends_with(double loss);
@@ -66,7 +66,7 @@ class Phase {
   Optimizer optimizer_;
   PatternValues gradient_scale_;
   Loader loader_;
-  std::optional<double> least_loss_;
+  std::optional<double> min_loss_;
   bool ended_ = false;
 };
 

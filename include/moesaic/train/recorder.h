@@ -38,7 +38,7 @@ class Recorder {
   EventWriter events_;
 };
 
-/// Pictures a second between two lines of metrics.
+/// Images a second between two lines of metrics.
 class Throughput {
  public:
   void add(int64_t images) { images_ += images; }

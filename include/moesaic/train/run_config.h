@@ -17,8 +17,8 @@
 
 namespace moesaic {
 
-inline constexpr double kLargestBatch = 1048576;  // pictures; no memory holds so many at once
-inline constexpr double kMostSteps = 1e9;         // keeps products with batches within 64 bits
+inline constexpr double kMaxBatchSize = 1048576;  // images; no memory holds so many at once
+inline constexpr double kMaxSteps = 1e9;          // keeps products with batches within 64 bits
 
 /// A number for all names in which a pattern is found.
 struct PatternValue {
@@ -61,7 +61,7 @@ template <class Fields>
 void describe(Fields& f, OptimizerConfig& c) {
   f("name", c.name, "update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}));
   f("lr", c.lr, "peak learning rate", above(0.0));
-  f("momentum", c.momentum, "sgd: share of the last step, m = g + momentum m", at_least(0.0),
+  f("momentum", c.momentum, "sgd: fraction of the last step, m = g + momentum m", at_least(0.0),
     below(1.0));
   f("betas", c.betas, "adam and adamw: decay rates of the two moments", at_least(0.0), below(1.0));
   f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
@@ -90,14 +90,14 @@ void describe(Fields& f, PartOptimizerConfig& c) {
 ConfigProblem config_problem(const PartOptimizerConfig& config);
 
 struct StopConfig {
-  double loss_at_most = 0.0;
+  double loss_threshold = 0.0;
   std::optional<double> loss_rise;
   int64_t after_steps = 0;
 };
 template <class Fields>
 void describe(Fields& f, StopConfig& c) {
-  f("loss_at_most", c.loss_at_most, "a loss so small ends the phase", at_least(0.0));
-  f("loss_rise", c.loss_rise, "so does one that is more than this above the least", at_least(0.0));
+  f("loss_threshold", c.loss_threshold, "a loss so small ends the phase", at_least(0.0));
+  f("loss_rise", c.loss_rise, "so does one that is more than this above the min", at_least(0.0));
   f("after_steps", c.after_steps, "but not before so many updates", at_least(0));
 }
 
@@ -113,7 +113,7 @@ void describe(Fields& f, ScheduleConfig& c) {
   f("name", c.name, "course of the learning rate after the warm-up",
     one_of({"cosine", "linear", "constant", "rsqrt"}));
   f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0));
-  f("end", c.end, "share of the peak that is left at the phase's end", between(0.0, 1.0));
+  f("end", c.end, "fraction of the peak that is left at the phase's end", between(0.0, 1.0));
   f("end_lr", c.end_lr, "in place of end: the learning rate that is left", at_least(0.0));
   f("timescale", c.timescale, "rsqrt: updates after which 1 / sqrt(2) of the peak is left",
     at_least(1));
@@ -131,7 +131,7 @@ struct PrunePhaseConfig {
 template <class Fields>
 void describe(Fields& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "what ranks the experts (moesaic list criteria)");
-  f("keep", c.keep, "experts that stay in a layer: a share (0.25), a number (2) or a file",
+  f("keep", c.keep, "experts that stay in a layer: a fraction (0.25), a number (2) or a file",
     required);
   f("pretrained", c.pretrained, "an earlier phase, or a checkpoint, to compare with");
 }
@@ -172,12 +172,12 @@ template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
   f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty);
   f("data", c.data, "data set (moesaic list datasets)", required, not_empty);
-  f("batch_size", c.batch_size, "pictures an update", between(1, kLargestBatch));
+  f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize));
   f("accumulate", c.accumulate,
     "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
-    between(1, kLargestBatch));
-  f("epochs", c.epochs, "how often the data is seen", between(0, kMostSteps));
-  f("steps", c.steps, "or how many updates are made", between(0, kMostSteps));
+    between(1, kMaxBatchSize));
+  f("epochs", c.epochs, "how often the data is seen", between(0, kMaxSteps));
+  f("steps", c.steps, "or how many updates are made", between(0, kMaxSteps));
   f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty);
   f("frozen", c.frozen,
     "of these, those that never move, though their gradients count in the norm: patterns");
@@ -198,9 +198,9 @@ void describe(Fields& f, PhaseConfig& c) {
     "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
     "switch_balance_logit",
     at_least(0.0));
-  f("preprocess", c.preprocess, "what every picture becomes, in training and in evaluation");
-  f("augment", c.augment, "random changes to the pictures");
-  f("label_smoothing", c.label_smoothing, "share of the target spread over all classes",
+  f("preprocess", c.preprocess, "what every image becomes, in training and in evaluation");
+  f("augment", c.augment, "random changes to the images");
+  f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes",
     at_least(0.0), below(1.0));
   f("on_entry", c.on_entry, "what happens to the network before the phase");
   f("evaluate", c.evaluate, "measure on the data's test split");
@@ -242,9 +242,9 @@ void describe(Fields& f, RunConfig& c) {
     at_least(0));
   f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
   f("evaluate_every", c.evaluate_every, "epochs between two evaluations; 0: phase ends only",
-    between(0, kMostSteps));
-  f("evaluate_batch_size", c.evaluate_batch_size, "pictures a batch in evaluations",
-    between(1, kLargestBatch));
+    between(0, kMaxSteps));
+  f("evaluate_batch_size", c.evaluate_batch_size, "images a batch in evaluations",
+    between(1, kMaxBatchSize));
   f("phases", c.phases, "what is trained in turn", required, not_empty);
 }
 ConfigProblem config_problem(const RunConfig& config);

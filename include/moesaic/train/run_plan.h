@@ -25,7 +25,7 @@ struct PhasePlan {
 
 /// Fits phases, network and data to one another, so that a run does not find out later. Throws
 /// Error (usage) with the place of the setting to blame, e.g. for classes that differ without a new
-/// head, pictures of another shape, a pattern that finds no parameter, a prune without its
+/// head, images of another shape, a pattern that finds no parameter, a prune without its
 /// pre-trained network. config.model is only asked for places, and best left as it was written.
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets);
 

@@ -8,7 +8,7 @@
 namespace moesaic {
 
 /// The learning rate of update i = 0, 1, ..., `steps` - 1 of a phase. With w warm-up updates, peak
-/// p and end e (end_lr, or p times the share `end`):
+/// p and end e (end_lr, or p times the fraction `end`):
 ///
 ///     i < w:   p i / w
 ///     i >= w:  e + (p - e) f(x),  x = (i - w) / (steps - w), at most 1

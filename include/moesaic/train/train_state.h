@@ -35,7 +35,7 @@ struct TrainState {
   bool phase_complete = false;
   int64_t epoch = 0, batch = 0;
   int64_t optimizer_steps = 0;
-  std::optional<double> least_loss;
+  std::optional<double> min_loss;
   bool phase_stopped = false;
   bool evaluation_due = false;
   std::optional<double> best_accuracy;
@@ -62,7 +62,7 @@ void describe(Fields& f, TrainState& c) {
   f("epoch", c.epoch, "of the next batch, from 0 in each phase", at_least(0));
   f("batch", c.batch, "place of the next batch in its epoch", at_least(0));
   f("optimizer_steps", c.optimizer_steps, "updates made by the phase's optimizer", at_least(0));
-  f("least_loss", c.least_loss, "of the phase's steps so far, where one may end it");
+  f("min_loss", c.min_loss, "of the phase's steps so far, where one may end it");
   f("phase_stopped", c.phase_stopped, "a step's loss has ended the phase");
   f("evaluation_due", c.evaluation_due, "the evaluation after the last update was cut short");
   f("best_accuracy", c.best_accuracy, "of the last phase's evaluations so far, %");

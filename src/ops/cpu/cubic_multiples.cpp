@@ -213,9 +213,9 @@ RestRows rest_rows(const Tensor& offsets, const Tensor& token, const Tensor& whi
   const auto* const tokens = token.const_data_ptr<int32_t>();
   const auto* const read = which.const_data_ptr<int32_t>();
   const int64_t experts = offsets.size(0) - 1, patches = which.size(1);
-  const int64_t most = static_cast<int64_t>(begins[experts]) * patches + 1;
-  RestRows rest{at::zeros_like(offsets), at::empty({most}, token.options()),
-                at::empty({most}, token.options())};
+  const int64_t max = static_cast<int64_t>(begins[experts]) * patches + 1;
+  RestRows rest{at::zeros_like(offsets), at::empty({max}, token.options()),
+                at::empty({max}, token.options())};
   auto* const to_token = rest.token.mutable_data_ptr<int32_t>();
   auto* const to_row = rest.row.mutable_data_ptr<int32_t>();
   int32_t count = 0;

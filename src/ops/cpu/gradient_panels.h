@@ -57,7 +57,7 @@ void compute_panels(std::vector<GradientPanel<Scalar>>& panels, const at::Tensor
   const int64_t parts = at::get_num_threads();
   const at::Tensor scratch =
       at::empty({parts, (depth * kernels.columns + 63) / 64 * 64}, like.options());
-  // Part p takes the panels that begin within its share of the work.
+  // Part p takes the panels that begin within its part of the work.
   at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
       Scalar* packed = scratch.mutable_data_ptr<Scalar>() + part * scratch.stride(0);

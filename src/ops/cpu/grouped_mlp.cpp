@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every thread takes its share of the rows through both products (mlp_layer.h); inference never
+// Every thread takes its part of the rows through both products (mlp_layer.h); inference never
 // writes [A, m]. The weights' gradients sum over all rows of an expert: there the threads share out
 // the panels of the gradients instead.
 #include "moesaic/ops/grouped_mlp.h"

@@ -7,9 +7,9 @@ namespace moesaic::ops {
 namespace {
 
 template <class Key>
-MOESAIC_IN_CLONE int64_t count_from(const Key* __restrict keys, int64_t size, Key least) {
+MOESAIC_IN_CLONE int64_t count_from(const Key* __restrict keys, int64_t size, Key min) {
   Key count = 0;
-  for (int64_t i = 0; i < size; ++i) count += keys[i] >= least ? 1 : 0;
+  for (int64_t i = 0; i < size; ++i) count += keys[i] >= min ? 1 : 0;
   return static_cast<int64_t>(count);
 }
 

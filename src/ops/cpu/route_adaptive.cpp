@@ -27,7 +27,7 @@ struct Threshold {
   const Scalar* logits;
   int64_t experts;
   const std::vector<int32_t>& columns;
-  Scalar least;
+  Scalar min;
 
   /// The experts from slot `first` on, at most 64, that the token goes to: a bit for each.
   uint64_t passed(int64_t token, int64_t first) const {
@@ -35,7 +35,7 @@ struct Threshold {
     const auto count = std::min<int64_t>(static_cast<int64_t>(columns.size()) - first, 64);
     uint64_t bits = 0;
     for (int64_t i = 0; i < count; ++i) {
-      bits |= static_cast<uint64_t>(logit[columns[first + i]] >= least ? 1 : 0) << i;
+      bits |= static_cast<uint64_t>(logit[columns[first + i]] >= min ? 1 : 0) << i;
     }
     return bits;
   }
@@ -45,7 +45,7 @@ struct Threshold {
     for (size_t slot = 0; slot < columns.size(); ++slot) {
       const Scalar logit = logits[token * experts + columns[slot]];
       good &= logit == logit;
-      counts[slot] += logit >= least ? 1 : 0;
+      counts[slot] += logit >= min ? 1 : 0;
     }
     return good;
   }
@@ -54,9 +54,9 @@ struct Threshold {
 /// The least number of the logits' type that is not below the threshold.
 template <class Scalar>
 Scalar rounded_up(double threshold) {
-  const auto least = static_cast<Scalar>(threshold);
-  const bool below = static_cast<double>(least) < threshold;
-  return below ? std::nextafter(least, std::numeric_limits<Scalar>::infinity()) : least;
+  const auto min = static_cast<Scalar>(threshold);
+  const bool below = static_cast<double>(min) < threshold;
+  return below ? std::nextafter(min, std::numeric_limits<Scalar>::infinity()) : min;
 }
 
 template <class Scalar>

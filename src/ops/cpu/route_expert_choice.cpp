@@ -168,33 +168,34 @@ class GroupExpert {
   KeyRow<decltype(order_key(Scalar()))> keys_;
 };
 
-/// Softmax over the experts that are seen of the tokens [begin, end) into shares [end - begin,
-/// seen]; false where there is none.
+/// Softmax over the experts that are seen of the tokens [begin, end) into probabilities [end -
+/// begin, seen]; false where there is none.
 template <class Scalar>
-bool shares_of_experts(const ExpertChoicePlan& plan, const Scalar* logits, int64_t begin,
-                       int64_t end, Scalar* shares) {
+bool expert_probabilities(const ExpertChoicePlan& plan, const Scalar* logits, int64_t begin,
+                          int64_t end, Scalar* probabilities) {
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t i = 0; i < plan.seen_count(); ++i) {
-      shares[(t - begin) * plan.seen_count() + i] = logits[t * plan.experts + plan.seen[i]];
+      probabilities[(t - begin) * plan.seen_count() + i] = logits[t * plan.experts + plan.seen[i]];
     }
   }
-  return softmax_rows(shares, end - begin, plan.seen_count()) < 0;
+  return softmax_rows(probabilities, end - begin, plan.seen_count()) < 0;
 }
 
 [[noreturn]] void fail_scores() {
   fail("route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
 }
 
-/// What the experts compare: the logits, or where gates are over experts those gates, in `shares`
-/// [T, seen].
+/// What the experts compare: the logits, or where gates are over experts those gates, in
+/// `probabilities` [T, seen].
 template <class Scalar>
 Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
-                             std::vector<Scalar>& shares) {
+                             std::vector<Scalar>& probabilities) {
   if (!plan.over_experts()) return {logits, plan.experts, plan.columns};
-  shares.resize(plan.tokens * plan.seen_count());
+  probabilities.resize(plan.tokens * plan.seen_count());
   std::atomic<bool> good = true;
   at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    if (!shares_of_experts(plan, logits, begin, end, shares.data() + begin * plan.seen_count())) {
+    if (!expert_probabilities(plan, logits, begin, end,
+                              probabilities.data() + begin * plan.seen_count())) {
       good = false;
     }
   });
@@ -204,7 +205,7 @@ Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
     const auto place = std::lower_bound(plan.seen.begin(), plan.seen.end(), expert);
     columns.push_back(static_cast<int32_t>(place - plan.seen.begin()));
   }
-  return {shares.data(), plan.seen_count(), columns};
+  return {probabilities.data(), plan.seen_count(), columns};
 }
 
 /// The rows that each token of a group pulls back, in the order of experts.
@@ -233,8 +234,8 @@ void pull_back(const ExpertChoicePlan& plan, int64_t group, const int32_t* token
 template <class Scalar>
 void choose_tokens(const ExpertChoicePlan& plan, const Scalar* logits,
                    const RoutingArrays<Scalar>& out) {
-  std::vector<Scalar> shares;
-  const Scores<Scalar> scores = expert_scores(plan, logits, shares);
+  std::vector<Scalar> probabilities;
+  const Scores<Scalar> scores = expert_scores(plan, logits, probabilities);
   const int64_t groups = plan.cut.count();
   std::atomic<bool> good = true;
   at::parallel_for(0, groups * plan.computed, plan.pair_grain(), [&](int64_t from, int64_t to) {
@@ -303,16 +304,16 @@ void gradient_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, c
     }
   }
   at::parallel_for(0, plan.tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    std::vector<Scalar> shares((end - begin) * plan.seen_count());
-    shares_of_experts(plan, logits, begin, end, shares.data());
+    std::vector<Scalar> probabilities((end - begin) * plan.seen_count());
+    expert_probabilities(plan, logits, begin, end, probabilities.data());
     for (int64_t t = begin; t < end; ++t) {
-      const Scalar* share = shares.data() + (t - begin) * plan.seen_count();
+      const Scalar* probability = probabilities.data() + (t - begin) * plan.seen_count();
       Scalar* grad = grad_logits + t * plan.experts;
       Scalar inner = 0;
-      for (int64_t i = 0; i < plan.seen_count(); ++i) inner += share[i] * grad[plan.seen[i]];
+      for (int64_t i = 0; i < plan.seen_count(); ++i) inner += probability[i] * grad[plan.seen[i]];
       for (int64_t i = 0; i < plan.seen_count(); ++i) {
         Scalar& to = grad[plan.seen[i]];
-        to = share[i] * (to - inner);
+        to = probability[i] * (to - inner);
       }
     }
   });

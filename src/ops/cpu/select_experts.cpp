@@ -188,22 +188,23 @@ MOESAIC_IN_CLONE int64_t select_tiles(const RouterLogits<Scalar>& router, int64_
   return -1;
 }
 
-/// One token of gate_gradients() where gates come from a softmax. `share`: scratch of one number
-/// for each term of the softmax.
+/// One token of gate_gradients() where gates come from a softmax. `probability`: scratch of one
+/// number for each term of the softmax.
 template <class Scalar>
 MOESAIC_IN_CLONE void softmax_gradient(const RouterLogits<Scalar>& router,
                                        const Scalar* __restrict logits,
                                        const int32_t* __restrict choice,
                                        const int32_t* __restrict row,
-                                       const Scalar* __restrict grad_gate, Scalar* __restrict share,
+                                       const Scalar* __restrict grad_gate,
+                                       Scalar* __restrict probability,
                                        Scalar* __restrict grad_logits) {
   const bool all = router.gate == Gate::softmax_all;
   const int32_t* terms = all ? router.columns.data() : choice;
   const int64_t count = all ? static_cast<int64_t>(router.columns.size()) : router.k;
   const Scalar top = logits[choice[0]];
-  for (int64_t i = 0; i < count; ++i) share[i] = softmax_exp(logits[terms[i]] - top);
+  for (int64_t i = 0; i < count; ++i) probability[i] = softmax_exp(logits[terms[i]] - top);
   Scalar sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += share[i];
+  for (int64_t i = 0; i < count; ++i) sum += probability[i];
   Scalar inner = 0;
   for (int64_t rank = 0; rank < router.k; ++rank) {
     if (row[rank] < 0) continue;
@@ -213,7 +214,7 @@ MOESAIC_IN_CLONE void softmax_gradient(const RouterLogits<Scalar>& router,
     inner += arriving;
   }
   for (int64_t i = 0; i < count; ++i) {
-    const Scalar product = share[i] / sum * inner;
+    const Scalar product = probability[i] / sum * inner;
     grad_logits[terms[i]] -= product;
   }
 }
@@ -223,7 +224,7 @@ MOESAIC_IN_CLONE void gradient_tokens(const RouterLogits<Scalar>& router, int64_
                                       int64_t end, const int32_t* choice_Tk, const int32_t* row_Tk,
                                       const Scalar* grad_gate, Scalar* grad_logits) {
   const int64_t k = router.k;
-  std::vector<Scalar> share(std::max(static_cast<int64_t>(router.columns.size()), k));
+  std::vector<Scalar> probability(std::max(static_cast<int64_t>(router.columns.size()), k));
   std::fill(grad_logits + begin * router.stride, grad_logits + end * router.stride, Scalar(0));
   if (router.gate == Gate::one) return;
   for (int64_t t = begin; t < end; ++t) {
@@ -236,7 +237,7 @@ MOESAIC_IN_CLONE void gradient_tokens(const RouterLogits<Scalar>& router, int64_
       }
     } else {
       softmax_gradient(router, router.logits + t * router.stride, choice, row, grad_gate,
-                       share.data(), grad);
+                       probability.data(), grad);
     }
   }
 }

@@ -9,19 +9,19 @@
 namespace moesaic::ops {
 namespace {
 
-std::string_view most_allowed() {
+std::string_view max_allowed() {
   const char* asked = std::getenv("MOESAIC_CPU");
   return asked != nullptr ? asked : "avx512";
 }
 
 #if defined(__x86_64__)
 bool has_avx512() {
-  return most_allowed() == "avx512" && __builtin_cpu_supports("avx512f") &&
+  return max_allowed() == "avx512" && __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw");
 }
 bool has_avx2() {
-  return most_allowed() != "generic" && __builtin_cpu_supports("avx2") &&
+  return max_allowed() != "generic" && __builtin_cpu_supports("avx2") &&
          __builtin_cpu_supports("fma");
 }
 #endif

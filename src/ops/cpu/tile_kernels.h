@@ -281,7 +281,8 @@ void multiply(const PanelProduct<Scalar>& p) {
                     0,
                     0};
   if (p.columns == kLanes<Scalar>) {
-    table = p.a_by_columns ? Tiles<Scalar, true, false, 1>::get : Tiles<Scalar, false, false, 1>::get;
+    table =
+        p.a_by_columns ? Tiles<Scalar, true, false, 1>::get : Tiles<Scalar, false, false, 1>::get;
   } else if (p.columns < kWidth) {
     return multiply_edge(p, tile, table);
   }
@@ -383,11 +384,10 @@ void pack(const PanelSource<Scalar>& from, Scalar* panel, Scalar* sums) {
 #include "tile_groups.inl"
 
 template <class Scalar>
-constexpr TileKernels<Scalar> kTable = {MOESAIC_TILE_NAME, kColumns<Scalar>,
-                                        multiply<Scalar>,  pack<Scalar>,
-                                        activate<Scalar>,  activate_backward<Scalar>,
-                                        scale_by_slope<Scalar>, multiply_groups<Scalar>,
-                                        add_products<Scalar>};
+constexpr TileKernels<Scalar> kTable = {
+    MOESAIC_TILE_NAME,      kColumns<Scalar>,        multiply<Scalar>,
+    pack<Scalar>,           activate<Scalar>,        activate_backward<Scalar>,
+    scale_by_slope<Scalar>, multiply_groups<Scalar>, add_products<Scalar>};
 
 }  // namespace
 }  // namespace moesaic::ops

@@ -63,8 +63,8 @@ void sum_expert_rows(const ExpertRows& at, const T* from, int64_t columns, Sum<T
 
 template <class T>
 void clear_idle_experts(const ExpertRows& at, T* to, int64_t size, cudaStream_t stream) {
-  constexpr int64_t kMostBlocks = 64;
-  const int64_t each = least(divide_up<int64_t>(size, kPassThreads), kMostBlocks);
+  constexpr int64_t kMaxBlocks = 64;
+  const int64_t each = min(divide_up<int64_t>(size, kPassThreads), kMaxBlocks);
   const ClearIdleExperts<T> kernel{to, at.offsets, at.experts, size, each};
   launch<kPassThreads>(kernel, kernel.blocks(), kPassThreads, 0, stream);
 }

@@ -23,7 +23,7 @@ bool launch_product(const Product& product, const BFloat16* a, const BFloat16* b
           cudaSuccess) {
     return false;
   }
-  const int64_t blocks = least<int64_t>(product.tiles(), multiprocessors);
+  const int64_t blocks = min<int64_t>(product.tiles(), multiprocessors);
   if (blocks <= 0) return true;
   constexpr int kBytes = SharedLayout<Product>::kBytes;
   cudaFuncSetAttribute(multiply<Product>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

@@ -45,7 +45,7 @@ void combine_backward(const CombineGradients<T>& in, cudaStream_t stream) {
         in.grad,      in.rows,   in.gate,      in.token_offsets, in.token_row, in.grad_rows,
         in.grad_gate, in.tokens, in.row_bound, in.width,         lanes};
     launch<kMoveThreads>(kernel,
-                         divide_up<int64_t>(most<int64_t>(in.tokens, 1) * lanes, kMoveThreads),
+                         divide_up<int64_t>(max<int64_t>(in.tokens, 1) * lanes, kMoveThreads),
                          kMoveThreads, kernel.shared_bytes(kMoveThreads), stream);
   });
 }
@@ -56,7 +56,7 @@ void clear_rows(T* to, const int32_t* filled, int64_t rows, int64_t width, cudaS
     constexpr int kCount = decltype(count)::value;
     const ClearRows<T, kCount> kernel{to, filled, rows, width};
     const int64_t blocks = divide_up<int64_t>(rows * width, kMoveThreads * kCount);
-    launch<kMoveThreads>(kernel, least(blocks, kClearingBlocks), kMoveThreads, 0, stream);
+    launch<kMoveThreads>(kernel, min(blocks, kClearingBlocks), kMoveThreads, 0, stream);
   });
 }
 

@@ -119,15 +119,15 @@ void gradient_over_experts(const Tensor& logits, const ExpertChoicePlan& plan,
                            const Tensor& grad_gate, const Tensor& grad_logits,
                            const Device& device) {
   const kernels::ExpertColumns seen = plan.seen(kept);
-  const Tensor shares = write_scores<Scalar>(logits, plan, seen, seen, device);
+  const Tensor probabilities = write_scores<Scalar>(logits, plan, seen, seen, device);
   const kernels::ScatterRows<Scalar> scatter{
       in<Scalar>(grad_gate),   in<int32_t>(token), token.size(0),
       plan.rows.total(),       plan.experts,       kept,
       out<Scalar>(grad_logits)};
   device.template start<256>(scatter, kernels::divide_up<int64_t>(token.size(0), kTokenThreads),
                              kTokenThreads, 0);
-  const kernels::SharesGradient<Scalar> kernel{in<Scalar>(shares), plan.tokens, plan.experts, seen,
-                                               out<Scalar>(grad_logits)};
+  const kernels::SoftmaxGradient<Scalar> kernel{in<Scalar>(probabilities), plan.tokens,
+                                                plan.experts, seen, out<Scalar>(grad_logits)};
   device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
                              kTokenThreads, 0);
 }

@@ -37,11 +37,11 @@ namespace moesaic::ops::kernels {
 constexpr int kWarp = 32;
 
 template <class T>
-MOESAIC_INLINE T least(T a, T b) {
+MOESAIC_INLINE T min(T a, T b) {
   return b < a ? b : a;
 }
 template <class T>
-MOESAIC_INLINE T most(T a, T b) {
+MOESAIC_INLINE T max(T a, T b) {
   return a < b ? b : a;
 }
 template <class T>
@@ -62,10 +62,10 @@ MOESAIC_INLINE uint32_t lanes_before(int lane) {
   return (uint32_t{1} << lane) - 1u;
 }
 
-/// Threads that share a row: the power of two up to `most_lanes` that covers `columns` best.
-MOESAIC_INLINE int lanes_for(int64_t columns, int most_lanes) {
+/// Threads that share a row: the power of two up to `max_lanes` that covers `columns` best.
+MOESAIC_INLINE int lanes_for(int64_t columns, int max_lanes) {
   int lanes = 1;
-  while (lanes < columns && lanes < most_lanes) lanes *= 2;
+  while (lanes < columns && lanes < max_lanes) lanes *= 2;
   return lanes;
 }
 

@@ -141,7 +141,7 @@ struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
   ExpertColumns written, seen;
-  bool shares;  // softmax over the experts in `seen` instead of logits
+  bool probabilities;  // softmax over the experts in `seen` instead of logits
   Scalar* scores;
 
   template <class Block>
@@ -152,18 +152,18 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      for (int32_t slot = 0; slot < seen.slots && shares; ++slot) {
+      for (int32_t slot = 0; slot < seen.slots && probabilities; ++slot) {
         const Scalar at = from[seen.column(slot)];
         good = good && at == at;
         top = at > top ? at : top;
       }
-      for (int32_t slot = 0; slot < seen.slots && shares; ++slot) {
+      for (int32_t slot = 0; slot < seen.slots && probabilities; ++slot) {
         sum += softmax_exp(from[seen.column(slot)] - top);
       }
-      if (shares && !(good && is_finite(top))) sum = not_a_number<Scalar>();
+      if (probabilities && !(good && is_finite(top))) sum = not_a_number<Scalar>();
       for (int32_t slot = 0; slot < written.slots; ++slot) {
         const Scalar at = from[written.column(slot)];
-        scores[slot * tokens + token] = shares ? softmax_exp(at - top) / sum : at;
+        scores[slot * tokens + token] = probabilities ? softmax_exp(at - top) / sum : at;
       }
     });
   }
@@ -308,8 +308,8 @@ struct ScatterRows {
 /// Where gates are a softmax over experts: grad holds what arrives at each gate on entry, d loss /
 /// d logits on return. A thread has a token.
 template <class Scalar>
-struct SharesGradient {
-  const Scalar* shares;  // of WriteScores, written for all in `seen`
+struct SoftmaxGradient {
+  const Scalar* probabilities;  // of WriteScores, written for all in `seen`
   int64_t tokens, experts;
   ExpertColumns seen;
   Scalar* grad;
@@ -322,11 +322,11 @@ struct SharesGradient {
       Scalar* const own = grad + token * experts;
       Scalar inner = 0;
       for (int32_t slot = 0; slot < seen.slots; ++slot) {
-        inner += shares[slot * tokens + token] * own[seen.column(slot)];
+        inner += probabilities[slot * tokens + token] * own[seen.column(slot)];
       }
       for (int32_t slot = 0; slot < seen.slots; ++slot) {
         Scalar& at = own[seen.column(slot)];
-        at = shares[slot * tokens + token] * (at - inner);
+        at = probabilities[slot * tokens + token] * (at - inner);
       }
     });
   }

@@ -38,9 +38,9 @@ MOESAIC_INLINE RowTile row_tile(const int32_t* offsets, int32_t experts, int hei
   }
   const int64_t within = number - first_row_tile(offsets, low, height);
   const int64_t end = offsets[low + 1];
-  const int64_t begin = least<int64_t>(offsets[low] + within * height, end);
+  const int64_t begin = min<int64_t>(offsets[low] + within * height, end);
   return {low, static_cast<int32_t>(begin),
-          static_cast<int32_t>(least<int64_t>(begin + height, end))};
+          static_cast<int32_t>(min<int64_t>(begin + height, end))};
 }
 
 }  // namespace moesaic::ops::kernels

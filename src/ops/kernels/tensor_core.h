@@ -72,7 +72,7 @@ BoxSource box_source(const void* data, int64_t experts, int64_t lines, int64_t w
   return {data,
           experts > 0 ? 3 : 2,
           {static_cast<uint64_t>(width), static_cast<uint64_t>(lines),
-           static_cast<uint64_t>(most<int64_t>(experts, 1))},
+           static_cast<uint64_t>(max<int64_t>(experts, 1))},
           {pitch, pitch * static_cast<uint64_t>(lines)},
           {kLineNumbers, Operand::kBoxLines, 1}};
 }

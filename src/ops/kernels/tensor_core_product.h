@@ -112,7 +112,7 @@ struct CoreRowsTimesRows {
     const int64_t expert = number / (across() * down());
     const int64_t first = number / across() % down() * kTileRows;
     return {static_cast<int32_t>(expert),
-            static_cast<int32_t>(least<int64_t>(kTileRows, p - first)),
+            static_cast<int32_t>(min<int64_t>(kTileRows, p - first)),
             expert * p + first,
             static_cast<int32_t>(first),
             static_cast<int32_t>(number % across() * Share::kColumns),

@@ -27,7 +27,7 @@ struct LogitChunk {
   int width, stride;  // the stride is odd: a thread's row begins in a bank of its own
 
   static MOESAIC_INLINE int stride_for(int64_t experts) {
-    return static_cast<int>(least<int64_t>(experts, kChunkColumns)) | 1;
+    return static_cast<int>(min<int64_t>(experts, kChunkColumns)) | 1;
   }
   static MOESAIC_INLINE int64_t bytes(int threads, int64_t experts) {
     return static_cast<int64_t>(sizeof(Scalar)) * threads * stride_for(experts);
@@ -41,7 +41,7 @@ template <class Scalar, class Block, class Visit>
 MOESAIC_INLINE void for_chunks(Block& block, Scalar* shared, const Scalar* logits, int64_t experts,
                                int64_t begin, int64_t end, bool loaded, const Visit& visit) {
   for (int64_t from = 0; from < experts; from += kChunkColumns) {
-    const int width = static_cast<int>(least<int64_t>(kChunkColumns, experts - from));
+    const int width = static_cast<int>(min<int64_t>(kChunkColumns, experts - from));
     const LogitChunk<Scalar> chunk{shared, from, width, LogitChunk<Scalar>::stride_for(experts)};
     if (!loaded || experts > kChunkColumns) {
       block.each([&](int thread) {
@@ -273,7 +273,7 @@ struct GateGradient {
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     const int64_t begin = block.index() * block.threads();
-    const int64_t end = least<int64_t>(begin + block.threads(), tokens);
+    const int64_t end = min<int64_t>(begin + block.threads(), tokens);
     Scalar* const tile = block.template shared<Scalar>(0);
     typename Block::template Local<State> state(block);
     block.each([&](int thread) {
@@ -335,8 +335,8 @@ struct GateGradient {
                                     const State& state) const {
     for (int c = 0; c < chunk.width; ++c) {
       Scalar& at = chunk.of(thread, c);
-      const bool shares = kind == GateKind::softmax_all && seen(chunk.from + c);
-      at = shares ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
+      const bool probabilities = kind == GateKind::softmax_all && seen(chunk.from + c);
+      at = probabilities ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
     }
     for (int32_t rank = 0; rank < k && kind != GateKind::one; ++rank) {
       const int64_t column = choice[token * k + rank] - chunk.from;
@@ -347,9 +347,9 @@ struct GateGradient {
         if (row >= 0) at += grad_gate[row];
         continue;
       }
-      const Scalar share = softmax_exp(logit(token, rank) - state.top) / state.sum;
-      if (row >= 0) at += share * grad_gate[row];
-      if (kind == GateKind::softmax_selected) at -= share * state.inner;
+      const Scalar probability = softmax_exp(logit(token, rank) - state.top) / state.sum;
+      if (row >= 0) at += probability * grad_gate[row];
+      if (kind == GateKind::softmax_selected) at -= probability * state.inner;
     }
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures a second of this loader, for tests/bench/data/loader_rate.py:
-//   loader_rate FOLDER THREADS SIZE BATCH PICTURES
+// Images a second of this loader, for tests/bench/data/loader_rate.py:
+//   loader_rate FOLDER THREADS SIZE BATCH IMAGES
 // decodes FOLDER/train, crops and resizes at random, flips, normalises, and prints the rate.
 #include <chrono>
 #include <cstdio>
@@ -18,7 +18,7 @@ double seconds() {
 }
 
 double rate(const std::string& folder, int64_t threads, int64_t size, int64_t batch,
-            int64_t pictures) {
+            int64_t images) {
   moesaic::PreprocessConfig preprocess;
   preprocess.size = size;
   moesaic::LoaderOptions options;
@@ -33,7 +33,7 @@ double rate(const std::string& folder, int64_t threads, int64_t size, int64_t ba
   for (int64_t i = 0; i < 2 * threads; ++i) loader.next();  // not counted: everything starts
   const double begin = seconds();
   int64_t done = 0;
-  while (done < pictures) done += loader.next().labels.size(0);
+  while (done < images) done += loader.next().labels.size(0);
   return static_cast<double>(done) / (seconds() - begin);
 }
 
@@ -41,7 +41,7 @@ double rate(const std::string& folder, int64_t threads, int64_t size, int64_t ba
 
 int main(int count, char** words) {
   if (count != 6) {
-    std::fprintf(stderr, "usage: loader_rate FOLDER THREADS SIZE BATCH PICTURES\n");
+    std::fprintf(stderr, "usage: loader_rate FOLDER THREADS SIZE BATCH IMAGES\n");
     return 2;
   }
   try {

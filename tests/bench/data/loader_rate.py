@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures a second: decode, random resized crop, flip, normalise, batches of floats.
+"""Images a second: decode, random resized crop, flip, normalise, batches of floats.
 
 This loader against a Python torch DataLoader with Pillow, equally many workers on the same files, in turn. Needs
 torch, numpy and Pillow (`pip install pillow` into tools/setup.sh's environment) and a build of loader_rate:
@@ -44,7 +44,7 @@ def random_box(width, height):
     return 0, 0, width, height
 
 
-class Pictures(torch.utils.data.Dataset):
+class Images(torch.utils.data.Dataset):
     def __init__(self, files, size):
         self.files, self.size = files, size
 
@@ -62,7 +62,7 @@ class Pictures(torch.utils.data.Dataset):
 
 
 def peer_rate(files, arguments):
-    loader = torch.utils.data.DataLoader(Pictures(files, arguments.size), batch_size=arguments.batch, shuffle=True,
+    loader = torch.utils.data.DataLoader(Images(files, arguments.size), batch_size=arguments.batch, shuffle=True,
                                          num_workers=arguments.workers, drop_last=True, prefetch_factor=4)
     batches = iter(loader)
     for _ in range(2 * arguments.workers):
@@ -74,7 +74,7 @@ def peer_rate(files, arguments):
 
 
 def our_rate(folder, arguments):
-    words = [arguments.loader, folder, arguments.workers, arguments.size, arguments.batch, arguments.pictures]
+    words = [arguments.loader, folder, arguments.workers, arguments.size, arguments.batch, arguments.images]
     return float(subprocess.run([str(word) for word in words], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
@@ -85,14 +85,14 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--pictures", type=int, default=1000, help="counted in a turn")
+    parser.add_argument("--images", type=int, default=1000, help="counted in a turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     files = sorted(path for path in arguments.folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if not files:
         sys.exit(f"loader_rate.py: no JPEG files in {arguments.folder}")
-    needed = arguments.pictures + 2 * arguments.workers * arguments.batch
+    needed = arguments.images + 2 * arguments.workers * arguments.batch
     ours, peer = [], []
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder) / "train" / "all"
@@ -104,8 +104,8 @@ def main():
             sides = [lambda: ours.append(our_rate(folder, arguments)), lambda: peer.append(peer_rate(links, arguments))]
             for side in sides if turn % 2 == 0 else reversed(sides):
                 side()
-            print(f"turn {turn + 1}: ours {ours[-1]:.0f}, Pillow {peer[-1]:.0f} pictures/s", file=sys.stderr)
-    row = {"name": "cpu/loader", "ours": statistics.median(ours), "peer": statistics.median(peer), "unit": "pictures/s",
+            print(f"turn {turn + 1}: ours {ours[-1]:.0f}, Pillow {peer[-1]:.0f} images/s", file=sys.stderr)
+    row = {"name": "cpu/loader", "ours": statistics.median(ours), "peer": statistics.median(peer), "unit": "images/s",
            "ratio": statistics.median(ours) / statistics.median(peer), "at_least": 1.5,
            "meaning": f"a torch DataLoader with Pillow {PIL.__version__}, {arguments.workers} workers each, "
                       f"{len(files)} files to {arguments.size} px; ratio is ours / peer"}

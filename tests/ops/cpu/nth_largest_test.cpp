@@ -11,13 +11,13 @@ namespace moesaic::ops {
 namespace {
 
 template <class Key>
-void check_borders(Key most) {
+void check_borders(Key max) {
   std::mt19937_64 random(3);
   for (const int64_t size : {1, 2, 31, 32, 33, 65, 200}) {
     KeyRow<Key> row;
     row.resize(size);
     // Few different keys for some sizes, so that many are equal.
-    const Key different = size % 2 == 0 ? 5 : most;
+    const Key different = size % 2 == 0 ? 5 : max;
     for (int64_t i = 0; i < size; ++i) row.keys[i] = static_cast<Key>(random() % different);
     std::vector<Key> sorted(row.keys.begin(), row.keys.begin() + size);
     std::sort(sorted.begin(), sorted.end(), std::greater<>());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures of convolutional networks on pictures and on the same rotated, from the command line.
+// Mixtures of convolutional networks on images and on the same rotated, from the command line.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Pictures : public ProgramTest {
+class Images : public ProgramTest {
  protected:
-  Pictures() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {
+  Images() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {
     std::filesystem::create_directories(path("data/mini"));
     write("data/mini/train.bin", records(40));
     write("data/mini/test.bin", records(12));
@@ -26,8 +26,8 @@ class Pictures : public ProgramTest {
           "test_1": {"name": "test.bin", "size": 36876}}})");
     write("mini-rotate.json", R"({"name": "mini-rotate", "base": ")" + text_path("mini.json") +
                                   R"(", "rotate": {"crop": 24}})");
-    write("run.json", R"({"name": "pictures", "seed": 3, "checkpoint_every": 0,
-        "model": {"name": "picture-moe", "expert": "resnet18", "experts": 2, "classes": 2,
+    write("run.json", R"({"name": "images", "seed": 3, "checkpoint_every": 0,
+        "model": {"name": "image-moe", "expert": "resnet18", "experts": 2, "classes": 2,
                   "width": 0.05, "router": {}},
         "phases": [{"name": "train", "data": ")" +
                           text_path("mini-rotate.json") + R"(", "batch_size": 16, "steps": 3,
@@ -53,7 +53,7 @@ class Pictures : public ProgramTest {
   ProgramOptions options_;
 };
 
-TEST_F(Pictures, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
+TEST_F(Images, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
   const auto trained =
       run_program({"train", text_path("run.json"), "--out", text_path("run")}, options_);
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
@@ -92,12 +92,12 @@ TEST_F(Pictures, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
       {"export", text_path("run"), "--format", "torchscript", "--out", text_path("model.pt")},
       options_);
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_NE(refused.err.find("'picture-moe' have no TorchScript form; choose safetensors"),
+  EXPECT_NE(refused.err.find("'image-moe' have no TorchScript form; choose safetensors"),
             std::string::npos)
       << refused.err;
 }
 
-TEST_F(Pictures, ArePlannedWithoutFiles) {
+TEST_F(Images, ArePlannedWithoutFiles) {
   std::filesystem::remove_all(path("data"));
   const auto planned = run_program({"train", text_path("run.json"), "--dry-run"}, options_);
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
@@ -105,7 +105,7 @@ TEST_F(Pictures, ArePlannedWithoutFiles) {
   EXPECT_EQ(planned.out.find("not known"), std::string::npos) << planned.out;
 }
 
-TEST_F(Pictures, WrongSettingsAreOneLine) {
+TEST_F(Images, WrongSettingsAreOneLine) {
   const auto train = [&](const std::string& setting) {
     return run_program({"train", text_path("run.json"), setting, "--out", text_path("run")},
                        options_);

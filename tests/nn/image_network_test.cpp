@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against the same networks written with PyTorch's functions; see tests/golden/README.md.
-#include "moesaic/nn/picture_network.h"
+#include "moesaic/nn/image_network.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,9 +16,9 @@ namespace {
 using testing::expect_close;
 using testing::randn;
 
-at::Tensor golden_picture(const std::string& name) {
+at::Tensor golden_image(const std::string& name) {
   static const TensorMap all =
-      read_tensors(MOESAIC_TEST_SOURCE_DIR "/tests/golden/pictures.safetensors");
+      read_tensors(MOESAIC_TEST_SOURCE_DIR "/tests/golden/images.safetensors");
   return all.at(name);
 }
 
@@ -28,8 +28,8 @@ at::Tensor waves(at::IntArrayRef shape, int64_t phase) {
   return torch::sin(0.37 * torch::arange(count, torch::kDouble) + start).view(shape);
 }
 
-/// Parameter n has the values that make_pictures.py gives it.
-void fill(PictureNetwork& network) {
+/// Parameter n has the values that make_images.py gives it.
+void fill(ImageNetwork& network) {
   const torch::NoGradGuard no_grad;
   int64_t n = 0;
   for (const auto& item : network.named_parameters()) {
@@ -48,8 +48,8 @@ void fill(PictureNetwork& network) {
 
 class Networks : public ::testing::TestWithParam<std::string> {
  protected:
-  std::shared_ptr<PictureNetwork> make(const PictureNetworkOptions& options) {
-    return make_picture_network(GetParam(), options, make_generator(1));
+  std::shared_ptr<ImageNetwork> make(const ImageNetworkOptions& options) {
+    return make_image_network(GetParam(), options, make_generator(1));
   }
 };
 
@@ -58,9 +58,7 @@ TEST_P(Networks, ForwardGradientsAndRunningStatisticsAreThoseOfPyTorch) {
   network->to(torch::kDouble);
   fill(*network);
   network->train();
-  const auto golden = [](const std::string& name) {
-    return golden_picture(GetParam() + "/" + name);
-  };
+  const auto golden = [](const std::string& name) { return golden_image(GetParam() + "/" + name); };
   at::Tensor images = waves({5, 3, 16, 16}, 7).requires_grad_();
   const at::Tensor logits = network->head->forward(network->features(images));
   expect_close(logits, golden("logits"), 1e-10);
@@ -84,7 +82,7 @@ TEST_P(Networks, ForwardGradientsAndRunningStatisticsAreThoseOfPyTorch) {
 TEST_P(Networks, HaveTheKnownNumberOfParametersAndOperations) {
   struct Known {
     int64_t parameters;
-    double flops;  // counted by make_pictures.py's networks
+    double flops;  // counted by make_images.py's networks
   };
   const std::map<std::string, Known> all = {{"cnn", {157578, 41451520.0}},
                                             {"resnet18", {11173962, 1110845440.0}},
@@ -97,7 +95,7 @@ TEST_P(Networks, HaveTheKnownNumberOfParametersAndOperations) {
 }
 
 TEST_P(Networks, AreAFunctionOfTheGenerator) {
-  const PictureNetworkOptions options{.side = 8, .width = 0.1};
+  const ImageNetworkOptions options{.side = 8, .width = 0.1};
   const auto first = make(options), second = make(options);
   torch::rand({3});  // the global generator has no say
   for (size_t i = 0; i < first->parameters().size(); ++i) {
@@ -105,7 +103,7 @@ TEST_P(Networks, AreAFunctionOfTheGenerator) {
   }
 }
 
-TEST_P(Networks, TrainOnASinglePictureWhoseLastMapIsASingleValue) {
+TEST_P(Networks, TrainOnASingleImageWhoseLastMapIsASingleValue) {
   const auto network = make({.side = 4, .classes = 2, .width = 0.1});
   network->train();
   const at::Tensor image = randn({1, 3, 4, 4}, 3, torch::kFloat);
@@ -118,12 +116,12 @@ TEST_P(Networks, TrainOnASinglePictureWhoseLastMapIsASingleValue) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(picture_network_names()),
+INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(image_network_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(PictureNetwork, AnUnknownNameGetsTheNearestOne) {
+TEST(ImageNetwork, AnUnknownNameGetsTheNearestOne) {
   try {
-    make_picture_network("resnet81", {}, make_generator(1));
+    make_image_network("resnet81", {}, make_generator(1));
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("did you mean 'resnet18'"), std::string::npos)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "picture_files.h"
+#include "image_files.h"
 
 #include <fmt/format.h>
 
@@ -22,11 +22,11 @@ namespace {
 
 constexpr uintmax_t kMostFileBytes = uintmax_t{1} << 28;
 
-std::string read_picture_file(const fs::path& path) {
+std::string read_image_file(const fs::path& path) {
   std::error_code error;
   const uintmax_t bytes = fs::file_size(path, error);
   if (error) fail("{}", error.message());
-  if (bytes > kMostFileBytes) fail("{} bytes are too many for a picture", bytes);
+  if (bytes > kMostFileBytes) fail("{} bytes are too many for an image", bytes);
   return read_text(path);
 }
 
@@ -35,17 +35,17 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
 }
 
 /// The greatest reduction that leaves `part` with `least` pixels each way.
-int64_t denominator_for(const Rectangle& part, int64_t least) {
+int64_t denominator_for(const Rectangle& part, int64_t min) {
   for (const int64_t denominator : {8, 4, 2}) {
-    if (std::min(part.height, part.width) >= least * denominator) return denominator;
+    if (std::min(part.height, part.width) >= min * denominator) return denominator;
   }
   return 1;
 }
 
-/// `part` in a picture that is smaller by `denominator`: every pixel that it touches.
+/// `part` in an image that is smaller by `denominator`: every pixel that it touches.
 Rectangle reduced(const Rectangle& part, int64_t denominator, const Bitmap& bitmap) {
-  const auto end = [&](int64_t at, int64_t most) {
-    return std::min((at + denominator - 1) / denominator, most);
+  const auto end = [&](int64_t at, int64_t max) {
+    return std::min((at + denominator - 1) / denominator, max);
   };
   const int64_t top = part.top / denominator, left = part.left / denominator;
   return {top, left, end(part.top + part.height, bitmap.height) - top,
@@ -70,36 +70,36 @@ fs::path FileList::path(int64_t index) const {
   return root_ / folders_[static_cast<size_t>(entry.folder)] / (names_.c_str() + entry.name);
 }
 
-int64_t PictureFiles::label(int64_t index) const {
+int64_t ImageFiles::label(int64_t index) const {
   check_index(index);
   return files_.label(index);
 }
 
-void PictureFiles::image(int64_t, uint8_t*) const {
-  fail_usage("dataset '{}': its pictures differ in size: set preprocess.size", info().name);
+void ImageFiles::image(int64_t, uint8_t*) const {
+  fail_usage("dataset '{}': its images differ in size: set preprocess.size", info().name);
 }
 
-Rectangle PictureFiles::picture(int64_t index, const ChoosePart& choose, int64_t least,
-                                Bitmap& bitmap) const {
+Rectangle ImageFiles::decode(int64_t index, const ChoosePart& choose, int64_t min,
+                             Bitmap& bitmap) const {
   check_index(index);
   try {
-    const std::string file = read_picture_file(path(index));
+    const std::string file = read_image_file(path(index));
     jpeg::Decoder decoder(bytes_of(file));
     const Rectangle part = choose(decoder.height(), decoder.width());
-    const int64_t denominator = denominator_for(part, least);
+    const int64_t denominator = denominator_for(part, min);
     decoder.decode(denominator, bitmap.pixels);
     bitmap.channels = 3;
     bitmap.height = (decoder.height() + denominator - 1) / denominator;
     bitmap.width = (decoder.width() + denominator - 1) / denominator;
     return reduced(part, denominator, bitmap);
   } catch (const Error& error) {
-    throw PictureError(fmt::format("{}: {}", path(index).string(), error.what()));
+    throw ImageError(fmt::format("{}: {}", path(index).string(), error.what()));
   }
 }
 
-std::string PictureFiles::problem(int64_t index) const {
+std::string ImageFiles::problem(int64_t index) const {
   try {
-    const std::string file = read_picture_file(path(index));
+    const std::string file = read_image_file(path(index));
     jpeg::Decoder decoder(bytes_of(file));
     std::vector<uint8_t> pixels;
     decoder.decode(8, pixels);  // all of the file is read, and little is computed
@@ -110,14 +110,14 @@ std::string PictureFiles::problem(int64_t index) const {
   }
 }
 
-std::vector<FileVerification> verify_pictures(const PictureFiles& pictures) {
+std::vector<FileVerification> verify_images(const ImageFiles& images) {
   std::map<int64_t, std::string> problems;
   std::mutex mutex;
   std::atomic<int64_t> next = 0;
-  Progress progress({.label = pictures.info().split, .total = pictures.size(), .unit = "pictures"});
+  Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
   const auto work = [&] {
-    for (int64_t i = next++; i < pictures.size(); i = next++) {
-      std::string problem = pictures.problem(i);
+    for (int64_t i = next++; i < images.size(); i = next++) {
+      std::string problem = images.problem(i);
       const std::lock_guard lock(mutex);
       if (!problem.empty()) problems[i] = std::move(problem);
       progress.advance(1);
@@ -131,12 +131,12 @@ std::vector<FileVerification> verify_pictures(const PictureFiles& pictures) {
   progress.finish();
   std::vector<FileVerification> results;
   for (const auto& [index, problem] : problems) {
-    const fs::path path = pictures.path(index);
+    const fs::path path = images.path(index);
     results.push_back({path.filename().string(), path, problem});
   }
-  const auto sound = pictures.size() - static_cast<int64_t>(problems.size());
+  const auto sound = images.size() - static_cast<int64_t>(problems.size());
   results.push_back(
-      {fmt::format("{}: {} of {}", pictures.info().split, sound, pictures.size()), {}, ""});
+      {fmt::format("{}: {} of {}", images.info().split, sound, images.size()), {}, ""});
   return results;
 }
 

@@ -21,10 +21,10 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A folder of pictures: colours by class, sizes by number.
-class PictureFolder : public testing::Test {
+/// A folder of images: colours by class, sizes by number.
+class ImageFolder : public testing::Test {
  protected:
-  PictureFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
+  ImageFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
     for (int i = 0; i < 6; ++i) {
       write_file(root() / "train" / "cat" / (std::to_string(i) + ".JPEG"),
                  jpeg_bytes(40 + 9 * i, 61, JpegKind::rgb, {200, 100, 50}));
@@ -34,7 +34,7 @@ class PictureFolder : public testing::Test {
     write_file(root() / "val" / "dog" / "a.jpeg", jpeg_bytes(50, 50, JpegKind::grey, {9}));
   }
 
-  test::fs::path root() const { return folder_.path() / "pictures"; }
+  test::fs::path root() const { return folder_.path() / "images"; }
   std::shared_ptr<const Dataset> open(std::string_view split = "train") const {
     return open_dataset(root().string(), split);
   }
@@ -48,7 +48,7 @@ class PictureFolder : public testing::Test {
   test::ScopedEnv data_env_;
 };
 
-TEST_F(PictureFolder, ClassesAreTheFoldersOfTheTrainingPictures) {
+TEST_F(ImageFolder, ClassesAreTheFoldersOfTheTrainingImages) {
   const auto train = open();
   EXPECT_THAT(train->info().classes, ElementsAre("cat", "dog"));
   EXPECT_EQ(train->info().height, 0);
@@ -62,16 +62,16 @@ TEST_F(PictureFolder, ClassesAreTheFoldersOfTheTrainingPictures) {
               HasSubstr("set preprocess.size"));
 }
 
-TEST_F(PictureFolder, PicturesAreReadSmallerWhereThePartAllows) {
+TEST_F(ImageFolder, ImagesAreReadSmallerWhereThePartAllows) {
   const auto train = open();
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-  EXPECT_EQ(train->picture(0, whole, 40, bitmap).height, 40);
-  EXPECT_EQ(train->picture(0, whole, 20, bitmap).height, 20);
+  EXPECT_EQ(train->decode(0, whole, 40, bitmap).height, 40);
+  EXPECT_EQ(train->decode(0, whole, 20, bitmap).height, 20);
   EXPECT_EQ(bitmap.width, 31);
-  EXPECT_EQ(train->picture(0, whole, 6, bitmap).height, 10);
+  EXPECT_EQ(train->decode(0, whole, 6, bitmap).height, 10);
   const auto part = [](int64_t, int64_t) { return Rectangle{5, 9, 20, 20}; };
-  const Rectangle found = train->picture(0, part, 10, bitmap);
+  const Rectangle found = train->decode(0, part, 10, bitmap);
   EXPECT_EQ(found.top, 2);
   EXPECT_EQ(found.left, 4);
   EXPECT_EQ(found.height, 11);
@@ -102,7 +102,7 @@ void expect_equal(const Batch& a, const Batch& b) {
   EXPECT_TRUE(at::equal(a.soft_labels, b.soft_labels));
 }
 
-TEST_F(PictureFolder, TheSameBitsForAnyThreadsAndAfterASeek) {
+TEST_F(ImageFolder, TheSameBitsForAnyThreadsAndAfterASeek) {
   const auto data = at_size(24);
   Loader first(data, everything(0));
   std::vector<Batch> batches;
@@ -118,7 +118,7 @@ TEST_F(PictureFolder, TheSameBitsForAnyThreadsAndAfterASeek) {
   }
 }
 
-TEST_F(PictureFolder, ADamagedPictureIsNamedAndReplaced) {
+TEST_F(ImageFolder, ADamagedImageIsNamedAndReplaced) {
   const test::fs::path damaged = root() / "train" / "cat" / "5.JPEG";
   const Bytes whole = test::read_file(damaged);
   LoaderOptions options;
@@ -141,27 +141,27 @@ TEST_F(PictureFolder, ADamagedPictureIsNamedAndReplaced) {
   }
 }
 
-TEST_F(PictureFolder, ManyDamagedPicturesAreAnError) {
+TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {
   for (const auto& entry : test::fs::recursive_directory_iterator(root() / "train")) {
-    if (entry.is_regular_file()) write_file(entry.path(), std::string("no picture"));
+    if (entry.is_regular_file()) write_file(entry.path(), std::string("no image"));
   }
   LoaderOptions options;
   options.batch_size = 4;
   Loader loader(at_size(8), options);
   testing::internal::CaptureStderr();
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-              HasSubstr("of 12 pictures are damaged"));
+              HasSubstr("of 12 images are damaged"));
   testing::internal::GetCapturedStderr();
 }
 
-TEST_F(PictureFolder, NothingButDamagedPicturesEndsForAnyThreads) {
+TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
   for (const char* animal : {"cat", "dog"}) {
     std::vector<test::fs::path> files;
     for (const auto& file : test::fs::directory_iterator(root() / "train" / animal)) {
       files.push_back(file.path());
     }
     for (size_t i = 2; i < files.size(); ++i) test::fs::remove(files[i]);
-    for (size_t i = 0; i < 2; ++i) write_file(files[i], std::string("no picture"));
+    for (size_t i = 0; i < 2; ++i) write_file(files[i], std::string("no image"));
   }
   LoaderOptions options;
   options.batch_size = 2;
@@ -172,14 +172,14 @@ TEST_F(PictureFolder, NothingButDamagedPicturesEndsForAnyThreads) {
     testing::internal::CaptureStderr();
     for (int call = 0; call < 2; ++call) {
       EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("4 of 4 pictures are damaged"));
+                  HasSubstr("4 of 4 images are damaged"));
     }
     testing::internal::GetCapturedStderr();
   }
 }
 
-TEST_F(PictureFolder, VerifyDecodesEveryPicture) {
-  write_file(root() / "train" / "dog" / "3.jpg", std::string("no picture"));
+TEST_F(ImageFolder, VerifyDecodesEveryImage) {
+  write_file(root() / "train" / "dog" / "3.jpg", std::string("no image"));
   write_file(root() / "train" / "dog" / "4.jpg", Bytes{0x89, 'P', 'N', 'G', 13, 10});
   testing::internal::CaptureStderr();
   const auto files = verify_dataset(root().string());
@@ -191,7 +191,7 @@ TEST_F(PictureFolder, VerifyDecodesEveryPicture) {
   EXPECT_TRUE(files[3].ok());
 }
 
-TEST_F(PictureFolder, OddFoldersAreLivedWithOrNamed) {
+TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_directory_symlink(root() / "train", root() / "train" / "cat" / "loop");
   test::fs::create_symlink("self.jpg", root() / "train" / "cat" / "self.jpg");
   write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
@@ -207,12 +207,12 @@ TEST_F(PictureFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_directories(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG pictures"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG images"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));
 }
 
-TEST_F(PictureFolder, ADescriptionMayLieAnywhere) {
+TEST_F(ImageFolder, ADescriptionMayLieAnywhere) {
   const test::fs::path description = folder_.path() / "pets.json";
   write_file(description, R"({"name": "pets", "format": "image_folder", "paths": [")" +
                               root().string() +

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures of convolutional networks, of which one sees a picture ("Towards Understanding Mixture
+// Mixtures of convolutional networks, of which one sees an image ("Towards Understanding Mixture
 // of Experts in Deep Learning", section 6.2).
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "moesaic/models/image_moe_config.h"
 #include "moesaic/models/model.h"
-#include "moesaic/models/picture_moe_config.h"
-#include "moesaic/nn/picture_network.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/nn/router.h"
 
 namespace moesaic {
 
-/// h(x) = sum over the picture's squares s of Theta^T x^(s) + b;  m = argmax h + r;  F(x) = gate_m
+/// h(x) = sum over the image's squares s of Theta^T x^(s) + b;  m = argmax h + r;  F(x) = gate_m
 /// f_m(x), where the f_m are networks of their own and only f_m is computed. Without a router F =
-/// f_1. Batch normalisation sees the pictures of its expert alone. The embedding (pre_logits) is
-/// that of the expert that saw the picture, before its head.
-class PictureMoE : public Model {
+/// f_1. Batch normalisation sees the images of its expert alone. The embedding (pre_logits) is
+/// that of the expert that saw the image, before its head.
+class ImageMoE : public Model {
  public:
-  PictureMoE(PictureMoEConfig config, uint64_t seed);
+  ImageMoE(ImageMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
@@ -31,16 +31,16 @@ class PictureMoE : public Model {
   int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
 
-  const PictureMoEConfig& settings() const { return config_; }
+  const ImageMoEConfig& settings() const { return config_; }
 
   /// Null where there is one expert. `weight` [M, C s s + 1], the bias behind the rest.
   nn::Router router{nullptr};
-  std::vector<std::shared_ptr<nn::PictureNetwork>> experts;
+  std::vector<std::shared_ptr<nn::ImageNetwork>> experts;
 
  private:
   at::Tensor square_sums(const at::Tensor& images_BCHW) const;
 
-  PictureMoEConfig config_;
+  ImageMoEConfig config_;
 };
 
 }  // namespace moesaic

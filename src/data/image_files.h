@@ -37,17 +37,17 @@ class FileList {
 };
 
 /// JPEG files of any size, read when they are asked for.
-class PictureFiles final : public Dataset {
+class ImageFiles final : public Dataset {
  public:
-  PictureFiles(DatasetInfo info, FileList files)
+  ImageFiles(DatasetInfo info, FileList files)
       : Dataset(std::move(info)), files_(std::move(files)) {}
 
   int64_t size() const override { return files_.size(); }
   int64_t label(int64_t index) const override;
   void image(int64_t index, uint8_t* out) const override;
-  Rectangle picture(int64_t index, const ChoosePart& choose, int64_t least,
-                    Bitmap& bitmap) const override;
-  /// Decodes the picture: what is wrong with it, or "".
+  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+                   Bitmap& bitmap) const override;
+  /// Decodes the image: what is wrong with it, or "".
   std::string problem(int64_t index) const;
   std::filesystem::path path(int64_t index) const { return files_.path(index); }
 
@@ -56,13 +56,13 @@ class PictureFiles final : public Dataset {
 };
 
 /// The part of `folder` that spec.splits names; `info` has all but classes and sizes.
-std::shared_ptr<const PictureFiles> open_image_folder(DatasetInfo info, const DatasetSpec& spec,
-                                                      const std::filesystem::path& folder);
-std::shared_ptr<const PictureFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
-                                                const std::filesystem::path& folder);
+std::shared_ptr<const ImageFiles> open_image_folder(DatasetInfo info, const DatasetSpec& spec,
+                                                    const std::filesystem::path& folder);
+std::shared_ptr<const ImageFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
+                                              const std::filesystem::path& folder);
 
-/// Decodes every picture on all processors: those that are not sound, in order, and then a line on
+/// Decodes every image on all processors: those that are not sound, in order, and then a line on
 /// all others.
-std::vector<FileVerification> verify_pictures(const PictureFiles& pictures);
+std::vector<FileVerification> verify_images(const ImageFiles& images);
 
 }  // namespace moesaic

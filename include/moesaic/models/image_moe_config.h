@@ -7,21 +7,21 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/nn/picture_network.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/ops/router_noise.h"
 
 namespace moesaic {
 
-inline constexpr char kPictureMoE[] = "picture-moe";
+inline constexpr char kImageMoE[] = "image-moe";
 
-struct PictureRouterConfig {
+struct ImageRouterConfig {
   int64_t patch_size = 4;
   std::string gate = "softmax_all";
   std::string noise = "uniform";
   double noise_scale = 1.0;
 };
 template <class Fields>
-void describe(Fields& f, PictureRouterConfig& c) {
+void describe(Fields& f, ImageRouterConfig& c) {
   f("patch_size", c.patch_size, "side of the squares whose sum it looks at", between(1, 1024));
   f("gate", c.gate,
     "what an expert's output is multiplied by: softmax_all is its probability, logit the noisy "
@@ -32,30 +32,30 @@ void describe(Fields& f, PictureRouterConfig& c) {
     "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
 }
 
-struct PictureMoEConfig {
-  std::string name = kPictureMoE;
+struct ImageMoEConfig {
+  std::string name = kImageMoE;
   std::string expert = "cnn";
   int64_t experts = 4;
   int64_t image_size = 32, channels = 3, classes = 10;
   double width = 1.0;
-  std::optional<PictureRouterConfig> router = PictureRouterConfig{};
+  std::optional<ImageRouterConfig> router = ImageRouterConfig{};
 };
 template <class Fields>
-void describe(Fields& f, PictureMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kPictureMoE}));
-  f("expert", c.expert, "what an expert is", one_of(nn::picture_network_names()));
-  f("experts", c.experts, "M, networks of which one sees a picture", between(1, 1024));
-  f("image_size", c.image_size, "height and width of the pictures", between(4, 1024));
-  f("channels", c.channels, "of the pictures", between(1, 16));
+void describe(Fields& f, ImageMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kImageMoE}));
+  f("expert", c.expert, "what an expert is", one_of(nn::image_network_names()));
+  f("experts", c.experts, "M, networks of which one sees an image", between(1, 1024));
+  f("image_size", c.image_size, "height and width of the images", between(4, 1024));
+  f("channels", c.channels, "of the images", between(1, 16));
   f("classes", c.classes, "outputs of an expert", between(1, 65536));
-  f("width", c.width, "share of an expert's usual channels, rounded", between(0.01, 16.0));
+  f("width", c.width, "fraction of an expert's usual channels, rounded", between(0.01, 16.0));
   f("router", c.router,
-    "linear top-1 switch over the sum of the picture's squares; null: a single expert without one");
+    "linear top-1 switch over the sum of the image's squares; null: a single expert without one");
 }
-/// Squares fill the picture; without a router there is one expert.
-ConfigProblem config_problem(const PictureMoEConfig& config);
+/// Squares fill the image; without a router there is one expert.
+ConfigProblem config_problem(const ImageMoEConfig& config);
 
 /// Numbers in its parameters.
-double parameter_count(const PictureMoEConfig& config);
+double parameter_count(const ImageMoEConfig& config);
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes pictures.safetensors: make_pictures.py OUT (needs torch, Pillow and safetensors)
+"""Makes images.safetensors: make_images.py OUT (needs torch, Pillow and safetensors)
 
 Networks are written here with PyTorch's functions alone, take their parameters one after the other and run in float64. Parameter
 n of a network has formula values, so that none has to be kept.
@@ -111,9 +111,9 @@ def results(network):
 
 def rotated():
     pixels = (torch.arange(3 * 32 * 32).view(3, 32, 32) * 97 % 251 + 4).to(torch.uint8)
-    picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-    turned = torch.frombuffer(bytearray(picture.rotate(30).tobytes()), dtype=torch.uint8).view(32, 32, 3)
-    return {"rotate/picture": pixels, "rotate/by30": turned.permute(2, 0, 1).contiguous()}
+    image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    turned = torch.frombuffer(bytearray(image.rotate(30).tobytes()), dtype=torch.uint8).view(32, 32, 3)
+    return {"rotate/image": pixels, "rotate/by30": turned.permute(2, 0, 1).contiguous()}
 
 
 def main(out):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against plain loops over doubles.
-#include "moesaic/train/quality.h"
+#include "moesaic/train/classification_metrics.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -64,21 +64,21 @@ struct Plain {
   }
 };
 
-Quality measure(const std::string& loss, const at::Tensor& logits, const at::Tensor& labels,
-                int64_t members) {
-  QualityMeter meter(loss);
+ClassificationMetrics measure(const std::string& loss, const at::Tensor& logits,
+                              const at::Tensor& labels, int64_t members) {
+  ClassificationMeter meter(loss);
   const int64_t cut = labels.size(0) / 3;
   meter.add(logits.slice(0, 0, cut * members), labels.slice(0, 0, cut));
   meter.add(logits.slice(0, cut * members), labels.slice(0, cut));
   return meter.result();
 }
 
-TEST(Quality, OfOneNetwork) {
+TEST(ClassificationMetrics, OfOneNetwork) {
   const at::Tensor logits = randn({50, 8}, 1, torch::kFloat) * 2;
   const at::Tensor labels = (randn({50}, 2).abs() * 3).to(torch::kLong).clamp(0, 7);
   for (const bool sigmoid : {false, true}) {
     const Plain plain(logits, labels, 1, sigmoid);
-    const Quality found = measure(sigmoid ? "sigmoid" : "softmax", logits, labels, 1);
+    const ClassificationMetrics found = measure(sigmoid ? "sigmoid" : "softmax", logits, labels, 1);
     EXPECT_EQ(found.images, 50);
     EXPECT_NEAR(found.accuracy, plain.hits, 1e-9);
     EXPECT_NEAR(found.top5_accuracy, plain.top5, 1e-9);
@@ -93,13 +93,13 @@ TEST(Quality, OfOneNetwork) {
   }
 }
 
-TEST(Quality, OfAnEnsembleAndItsMembers) {
+TEST(ClassificationMetrics, OfAnEnsembleAndItsMembers) {
   const at::Tensor logits = randn({60, 6}, 3, torch::kFloat) * 2;
   const at::Tensor labels = (randn({20}, 4).abs() * 3).to(torch::kLong).clamp(0, 5);
   for (const bool sigmoid : {false, true}) {
     const Plain plain(logits, labels, 3, sigmoid);
     const std::string loss = sigmoid ? "ensemble_sigmoid" : "ensemble_softmax";
-    const Quality found = measure(loss, logits, labels, 3);
+    const ClassificationMetrics found = measure(loss, logits, labels, 3);
     EXPECT_NEAR(found.accuracy, plain.hits, 1e-9);
     EXPECT_NEAR(found.top5_accuracy, plain.top5, 1e-9);
     EXPECT_NEAR(found.calibration_error, plain.ece, 1e-6);
@@ -115,16 +115,16 @@ TEST(Quality, OfAnEnsembleAndItsMembers) {
   }
 }
 
-TEST(Quality, WithFewClassesAllAreAmongTheFive) {
+TEST(ClassificationMetrics, WithFewClassesAllAreAmongTheFive) {
   const at::Tensor logits = randn({4, 3}, 5, torch::kFloat);
   EXPECT_EQ(measure("softmax", logits, torch::tensor({0, 1, 2, 0}), 1).top5_accuracy, 100.0);
 }
 
-TEST(Quality, CertainAndRightIsCalibrated) {
+TEST(ClassificationMetrics, CertainAndRightIsCalibrated) {
   const at::Tensor logits = torch::tensor({{90.0F, 0.0F}, {0.0F, 90.0F}, {90.0F, 0.0F}});
-  const Quality right = measure("softmax", logits, torch::tensor({0, 1, 0}), 1);
+  const ClassificationMetrics right = measure("softmax", logits, torch::tensor({0, 1, 0}), 1);
   EXPECT_NEAR(right.calibration_error, 0.0, 1e-6);
-  const Quality wrong = measure("softmax", logits, torch::tensor({1, 0, 1}), 1);
+  const ClassificationMetrics wrong = measure("softmax", logits, torch::tensor({1, 0, 1}), 1);
   EXPECT_NEAR(wrong.calibration_error, 1.0, 1e-6);
 }
 

@@ -14,40 +14,40 @@ namespace moesaic {
 
 /// How the members of an ensemble differ from one another and from their mean. A negative
 /// log-likelihood is that of the true class, the mean over images.
-struct EnsembleQuality {
+struct EnsembleMetrics {
   int64_t members = 0;
   double negative_log_likelihood = 0.0;         ///< of the members' mean probability
   double member_negative_log_likelihood = 0.0;  ///< the members' mean
   double member_accuracy = 0.0;                 ///< %, the members' mean
-  double disagreement = 0.0;  ///< share of the pairs of members that predict different classes
+  double disagreement = 0.0;  ///< fraction of the pairs of members that predict different classes
 };
 
 /// How good predictions are. An image's probabilities are softmax(logits), or sigmoid(logits) where
 /// the loss is one of those, and of an ensemble the mean over its members; the class predicted is
 /// the most probable one, the lower number of equal ones.
-struct Quality {
+struct ClassificationMetrics {
   int64_t images = 0;
   double accuracy = 0.0;       ///< %
   double top5_accuracy = 0.0;  ///< %, images whose class is among the 5 most probable (or of all)
   double loss = 0.0;           ///< mean of evaluation_losses()
   /// Expected calibration error (Guo et al., arXiv:1706.04599): over 15 bins of equal width of the
-  /// predicted class's probability p in (0, 1], the sum of (share of the images in the bin) *
+  /// predicted class's probability p in (0, 1], the sum of (fraction of the images in the bin) *
   /// |accuracy in it - mean p in it|, from 0 to 1.
   double calibration_error = 0.0;
-  std::optional<EnsembleQuality> ensemble;
+  std::optional<EnsembleMetrics> ensemble;
 };
 
 inline constexpr int64_t kCalibrationBins = 15;
 
 /// Measures predictions batch by batch, sums in float64.
-class QualityMeter {
+class ClassificationMeter {
  public:
-  explicit QualityMeter(std::string loss) : loss_(std::move(loss)) {}
+  explicit ClassificationMeter(std::string loss) : loss_(std::move(loss)) {}
 
   /// logits [B members, classes], an image's members in a row; labels [B] int64.
   void add(const at::Tensor& logits, const at::Tensor& labels);
   /// Of at least one image.
-  Quality result() const;
+  ClassificationMetrics result() const;
 
  private:
   void add_members(const at::Tensor& logits, const at::Tensor& labels);
@@ -62,6 +62,6 @@ class QualityMeter {
 
 /// {"accuracy", "top5_accuracy", "loss", "calibration_error"} and, of an ensemble, {"ensemble":
 /// {"members", "negative_log_likelihood", ...}}.
-nlohmann::ordered_json to_json(const Quality& quality);
+nlohmann::ordered_json to_json(const ClassificationMetrics& quality);
 
 }  // namespace moesaic

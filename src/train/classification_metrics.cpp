@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/quality.h"
+#include "moesaic/train/classification_metrics.h"
 
 #include <torch/torch.h>
 
@@ -19,7 +19,7 @@ double summed_likelihood(const at::Tensor& log_BC, const at::Tensor& labels) {
 
 }  // namespace
 
-void QualityMeter::add(const at::Tensor& logits, const at::Tensor& labels) {
+void ClassificationMeter::add(const at::Tensor& logits, const at::Tensor& labels) {
   const int64_t images = labels.size(0);
   images_ += images;
   members_ = logits.size(0) / images;
@@ -37,7 +37,7 @@ void QualityMeter::add(const at::Tensor& logits, const at::Tensor& labels) {
   add_members(logits, labels);
 }
 
-void QualityMeter::add_calibration(const at::Tensor& confidence, const at::Tensor& hits) {
+void ClassificationMeter::add_calibration(const at::Tensor& confidence, const at::Tensor& hits) {
   const at::Tensor p = confidence.to(at::kDouble).cpu();
   const at::Tensor bin = (p * static_cast<double>(kCalibrationBins))
                              .ceil()
@@ -49,7 +49,7 @@ void QualityMeter::add_calibration(const at::Tensor& confidence, const at::Tenso
   bins_ = bins_.index_add(1, bin, rows);
 }
 
-void QualityMeter::add_members(const at::Tensor& logits, const at::Tensor& labels) {
+void ClassificationMeter::add_members(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor row_labels = labels.repeat_interleave(members_, 0);
   const at::Tensor log_RC = log_mean_probabilities(loss_, logits, 1);
   const double members = static_cast<double>(members_);
@@ -62,9 +62,9 @@ void QualityMeter::add_members(const at::Tensor& logits, const at::Tensor& label
   pairs_apart_ += sum_of(apart) / (members * (members - 1.0));
 }
 
-Quality QualityMeter::result() const {
+ClassificationMetrics ClassificationMeter::result() const {
   const auto images = static_cast<double>(images_);
-  Quality quality;
+  ClassificationMetrics quality;
   quality.images = images_;
   quality.accuracy = 100.0 * correct_ / images;
   quality.top5_accuracy = 100.0 * top5_ / images;
@@ -77,13 +77,13 @@ Quality QualityMeter::result() const {
   return quality;
 }
 
-nlohmann::ordered_json to_json(const Quality& quality) {
+nlohmann::ordered_json to_json(const ClassificationMetrics& quality) {
   nlohmann::ordered_json json = {{"accuracy", quality.accuracy},
                                  {"top5_accuracy", quality.top5_accuracy},
                                  {"loss", quality.loss},
                                  {"calibration_error", quality.calibration_error}};
   if (!quality.ensemble) return json;
-  const EnsembleQuality& ensemble = *quality.ensemble;
+  const EnsembleMetrics& ensemble = *quality.ensemble;
   json["ensemble"] = {{"members", ensemble.members},
                       {"negative_log_likelihood", ensemble.negative_log_likelihood},
                       {"member_negative_log_likelihood", ensemble.member_negative_log_likelihood},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/picture_moe.h"
+#include "moesaic/models/image_moe.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,8 +17,8 @@ namespace {
 using testing::expect_close;
 using testing::randn;
 
-PictureMoEConfig small_pictures(const std::string& expert = "resnet18") {
-  PictureMoEConfig config;
+ImageMoEConfig small_images(const std::string& expert = "resnet18") {
+  ImageMoEConfig config;
   config.expert = expert;
   config.experts = 3;
   config.image_size = 8;
@@ -27,8 +27,8 @@ PictureMoEConfig small_pictures(const std::string& expert = "resnet18") {
   return config;
 }
 
-std::shared_ptr<PictureMoE> pictures_model(const PictureMoEConfig& config) {
-  auto model = std::make_shared<PictureMoE>(config, 1);
+std::shared_ptr<ImageMoE> images_model(const ImageMoEConfig& config) {
+  auto model = std::make_shared<ImageMoE>(config, 1);
   const torch::NoGradGuard no_grad;
   if (config.router) model->router->weight.normal_(0, 0.1, nn::make_generator(3));
   return model;
@@ -39,15 +39,14 @@ at::Tensor small_batch(int64_t count) {
 }
 
 /// Section 6.2: the router as the convolution that it is.
-at::Tensor convolved_logits(const PictureMoE& model, const at::Tensor& images) {
+at::Tensor convolved_logits(const ImageMoE& model, const at::Tensor& images) {
   const at::Tensor& weight = model.router->weight;
   const at::Tensor filters = weight.slice(1, 0, 48).reshape({-1, 3, 4, 4});
   return torch::conv2d(images, filters, weight.select(1, 48), 4).sum({2, 3});
 }
 
-/// Each expert on the pictures that chose it, times its probability.
-at::Tensor plain_output(const PictureMoE& model, const at::Tensor& images,
-                        const at::Tensor& scores) {
+/// Each expert on the images that chose it, times its probability.
+at::Tensor plain_output(const ImageMoE& model, const at::Tensor& images, const at::Tensor& scores) {
   const at::Tensor choice = scores.argmax(1), gate = scores.softmax(1);
   at::Tensor output = torch::zeros({images.size(0), model.classes()});
   for (int64_t e = 0; e < scores.size(1); ++e) {
@@ -60,10 +59,10 @@ at::Tensor plain_output(const PictureMoE& model, const at::Tensor& images,
   return output;
 }
 
-class PictureExperts : public ::testing::TestWithParam<std::string> {};
+class ImageExperts : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(PictureExperts, ForwardAndGradientsAreThoseOfThePaper) {
-  const auto model = pictures_model(small_pictures(GetParam()));
+TEST_P(ImageExperts, ForwardAndGradientsAreThoseOfThePaper) {
+  const auto model = images_model(small_images(GetParam()));
   model->train();
   const at::Tensor images = small_batch(24);
   const ModelOutput output = model->forward(images, nn::make_generator(5));
@@ -83,11 +82,11 @@ TEST_P(PictureExperts, ForwardAndGradientsAreThoseOfThePaper) {
   for (size_t i = 0; i < parameters.size(); ++i) expect_close(found[i], plain[i], 1e-3);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PictureExperts, ::testing::ValuesIn(nn::picture_network_names()),
+INSTANTIATE_TEST_SUITE_P(All, ImageExperts, ::testing::ValuesIn(nn::image_network_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(PictureMoE, TheEmbeddingIsThatOfTheExpertThatSawThePicture) {
-  const auto model = pictures_model(small_pictures());
+TEST(ImageMoE, TheEmbeddingIsThatOfTheExpertThatSawTheImage) {
+  const auto model = images_model(small_images());
   model->eval();
   const torch::NoGradGuard no_grad;
   const at::Tensor images = small_batch(9);
@@ -99,8 +98,8 @@ TEST(PictureMoE, TheEmbeddingIsThatOfTheExpertThatSawThePicture) {
   }
 }
 
-TEST(PictureMoE, BeginsWithoutPreferenceAndDrawsNoNoiseInEvaluation) {
-  const auto model = std::make_shared<PictureMoE>(small_pictures("cnn"), 1);
+TEST(ImageMoE, BeginsWithoutPreferenceAndDrawsNoNoiseInEvaluation) {
+  const auto model = std::make_shared<ImageMoE>(small_images("cnn"), 1);
   EXPECT_EQ(model->router->weight.abs().max().item<double>(), 0.0);
   model->eval();
   const RoutingRecord record = model->forward(small_batch(6)).routings.at(0);
@@ -108,15 +107,15 @@ TEST(PictureMoE, BeginsWithoutPreferenceAndDrawsNoNoiseInEvaluation) {
   expect_close(record.routing.gate, torch::full({6}, 1.0 / 3), 1e-6);
 }
 
-TEST(PictureMoE, AnExpertMayHaveOnePictureOrNoneInTraining) {
-  for (const std::string& expert : nn::picture_network_names()) {
-    PictureMoEConfig config = small_pictures(expert);
+TEST(ImageMoE, AnExpertMayHaveOneImageOrNoneInTraining) {
+  for (const std::string& expert : nn::image_network_names()) {
+    ImageMoEConfig config = small_images(expert);
     config.image_size = 4;
     config.router->noise_scale = 0.0;
-    const auto model = pictures_model(config);
+    const auto model = images_model(config);
     model->train();
     {
-      const torch::NoGradGuard no_grad;  // expert 1 takes bright pictures, expert 0 dark ones
+      const torch::NoGradGuard no_grad;  // expert 1 takes bright images, expert 0 dark ones
       model->router->weight.zero_();
       model->router->weight[0].slice(0, 0, 48).fill_(-1.0);
       model->router->weight[1].slice(0, 0, 48).fill_(1.0);
@@ -135,11 +134,11 @@ TEST(PictureMoE, AnExpertMayHaveOnePictureOrNoneInTraining) {
   }
 }
 
-TEST(PictureMoE, ASingleExpertIsTheNetworkItself) {
-  PictureMoEConfig config = small_pictures();
+TEST(ImageMoE, ASingleExpertIsTheNetworkItself) {
+  ImageMoEConfig config = small_images();
   config.router.reset();
   config.experts = 1;
-  const auto model = pictures_model(config);
+  const auto model = images_model(config);
   model->eval();
   const at::Tensor images = small_batch(4);
   const ModelOutput output = model->forward(images);
@@ -149,18 +148,18 @@ TEST(PictureMoE, ASingleExpertIsTheNetworkItself) {
   expect_close(output.logits, model->experts[0]->head->forward(features), 1e-5);
 }
 
-TEST(PictureMoE, NoPictureAtAllTellsTheShapes) {
-  const auto model = pictures_model(small_pictures());
+TEST(ImageMoE, NoImageAtAllTellsTheShapes) {
+  const auto model = images_model(small_images());
   model->eval();
   const ModelOutput output = model->forward(small_batch(0));
   EXPECT_EQ(output.logits.sizes(), (std::vector<int64_t>{0, 5}));
   EXPECT_EQ(output.pre_logits.size(0), 0);
 }
 
-TEST(PictureMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
-  for (const std::string& expert : nn::picture_network_names()) {
-    PictureMoEConfig config = small_pictures(expert);
-    const auto model = pictures_model(config);
+TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
+  for (const std::string& expert : nn::image_network_names()) {
+    ImageMoEConfig config = small_images(expert);
+    const auto model = images_model(config);
     const Value value = Value::from_json(model->config(), "model");
     const auto again = build_model(value, 1);
     EXPECT_EQ(again->config(), model->config());
@@ -177,8 +176,8 @@ TEST(PictureMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
   }
 }
 
-TEST(PictureMoE, AFreshHeadIsZeroAndTrains) {
-  const auto model = pictures_model(small_pictures("cnn"));
+TEST(ImageMoE, AFreshHeadIsZeroAndTrains) {
+  const auto model = images_model(small_images("cnn"));
   model->reset_head(2);
   EXPECT_EQ(model->classes(), 2);
   const at::Tensor logits = model->forward(small_batch(4)).logits;
@@ -189,14 +188,14 @@ TEST(PictureMoE, AFreshHeadIsZeroAndTrains) {
             static_cast<double>(model->parameter_count()));
 }
 
-TEST(PictureMoE, RefusesWhatDoesNotFit) {
-  PictureMoEConfig config = small_pictures();
+TEST(ImageMoE, RefusesWhatDoesNotFit) {
+  ImageMoEConfig config = small_images();
   config.router->patch_size = 3;
   EXPECT_FALSE(config_problem(config).empty());
-  config = small_pictures();
+  config = small_images();
   config.router.reset();
   EXPECT_FALSE(config_problem(config).empty());
-  const auto model = pictures_model(small_pictures());
+  const auto model = images_model(small_images());
   EXPECT_THROW(model->forward(torch::zeros({2, 3, 8, 4})), Error);
   EXPECT_THROW(model->forward(torch::zeros({2, 1, 8, 8})), Error);
 }

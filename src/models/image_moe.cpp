@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/picture_moe.h"
+#include "moesaic/models/image_moe.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -14,22 +14,22 @@
 namespace moesaic {
 namespace {
 
-nn::PictureNetworkOptions picture_expert_options(const PictureMoEConfig& config) {
+nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
   return {config.channels, config.image_size, config.classes, config.width};
 }
 
-/// Numbers that the router sees of a picture: a square's, and one for the bias.
-int64_t picture_router_width(const PictureMoEConfig& config) {
+/// Numbers that the router sees of an image: a square's, and one for the bias.
+int64_t image_router_width(const ImageMoEConfig& config) {
   const int64_t side = config.router->patch_size;
   return config.channels * side * side + 1;
 }
 
-nn::RouterOptions picture_router_options(const PictureMoEConfig& config) {
+nn::RouterOptions image_router_options(const ImageMoEConfig& config) {
   TokenChoiceOptions rule;
   rule.k = 1;
   rule.gate = gate_from_name(config.router->gate);
   nn::RouterOptions options;
-  options.width = picture_router_width(config);
+  options.width = image_router_width(config);
   options.experts = config.experts;
   options.rule = rule;
   options.noise = {noise_kind_from_name(config.router->noise), config.router->noise_scale};
@@ -57,9 +57,9 @@ Routing without_gates(Routing routing) {
 
 }  // namespace
 
-ConfigProblem config_problem(const PictureMoEConfig& config) {
+ConfigProblem config_problem(const ImageMoEConfig& config) {
   if (config.router && config.image_size % config.router->patch_size != 0) {
-    return {fmt::format("pictures of {0} x {0} cannot be cut into squares of {1} x {1}",
+    return {fmt::format("images of {0} x {0} cannot be cut into squares of {1} x {1}",
                         config.image_size, config.router->patch_size),
             {"router.patch_size", "image_size"}};
   }
@@ -70,37 +70,37 @@ ConfigProblem config_problem(const PictureMoEConfig& config) {
   return {};
 }
 
-double parameter_count(const PictureMoEConfig& config) {
+double parameter_count(const ImageMoEConfig& config) {
   const OnMetaDevice on_meta;
-  const auto expert = nn::make_picture_network(config.expert, picture_expert_options(config),
-                                               nn::make_generator(0));
+  const auto expert =
+      nn::make_image_network(config.expert, image_expert_options(config), nn::make_generator(0));
   double count = 0.0;
   for (const at::Tensor& parameter : expert->parameters()) {
     count += static_cast<double>(parameter.numel());
   }
-  if (config.router) count += static_cast<double>(picture_router_width(config));
+  if (config.router) count += static_cast<double>(image_router_width(config));
   return static_cast<double>(config.experts) * count;
 }
 
-PictureMoE::PictureMoE(PictureMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   torch::nn::ModuleList list;
   for (int64_t e = 0; e < config_.experts; ++e) {
     experts.push_back(
-        nn::make_picture_network(config_.expert, picture_expert_options(config_), generator));
+        nn::make_image_network(config_.expert, image_expert_options(config_), generator));
     list->push_back(experts.back());
   }
   register_module("experts", list);
   if (!config_.router) return;
-  router = register_module("router", nn::Router(picture_router_options(config_), generator));
+  router = register_module("router", nn::Router(image_router_options(config_), generator));
   const torch::NoGradGuard no_grad;
   router->weight.zero_();
 }
 
-// Pictures stay channels first: with channels last, convolutions of a few channels have been seen
+// Images stay channels first: with channels last, convolutions of a few channels have been seen
 // to write outside of their memory on more than one thread (LibTorch 2, oneDNN).
-ModelOutput PictureMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
-  check_input_shape(*this, config_.name, "pictures", images_BCHW);
+ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "images", images_BCHW);
   if (!config_.router) {
     const at::Tensor x = experts[0]->features(images_BCHW);
     return {experts[0]->head->forward(x), x, {}};
@@ -132,7 +132,7 @@ ModelOutput PictureMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   return output;
 }
 
-at::Tensor PictureMoE::square_sums(const at::Tensor& images_BCHW) const {
+at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
   const int64_t side = config_.router->patch_size, count = config_.image_size / side;
   const at::Tensor sums =
       images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
@@ -141,22 +141,22 @@ at::Tensor PictureMoE::square_sums(const at::Tensor& images_BCHW) const {
   return at::cat({sums, squares}, 1);
 }
 
-nlohmann::ordered_json PictureMoE::config() const {
+nlohmann::ordered_json ImageMoE::config() const {
   return to_json(config_);
 }
 
-void PictureMoE::reset_head(int64_t classes) {
+void ImageMoE::reset_head(int64_t classes) {
   for (const auto& expert : experts) expert->reset_head(classes);
   config_.classes = classes;
 }
 
-std::vector<int64_t> PictureMoE::input_shape() const {
+std::vector<int64_t> ImageMoE::input_shape() const {
   return {config_.channels, config_.image_size, config_.image_size};
 }
 
-double PictureMoE::flops_per_image(const RowsPerToken&) const {
+double ImageMoE::flops_per_image(const RowsPerToken&) const {
   const double routing =
-      config_.router ? 2.0 * static_cast<double>(picture_router_width(config_) * config_.experts)
+      config_.router ? 2.0 * static_cast<double>(image_router_width(config_) * config_.experts)
                      : 0.0;
   return routing + experts[0]->flops();
 }

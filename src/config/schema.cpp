@@ -78,6 +78,15 @@ void fail_problem(const Value& object, const std::string& path, const ConfigProb
              remedy(object, path, problem));
 }
 
+std::string chosen_name(const Value& object, const std::string& path, std::string_view key,
+                        const std::vector<std::string>& names) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return names.front();
+  const std::string name = join_path(path, key);
+  one_of(names).check(value->as_string(name), *value, name);
+  return value->as_string();
+}
+
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules) {
   const bool pair = value.kind() == Value::Kind::array;
   if (pair && value.items().size() != 2) {

@@ -14,11 +14,13 @@
 // it is for another parser), and std::vector<T>, std::optional<T>, std::map<std::string, T> of
 // these. Where settings depend on one another, an optional `ConfigProblem config_problem(const
 // OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". A struct with a further
-// member `Value source` finds in it what it was read from, for place_of().
+// member `Value source` finds in it what it was read from, for place_of(). Settings whose struct a
+// name decides are a Choice (config/choice.h).
 
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moesaic/config/choice.h"
 #include "moesaic/config/detail/help.h"
 #include "moesaic/config/detail/reader.h"
 #include "moesaic/config/detail/writer.h"

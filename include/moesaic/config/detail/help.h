@@ -81,6 +81,21 @@ class HelpFields {
     }
   }
 
+  /// The settings of every choice; those of all but the first say whose they are.
+  template <class Choice>
+  void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
+              std::string_view meaning) {
+    rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
+                     one_of(names_of(choices)).text(), std::string(meaning)});
+    for (Choice choice : choices) {
+      const size_t first = rows_.size();
+      choice.visit(*this);
+      for (size_t i = first; i < rows_.size() && choice.name() != choices.front().name(); ++i) {
+        rows_[i].meaning = choice.name() + ": " + rows_[i].meaning;
+      }
+    }
+  }
+
  private:
   const std::string& prefix_;
   std::vector<HelpRow>& rows_;

@@ -21,16 +21,47 @@ void check_keys(const Value& object, const std::string& path,
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
 [[noreturn]] void fail_problem(const Value& object, const std::string& path,
                                const ConfigProblem& problem);
+/// The name that `object` gives under `key`, else the first one. Throws Error (usage) with the
+/// nearest name for one that is not among `names`.
+std::string chosen_name(const Value& object, const std::string& path, std::string_view key,
+                        const std::vector<std::string>& names);
+
+template <class Choice>
+std::vector<std::string> names_of(const std::vector<Choice>& choices) {
+  std::vector<std::string> names;
+  for (const Choice& choice : choices) names.push_back(choice.name());
+  return names;
+}
+
+/// The one of `choices` that `object` names under `key`, with its defaults.
+template <class Choice>
+Choice chosen(const Value& object, const std::string& path, std::string_view key,
+              const std::vector<Choice>& choices) {
+  const std::string name = chosen_name(object, path, key, names_of(choices));
+  for (const Choice& choice : choices) {
+    if (choice.name() == name) return choice;
+  }
+  return {};
+}
 
 class KeyCollector {
  public:
+  KeyCollector(const Value& object, const std::string& path) : object_(object), path_(path) {}
+
   template <class T, class... R>
   void operator()(std::string_view name, T&, std::string_view, const R&...) {
     keys_.emplace_back(name);
   }
+  template <class Choice>
+  void choice(std::string_view key, Choice&, const std::vector<Choice>& choices, std::string_view) {
+    keys_.emplace_back(key);
+    chosen(object_, path_, key, choices).visit(*this);
+  }
   const std::vector<std::string>& keys() const { return keys_; }
 
  private:
+  const Value& object_;
+  const std::string& path_;
   std::vector<std::string> keys_;
 };
 
@@ -61,6 +92,15 @@ class FieldReader {
     }
   }
 
+  template <class Choice>
+  void choice(std::string_view key, Choice& field, const std::vector<Choice>& choices,
+              std::string_view) {
+    field = chosen(object_, path_, key, choices);
+    field.visit(*this);
+    const ConfigProblem problem = field.problem(object_);
+    if (!problem.empty()) fail_problem(object_, path_, problem);
+  }
+
  private:
   const Value& object_;
   const std::string& path_;
@@ -69,7 +109,8 @@ class FieldReader {
 /// A misspelt key is reported before the missing one that it was meant to be.
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out) {
-  KeyCollector keys;
+  value.members(path);  // anything but an object is refused first
+  KeyCollector keys(value, path);
   describe(keys, out);
   check_keys(value, path, keys.keys());
   FieldReader fields(value, path);

@@ -15,6 +15,8 @@ namespace moesaic::config_detail {
 struct AnyFields {
   template <class T, class... R>
   void operator()(std::string_view, T&, std::string_view, const R&...) {}
+  template <class Choice>
+  void choice(std::string_view, Choice&, const std::vector<Choice>&, std::string_view) {}
 };
 
 /// A struct with a describe() that argument-dependent lookup finds.

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "moesaic/config/detail/traits.h"
 #include "moesaic/config/sides.h"
@@ -25,6 +26,11 @@ class FieldWriter {
   template <class T, class... R>
   void operator()(std::string_view name, T& field, std::string_view, const R&...) {
     json_[std::string(name)] = write(field);
+  }
+  template <class Choice>
+  void choice(std::string_view key, Choice& field, const std::vector<Choice>&, std::string_view) {
+    json_[std::string(key)] = field.name();
+    field.visit(*this);
   }
   nlohmann::ordered_json take() { return std::move(json_); }
 

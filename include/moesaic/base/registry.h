@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace moesaic {
+
+/// Entries found by name. The built-in ones are listed where the registry is made, so that no
+/// linker can drop one; a program adds its own before it reads any configuration. Adding is not
+/// synchronised with reading.
+template <class Entry>
+class Registry {
+ public:
+  using Entries = std::map<std::string, Entry>;
+
+  /// `what` names an entry in messages, e.g. "model".
+  Registry(std::string what, Entries built_in)
+      : what_(std::move(what)), entries_(std::move(built_in)) {}
+
+  /// Throws Error (usage) where the name is taken.
+  void add(const std::string& name, Entry entry) {
+    if (!entries_.emplace(name, std::move(entry)).second) {
+      fail_usage("{} '{}' is registered already", what_, name);
+    }
+  }
+
+  /// Returns nullptr for an unknown name.
+  const Entry* find(const std::string& name) const {
+    const auto found = entries_.find(name);
+    return found == entries_.end() ? nullptr : &found->second;
+  }
+
+  /// Throws Error (usage), "<where>: unknown <what> '<name>'; <nearest name>".
+  const Entry& at(const std::string& name, const std::string& where = {}) const {
+    if (const Entry* entry = find(name)) return *entry;
+    fail_usage("{}{}unknown {} '{}'; {}", where, where.empty() ? "" : ": ", what_, name,
+               did_you_mean(name, names()));
+  }
+
+  /// Returns all names, sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> list;
+    for (const auto& [name, unused] : entries_) list.push_back(name);
+    return list;
+  }
+
+  const Entries& entries() const { return entries_; }
+
+ private:
+  std::string what_;
+  Entries entries_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/detail/help.h"
+#include "moesaic/config/detail/reader.h"
+#include "moesaic/config/detail/writer.h"
+#include "moesaic/config/problem.h"
+
+namespace moesaic {
+
+/// The settings of one of several things that are found by name: a described struct whose type the
+/// name decides. Copies hold structs of their own. Within describe(), with `c.kind` a Choice,
+///
+///     f.choice("kind", c.kind, choices, "what a step of the phase does");
+///
+/// reads and writes the key "kind" and, beside it in the same object, the settings of the struct
+/// that `choices` (a std::vector<Choice>, the first of which is the default) has under that name.
+class Choice {
+ public:
+  Choice() = default;
+  /// `settings` holds the defaults.
+  template <class T>
+  Choice(std::string name, T settings)
+      : name_(std::move(name)), content_(std::make_unique<Of<T>>(std::move(settings))) {}
+
+  Choice(const Choice& other)
+      : name_(other.name_), content_(other.content_ ? other.content_->clone() : nullptr) {}
+  Choice& operator=(const Choice& other) {
+    Choice copy(other);
+    std::swap(*this, copy);
+    return *this;
+  }
+  Choice(Choice&&) noexcept = default;
+  Choice& operator=(Choice&&) noexcept = default;
+  ~Choice() = default;
+
+  const std::string& name() const { return name_; }
+
+  /// Returns nullptr where the settings are of another type.
+  template <class T>
+  const T* find() const {
+    const auto* content = dynamic_cast<const Of<T>*>(content_.get());
+    return content == nullptr ? nullptr : &content->settings;
+  }
+  /// Throws Error where the settings are of another type.
+  template <class T>
+  const T& as() const {
+    if (const T* found = find<T>()) return *found;
+    fail("settings of '{}' are not those that are asked for", name_);
+  }
+  template <class T>
+  T& as() {
+    return const_cast<T&>(std::as_const(*this).as<T>());
+  }
+
+  /// The visitors of config/schema.h.
+  void visit(config_detail::KeyCollector& fields) { content_->visit(fields); }
+  void visit(config_detail::FieldReader& fields) { content_->visit(fields); }
+  void visit(config_detail::FieldWriter& fields) { content_->visit(fields); }
+  void visit(config_detail::HelpFields& fields) { content_->visit(fields); }
+  /// What is wrong with the settings that were read from `object`.
+  ConfigProblem problem(const Value& object) { return content_->problem(object); }
+
+ private:
+  struct Content {
+    virtual ~Content() = default;
+    virtual std::unique_ptr<Content> clone() const = 0;
+    virtual void visit(config_detail::KeyCollector& fields) = 0;
+    virtual void visit(config_detail::FieldReader& fields) = 0;
+    virtual void visit(config_detail::FieldWriter& fields) = 0;
+    virtual void visit(config_detail::HelpFields& fields) = 0;
+    virtual ConfigProblem problem(const Value& object) = 0;
+  };
+
+  template <class T>
+  struct Of final : Content {
+    explicit Of(T given) : settings(std::move(given)) {}
+    std::unique_ptr<Content> clone() const override { return std::make_unique<Of>(settings); }
+    void visit(config_detail::KeyCollector& fields) override { describe(fields, settings); }
+    void visit(config_detail::FieldReader& fields) override { describe(fields, settings); }
+    void visit(config_detail::FieldWriter& fields) override { describe(fields, settings); }
+    void visit(config_detail::HelpFields& fields) override { describe(fields, settings); }
+    ConfigProblem problem(const Value& object) override {
+      if constexpr (config_detail::Placed<T>) settings.source = object;
+      if constexpr (config_detail::Checked<T>) {
+        return ConfigProblem(config_problem(std::as_const(settings)));
+      } else {
+        return {};
+      }
+    }
+    T settings;
+  };
+
+  std::string name_;
+  std::unique_ptr<Content> content_;
+};
+
+}  // namespace moesaic

@@ -79,8 +79,9 @@ void RunFolder::check(const fs::path& root, bool resume) {
     fail_usage("{}: a checkpoint, not a run; give the run's folder", root.string());
   }
   if (!resume && holds_something(root)) {
-    fail_usage("{}: there is something already; use --resume to go on with it, or another --out",
-               root.string());
+    fail_usage(
+        "{}: output directory is not empty; pass --resume to go on with its run, or another --out",
+        root.string());
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
     fail_usage("{}: has no config.json that says how to go on; give another --out", root.string());
@@ -116,10 +117,10 @@ bool RunFolder::has_checkpoint(const fs::path& root) {
   return false;
 }
 
-fs::path RunFolder::newest_checkpoint() const {
-  fs::path newest = resolve_checkpoint(root_);
+Checkpoint RunFolder::load_newest_checkpoint() const {
+  Checkpoint newest = moesaic::load_newest_checkpoint(root_);
   for (const auto& entry : fs::directory_iterator(root_ / "checkpoints")) {
-    if (step_of(entry.path()).value_or(0) > *step_of(newest)) fs::remove_all(entry.path());
+    if (step_of(entry.path()).value_or(0) > *step_of(newest.folder)) fs::remove_all(entry.path());
   }
   return newest;
 }

@@ -9,7 +9,7 @@
 
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/train/clip.h"
-#include "moesaic/train/main_loss.h"
+#include "moesaic/train/classification_loss.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/schedule.h"
 #include "support/tensors.h"

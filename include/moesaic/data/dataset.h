@@ -28,6 +28,8 @@ struct DatasetInfo {
   std::vector<std::string> classes;  ///< the name of each label
   int64_t channels = 0, height = 0, width = 0;
   std::vector<double> mean, std;    ///< of each channel, for pixels scaled to [0, 1]
+  std::vector<std::string> targets = {};  ///< names of real-valued targets; none for classes
+  std::vector<std::string> splits = {};   ///< that it has
   std::vector<std::string> groups;  ///< names of another label, the group; none where it has none
 };
 

@@ -26,6 +26,7 @@ struct Batch {
   at::Tensor images;       ///< [B, C, H, W] float32, normalised
   at::Tensor labels;       ///< [B] int64
   at::Tensor soft_labels;  ///< [B, classes] float32; undefined without mixup
+  at::Tensor targets;      ///< [B, K] float32; undefined for classes
   int64_t epoch = 0;
   int64_t position = 0;  ///< number of the batch in its epoch
 

@@ -46,6 +46,11 @@ struct MoEBlock {
 /// choices.
 using RowsPerToken = std::map<int64_t, double>;
 
+struct SettingPaths {
+  std::string router_name, router_noise, rows_per_expert, capacity_factor, group_size, members,
+      classes, image_size, channels, kept_experts;
+};
+
 class Model : public torch::nn::Module {
  public:
   /// images_BCHW: [B, C, H, W] float32, normalised. What is random in training is drawn from
@@ -84,6 +89,8 @@ class Model : public torch::nn::Module {
   /// Multiplications and additions of matrix products in one forward pass of one image.
   virtual double flops_per_image(const RowsPerToken& rows_per_token = {}) const = 0;
 
+  virtual SettingPaths setting_paths() const { return {}; }
+  virtual void initialise_from(const Model& source, bool new_head, const std::string& from) {}
   int64_t parameter_count() const;
 
   /// Where its parameters are.

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "moesaic/base/error.h"
+#include "tasks.h"
+
 namespace moesaic {
 namespace {
 
@@ -77,19 +80,63 @@ ClassificationMetrics ClassificationMeter::result() const {
   return quality;
 }
 
-nlohmann::ordered_json to_json(const ClassificationMetrics& quality) {
-  nlohmann::ordered_json json = {{"accuracy", quality.accuracy},
-                                 {"top5_accuracy", quality.top5_accuracy},
-                                 {"loss", quality.loss},
-                                 {"calibration_error", quality.calibration_error}};
-  if (!quality.ensemble) return json;
-  const EnsembleMetrics& ensemble = *quality.ensemble;
-  json["ensemble"] = {{"members", ensemble.members},
-                      {"negative_log_likelihood", ensemble.negative_log_likelihood},
-                      {"member_negative_log_likelihood", ensemble.member_negative_log_likelihood},
-                      {"member_accuracy", ensemble.member_accuracy},
-                      {"disagreement", ensemble.disagreement}};
-  return json;
+namespace {
+
+class ClassificationTaskMeter final : public Meter {
+ public:
+  explicit ClassificationTaskMeter(std::string loss) : meter_(std::move(loss)) {}
+  void add(const ModelOutput& output, const Batch& batch) override {
+    meter_.add(output.logits, batch.labels);
+  }
+  Metrics result() const override { return named(meter_.result()); }
+
+ private:
+  ClassificationMeter meter_;
+};
+
+class Classification final : public Task {
+ public:
+  std::vector<MetricInfo> metrics() const override {
+    return {{"accuracy", Direction::higher_is_better, " %"},
+            {"top5_accuracy", Direction::higher_is_better, " %"},
+            {"loss", Direction::lower_is_better},
+            {"calibration_error", Direction::lower_is_better}};
+  }
+  /// A loss that is none of classification's, such as one of another task, is not measured by.
+  std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const override {
+    const bool known = classification_losses().find(loss) != nullptr;
+    const std::string usual = model.members() > 1 ? "ensemble_softmax" : "softmax";
+    return std::make_unique<ClassificationTaskMeter>(known ? loss : usual);
+  }
+  void check_outputs(const Model& model, const DatasetInfo& data) const override {
+    if (model.classes() == outputs(data)) return;
+    fail_usage("'{}' has {} classes, the model has {}", data.name, outputs(data), model.classes());
+  }
+  int64_t outputs(const DatasetInfo& data) const override {
+    return static_cast<int64_t>(data.classes.size());
+  }
+};
+
+}  // namespace
+
+Metrics named(const ClassificationMetrics& metrics) {
+  Metrics list = {{"accuracy", metrics.accuracy},
+                  {"top5_accuracy", metrics.top5_accuracy},
+                  {"loss", metrics.loss},
+                  {"calibration_error", metrics.calibration_error}};
+  if (!metrics.ensemble) return list;
+  const EnsembleMetrics& ensemble = *metrics.ensemble;
+  list["ensemble.members"] = static_cast<double>(ensemble.members);
+  list["ensemble.negative_log_likelihood"] = ensemble.negative_log_likelihood;
+  list["ensemble.member_negative_log_likelihood"] = ensemble.member_negative_log_likelihood;
+  list["ensemble.member_accuracy"] = ensemble.member_accuracy;
+  list["ensemble.disagreement"] = ensemble.disagreement;
+  return list;
+}
+
+const Task& classification_task() {
+  static const Classification task;
+  return task;
 }
 
 }  // namespace moesaic

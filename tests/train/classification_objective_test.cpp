@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/objective.h"
+#include "moesaic/train/classification_objective.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "moesaic/ops/losses.h"
+#include "moesaic/train/aux_losses.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 
@@ -42,23 +43,23 @@ double plain_cross_entropy(const at::Tensor& logits, const at::Tensor& labels, d
   return sum / static_cast<double>(logits.size(0));
 }
 
-TEST(Objective, CrossEntropyWithAndWithoutSmoothing) {
+TEST(ClassificationObjective, CrossEntropyWithAndWithoutSmoothing) {
   const ModelOutput output = output_with({});
   const at::Tensor labels = torch::tensor({2, 0, 3});
   for (const double smoothing : {0.0, 0.3}) {
-    const Objective objective = compute_objective(output, labels, {smoothing, {}});
+    const LossTerms objective = classification_terms("softmax", {smoothing, {}}, output, labels);
     EXPECT_NEAR(objective.loss.item<double>(),
                 plain_cross_entropy(output.logits, labels, smoothing), 1e-6);
-    EXPECT_EQ(objective.terms.size(), 1u);
+    EXPECT_EQ(objective.terms.size(), 2u);
   }
 }
 
-TEST(Objective, AddsWeightedAuxiliaryLossesSummedOverLayers) {
+TEST(ClassificationObjective, AddsWeightedAuxiliaryLossesSummedOverLayers) {
   const at::Tensor a = randn({6, 4}, 2, torch::kFloat), b = randn({6, 4}, 3, torch::kFloat);
   const ModelOutput output = output_with({a, b});
   const at::Tensor labels = torch::tensor({0, 1, 2});
-  const Objective objective =
-      compute_objective(output, labels, {0.0, {{"importance", 0.5}, {"gshard", 2.0}}});
+  const LossTerms objective = classification_terms(
+      "softmax", {0.0, {{"importance", 0.5}, {"gshard", 2.0}}}, output, labels);
   const double importance =
       importance_loss(a, 0).item<double>() + importance_loss(b, 0).item<double>();
   const double gshard = gshard_loss(a, 0).item<double>() + gshard_loss(b, 0).item<double>();
@@ -71,9 +72,9 @@ TEST(Objective, AddsWeightedAuxiliaryLossesSummedOverLayers) {
 }
 
 double term_of(const ModelOutput& output, const std::string& name) {
-  const Objective objective =
-      compute_objective(output, torch::tensor({0, 1, 2}), {0.0, {{name, 1.0}}});
-  return objective.terms.at(1).second.item<double>();
+  const LossTerms objective =
+      classification_terms("softmax", {0.0, {{name, 1.0}}}, output, torch::tensor({0, 1, 2}));
+  return objective.terms.at(2).second.item<double>();
 }
 
 /// E^2 mean over experts of (fraction of tokens whose largest logit it has) * (mean logit).
@@ -94,7 +95,7 @@ double balance_by_logit(const at::Tensor& logits_TE) {
   return static_cast<double>(experts) * sum;
 }
 
-TEST(Objective, NoiseCountsWhereTheDispatchSawIt) {
+TEST(ClassificationObjective, NoiseCountsWhereTheDispatchSawIt) {
   const at::Tensor clean = randn({6, 4}, 2, torch::kFloat);
   const at::Tensor other = randn({6, 4}, 3, torch::kFloat);
   ModelOutput output = output_with({clean});
@@ -110,7 +111,7 @@ TEST(Objective, NoiseCountsWhereTheDispatchSawIt) {
   EXPECT_NEAR(term_of(output, "router_z"), router_z_loss(clean, 0).item<double>(), 1e-6);
 }
 
-TEST(Objective, ExpertsThatChooseAreBalanced) {
+TEST(ClassificationObjective, ExpertsThatChooseAreBalanced) {
   ModelOutput output = output_with({randn({6, 4}, 2, torch::kFloat)});
   output.routings[0].routing = route_expert_choice(output.routings[0].logits_TE, {.rows = 2});
   for (const std::string& name : aux_loss_names()) {
@@ -118,7 +119,7 @@ TEST(Objective, ExpertsThatChooseAreBalanced) {
   }
 }
 
-TEST(Objective, ReroutedLayersCountTheExpertsThatAreLeft) {
+TEST(ClassificationObjective, ReroutedLayersCountTheExpertsThatAreLeft) {
   const at::Tensor clean = randn({6, 4}, 2, torch::kFloat), noisy = randn({6, 4}, 3, torch::kFloat);
   ModelOutput output = output_with({clean});
   RoutingRecord& record = output.routings[0];
@@ -134,12 +135,13 @@ TEST(Objective, ReroutedLayersCountTheExpertsThatAreLeft) {
               1e-6);
 }
 
-TEST(Objective, IsZeroWithoutMoELayersAndRefusesUnknownNames) {
+TEST(ClassificationObjective, IsZeroWithoutMoELayersAndRefusesUnknownNames) {
   const at::Tensor labels = torch::tensor({0, 1, 2});
-  const Objective objective = compute_objective(output_with({}), labels, {0.0, {{"gshard", 1.0}}});
-  EXPECT_EQ(objective.terms.at(1).second.item<double>(), 0.0);
+  const LossTerms objective =
+      classification_terms("softmax", {0.0, {{"gshard", 1.0}}}, output_with({}), labels);
+  EXPECT_EQ(objective.terms.at(2).second.item<double>(), 0.0);
   EXPECT_EQ(train_test::error_of([&] {
-              compute_objective(output_with({}), labels, {0.0, {{"gshart", 1.0}}});
+              classification_terms("softmax", {0.0, {{"gshart", 1.0}}}, output_with({}), labels);
             }),
             "usage: unknown auxiliary loss 'gshart'; did you mean 'gshard'?");
 }

@@ -6,7 +6,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/evaluate.h"
-#include "moesaic/train/phase.h"
+#include "moesaic/train/gradient_phase.h"
 #include "support/cuda.h"
 #include "train/train_fixture.h"
 
@@ -18,7 +18,7 @@ using train_test::config_of;
 using train_test::four_phases;
 using train_test::open_tiny;
 
-class PhaseCuda : public testing::CudaTest {
+class GradientPhaseCuda : public testing::CudaTest {
  protected:
   void SetUp() override {
     testing::CudaTest::SetUp();
@@ -42,13 +42,14 @@ Trained one_update(at::Device device) {
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(device);
-  Phase phase(plan, model, open_tiny("three", "train"), 7, 0, TrainState{});
+  GradientPhase phase(plan,
+                      PhaseContext{.model = model, .data = open_tiny("three", "train"), .seed = 7});
   const double loss = phase.step().metrics.at("loss");
   const Evaluation evaluation = evaluate(*model, open_tiny("three", "test"));
-  return {loss, phase.optimizer().state(), evaluation.loss};
+  return {loss, phase.optimizer().state(), evaluation.metric("loss")};
 }
 
-TEST_F(PhaseCuda, UpdatesAsOnTheCpu) {
+TEST_F(GradientPhaseCuda, UpdatesAsOnTheCpu) {
   const Trained cpu = one_update(at::kCPU), gpu = one_update(at::kCUDA);
   EXPECT_NEAR(gpu.loss, cpu.loss, 1e-5);
   EXPECT_NEAR(gpu.test_loss, cpu.test_loss, 1e-4);
@@ -67,12 +68,12 @@ double first_loss(const std::string& noise_std) {
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(at::kCUDA);
-  return Phase(plan, model, open_tiny("three", "train"), 7, 0, TrainState{})
+  return GradientPhase(plan, {.model = model, .data = open_tiny("three", "train"), .seed = 7})
       .step()
       .metrics.at("loss");
 }
 
-TEST_F(PhaseCuda, DrawsTheSameNoiseThereAgain) {
+TEST_F(GradientPhaseCuda, DrawsTheSameNoiseThereAgain) {
   EXPECT_NE(first_loss("1"), first_loss("0"));
   EXPECT_EQ(first_loss("1"), first_loss("1"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/phase.h"
+#include "moesaic/train/gradient_phase.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,6 +8,7 @@
 
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/train/classification_objective.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -20,14 +21,15 @@ using train_test::open_tiny;
 /// The first phase of the tiny run and its network.
 struct Started {
   std::shared_ptr<Model> model;
-  std::unique_ptr<Phase> phase;
+  std::unique_ptr<GradientPhase> phase;
 
   explicit Started(const std::vector<std::string>& changes) {
     const RunConfig config = config_of(four_phases(), changes);
     model = build_initial_model(config);
     Datasets datasets(open_tiny);
     const PhasePlan plan = plan_phases(config, *model, datasets)[0];
-    phase = std::make_unique<Phase>(plan, model, open_tiny("three", "train"), 7, 0, TrainState{});
+    phase = std::make_unique<GradientPhase>(
+        plan, PhaseContext{.model = model, .data = open_tiny("three", "train"), .seed = 7});
   }
 };
 
@@ -53,7 +55,7 @@ void expect_equal_up_to(const TensorMap& a, const TensorMap& b, double tolerance
   EXPECT_GT(largest, 100 * tolerance);
 }
 
-TEST(Phase, AccumulatesTheMeanOverPartsOfABatch) {
+TEST(GradientPhase, AccumulatesTheMeanOverPartsOfABatch) {
   const RunConfig config =
       config_of(four_phases(), {"phases.0.augment={}", "model.encoder.moe.router.noise_std=0",
                                 "phases.0.aux_losses={\"importance\": 0.5}"});
@@ -64,8 +66,8 @@ TEST(Phase, AccumulatesTheMeanOverPartsOfABatch) {
   TensorMap mean;
   for (int64_t part = 0; part < 3; ++part) {
     const ModelOutput out = model->forward(batch.images.narrow(0, 2 * part, 2));
-    const Objective objective =
-        compute_objective(out, batch.labels.narrow(0, 2 * part, 2), {0.0, {{"importance", 0.5}}});
+    const LossTerms objective = classification_terms("softmax", {0.0, {{"importance", 0.5}}}, out,
+                                                     batch.labels.narrow(0, 2 * part, 2));
     (objective.loss / 3).backward();
   }
   for (const auto& item : model->named_parameters()) {
@@ -75,7 +77,7 @@ TEST(Phase, AccumulatesTheMeanOverPartsOfABatch) {
                      1e-6);
 }
 
-TEST(Phase, WithoutCouplingPartsGiveTheGradientsOfTheWholeBatch) {
+TEST(GradientPhase, WithoutCouplingPartsGiveTheGradientsOfTheWholeBatch) {
   const std::vector<std::string> plain = {"phases.0.batch_size=6", "phases.0.aux_losses={}"};
   const TensorMap whole = first_gradients(plain);
   for (const char* parts : {"phases.0.accumulate=2", "phases.0.accumulate=6"}) {
@@ -83,7 +85,7 @@ TEST(Phase, WithoutCouplingPartsGiveTheGradientsOfTheWholeBatch) {
   }
 }
 
-TEST(Phase, ReportsTheMeanOverParts) {
+TEST(GradientPhase, ReportsTheMeanOverParts) {
   const std::vector<std::string> plain = {"phases.0.batch_size=6", "phases.0.aux_losses={}",
                                           "phases.0.augment={}",
                                           "model.encoder.moe.router.noise_std=0"};
@@ -96,7 +98,7 @@ TEST(Phase, ReportsTheMeanOverParts) {
   }
 }
 
-TEST(Phase, ScalesClipsAndFreezes) {
+TEST(GradientPhase, ScalesClipsAndFreezes) {
   const TensorMap plain = first_gradients({});
   TensorMap changed =
       first_gradients({"phases.0.gradient_scale=[{\"pattern\": \"head\", \"value\": 3}]",
@@ -107,7 +109,7 @@ TEST(Phase, ScalesClipsAndFreezes) {
   EXPECT_GT((head * 3).abs().max().item<double>(), 0.05);
 }
 
-TEST(Phase, RecomputingChangesNoBit) {
+TEST(GradientPhase, RecomputingChangesNoBit) {
   for (const char* precision : {"precision=float32", "precision=bfloat16"}) {
     Started plain({precision}), again({precision, "recompute=true"});
     EXPECT_TRUE(again.model->recomputes());
@@ -137,7 +139,7 @@ std::vector<double> losses_in(const std::string& precision) {
   return losses;
 }
 
-TEST(Phase, LossFallsInBfloat16AsInFloat32) {
+TEST(GradientPhase, LossFallsInBfloat16AsInFloat32) {
   const std::vector<double> exact = losses_in("float32"), rounded = losses_in("bfloat16");
   // The head begins at zero, and the warm-up with a learning rate of 0: two losses of ln 3.
   for (size_t step = 0; step < 2; ++step) {
@@ -154,7 +156,7 @@ TEST(Phase, LossFallsInBfloat16AsInFloat32) {
   EXPECT_LT(rounded.back(), two_alike);
 }
 
-TEST(Phase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
+TEST(GradientPhase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   const auto stop = [](const std::string& rule) { return "phases.0.stop=" + rule; };
   // Every loss is that small; the first is the least so far, and so may others be.
   Started small({stop("{\"loss_threshold\": 1000}"), "phases.0.optimizer.lr=0.5"});
@@ -164,17 +166,17 @@ TEST(Phase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   while (!small.phase->done()) {
     report = small.phase->step();
     const double loss = report.metrics.at("loss");
-    EXPECT_EQ(report.ends, loss > min);
+    EXPECT_EQ(report.steps, loss > min ? 0 : 1);
     min = std::min(min, loss);
-    EXPECT_EQ(small.phase->optimizer().updates(), report.ends ? steps : steps + 1);
-    steps += report.ends ? 0 : 1;
+    steps += report.steps;
+    EXPECT_EQ(small.phase->optimizer().updates(), steps);
   }
-  EXPECT_TRUE(report.ends);
+  EXPECT_EQ(report.steps, 0);
   EXPECT_LT(steps, small.phase->plan().steps);
   EXPECT_EQ(*small.phase->min_loss(), min);
   // A rise of nothing ends it as well, but not before its time.
   Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
-  while (!late.phase->done()) EXPECT_FALSE(late.phase->step().ends);
+  while (!late.phase->done()) EXPECT_EQ(late.phase->step().steps, 1);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic::ops {
 
@@ -49,10 +49,10 @@ void check_offsets(const char* op, const char* name, const at::Tensor& offsets, 
 
 /// What the operators demand of their arguments; each is called by the operator's kernels and its
 /// shape function.
-void check_route(const at::Tensor& logits, const TokenChoiceOptions& options);
-void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                          const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
-                          at::IntArrayRef kept);
+void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options);
+void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                       const at::Tensor& choice, const at::Tensor& choice_row,
+                                       int64_t gate, at::IntArrayRef kept);
 void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options);
 void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,

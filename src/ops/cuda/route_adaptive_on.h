@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "../check.h"
+#include "../kernels/route_adaptive.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "route_rule.h"
 #include "tensor_data.h"

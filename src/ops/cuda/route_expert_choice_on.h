@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "../check.h"
+#include "../kernels/route_expert_choice.h"
 #include "../route_plan.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "route_rule.h"

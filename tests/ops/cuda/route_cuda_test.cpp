@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing on a GPU against the CPU: indices equal to the letter.
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

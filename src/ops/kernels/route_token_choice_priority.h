@@ -7,7 +7,7 @@
 
 #include "block.h"
 #include "number.h"
-#include "queues.h"
+#include "route_token_choice_queues.h"
 #include "select.h"
 
 namespace moesaic::ops::kernels {

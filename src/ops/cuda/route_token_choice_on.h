@@ -14,13 +14,13 @@
 #include <tuple>
 
 #include "../check.h"
-#include "../kernels/priority.h"
-#include "../kernels/queues.h"
-#include "../kernels/token_choice.h"
+#include "../kernels/route_token_choice.h"
+#include "../kernels/route_token_choice_priority.h"
+#include "../kernels/route_token_choice_queues.h"
 #include "../route_arguments.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
@@ -152,9 +152,9 @@ void route_tokens(const Tensor& logits, const TokenChoicePlan& plan, int64_t gat
 }
 
 template <class Device>
-RouteTensors route_on(const Device& device, const Tensor& logits_in,
-                      const TokenChoiceOptions& options) {
-  check_route(logits_in, options);
+RouteTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
+                                   const TokenChoiceOptions& options) {
+  check_route_token_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
   const TokenChoicePlan plan(logits, options);
@@ -179,10 +179,11 @@ RouteTensors route_on(const Device& device, const Tensor& logits_in,
 }
 
 template <class Device>
-Tensor route_backward_on(const Device& device, const Tensor& grad_in, const Tensor& logits_in,
-                         const Tensor& choice_in, const Tensor& row_in, int64_t gate_kind,
-                         at::IntArrayRef kept, bool reroute) {
-  check_route_backward(grad_in, logits_in, choice_in, row_in, gate_kind, kept);
+Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
+                                      const Tensor& logits_in, const Tensor& choice_in,
+                                      const Tensor& row_in, int64_t gate_kind, at::IntArrayRef kept,
+                                      bool reroute) {
+  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, gate_kind, kept);
   const Tensor grad_gate = grad_in.contiguous();
   const Tensor logits = logits_in.contiguous();
   const Tensor choice = choice_in.contiguous();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-choice routing: schema, checks, shape function and gradient. The kernels are cpu/route.cpp
-// and its siblings.
-#include "moesaic/ops/route.h"
+// Token-choice routing: schema, checks, shape function and gradient. The kernels are
+// cpu/route_token_choice.cpp and its siblings.
+#include "moesaic/ops/route_token_choice.h"
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
@@ -60,7 +60,7 @@ at::Tensor call_route_backward(const at::Tensor& grad_gate, const at::Tensor& lo
 
 }  // namespace
 
-void check_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
+void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options) {
   constexpr const char* kOp = "route_token_choice";
   check_logits(kOp, logits);
   const int64_t k = options.k, experts = logits.size(1);
@@ -83,9 +83,9 @@ void check_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
   check_row_count(kOp, logits.size(0), k);
 }
 
-void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                          const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
-                          at::IntArrayRef kept) {
+void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                       const at::Tensor& choice, const at::Tensor& choice_row,
+                                       int64_t gate, at::IntArrayRef kept) {
   constexpr const char* kOp = "route_token_choice_backward";
   check_logits(kOp, logits);
   check_shape(kOp, "grad_gate", grad_gate, {-1});
@@ -112,7 +112,7 @@ RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, doubl
   const TokenChoiceOptions options =
       token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
                            capacity_rounding, capacity_multiple_of, capacity);
-  check_route(logits, options);
+  check_route_token_choice(logits, options);
   const int64_t tokens = logits.size(0), experts = logits.size(1);
   const int64_t computed = computed_experts(options, experts);
   const TokenGroups cut(tokens, group_size);
@@ -132,7 +132,7 @@ RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, doubl
 at::Tensor route_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
                                const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
                                at::IntArrayRef kept, bool) {
-  check_route_backward(grad_gate, logits, choice, choice_row, gate, kept);
+  check_route_token_choice_backward(grad_gate, logits, choice, choice_row, gate, kept);
   return at::empty(logits.sizes(), logits.options());
 }
 

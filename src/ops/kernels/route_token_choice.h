@@ -10,7 +10,7 @@
 #include "block.h"
 #include "kept_experts.h"
 #include "number.h"
-#include "queues.h"
+#include "route_token_choice_queues.h"
 
 namespace moesaic::ops::kernels {
 
@@ -87,7 +87,7 @@ struct BestExperts {
 };
 
 /// What a routing by token choice writes before rows are laid out. choice, slot, gate: [T, k]; slot
-/// is the expert's place among the computed ones, or -1. counts: see queues.h.
+/// is the expert's place among the computed ones, or -1. counts: see QueueIndex.
 template <class Scalar>
 struct ChooseExperts {
   static constexpr int kMost = 8;

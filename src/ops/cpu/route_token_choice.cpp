@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -16,8 +16,8 @@
 #include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
+#include "route_token_choice_select.h"
 #include "row_layout.h"
-#include "select_experts.h"
 
 namespace moesaic::ops {
 namespace {
@@ -320,7 +320,7 @@ RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind
   const TokenChoiceOptions options =
       token_choice_options(k, gate_kind, capacity_factor, group_size, kept, batch_priority, reroute,
                            capacity_rounding, capacity_multiple_of, capacity);
-  check_route(logits_in, options);
+  check_route_token_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
@@ -348,7 +348,7 @@ RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind
 at::Tensor route_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                               const at::Tensor& choice_in, const at::Tensor& row_in,
                               int64_t gate_kind, at::IntArrayRef kept, bool reroute) {
-  check_route_backward(grad_in, logits_in, choice_in, row_in, gate_kind, kept);
+  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, gate_kind, kept);
   const at::Tensor grad_gate = grad_in.contiguous();
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor choice = choice_in.contiguous();

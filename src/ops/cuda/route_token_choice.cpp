@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "route_on.h"
+#include "route_token_choice_on.h"
 
 #include <torch/library.h>
 
@@ -13,7 +13,7 @@ on_device::RouteTensors route_cuda(const at::Tensor& logits, int64_t k, int64_t 
                                    bool batch_priority, bool reroute, int64_t capacity_rounding,
                                    int64_t capacity_multiple_of, int64_t capacity) {
   const DeviceScope device(logits);
-  const auto out = on_device::route_on(
+  const auto out = on_device::route_token_choice_on(
       device, logits,
       token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
                            capacity_rounding, capacity_multiple_of, capacity));
@@ -25,8 +25,8 @@ at::Tensor route_backward_cuda(const at::Tensor& grad_gate, const at::Tensor& lo
                                const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
                                at::IntArrayRef kept, bool reroute) {
   const DeviceScope device(logits);
-  const auto out = on_device::route_backward_on(device, grad_gate, logits, choice, choice_row, gate,
-                                                kept, reroute);
+  const auto out = on_device::route_token_choice_backward_on(device, grad_gate, logits, choice,
+                                                             choice_row, gate, kept, reroute);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }

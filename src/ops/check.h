@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
 
@@ -52,12 +53,12 @@ void check_offsets(const char* op, const char* name, const at::Tensor& offsets, 
 void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options);
 void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                        const at::Tensor& choice, const at::Tensor& choice_row,
-                                       int64_t gate, at::IntArrayRef kept);
+                                       const TokenChoiceOptions& options);
 void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options);
 void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,
                                         const ExpertChoiceOptions& options);
-void check_route_adaptive(const at::Tensor& logits, double threshold, at::IntArrayRef kept);
+void check_route_adaptive(const at::Tensor& logits, const AdaptiveOptions& options);
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
 void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,

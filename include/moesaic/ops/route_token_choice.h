@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// An option of a routing is added in four places, here as for expert choice and adaptive routing: in
+// the options struct below, with its meaning; in the schema (src/ops/route_token_choice.cpp), where
+// Python sees it, at the end and with the same default; in pack() and unpack()
+// (src/ops/route_arguments.h); and in the kernels, which get the struct.
 #pragma once
 
 #include <string>

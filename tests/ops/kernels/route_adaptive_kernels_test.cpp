@@ -26,10 +26,11 @@ TEST(RouteAdaptiveKernels, EqualTheCpu) {
   for (const int64_t tokens : {0, 1, 400}) {
     for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 2}}) {
       const at::Tensor logits = coarse(randn({tokens, 4}, 9, torch::kFloat));
-      const Routing wanted = route_adaptive(logits, 0.5, kept);
+      const AdaptiveOptions options{0.5, kept};
+      const Routing wanted = route_adaptive(logits, options);
       for (const auto order : kOrders) {
         const auto [offsets, token, gate, token_offsets, token_row] =
-            ops::on_device::route_adaptive_on(SerialDevice{order}, logits, 0.5, kept);
+            ops::on_device::route_adaptive_on(SerialDevice{order}, logits, options);
         expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
       }
     }

@@ -136,7 +136,7 @@ TEST(RouteTokenChoiceKernels, GradientsEqualTheCpu) {
               const SerialDevice device{order};
               const auto out = ops::on_device::route_token_choice_on(device, plain, options);
               const at::Tensor found = ops::on_device::route_token_choice_backward_on(
-                  device, grad, plain, std::get<5>(out), std::get<6>(out), kind, kept, reroute);
+                  device, grad, plain, std::get<5>(out), std::get<6>(out), options);
               expect_close(found, logits.grad(), 1e-12);
             }
           }

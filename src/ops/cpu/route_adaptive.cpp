@@ -22,7 +22,7 @@
 namespace moesaic::ops {
 namespace {
 
-/// Which experts a token goes to: those of `columns` whose logit is at least `least`.
+/// Which experts a token goes to: those of `columns` whose logit is at least `min`.
 template <class Scalar>
 struct Threshold {
   const Scalar* logits;
@@ -52,12 +52,12 @@ struct Threshold {
   }
 };
 
-/// The least number of the logits' type that is not below the threshold.
+/// The smallest number of the logits' type that is not below the threshold.
 template <class Scalar>
 Scalar rounded_up(double threshold) {
-  const auto min = static_cast<Scalar>(threshold);
-  const bool below = static_cast<double>(min) < threshold;
-  return below ? std::nextafter(min, std::numeric_limits<Scalar>::infinity()) : min;
+  const auto rounded = static_cast<Scalar>(threshold);
+  const bool below = static_cast<double>(rounded) < threshold;
+  return below ? std::nextafter(rounded, std::numeric_limits<Scalar>::infinity()) : rounded;
 }
 
 template <class Scalar>

@@ -12,7 +12,8 @@
 
 namespace moesaic::ops::kernels {
 
-/// The same for rows that are counted already: before[slot, segment] holds them on entry.
+/// Turns before[slot, segment], the rows of each segment, into the rows of the segments before it,
+/// in place; totals[slot]: all rows of the expert. A block has an expert.
 struct ScanRows {
   int64_t count;  // of segments
   int32_t *before, *totals;
@@ -31,7 +32,7 @@ struct ScanRows {
   }
 };
 
-/// Which tokens of a segment go to which expert, as bits in shared memory.
+/// Which tokens of a segment go to which expert, as bits in shared memory: a word a warp.
 struct SegmentMasks {
   uint32_t* masks;  // [threads / 32][slots]
   int32_t slots;
@@ -49,7 +50,7 @@ struct SegmentMasks {
   }
   template <class Block>
   MOESAIC_INLINE void set(Block& block, int thread, int32_t slot) const {
-    block.join(masks + thread / kWarp * slots + slot, uint32_t{1} << (thread % kWarp));
+    block.atomic_or(masks + thread / kWarp * slots + slot, uint32_t{1} << (thread % kWarp));
   }
   /// Of the tokens before this thread's, how many go to the expert.
   MOESAIC_INLINE int32_t before(int thread, int32_t slot) const {

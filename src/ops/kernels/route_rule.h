@@ -15,7 +15,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// rows[slot, segment]: how many tokens of the segment the expert has.
+/// Counts rows[slot, segment]: how many tokens of the segment the expert has.
 template <class Rule>
 struct CountRule {
   Segments segments;

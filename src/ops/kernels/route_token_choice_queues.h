@@ -14,8 +14,8 @@
 
 namespace moesaic::ops::kernels {
 
-/// Where the count of (expert, segment, rank) lies: by expert, then group, then rank, then segment,
-/// the order in which the queues of an expert fill.
+/// Says where the count of (expert, segment, rank) lies: by expert, then group, then rank, then
+/// segment, the order in which the queues of an expert fill.
 struct QueueIndex {
   Segments segments;
   int64_t count, groups;  // of segments, of groups
@@ -32,7 +32,7 @@ struct QueueIndex {
   MOESAIC_INLINE int64_t segments_of(int64_t group) const {
     return group + 1 < groups ? segments.per_group : count - segments.first_of(group);
   }
-  /// Within an expert's counts.
+  /// The place of (segment, rank) within an expert's counts.
   MOESAIC_INLINE int64_t at(int64_t segment, int32_t rank) const {
     const int64_t group = segments.group(segment), first = segments.first_of(group);
     return first * k + rank * segments_of(group) + (segment - first);
@@ -40,7 +40,8 @@ struct QueueIndex {
   MOESAIC_INLINE int64_t group_begin(int64_t group) const { return segments.first_of(group) * k; }
 };
 
-/// counts for the block's segment from slot[T, k]; `histogram` is shared memory of `slots` numbers.
+/// Counts the choices slot[T, k] of the block's segment; `histogram` is shared memory of `slots`
+/// numbers.
 template <class Block>
 MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_t k,
                                   const int32_t* slot, int32_t* histogram, int32_t* counts) {
@@ -53,7 +54,7 @@ MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_
     block.each([&](int thread) {
       if (begin + thread >= end) return;
       const int32_t named = slot[(begin + thread) * k + rank];
-      if (named >= 0) block.add(histogram + named, 1);
+      if (named >= 0) block.atomic_add(histogram + named, 1);
     });
     block.each([&](int thread) {
       for (int32_t s = thread; s < queues.slots; s += block.threads()) {
@@ -106,13 +107,12 @@ struct ScanQueues {
   }
 };
 
-/// How choices are accepted.
+/// Which choices are accepted: all, those before their queue is full, or those not marked with -1.
 enum class Acceptance : int { all, by_position, as_marked };
 
 /// Token choice, second half: rows for the choices that find room. `slot` holds the choices'
-/// experts on entry
-/// (-1: computed by nobody, or marked as dropped) and their rows on return (-1: none). At least one
-/// block, even without tokens.
+/// experts on entry (-1: computed by nobody, or marked as dropped) and their rows on return (-1:
+/// none). At least one block, even without tokens.
 template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
@@ -139,7 +139,7 @@ struct PlaceChoices {
     const int64_t segment = block.index();
     if (segment >= queues.count) return;
     const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
-    if (acceptance == Acceptance::by_position) drop_latecomers(block, masks, begin, end);
+    if (acceptance == Acceptance::by_position) drop_past_capacity(block, masks, begin, end);
     masks.clear(block);
     block.each([&](int thread) {
       if (begin + thread >= end) return;
@@ -159,8 +159,8 @@ struct PlaceChoices {
  private:
   /// Drops the choices of the segment that come after their queue is full.
   template <class Block>
-  MOESAIC_INLINE void drop_latecomers(Block& block, const SegmentMasks& masks, int64_t begin,
-                                      int64_t end) const {
+  MOESAIC_INLINE void drop_past_capacity(Block& block, const SegmentMasks& masks, int64_t begin,
+                                         int64_t end) const {
     const int64_t segment = block.index(), group = queues.segments.group(segment);
     for (int32_t rank = 0; rank < queues.k; ++rank) {
       masks.clear(block);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture-of-experts layer: ops/route.h, ops/dispatch.h, ops/grouped_mlp.h and ops/combine.h in
-// terms of aten.
+// A mixture-of-experts layer: ops/route_token_choice.h, ops/dispatch.h, ops/grouped_mlp.h and
+// ops/combine.h in terms of aten.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

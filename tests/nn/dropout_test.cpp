@@ -6,7 +6,7 @@
 
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -13,7 +13,7 @@ namespace {
 
 using testing::expect_close;
 using testing::randn;
-using testing::route_reference;
+using testing::token_choice_reference;
 
 nn::MoELayerOptions small_layer() {
   nn::MoELayerOptions options;
@@ -26,7 +26,7 @@ nn::MoELayerOptions small_layer() {
 
 testing::RouteReference reference_of(const at::Tensor& logits, const nn::RoutingRule& rule) {
   if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
-    return route_reference(logits, *options);
+    return token_choice_reference(logits, *options);
   }
   return testing::expert_choice_reference(logits, std::get<ExpertChoiceOptions>(rule));
 }

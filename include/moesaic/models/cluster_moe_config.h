@@ -9,7 +9,7 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/ops/activation.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/router_noise.h"
 
 namespace moesaic {

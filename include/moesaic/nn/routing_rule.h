@@ -4,8 +4,8 @@
 #include <variant>
 #include <vector>
 
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic::nn {
 

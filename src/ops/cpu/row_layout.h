@@ -10,7 +10,7 @@
 
 namespace moesaic::ops {
 
-/// Tokens of a segment, and the least that is worth a task of its own.
+/// Tokens of a segment, and the fewest that are worth a task of their own.
 constexpr int64_t kTokensPerSegment = 256;
 constexpr int64_t kTokensPerTask = 1024;
 

@@ -7,7 +7,7 @@
 
 #include "block.h"
 #include "number.h"
-#include "queues.h"
+#include "route_token_choice_queues.h"
 #include "select.h"
 
 namespace moesaic::ops::kernels {
@@ -22,7 +22,7 @@ struct QueueBorder {
   }
 };
 
-/// borders[group, slot]; a block has one of them.
+/// Finds borders[group, slot]; a block has one of them.
 template <class Scalar>
 struct FindQueueBorders {
   QueueIndex queues;
@@ -98,7 +98,7 @@ struct MarkByPriority {
         int32_t& expert = slot[token * queues.k + rank];
         if (expert < 0) continue;
         if (borders[group * queues.slots + expert].fits(rank, place)) {
-          block.add(histogram + expert, 1);
+          block.atomic_add(histogram + expert, 1);
         } else {
           expert = -1;
         }

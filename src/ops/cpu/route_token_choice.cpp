@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -16,8 +16,8 @@
 #include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/base/error.h"
+#include "route_token_choice_select.h"
 #include "row_layout.h"
-#include "select_experts.h"
 
 namespace moesaic::ops {
 namespace {
@@ -310,17 +310,9 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
   out.clear_from(pulled[count], plan.bound);
 }
 
-using RouteTensors =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind,
-                       double capacity_factor, int64_t group_size, at::IntArrayRef kept,
-                       bool batch_priority, bool reroute, int64_t capacity_rounding,
-                       int64_t capacity_multiple_of, int64_t capacity) {
-  const TokenChoiceOptions options =
-      token_choice_options(k, gate_kind, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of, capacity);
-  check_route(logits_in, options);
+ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
+                                     const TokenChoiceOptions& options) {
+  check_route_token_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
@@ -329,14 +321,14 @@ RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind
   const at::Tensor gate = at::empty({plan.bound}, logits.options());
   const at::Tensor token_offsets = at::empty({plan.tokens + 1}, index);
   const at::Tensor token_row = at::empty({plan.bound}, index);
-  const at::Tensor choice = at::empty({plan.tokens, k}, index);
-  const at::Tensor choice_row = at::empty({plan.tokens, k}, index);
-  const at::Tensor gate_Tk = at::empty({plan.tokens, k}, logits.options());
+  const at::Tensor choice = at::empty({plan.tokens, plan.k}, index);
+  const at::Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
+  const at::Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
-                                        plan.columns, k, static_cast<Gate>(gate_kind)};
+                                        plan.columns, plan.k, options.gate};
     route_tokens<scalar_t>(
-        plan, router, batch_priority, choice.mutable_data_ptr<int32_t>(),
+        plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
         gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
         {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
          token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
@@ -345,21 +337,21 @@ RouteTensors route_cpu(const at::Tensor& logits_in, int64_t k, int64_t gate_kind
   return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
 }
 
-at::Tensor route_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
-                              const at::Tensor& choice_in, const at::Tensor& row_in,
-                              int64_t gate_kind, at::IntArrayRef kept, bool reroute) {
-  check_route_backward(grad_in, logits_in, choice_in, row_in, gate_kind, kept);
+at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
+                                           const at::Tensor& choice_in, const at::Tensor& row_in,
+                                           const TokenChoiceOptions& options) {
+  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const at::Tensor grad_gate = grad_in.contiguous();
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor choice = choice_in.contiguous();
   const at::Tensor choice_row = row_in.contiguous();
   const int64_t experts = logits.size(1);
   const std::vector<int32_t> columns =
-      TokenChoicePlan::seen_columns(experts, kept, pruned_selection(reroute));
+      TokenChoicePlan::seen_columns(experts, options.kept, options.pruned);
   const at::Tensor grad_logits = at::empty(logits.sizes(), logits.options());
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice_backward", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), experts, columns,
-                                        choice.size(1), static_cast<Gate>(gate_kind)};
+                                        choice.size(1), options.gate};
     at::parallel_for(0, logits.size(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
       gate_gradients(router, begin, end, choice.const_data_ptr<int32_t>(),
                      choice_row.const_data_ptr<int32_t>(), grad_gate.const_data_ptr<scalar_t>(),
@@ -370,8 +362,9 @@ at::Tensor route_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logit
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_token_choice", route_cpu);
-  m.impl("route_token_choice_backward", route_backward_cpu);
+  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cpu>);
+  m.impl("route_token_choice_backward",
+         TokenChoiceBackward::unpacked<route_token_choice_backward_cpu>);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "select_experts.h"
+#include "route_token_choice_select.h"
 
 #include <algorithm>
 #include <cmath>

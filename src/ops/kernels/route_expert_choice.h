@@ -1,132 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routings in which a token does not rank experts: experts choose tokens, or every expert that
-// passes a threshold is taken. `Rule` says for (token, slot) whether there is a row, and its gate:
-//
-//   bool selects(int64_t token, int32_t slot) const;
-//   Scalar gate(int64_t token, int32_t slot) const;
+// Expert choice: scores, a border for every expert of every group, the rule by which the kernels of
+// route_rule.h make rows of them, and the gradients of the gates.
 #pragma once
 
 #include <cstdint>
 
 #include "../route_math.h"
+#include "../route_segments.h"
 #include "block.h"
 #include "kept_experts.h"
 #include "number.h"
-#include "queues.h"
 #include "select.h"
 
 namespace moesaic::ops::kernels {
 
-/// rows[slot, segment]: how many tokens of the segment the expert has.
-template <class Rule>
-struct CountRule {
-  Segments segments;
-  int64_t count;
-  int32_t slots;
-  Rule rule;
-  int32_t* rows;
-
-  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
-    return SegmentMasks::bytes(threads, slots);
-  }
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const SegmentMasks masks{block.template shared<uint32_t>(0), slots};
-    const int64_t begin = segments.begin(block.index()), end = segments.end(block.index());
-    masks.clear(block);
-    block.each([&](int thread) {
-      for (int32_t slot = 0; slot < slots && begin + thread < end; ++slot) {
-        if (rule.selects(begin + thread, slot)) masks.set(block, thread, slot);
-      }
-    });
-    block.each([&](int thread) {
-      for (int32_t slot = thread; slot < slots; slot += block.threads()) {
-        rows[slot * count + block.index()] = masks.count(block.threads(), slot);
-      }
-    });
-  }
-};
-
-/// Fills a routing; a token's rows stand in the order of experts. At least one block.
-template <class Scalar, class Rule>
-struct PlaceRule {
-  Segments segments;
-  SegmentRows rows;
-  Rule rule;
-  RoutingArrays<Scalar> out;
-
-  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
-    return SegmentRows::bytes(threads, rows.slots) + SegmentMasks::bytes(threads, rows.slots);
-  }
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int threads = block.threads();
-    int32_t* const work = block.template shared<int32_t>(0);
-    int32_t* const starts = block.template shared<int32_t>(scan_bytes(threads));
-    const SegmentMasks masks{
-        block.template shared<uint32_t>(SegmentRows::bytes(threads, rows.slots)), rows.slots};
-    const auto found = rows.find(block, work, starts, out);
-    if (block.index() >= rows.count) return;
-    const int64_t begin = segments.begin(block.index()), end = segments.end(block.index());
-    typename Block::template Local<int32_t> own(block);
-    masks.clear(block);
-    block.each([&](int thread) {
-      own[thread] = 0;
-      for (int32_t slot = 0; slot < rows.slots && begin + thread < end; ++slot) {
-        if (!rule.selects(begin + thread, slot)) continue;
-        masks.set(block, thread, slot);
-        ++own[thread];
-      }
-    });
-    exclusive_scan(
-        block, work, end - begin, [&](int64_t i) { return own[static_cast<int>(i)]; },
-        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = found.pulled + sum; });
-    block.each([&](int thread) {
-      if (begin + thread < end && own[thread] > 0) place(begin + thread, thread, masks, starts);
-    });
-  }
-
- private:
-  MOESAIC_INLINE void place(int64_t token, int thread, const SegmentMasks& masks,
-                            const int32_t* starts) const {
-    int32_t pull = out.token_offsets[token];
-    for (int32_t slot = 0; slot < rows.slots; ++slot) {
-      if (!rule.selects(token, slot)) continue;
-      const int32_t row = starts[slot] + masks.before(thread, slot);
-      out.token[row] = static_cast<int32_t>(token);
-      out.gate[row] = rule.gate(token, slot);
-      out.token_row[pull++] = row;
-    }
-  }
-};
-
-/// All experts whose logit is at least a threshold, with gate 1. NaN passes, with a gate of NaN.
-template <class Scalar>
-struct ThresholdRule {
-  const Scalar* logits;
-  int64_t experts;
-  KeptView kept;
-  double threshold;
-
-  MOESAIC_INLINE Scalar logit(int64_t token, int32_t slot) const {
-    return logits[token * experts + kept.column(slot)];
-  }
-  MOESAIC_INLINE bool selects(int64_t token, int32_t slot) const {
-    const Scalar at = logit(token, slot);
-    return at != at || static_cast<double>(at) >= threshold;
-  }
-  MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
-    const Scalar at = logit(token, slot);
-    return at != at ? at : Scalar(1);
-  }
-};
-
 /// The numbers of moesaic::ExpertGate.
 enum class ExpertGateKind : int { softmax_selected, softmax_tokens, softmax_experts, one };
 
-/// Some of a router's experts, by their place among them.
+/// Some of a router's experts, numbered by their slot among them.
 struct ExpertColumns {
   int32_t slots;
   KeptView kept;
@@ -134,14 +25,14 @@ struct ExpertColumns {
   MOESAIC_INLINE int64_t column(int64_t slot) const { return kept.column(slot); }
 };
 
-/// scores[slot, t] of the experts in `written`: what they compare, by expert so that an expert
+/// Writes scores[slot, t], which the experts in `written` compare, by expert so that an expert
 /// reads neighbours. A thread has a token.
 template <class Scalar>
 struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
   ExpertColumns written, seen;
-  bool probabilities;  // softmax over the experts in `seen` instead of logits
+  bool over_experts;  // scores are a softmax over the experts in `seen` instead of logits
   Scalar* scores;
 
   template <class Block>
@@ -152,32 +43,33 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      for (int32_t slot = 0; slot < seen.slots && probabilities; ++slot) {
+      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
         const Scalar at = from[seen.column(slot)];
         good = good && at == at;
         top = at > top ? at : top;
       }
-      for (int32_t slot = 0; slot < seen.slots && probabilities; ++slot) {
+      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
         sum += softmax_exp(from[seen.column(slot)] - top);
       }
-      if (probabilities && !(good && is_finite(top))) sum = not_a_number<Scalar>();
+      if (over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
       for (int32_t slot = 0; slot < written.slots; ++slot) {
         const Scalar at = from[written.column(slot)];
-        scores[slot * tokens + token] = probabilities ? softmax_exp(at - top) / sum : at;
+        scores[slot * tokens + token] = over_experts ? softmax_exp(at - top) / sum : at;
       }
     });
   }
 };
 
-/// part[0] op part[1] op ..., always in the same order. The number of threads is a power of two.
+/// Reduces the threads' numbers `partial` in shared memory with `operation`, always in the same
+/// order. The number of threads is a power of two.
 template <class Block, class Scalar, class Operation>
-MOESAIC_INLINE Scalar reduce(Block& block, Scalar* part, const Operation& operation) {
+MOESAIC_INLINE Scalar reduce(Block& block, Scalar* partial, const Operation& operation) {
   for (int half = block.threads() / 2; half > 0; half /= 2) {
     block.each([&](int thread) {
-      if (thread < half) part[thread] = operation(part[thread], part[thread + half]);
+      if (thread < half) partial[thread] = operation(partial[thread], partial[thread + half]);
     });
   }
-  return block.agree(part);
+  return block.broadcast(partial);
 }
 
 /// Which tokens of a group an expert takes, and the softmax of its gates.
@@ -187,7 +79,7 @@ struct ExpertBorder {
   Scalar top, sum;
 };
 
-/// borders[group, slot]; a block has one of them.
+/// Finds borders[group, slot]; a block has one of them.
 template <class Scalar>
 struct FindExpertBorders {
   TokenGroups cut;
@@ -206,26 +98,26 @@ struct FindExpertBorders {
     const int64_t group = block.index() / slots;
     const int64_t begin = cut.begin(group), size = cut.size(group), count = rows.of(group);
     const Scalar* const own = scores + block.index() % slots * cut.tokens + begin;
-    Scalar* const part =
+    Scalar* const partial =
         block.template shared<Scalar>((select_bytes(block.threads()) + 15) / 16 * 16);
-    ExpertBorder<Scalar> border{Border::everything(), greatest(block, part, own, size), 1};
+    ExpertBorder<Scalar> border{Border::everything(), maximum(block, partial, own, size), 1};
     if (count < size) {
       border.last = select_border(
           block, block.template shared<char>(0), size, static_cast<int32_t>(count),
           PlaceDigits::of(sizeof(Scalar), begin, size), [](int64_t) { return true; },
           [&](int64_t i) { return QueueEntry::of(own[i], begin + i); });
     }
-    border.sum = softmax_sum(block, part, own, begin, size, border);
+    border.sum = softmax_sum(block, partial, own, begin, size, border);
     block.each([&](int thread) {
       if (thread == 0) borders[block.index()] = border;
     });
   }
 
  private:
-  /// NaN where there is one, or no finite greatest.
+  /// The largest score; NaN where a score is NaN or none is finite.
   template <class Block>
-  MOESAIC_INLINE Scalar greatest(Block& block, Scalar* part, const Scalar* own,
-                                 int64_t size) const {
+  MOESAIC_INLINE Scalar maximum(Block& block, Scalar* partial, const Scalar* own,
+                                int64_t size) const {
     block.each([&](int thread) {
       Scalar top = -infinity<Scalar>();
       bool nan = false;
@@ -233,9 +125,9 @@ struct FindExpertBorders {
         top = own[i] > top ? own[i] : top;
         nan = nan || own[i] != own[i];
       }
-      part[thread] = nan ? not_a_number<Scalar>() : top;
+      partial[thread] = nan ? not_a_number<Scalar>() : top;
     });
-    const Scalar top = reduce(block, part, [](Scalar a, Scalar b) {
+    const Scalar top = reduce(block, partial, [](Scalar a, Scalar b) {
       if (a != a || b != b) return a + b;
       return a > b ? a : b;
     });
@@ -243,7 +135,7 @@ struct FindExpertBorders {
   }
 
   template <class Block>
-  MOESAIC_INLINE Scalar softmax_sum(Block& block, Scalar* part, const Scalar* own, int64_t begin,
+  MOESAIC_INLINE Scalar softmax_sum(Block& block, Scalar* partial, const Scalar* own, int64_t begin,
                                     int64_t size, const ExpertBorder<Scalar>& border) const {
     if (kind != ExpertGateKind::softmax_selected && kind != ExpertGateKind::softmax_tokens)
       return 1;
@@ -255,9 +147,9 @@ struct FindExpertBorders {
           sum += softmax_exp(own[i] - border.top);
         }
       }
-      part[thread] = sum;
+      partial[thread] = sum;
     });
-    return reduce(block, part, [](Scalar a, Scalar b) { return a + b; });
+    return reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
   }
 };
 
@@ -287,7 +179,7 @@ struct ExpertChoiceRule {
   }
 };
 
-/// to[token[r], column of r's expert] = from[r]: each place is written at most once.
+/// Sets to[token[r], column of r's expert] = from[r]; each place is written at most once.
 template <class Scalar>
 struct ScatterRows {
   const Scalar* from;
@@ -305,8 +197,8 @@ struct ScatterRows {
   }
 };
 
-/// Where gates are a softmax over experts: grad holds what arrives at each gate on entry, d loss /
-/// d logits on return. A thread has a token.
+/// The gradient where gates are a softmax over experts: grad holds what arrives at each gate on
+/// entry, d loss / d logits on return. A thread has a token.
 template <class Scalar>
 struct SoftmaxGradient {
   const Scalar* probabilities;  // of WriteScores, written for all in `seen`
@@ -332,8 +224,8 @@ struct SoftmaxGradient {
   }
 };
 
-/// Where gates are a softmax over tokens. A block has a group and an expert; grad_logits is zero on
-/// entry.
+/// The gradient where gates are a softmax over tokens. A block has a group and an expert;
+/// grad_logits is zero on entry.
 template <class Scalar>
 struct ExpertGatesGradient {
   const Scalar *grad_gate, *gates;  // [rows]
@@ -353,7 +245,7 @@ struct ExpertGatesGradient {
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    Scalar* const part = block.template shared<Scalar>(0);
+    Scalar* const partial = block.template shared<Scalar>(0);
     const int64_t group = block.index() / slots, slot = block.index() % slots;
     const int64_t first = slot * rows.total() + rows.before(group), count = rows.of(group);
     Scalar* const to = grad_logits + kept.column(slot);
@@ -362,10 +254,10 @@ struct ExpertGatesGradient {
       for (int64_t i = thread; i < count; i += block.threads()) {
         sum += gates[first + i] * grad_gate[first + i];
       }
-      part[thread] = sum;
+      partial[thread] = sum;
     });
-    const Scalar inner = reduce(block, part, [](Scalar a, Scalar b) { return a + b; });
-    if (over_all_tokens) share_among_all(block, part, group, slot, inner, to);
+    const Scalar inner = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
+    if (over_all_tokens) write_softmax_terms(block, partial, group, slot, inner, to);
     block.each([&](int thread) {
       for (int64_t i = thread; i < count; i += block.threads()) {
         const Scalar arriving = gates[first + i] * grad_gate[first + i];
@@ -376,23 +268,24 @@ struct ExpertGatesGradient {
   }
 
  private:
+  /// Writes what a softmax over all tokens takes off the gradient of each: -probability * inner.
   template <class Block>
-  MOESAIC_INLINE void share_among_all(Block& block, Scalar* part, int64_t group, int64_t slot,
-                                      Scalar inner, Scalar* to) const {
+  MOESAIC_INLINE void write_softmax_terms(Block& block, Scalar* partial, int64_t group,
+                                          int64_t slot, Scalar inner, Scalar* to) const {
     const int64_t begin = cut.begin(group), size = cut.size(group);
     const Scalar* const own = scores + slot * cut.tokens + begin;
     block.each([&](int thread) {
       Scalar top = -infinity<Scalar>();
       for (int64_t i = thread; i < size; i += block.threads()) top = own[i] > top ? own[i] : top;
-      part[thread] = top;
+      partial[thread] = top;
     });
-    const Scalar top = reduce(block, part, [](Scalar a, Scalar b) { return a > b ? a : b; });
+    const Scalar top = reduce(block, partial, [](Scalar a, Scalar b) { return a > b ? a : b; });
     block.each([&](int thread) {
       Scalar sum = 0;
       for (int64_t i = thread; i < size; i += block.threads()) sum += softmax_exp(own[i] - top);
-      part[thread] = sum;
+      partial[thread] = sum;
     });
-    const Scalar sum = reduce(block, part, [](Scalar a, Scalar b) { return a + b; });
+    const Scalar sum = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
     block.each([&](int thread) {
       for (int64_t i = thread; i < size; i += block.threads()) {
         to[(begin + i) * experts] = -(softmax_exp(own[i] - top) / sum * inner);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -20,13 +20,13 @@ using testing::expect_routing;
 using testing::expect_same_routing;
 using testing::expect_same_shapes;
 using testing::randn;
-using testing::route_reference;
+using testing::token_choice_reference;
 
 constexpr Gate kGates[] = {Gate::softmax_selected, Gate::softmax_all, Gate::logit, Gate::one};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 void expect_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
-  expect_routing(route_token_choice(logits, options), route_reference(logits, options),
+  expect_routing(route_token_choice(logits, options), token_choice_reference(logits, options),
                  options.kept);
 }
 
@@ -180,7 +180,7 @@ TEST(RouteTokenChoice, DroppedRowsOfPrunedExpertsRouteAmongTheKept) {
       const TokenChoiceOptions options{
           2, gate, factor, 20, {1, 4, 6}, false, PrunedSelection::reroute};
       const Routing routing = route_token_choice(logits, options);
-      expect_routing(routing, route_reference(logits, options), options.kept);
+      expect_routing(routing, token_choice_reference(logits, options), options.kept);
       // The same as a router that never had the others, but for the numbers of its choices.
       const at::Tensor columns = torch::tensor({1, 4, 6});
       Routing small =
@@ -367,19 +367,7 @@ TEST(RouteTokenChoice, ItsGradientRefusesForeignIndices) {
   EXPECT_THROW(op.call(grad, logits, index(0, 1), index(0, 2), 1, {}, false), Error);
 }
 
-TEST(CombineWeights, IsTheDenseMatrix) {
-  const at::Tensor logits = randn({12, 4}, 3, torch::kFloat);
-  const TokenChoiceOptions options{.k = 2, .kept = {0, 2}};
-  const auto reference = route_reference(logits, options);
-  const at::Tensor weights = combine_weights(route_token_choice(logits, options));
-  ASSERT_EQ(weights.sizes(), (std::vector<int64_t>{12, 2}));
-  for (int64_t t = 0; t < 12; ++t) {
-    EXPECT_NEAR(weights[t][0].item<double>(), reference.weight[t][0], 1e-6);
-    EXPECT_NEAR(weights[t][1].item<double>(), reference.weight[t][2], 1e-6);
-  }
-}
-
-TEST(RouteNames, AreFoundAndMisspeltOnesRefused) {
+TEST(GateNames, AreFoundAndMisspeltOnesRefused) {
   EXPECT_EQ(gate_from_name("softmax_selected"), Gate::softmax_selected);
   EXPECT_EQ(gate_from_name("softmax_all"), Gate::softmax_all);
   EXPECT_EQ(gate_from_name("logit"), Gate::logit);

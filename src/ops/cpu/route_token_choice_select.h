@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic::ops {
 

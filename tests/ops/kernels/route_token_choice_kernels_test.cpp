@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's routing kernels, run on the host in several orders of threads and blocks, against the
-// CPU's operators: indices equal to the letter, whatever the order.
+// The GPU's kernels of token choice, run on the host, against the CPU's operator.
+#include "moesaic/ops/route_token_choice.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/ops/route.h"
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "ops/cuda/route_adaptive_on.h"
-#include "ops/cuda/route_expert_choice_on.h"
-#include "ops/cuda/route_on.h"
+#include "ops/cuda/route_token_choice_on.h"
+#include "ops/kernels/route_kernels.h"
 #include "support/poison.h"
 #include "support/serial_device.h"
 #include "support/tensors.h"
@@ -17,43 +14,27 @@
 namespace moesaic {
 namespace {
 
+using testing::coarse;
 using testing::expect_close;
+using testing::expect_same_indices;
+using testing::expect_same_rows;
 using testing::kOrders;
 using testing::Poison;
 using testing::randn;
 using testing::SerialDevice;
 
-/// Logits of few values, so that there are many ties.
-at::Tensor coarse(const at::Tensor& logits) {
-  return torch::round(logits * 2) / 2;
-}
-
-void expect_same_indices(const at::Tensor& found, const at::Tensor& wanted, const char* name) {
-  EXPECT_TRUE(torch::equal(found, wanted)) << name << "\n" << found << "\n" << wanted;
-}
-
-void expect_same_rows(const Routing& wanted, const at::Tensor& offsets, const at::Tensor& token,
-                      const at::Tensor& gate, const at::Tensor& token_offsets,
-                      const at::Tensor& token_row) {
-  expect_same_indices(offsets, wanted.offsets, "offsets");
-  expect_same_indices(token, wanted.token, "token");
-  expect_same_indices(token_offsets, wanted.token_offsets, "token_offsets");
-  expect_same_indices(token_row, wanted.token_row, "token_row");
-  expect_close(gate, wanted.gate, gate.scalar_type() == torch::kFloat ? 1e-6 : 1e-13);
-}
-
 void expect_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options) {
   const Routing wanted = route_token_choice(logits, options);
   for (const auto order : kOrders) {
     const auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-        ops::on_device::route_on(SerialDevice{order}, logits, options);
+        ops::on_device::route_token_choice_on(SerialDevice{order}, logits, options);
     expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
     expect_same_indices(choice, wanted.choice, "choice");
     if (::testing::Test::HasFailure()) return;
   }
 }
 
-TEST(RouteKernels, TokenChoiceEqualsTheCpuOverASweep) {
+TEST(RouteTokenChoiceKernels, EqualTheCpuOverASweep) {
   const Poison poison;
   uint64_t seed = 100;
   for (const int64_t tokens : {0, 1, 31, 300, 777}) {
@@ -81,7 +62,7 @@ TEST(RouteKernels, TokenChoiceEqualsTheCpuOverASweep) {
   }
 }
 
-TEST(RouteKernels, TokenChoiceOfKeptExpertsEqualsTheCpu) {
+TEST(RouteTokenChoiceKernels, OfKeptExpertsEqualTheCpu) {
   const Poison poison;
   for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
     for (const double factor : {0.0, 0.7}) {
@@ -98,7 +79,7 @@ TEST(RouteKernels, TokenChoiceOfKeptExpertsEqualsTheCpu) {
   }
 }
 
-TEST(RouteKernels, AHotExpertAndInfiniteLogitsEqualTheCpu) {
+TEST(RouteTokenChoiceKernels, AHotExpertAndInfiniteLogitsEqualTheCpu) {
   const Poison poison;
   at::Tensor logits = torch::zeros({600, 6});
   logits.select(1, 4).fill_(3.0);
@@ -111,18 +92,19 @@ TEST(RouteKernels, AHotExpertAndInfiniteLogitsEqualTheCpu) {
   expect_token_choice(logits, options);
 }
 
-TEST(RouteKernels, MoreExpertsThanAWarpOfSegmentsEqualTheCpu) {
+TEST(RouteTokenChoiceKernels, MoreExpertsThanAWarpOfSegmentsEqualTheCpu) {
   const Poison poison;
   TokenChoiceOptions options{.k = 9, .capacity_factor = 1.0};
   expect_token_choice(coarse(randn({150, 1100}, 6, torch::kFloat)), options);
 }
 
-TEST(RouteKernels, TokensWithNanAreRoutedWithNanGates) {
+TEST(RouteTokenChoiceKernels, TokensWithNanAreRoutedWithNanGates) {
   const Poison poison;
   at::Tensor logits = randn({40, 5}, 7, torch::kFloat);
   logits[3][2] = std::numeric_limits<float>::quiet_NaN();
   for (const int64_t k : {2, 3}) {
-    const auto out = ops::on_device::route_on(SerialDevice{}, logits, TokenChoiceOptions{.k = k});
+    const auto out =
+        ops::on_device::route_token_choice_on(SerialDevice{}, logits, TokenChoiceOptions{.k = k});
     const at::Tensor gate = std::get<2>(out), row = std::get<6>(out);
     for (int64_t t = 0; t < 40; ++t) {
       for (int64_t rank = 0; rank < k; ++rank) {
@@ -133,7 +115,7 @@ TEST(RouteKernels, TokensWithNanAreRoutedWithNanGates) {
   }
 }
 
-TEST(RouteKernels, TokenChoiceGradientsEqualTheCpu) {
+TEST(RouteTokenChoiceKernels, GradientsEqualTheCpu) {
   const Poison poison;
   uint64_t seed = 300;
   for (const int64_t experts : {4, 45}) {
@@ -152,67 +134,13 @@ TEST(RouteKernels, TokenChoiceGradientsEqualTheCpu) {
             const at::Tensor plain = logits.detach();
             for (const auto order : kOrders) {
               const SerialDevice device{order};
-              const auto out = ops::on_device::route_on(device, plain, options);
-              const at::Tensor found = ops::on_device::route_backward_on(
-                  device, grad, plain, std::get<5>(out), std::get<6>(out), kind, kept, reroute);
+              const auto out = ops::on_device::route_token_choice_on(device, plain, options);
+              const at::Tensor found = ops::on_device::route_token_choice_backward_on(
+                  device, grad, plain, std::get<5>(out), std::get<6>(out), options);
               expect_close(found, logits.grad(), 1e-12);
             }
           }
         }
-      }
-    }
-  }
-}
-
-TEST(RouteKernels, ExpertChoiceAndItsGradientEqualTheCpu) {
-  const Poison poison;
-  uint64_t seed = 500;
-  for (const int64_t tokens : {64, 600}) {
-    for (const int64_t group : {int64_t{0}, int64_t{16}, int64_t{300}}) {
-      for (int64_t kind = 0; kind < 4; ++kind) {
-        for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{1, 3}}) {
-          const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
-          at::Tensor logits = randn({tokens, 5}, seed, type);
-          if (seed % 3 == 0) logits = coarse(logits);
-          logits.set_requires_grad(true);
-          ExpertChoiceOptions options;
-          options.rows = seed % 4 == 0 ? 16 : 5;
-          options.group_size = group;
-          if (tokens % (group > 0 ? group : tokens) != 0) continue;
-          options.gate = static_cast<ExpertGate>(kind);
-          options.kept = kept;
-          options.pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero;
-          const Routing wanted = route_expert_choice(logits, options);
-          const at::Tensor grad = randn({wanted.row_bound()}, 18, type);
-          if (kind < 3) wanted.gate.backward(grad);
-          const at::Tensor plain = logits.detach();
-          for (const auto order : kOrders) {
-            const SerialDevice device{order};
-            const auto [offsets, token, gate, token_offsets, token_row] =
-                ops::on_device::route_expert_choice_on(device, plain, options);
-            expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
-            if (kind == 3) continue;
-            const at::Tensor found = ops::on_device::route_expert_choice_backward_on(
-                device, grad, plain, token, gate, options);
-            expect_close(found, logits.grad(), type == torch::kFloat ? 1e-5 : 1e-12);
-          }
-          ASSERT_FALSE(::testing::Test::HasFailure()) << tokens << " " << group << " " << kind;
-        }
-      }
-    }
-  }
-}
-
-TEST(RouteKernels, AdaptiveEqualsTheCpu) {
-  const Poison poison;
-  for (const int64_t tokens : {0, 1, 400}) {
-    for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 2}}) {
-      const at::Tensor logits = coarse(randn({tokens, 4}, 9, torch::kFloat));
-      const Routing wanted = route_adaptive(logits, 0.5, kept);
-      for (const auto order : kOrders) {
-        const auto [offsets, token, gate, token_offsets, token_row] =
-            ops::on_device::route_adaptive_on(SerialDevice{order}, logits, 0.5, kept);
-        expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
       }
     }
   }

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting sort of a routing's rows. Each segment of tokens counts how often each rank names each
-// expert; running sums of these counts say where a segment's entries begin in their queues, how
-// many of them find room, and in which rows they stand. No sort, and nothing depends on the order
-// in which blocks run.
+// Token choice, second half: queues of experts, by counting. Each segment of tokens counts how
+// often each rank names each expert; running sums of these counts say where a segment's entries
+// begin in their queues, how many of them find room, and in which rows they stand. Nothing is
+// sorted, and nothing depends on the order in which blocks run.
 #pragma once
 
 #include <cstdint>
 
 #include "../route_segments.h"
 #include "block.h"
+#include "route_rows.h"
 #include "scan.h"
 
 namespace moesaic::ops::kernels {
 
-/// Where the count of (expert, segment, rank) lies: by expert, then group, then rank, then segment,
-/// the order in which the queues of an expert fill.
+/// Says where the count of (expert, segment, rank) lies: by expert, then group, then rank, then
+/// segment, the order in which the queues of an expert fill.
 struct QueueIndex {
   Segments segments;
   int64_t count, groups;  // of segments, of groups
@@ -31,7 +32,7 @@ struct QueueIndex {
   MOESAIC_INLINE int64_t segments_of(int64_t group) const {
     return group + 1 < groups ? segments.per_group : count - segments.first_of(group);
   }
-  /// Within an expert's counts.
+  /// The place of (segment, rank) within an expert's counts.
   MOESAIC_INLINE int64_t at(int64_t segment, int32_t rank) const {
     const int64_t group = segments.group(segment), first = segments.first_of(group);
     return first * k + rank * segments_of(group) + (segment - first);
@@ -39,7 +40,8 @@ struct QueueIndex {
   MOESAIC_INLINE int64_t group_begin(int64_t group) const { return segments.first_of(group) * k; }
 };
 
-/// counts for the block's segment from slot[T, k]; `histogram` is shared memory of `slots` numbers.
+/// Counts the choices slot[T, k] of the block's segment; `histogram` is shared memory of `slots`
+/// numbers.
 template <class Block>
 MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_t k,
                                   const int32_t* slot, int32_t* histogram, int32_t* counts) {
@@ -52,7 +54,7 @@ MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_
     block.each([&](int thread) {
       if (begin + thread >= end) return;
       const int32_t named = slot[(begin + thread) * k + rank];
-      if (named >= 0) block.add(histogram + named, 1);
+      if (named >= 0) block.atomic_add(histogram + named, 1);
     });
     block.each([&](int thread) {
       for (int32_t s = thread; s < queues.slots; s += block.threads()) {
@@ -105,122 +107,12 @@ struct ScanQueues {
   }
 };
 
-/// The same for rows that are counted already: before[slot, segment] holds them on entry.
-struct ScanRows {
-  int64_t count;  // of segments
-  int32_t *before, *totals;
-
-  static MOESAIC_INLINE int64_t shared_bytes(int threads) { return scan_bytes(threads); }
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    int32_t* const rows = before + block.index() * count;
-    const int32_t total = exclusive_scan(
-        block, block.template shared<int32_t>(0), count, [&](int64_t i) { return rows[i]; },
-        [&](int64_t i, int32_t sum) { rows[i] = sum; });
-    block.each([&](int thread) {
-      if (thread == 0) totals[block.index()] = total;
-    });
-  }
-};
-
-/// Which tokens of a segment go to which expert, as bits in shared memory.
-struct SegmentMasks {
-  uint32_t* masks;  // [threads / 32][slots]
-  int32_t slots;
-
-  static MOESAIC_INLINE int64_t bytes(int threads, int64_t slots) {
-    return static_cast<int64_t>(sizeof(uint32_t)) * divide_up(threads, kWarp) * slots;
-  }
-
-  template <class Block>
-  MOESAIC_INLINE void clear(Block& block) const {
-    block.each([&](int thread) {
-      const int words = divide_up(block.threads(), kWarp) * slots;
-      for (int i = thread; i < words; i += block.threads()) masks[i] = 0;
-    });
-  }
-  template <class Block>
-  MOESAIC_INLINE void set(Block& block, int thread, int32_t slot) const {
-    block.join(masks + thread / kWarp * slots + slot, uint32_t{1} << (thread % kWarp));
-  }
-  /// Of the tokens before this thread's, how many go to the expert.
-  MOESAIC_INLINE int32_t before(int thread, int32_t slot) const {
-    const int warp = thread / kWarp;
-    int32_t found = count_bits(masks[warp * slots + slot] & lanes_before(thread % kWarp));
-    for (int w = 0; w < warp; ++w) found += count_bits(masks[w * slots + slot]);
-    return found;
-  }
-  MOESAIC_INLINE int32_t count(int threads, int32_t slot) const {
-    int32_t found = 0;
-    for (int w = 0; w < divide_up(threads, kWarp); ++w)
-      found += count_bits(masks[w * slots + slot]);
-    return found;
-  }
-};
-
-/// The arrays of a routing that the last kernel fills.
-template <class Scalar>
-struct RoutingArrays {
-  int32_t *offsets, *token, *token_offsets, *token_row;
-  Scalar* gate;
-  int64_t bound, tokens;
-};
-
-/// Where the rows of the block's segment begin.
-struct SegmentRows {
-  const int32_t *before, *totals;  // of ScanQueues or ScanRows
-  int64_t count;
-  int32_t slots;
-
-  static MOESAIC_INLINE int64_t bytes(int threads, int64_t slots) {
-    return scan_bytes(threads) + static_cast<int64_t>(sizeof(int32_t)) * slots;
-  }
-
-  struct Found {
-    int32_t filled, pulled;  // rows of all segments; entries of token_row of earlier ones
-  };
-
-  /// starts[slot] in shared memory; the first block writes `offsets` and the last of
-  /// `token_offsets`.
-  template <class Block, class Scalar>
-  MOESAIC_INLINE Found find(Block& block, int32_t* work, int32_t* starts,
-                            const RoutingArrays<Scalar>& out) const {
-    const int64_t segment = block.index();
-    const bool first = segment == 0;
-    const int32_t filled = exclusive_scan(
-        block, work, slots, [&](int64_t s) { return totals[s]; },
-        [&](int64_t s, int32_t sum) {
-          if (first) out.offsets[s] = sum;
-          starts[s] = sum + (segment < count ? before[s * count + segment] : 0);
-        });
-    const int32_t pulled = exclusive_scan(
-        block, work, slots,
-        [&](int64_t s) { return segment < count ? before[s * count + segment] : 0; },
-        [](int64_t, int32_t) {});
-    block.each([&](int thread) {
-      if (thread == 0 && first) {
-        out.offsets[slots] = filled;
-        out.token_offsets[out.tokens] = filled;
-      }
-      const int64_t stride = block.count() * block.threads();
-      for (int64_t r = filled + segment * block.threads() + thread; r < out.bound; r += stride) {
-        out.token[r] = 0;
-        out.token_row[r] = 0;
-        out.gate[r] = 0;
-      }
-    });
-    return {filled, pulled};
-  }
-};
-
-/// How choices are accepted.
+/// Which choices are accepted: all, those before their queue is full, or those not marked with -1.
 enum class Acceptance : int { all, by_position, as_marked };
 
 /// Token choice, second half: rows for the choices that find room. `slot` holds the choices'
-/// experts on entry
-/// (-1: computed by nobody, or marked as dropped) and their rows on return (-1: none). At least one
-/// block, even without tokens.
+/// experts on entry (-1: computed by nobody, or marked as dropped) and their rows on return (-1:
+/// none). At least one block, even without tokens.
 template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
@@ -247,7 +139,7 @@ struct PlaceChoices {
     const int64_t segment = block.index();
     if (segment >= queues.count) return;
     const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
-    if (acceptance == Acceptance::by_position) drop_latecomers(block, masks, begin, end);
+    if (acceptance == Acceptance::by_position) drop_past_capacity(block, masks, begin, end);
     masks.clear(block);
     block.each([&](int thread) {
       if (begin + thread >= end) return;
@@ -267,8 +159,8 @@ struct PlaceChoices {
  private:
   /// Drops the choices of the segment that come after their queue is full.
   template <class Block>
-  MOESAIC_INLINE void drop_latecomers(Block& block, const SegmentMasks& masks, int64_t begin,
-                                      int64_t end) const {
+  MOESAIC_INLINE void drop_past_capacity(Block& block, const SegmentMasks& masks, int64_t begin,
+                                         int64_t end) const {
     const int64_t segment = block.index(), group = queues.segments.group(segment);
     for (int32_t rank = 0; rank < queues.k; ++rank) {
       masks.clear(block);

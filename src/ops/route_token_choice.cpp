@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token-choice routing: schema, checks, shape function and gradient. The kernels are cpu/route.cpp
-// and its siblings.
-#include "moesaic/ops/route.h"
+// Token-choice routing: schema, checks, shape function and gradient. The kernels are
+// cpu/route_token_choice.cpp and its siblings.
+#include "moesaic/ops/route_token_choice.h"
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
@@ -19,13 +19,6 @@ namespace moesaic {
 namespace ops {
 namespace {
 
-using RouteTensors =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-using RouteSignature = RouteTensors(const at::Tensor&, int64_t, int64_t, double, int64_t,
-                                    at::IntArrayRef, bool, bool, int64_t, int64_t, int64_t);
-using RouteBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                          const at::Tensor&, int64_t, at::IntArrayRef, bool);
-
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "route_token_choice(Tensor logits, int k, int gate=1, float capacity_factor=0., "
@@ -38,29 +31,9 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "Tensor choice_row, int gate, int[] kept, bool reroute) -> Tensor");
 }
 
-RouteTensors call_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::route_token_choice", "")
-                             .typed<RouteSignature>();
-  return op.call(logits, options.k, static_cast<int64_t>(options.gate), options.capacity_factor,
-                 options.group_size, options.kept, options.batch_priority,
-                 options.pruned == PrunedSelection::reroute,
-                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of,
-                 options.capacity);
-}
-
-at::Tensor call_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                               const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
-                               at::IntArrayRef kept, bool reroute) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::route_token_choice_backward", "")
-                             .typed<RouteBackwardSignature>();
-  return op.call(grad_gate, logits, choice, choice_row, gate, kept, reroute);
-}
-
 }  // namespace
 
-void check_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
+void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options) {
   constexpr const char* kOp = "route_token_choice";
   check_logits(kOp, logits);
   const int64_t k = options.k, experts = logits.size(1);
@@ -83,9 +56,9 @@ void check_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
   check_row_count(kOp, logits.size(0), k);
 }
 
-void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                          const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
-                          at::IntArrayRef kept) {
+void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                       const at::Tensor& choice, const at::Tensor& choice_row,
+                                       const TokenChoiceOptions& options) {
   constexpr const char* kOp = "route_token_choice_backward";
   check_logits(kOp, logits);
   check_shape(kOp, "grad_gate", grad_gate, {-1});
@@ -100,22 +73,17 @@ void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
   }
   check_values_between(kOp, "choice", choice, 0, logits.size(1));
   check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.size(0));
-  check_enum(kOp, "gate", gate, gate_names());
-  check_kept(kOp, kept, logits.size(1));
+  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
+  check_kept(kOp, options.kept, logits.size(1));
 }
 
 namespace {
 
-RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, double capacity_factor,
-                        int64_t group_size, at::IntArrayRef kept, bool batch_priority, bool reroute,
-                        int64_t capacity_rounding, int64_t capacity_multiple_of, int64_t capacity) {
-  const TokenChoiceOptions options =
-      token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of, capacity);
-  check_route(logits, options);
-  const int64_t tokens = logits.size(0), experts = logits.size(1);
+ChoiceTensors route_token_choice_meta(const at::Tensor& logits, const TokenChoiceOptions& options) {
+  check_route_token_choice(logits, options);
+  const int64_t tokens = logits.size(0), experts = logits.size(1), k = options.k;
   const int64_t computed = computed_experts(options, experts);
-  const TokenGroups cut(tokens, group_size);
+  const TokenGroups cut(tokens, options.group_size);
   const GroupRows rows =
       capacity_rows(cut, k, capacity_of(options), seen_experts(options, experts));
   const int64_t bound = token_choice_row_bound(cut, k, computed, rows);
@@ -129,10 +97,10 @@ RouteTensors route_meta(const at::Tensor& logits, int64_t k, int64_t gate, doubl
           at::empty({tokens, k}, index)};
 }
 
-at::Tensor route_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
-                               const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
-                               at::IntArrayRef kept, bool) {
-  check_route_backward(grad_gate, logits, choice, choice_row, gate, kept);
+at::Tensor route_token_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                            const at::Tensor& choice, const at::Tensor& choice_row,
+                                            const TokenChoiceOptions& options) {
+  check_route_token_choice_backward(grad_gate, logits, choice, choice_row, options);
   return at::empty(logits.sizes(), logits.options());
 }
 
@@ -143,11 +111,9 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
                                                 const TokenChoiceOptions& options) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     auto [offsets, token, gates, token_offsets, token_row, choice, choice_row] =
-        call_route(logits, options);
+        TokenChoiceOperator::call(logits, options);
     context->save_for_backward({logits, choice, choice_row});
-    context->saved_data["gate"] = static_cast<int64_t>(options.gate);
-    context->saved_data["kept"] = options.kept;
-    context->saved_data["reroute"] = options.pruned == PrunedSelection::reroute;
+    context->saved_data["options"] = TokenChoiceBackward::saved(options);
     context->mark_non_differentiable(
         {offsets, token, token_offsets, token_row, choice, choice_row});
     return {offsets, token, gates, token_offsets, token_row, choice, choice_row};
@@ -156,34 +122,29 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor grad_logits = call_route_backward(
-        grads[2], saved[0], saved[1], saved[2], context->saved_data["gate"].toInt(),
-        context->saved_data["kept"].toIntVector(), context->saved_data["reroute"].toBool());
-    return {grad_logits, {}};
+    const TokenChoiceOptions options =
+        TokenChoiceBackward::restored(context->saved_data["options"]);
+    return {TokenChoiceBackward::call(grads[2], saved[0], saved[1], saved[2], options), {}};
   }
 };
 
-RouteTensors route_autograd(const at::Tensor& logits, int64_t k, int64_t gate,
-                            double capacity_factor, int64_t group_size, at::IntArrayRef kept,
-                            bool batch_priority, bool reroute, int64_t capacity_rounding,
-                            int64_t capacity_multiple_of, int64_t capacity) {
-  const TokenChoiceOptions options =
-      token_choice_options(k, gate, capacity_factor, group_size, kept, batch_priority, reroute,
-                           capacity_rounding, capacity_multiple_of, capacity);
+ChoiceTensors route_token_choice_autograd(const at::Tensor& logits,
+                                          const TokenChoiceOptions& options) {
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_route(logits, options);
+    return TokenChoiceOperator::call(logits, options);
   }
   const auto out = RouteTokenChoice::apply(logits, options);
   return {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
 }
 
 TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
-  m.impl("route_token_choice", route_meta);
-  m.impl("route_token_choice_backward", route_backward_meta);
+  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_meta>);
+  m.impl("route_token_choice_backward",
+         TokenChoiceBackward::unpacked<route_token_choice_backward_meta>);
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
-  m.impl("route_token_choice", route_autograd);
+  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_autograd>);
   // A second derivative throws instead of being taken for 0.
   m.impl("route_token_choice_backward", torch::autograd::autogradNotImplementedFallback());
 }
@@ -200,7 +161,7 @@ Gate gate_from_name(std::string_view name) {
 
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
   auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-      ops::call_route(logits_TE, options);
+      ops::TokenChoiceOperator::call(logits_TE, options);
   return {offsets, token, gate, token_offsets, token_row, choice};
 }
 

@@ -11,22 +11,20 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "../check.h"
-#include "../kernels/priority.h"
-#include "../kernels/queues.h"
-#include "../kernels/token_choice.h"
+#include "../kernels/route_token_choice.h"
+#include "../kernels/route_token_choice_priority.h"
+#include "../kernels/route_token_choice_queues.h"
 #include "../route_arguments.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 
 using at::Tensor;
-using RouteTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 static_assert(static_cast<int>(Gate::softmax_selected) ==
                   static_cast<int>(kernels::GateKind::softmax_selected) &&
@@ -60,6 +58,10 @@ struct TokenChoicePlan {
 
   int threads() const { return static_cast<int>(queues.segments.length); }
 };
+
+inline bool reroutes(const TokenChoiceOptions& options) {
+  return options.pruned == PrunedSelection::reroute;
+}
 
 /// What lies between the kernels.
 struct Workspace {
@@ -118,15 +120,16 @@ void select_by_priority(const TokenChoicePlan& plan, const Workspace& work, int3
 }
 
 template <class Scalar, class Device>
-void route_tokens(const Tensor& logits, const TokenChoicePlan& plan, int64_t gate_kind,
-                  const kernels::KeptView& kept, bool batch_priority, bool reroute, int32_t* choice,
+void route_tokens(const Tensor& logits, const TokenChoicePlan& plan,
+                  const TokenChoiceOptions& options, const kernels::KeptView& kept, int32_t* choice,
                   int32_t* choice_row, const kernels::RoutingArrays<Scalar>& arrays,
                   const Device& device) {
   const Workspace work(plan, logits);
-  choose<Scalar>({in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k),
-                  static_cast<kernels::GateKind>(gate_kind), kept, reroute, plan.queues, choice,
-                  choice_row, out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
-                 plan, device);
+  choose<Scalar>(
+      {in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k),
+       static_cast<kernels::GateKind>(options.gate), kept, reroutes(options), plan.queues, choice,
+       choice_row, out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
+      plan, device);
   const kernels::ScanQueues scan{plan.queues,
                                  plan.rows,
                                  out<int32_t>(work.counts),
@@ -138,7 +141,7 @@ void route_tokens(const Tensor& logits, const TokenChoicePlan& plan, int64_t gat
                                                scan.shared_bytes(scanning));
   auto acceptance = kernels::Acceptance::all;
   if (plan.limited) acceptance = kernels::Acceptance::by_position;
-  if (plan.limited && batch_priority) {
+  if (plan.limited && options.batch_priority) {
     select_by_priority<Scalar>(plan, work, choice_row, device);
     acceptance = kernels::Acceptance::as_marked;
   }
@@ -152,9 +155,9 @@ void route_tokens(const Tensor& logits, const TokenChoicePlan& plan, int64_t gat
 }
 
 template <class Device>
-RouteTensors route_on(const Device& device, const Tensor& logits_in,
-                      const TokenChoiceOptions& options) {
-  check_route(logits_in, options);
+ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
+                                    const TokenChoiceOptions& options) {
+  check_route_token_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
   const TokenChoicePlan plan(logits, options);
@@ -168,9 +171,8 @@ RouteTensors route_on(const Device& device, const Tensor& logits_in,
   const Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
-    route_tokens<Scalar>(logits, plan, static_cast<int64_t>(options.gate), computed.view(),
-                         options.batch_priority, options.pruned == PrunedSelection::reroute,
-                         out<int32_t>(choice), out<int32_t>(choice_row),
+    route_tokens<Scalar>(logits, plan, options, computed.view(), out<int32_t>(choice),
+                         out<int32_t>(choice_row),
                          {out<int32_t>(offsets), out<int32_t>(token), out<int32_t>(token_offsets),
                           out<int32_t>(token_row), out<Scalar>(gate), plan.bound, plan.tokens},
                          device);
@@ -179,15 +181,15 @@ RouteTensors route_on(const Device& device, const Tensor& logits_in,
 }
 
 template <class Device>
-Tensor route_backward_on(const Device& device, const Tensor& grad_in, const Tensor& logits_in,
-                         const Tensor& choice_in, const Tensor& row_in, int64_t gate_kind,
-                         at::IntArrayRef kept, bool reroute) {
-  check_route_backward(grad_in, logits_in, choice_in, row_in, gate_kind, kept);
+Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
+                                      const Tensor& logits_in, const Tensor& choice_in,
+                                      const Tensor& row_in, const TokenChoiceOptions& options) {
+  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const Tensor grad_gate = grad_in.contiguous();
   const Tensor logits = logits_in.contiguous();
   const Tensor choice = choice_in.contiguous();
   const Tensor choice_row = row_in.contiguous();
-  const KeptScope computed("route_token_choice_backward", logits, kept, device);
+  const KeptScope computed("route_token_choice_backward", logits, options.kept, device);
   Tensor grad_logits = at::empty_like(logits);
   const int64_t tokens = logits.size(0);
   with_logit_type(logits, [&](auto tag) {
@@ -200,9 +202,9 @@ Tensor route_backward_on(const Device& device, const Tensor& grad_in, const Tens
                                                tokens,
                                                logits.size(1),
                                                static_cast<int32_t>(choice.size(1)),
-                                               static_cast<kernels::GateKind>(gate_kind),
+                                               static_cast<kernels::GateKind>(options.gate),
                                                computed.view(),
-                                               reroute,
+                                               reroutes(options),
                                                out<Scalar>(grad_logits)};
     device.template start<256>(kernel, kernels::divide_up<int64_t>(tokens, kThreads), kThreads,
                                kernel.shared_bytes(kThreads));

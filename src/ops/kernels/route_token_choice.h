@@ -10,7 +10,7 @@
 #include "block.h"
 #include "kept_experts.h"
 #include "number.h"
-#include "queues.h"
+#include "route_token_choice_queues.h"
 
 namespace moesaic::ops::kernels {
 
@@ -19,7 +19,7 @@ enum class GateKind : int { softmax_selected, softmax_all, logit, one };
 
 constexpr int kChunkColumns = 32;
 
-/// Columns [from, from + width) of a segment's logits in shared memory.
+/// The columns [from, from + width) of a segment's logits in shared memory.
 template <class Scalar>
 struct LogitChunk {
   Scalar* at;
@@ -56,24 +56,24 @@ MOESAIC_INLINE void for_chunks(Block& block, Scalar* shared, const Scalar* logit
   }
 }
 
-/// The best so far, best first, ties to the lower expert.
-template <class Scalar, int Most>
+/// The best experts of a token so far, best first, ties to the lower expert.
+template <class Scalar, int Max>
 struct BestExperts {
-  Scalar value[Most];
-  int32_t expert[Most];
+  Scalar value[Max];
+  int32_t expert[Max];
   bool started, nan;
 
   MOESAIC_INLINE void offer(Scalar candidate, int32_t index) {
     if (!started) {
       MOESAIC_UNROLL
-      for (int i = 0; i < Most; ++i) expert[i] = -1;
+      for (int i = 0; i < Max; ++i) expert[i] = -1;
       started = true;
     }
     nan = nan || candidate != candidate;
     Scalar carried = candidate != candidate ? -infinity<Scalar>() : candidate;
     bool placed = false;
     MOESAIC_UNROLL
-    for (int i = 0; i < Most; ++i) {
+    for (int i = 0; i < Max; ++i) {
       placed = placed || expert[i] < 0 || carried > value[i];
       if (!placed) continue;
       const Scalar pushed = value[i];
@@ -87,10 +87,10 @@ struct BestExperts {
 };
 
 /// What a routing by token choice writes before rows are laid out. choice, slot, gate: [T, k]; slot
-/// is the expert's place among the computed ones, or -1. counts: see queues.h.
+/// is the expert's place among the computed ones, or -1. counts: see QueueIndex.
 template <class Scalar>
 struct ChooseExperts {
-  static constexpr int kMost = 8;
+  static constexpr int kMax = 8;
 
   const Scalar* logits;
   int64_t experts;
@@ -109,11 +109,11 @@ struct ChooseExperts {
   MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
 };
 
-template <class Scalar, int Most>
+template <class Scalar, int Max>
 struct ChooseFewExperts {
   ChooseExperts<Scalar> in;
 
-  using Best = BestExperts<Scalar, Most>;
+  using Best = BestExperts<Scalar, Max>;
   struct State {
     Best best;
     Scalar sum;
@@ -160,14 +160,14 @@ struct ChooseFewExperts {
     bool good = !best.nan;
     Scalar sum = state.sum;
     MOESAIC_UNROLL
-    for (int rank = 0; rank < Most; ++rank) {
+    for (int rank = 0; rank < Max; ++rank) {
       if (rank >= in.k) continue;
       if (in.kind == GateKind::softmax_selected)
         sum += softmax_exp(best.value[rank] - best.value[0]);
       if (rank == 0 || in.kind == GateKind::logit) good = good && is_finite(best.value[rank]);
     }
     MOESAIC_UNROLL
-    for (int rank = 0; rank < Most; ++rank) {
+    for (int rank = 0; rank < Max; ++rank) {
       if (rank >= in.k) continue;
       const int64_t place = token * in.k + rank;
       Scalar weight = 1;
@@ -182,7 +182,7 @@ struct ChooseFewExperts {
   }
 };
 
-/// Any number of choices: each rank looks for the best that ranks after the one before it.
+/// Chooses any number of experts: each rank looks for the best that ranks after the one before it.
 template <class Scalar>
 struct ChooseManyExperts {
   ChooseExperts<Scalar> in;
@@ -248,9 +248,9 @@ struct ChooseManyExperts {
   }
 };
 
-/// d loss / d logits. With g the softmax that gates come from and u_e what arrives at expert e's
-/// gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts that the softmax runs over; u_e
-/// itself where the logit is the gate.
+/// Writes d loss / d logits. With g the softmax that gates come from and u_e what arrives at expert
+/// e's gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts that the softmax runs over;
+/// u_e itself where the logit is the gate.
 template <class Scalar>
 struct GateGradient {
   const Scalar *grad_gate, *logits;
@@ -335,8 +335,8 @@ struct GateGradient {
                                     const State& state) const {
     for (int c = 0; c < chunk.width; ++c) {
       Scalar& at = chunk.of(thread, c);
-      const bool probabilities = kind == GateKind::softmax_all && seen(chunk.from + c);
-      at = probabilities ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
+      const bool in_softmax = kind == GateKind::softmax_all && seen(chunk.from + c);
+      at = in_softmax ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
     }
     for (int32_t rank = 0; rank < k && kind != GateKind::one; ++rank) {
       const int64_t column = choice[token * k + rank] - chunk.from;

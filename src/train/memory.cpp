@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/memory.h"
+#include "moesaic/base/text.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic {

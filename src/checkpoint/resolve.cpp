@@ -18,27 +18,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::string_view kStep = "step_";
+
 struct Step {
-  uint64_t number = 0;
+  int64_t number = 0;
   fs::path folder;
 };
-
-std::optional<uint64_t> step_number(const std::string& name) {
-  constexpr std::string_view kPrefix = "step_";
-  if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) return std::nullopt;
-  uint64_t number = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return number;
-}
 
 /// The step_N folders, the largest N first; links are left alone.
 std::vector<Step> steps_in(const fs::path& folder) {
   std::vector<Step> steps;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const auto number = step_number(it->path().filename().string());
+    const auto number = step_of(it->path());
     if (number && it->symlink_status().type() == fs::file_type::directory) {
       steps.push_back({*number, it->path()});
     }
@@ -89,6 +81,19 @@ auto of_run_or_checkpoint(const fs::path& given, const OfCheckpoint& of_checkpoi
 }
 
 }  // namespace
+
+std::optional<int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kStep)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kStep.size(), end, step);
+  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+std::string step_name(int64_t step) {
+  return std::string(kStep) + std::to_string(step);
+}
 
 fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
   return of_run_or_checkpoint(

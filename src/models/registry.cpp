@@ -92,14 +92,6 @@ double count_parameters(const Value& config) {
   return family_of(config).count(config);
 }
 
-void check_memory(double bytes, const std::string& what, const std::string& where) {
-  const double limit = memory_limit();
-  if (bytes > limit) {
-    fail_usage("{}: {} needs {} of memory, this machine has {}", where, what, bytes_text(bytes),
-               bytes_text(limit));
-  }
-}
-
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
   const Family& found = family_of(config);
   const double count = found.count(config);

@@ -10,6 +10,7 @@
 #include "moesaic/base/memory.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/phase_kind.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_folder.h"
 
-#include <charconv>
-#include <optional>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -13,17 +11,6 @@
 namespace moesaic {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr std::string_view kStep = "step_";
-
-std::optional<int64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kStep)) return std::nullopt;
-  int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kStep.size(), end, step);
-  return error == std::errc() && stop == end ? std::optional(step) : std::nullopt;
-}
 
 /// A file of a run that has no checkpoint yet.
 bool is_of_a_start(const fs::path& entry) {
@@ -102,7 +89,7 @@ RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))),
 }
 
 fs::path RunFolder::step_checkpoint(int64_t step) const {
-  return root_ / "checkpoints" / (std::string(kStep) + std::to_string(step));
+  return root_ / "checkpoints" / step_name(step);
 }
 
 fs::path RunFolder::phase_checkpoint(const std::string& phase) const {

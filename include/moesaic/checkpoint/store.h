@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "moesaic/checkpoint/tensors.h"
@@ -62,6 +63,10 @@ void verify_checkpoint(const std::filesystem::path& folder);
 /// The folder that load_newest_checkpoint() would read: a checkpoint itself, unverified, or the
 /// newest whole one of a run.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& run_or_checkpoint);
+
+/// N of a folder that is named step_N, as the checkpoints of a run are by step_name(N).
+std::optional<int64_t> step_of(const std::filesystem::path& folder);
+std::string step_name(int64_t step);
 
 /// Deletes the older step_N folders in a run's checkpoints/, so that the newest `keep` complete
 /// ones remain. Call it once a new one is in place. Nothing else in the folder is touched. `keep`

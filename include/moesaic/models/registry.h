@@ -25,9 +25,6 @@ std::shared_ptr<Model> build_model_shape(const Value& config);
 /// Numbers in the parameters of the network that build_model() would make; nothing is built.
 double count_parameters(const Value& config);
 
-/// Throws Error (usage), "<where>: <what> needs ... of memory", where this machine has less.
-void check_memory(double bytes, const std::string& what, const std::string& where);
-
 /// A table of the settings of one model: key, type, default, range, meaning.
 std::string model_help(const std::string& name);
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text.h"
+#include "moesaic/base/text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
-namespace moesaic::config_detail {
+namespace moesaic {
 
 std::optional<size_t> find_invalid_utf8(std::string_view text) {
   size_t i = 0;
@@ -30,17 +31,21 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
     if (first == 0xF4u) high = 0x8Fu;
     if (length == 0 || byte(i + 1) < low || byte(i + 1) > high) return i;
     for (size_t k = 2; k < length; ++k) {
-      if ((byte(i + k) & 0xC0u) != 0x80u) return i;
+      if (i + k >= text.size() || starts_character(text[i + k])) return i;
     }
     i += length;
   }
   return std::nullopt;
 }
 
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), starts_character));
+}
+
 std::string one_line(std::string_view text) {
   constexpr size_t kLongest = 120;
   size_t cut = std::min(text.size(), kLongest);
-  while (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0u) == 0x80u) ++cut;
+  while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;
   std::string line;
   for (const char c : text.substr(0, cut)) {
     const auto byte = static_cast<unsigned char>(c);
@@ -55,4 +60,18 @@ std::string one_line(std::string_view text) {
   return cut < text.size() ? line + "..." : line;
 }
 
-}  // namespace moesaic::config_detail
+std::string printable(std::string_view text) {
+  return "'" + one_line(text) + "'";
+}
+
+std::string bytes_text(double bytes) {
+  if (bytes < 1000) return fmt::format("{:.0f} B", bytes);
+  constexpr std::array kUnits = {"KB", "MB", "GB", "TB", "PB", "EB"};
+  double value = bytes / 1000.0;
+  size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1000.0;
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", value, decimals, kUnits[unit]);
+}
+
+}  // namespace moesaic

@@ -70,12 +70,6 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
   return {};
 }
 
-double parameter_count(const ClusterMoEConfig& c) {
-  const auto experts = static_cast<double>(c.experts), width = static_cast<double>(c.width);
-  const double router = c.router ? experts * static_cast<double>(router_width(c)) : 0.0;
-  return router + experts * static_cast<double>(c.filters) * (width + 1.0);
-}
-
 ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = register_module("experts", nn::FilterNetwork(expert_options(config_), generator));

@@ -6,7 +6,6 @@
 
 #include "input_shape.h"
 #include "moesaic/base/error.h"
-#include "moesaic/models/meta_device.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
@@ -68,18 +67,6 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
             {"experts", "router"}};
   }
   return {};
-}
-
-double parameter_count(const ImageMoEConfig& config) {
-  const OnMetaDevice on_meta;
-  const auto expert =
-      nn::make_image_network(config.expert, image_expert_options(config), nn::make_generator(0));
-  double count = 0.0;
-  for (const at::Tensor& parameter : expert->parameters()) {
-    count += static_cast<double>(parameter.numel());
-  }
-  if (config.router) count += static_cast<double>(image_router_width(config));
-  return static_cast<double>(config.experts) * count;
 }
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : config_(std::move(config)) {

@@ -162,36 +162,6 @@ ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
   return {};
 }
 
-double linear_count(double in, double out) {
-  return in * out + out;
-}
-
-double mlp_count(const VMoEConfig& config, int64_t hidden) {
-  const auto d = static_cast<double>(config.hidden_size);
-  const auto m = static_cast<double>(hidden);
-  return linear_count(d, m) + linear_count(m, d);
-}
-
-double attention_count(const VMoEConfig& config, bool norms) {
-  const auto d = static_cast<double>(config.hidden_size);
-  const double head_dim = d / static_cast<double>(config.encoder.num_heads);
-  return linear_count(d, 3 * d) + linear_count(d, d) + (norms ? 2 * head_dim : 0.0);
-}
-
-/// Of the MLP, or the router and the experts, of a block.
-double mlp_count(const VMoEConfig& config, int64_t block) {
-  const VMoEMoeConfig& moe = config.encoder.moe;
-  const auto d = static_cast<double>(config.hidden_size);
-  if (std::find(moe.layers.begin(), moe.layers.end(), block) == moe.layers.end()) {
-    return mlp_count(config, config.encoder.mlp_dim);
-  }
-  const auto kept = moe.kept_experts.find(std::to_string(block));
-  const auto experts = static_cast<double>(moe.num_experts);
-  const double held =
-      kept == moe.kept_experts.end() ? experts : static_cast<double>(kept->second.size());
-  return experts * d + held * mlp_count(config, config.encoder.expert_dim());
-}
-
 }  // namespace
 
 ConfigProblem config_problem(const VMoEConfig& config) {
@@ -221,26 +191,6 @@ ConfigProblem config_problem(const VMoEConfig& config) {
             {"encoder.position_emb", "hidden_size"}};
   }
   return moe_problem(config.encoder);
-}
-
-double parameter_count(const VMoEConfig& config) {
-  const auto d = static_cast<double>(config.hidden_size);
-  const Sides& patch = config.patch_size;
-  double count = linear_count(static_cast<double>(config.channels * patch.height * patch.width), d);
-  if (config.learns_positions()) count += static_cast<double>(config.tokens()) * d;
-  if (config.has_class_token()) count += d;
-  for (int64_t block = 0; block < config.encoder.num_layers; ++block) {
-    count += 4 * d + attention_count(config, config.encoder.attention_qk_norm) +
-             mlp_count(config, block);
-  }
-  if (config.has_map_head()) {
-    count += 3 * d + attention_count(config, config.map_head_normalizes()) +
-             mlp_count(config, config.encoder.mlp_dim);
-  }
-  const auto representation = static_cast<double>(config.pre_logits_size());
-  if (config.representation_size > 0) count += linear_count(d, representation);
-  if (config.has_head()) count += linear_count(representation, static_cast<double>(config.classes));
-  return count + 2 * d;
 }
 
 }  // namespace moesaic

@@ -37,7 +37,8 @@ TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
   configs[6].name = kE3;
   configs[6].encoder.moe.ensemble_size = 3;
   for (const VMoEConfig& config : configs) {
-    EXPECT_EQ(parameter_count(config), static_cast<double>(VMoE(config, 1).parameter_count()));
+    EXPECT_EQ(count_parameters(Value::from_json(to_json(config), "model")),
+              static_cast<double>(VMoE(config, 1).parameter_count()));
   }
 }
 
@@ -82,6 +83,17 @@ TEST(VMoEConfig, ANetworkThatNoMachineHoldsIsRefusedBeforeItIsBuilt) {
       config_with(R"(encoder={"mlp_dim": 1048576, "moe": {"layers": [1], "num_experts": 65536}})");
   EXPECT_THAT(test::usage_of([&] { build_model(config, 0); }),
               AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("parameters needs")));
+}
+
+TEST(VMoEConfig, ATensorThat64BitsDoNotCountIsRefusedInOneLine) {
+  Document document = Document::from_text(
+      R"({"name": "vmoe", "image_size": 65536, "patch_size": 65536, "channels": 4096,
+          "hidden_size": 1048576, "encoder": {"num_layers": 1}})",
+      "recipe.json");
+  const std::string message = test::usage_of([&] { build_model_shape(document.root()); });
+  EXPECT_THAT(message, AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("64 bits")));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_EQ(test::usage_of([&] { build_model(document.root(), 0); }), message);
 }
 
 TEST(VMoEConfig, BlamesTheSettingThatDoesNotFit) {

@@ -73,7 +73,4 @@ int64_t router_width(const ClusterMoEConfig& config);
 /// Filters are shared out evenly; without a router there is one expert; its pieces make up a patch.
 ConfigProblem config_problem(const ClusterMoEConfig& config);
 
-/// Numbers in its parameters.
-double parameter_count(const ClusterMoEConfig& config);
-
 }  // namespace moesaic

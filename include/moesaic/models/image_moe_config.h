@@ -55,7 +55,4 @@ void describe(Fields& f, ImageMoEConfig& c) {
 /// Squares fill the image; without a router there is one expert.
 ConfigProblem config_problem(const ImageMoEConfig& config);
 
-/// Numbers in its parameters.
-double parameter_count(const ImageMoEConfig& config);
-
 }  // namespace moesaic

@@ -221,7 +221,4 @@ void describe(Fields& f, VMoEConfig& c) {
 /// if all fits.
 ConfigProblem config_problem(const VMoEConfig& config);
 
-/// Numbers in the network's parameters, without building it.
-double parameter_count(const VMoEConfig& config);
-
 }  // namespace moesaic

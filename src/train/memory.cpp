@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/memory.h"
+#include "moesaic/models/meta_device.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic {
@@ -90,6 +91,7 @@ std::optional<double> activation_bytes(Model& model, int64_t images) {
   shape.insert(shape.begin(), images);
   std::vector<at::Tensor> known = model.parameters();
   known.push_back(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));
+  const MetaKernels kernels;
   const MadeStorages made;
   try {
     model.forward(known.back());

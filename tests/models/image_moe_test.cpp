@@ -6,6 +6,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/routing.h"
@@ -166,6 +167,7 @@ TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
     const auto shape = build_model_shape(value);
     EXPECT_TRUE(shape->parameters().front().is_meta());
+    const MetaKernels kernels;
     const at::Tensor images = torch::empty({6, 3, 8, 8}, torch::kMeta);
     EXPECT_EQ(shape->forward(images).logits.sizes(), (std::vector<int64_t>{6, 5}));
     load_state(*again, state_of(*model), "here");

@@ -11,7 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {

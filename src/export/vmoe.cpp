@@ -6,7 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/models/vmoe.h"
 
 namespace moesaic {

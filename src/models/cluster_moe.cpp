@@ -83,13 +83,12 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor x_TPd = images_BCHW.squeeze(1);
   const Seen seen = look_at(images_BCHW);
-  const ParallelPatches* parallel = seen.parallel ? &*seen.parallel : nullptr;
   if (!config_.router) {
-    const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd), parallel);
+    const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd));
     return {logits, logits, {}};
   }
   nn::RouterOutput routed = router->forward(seen.sums, random);
-  const at::Tensor rows = experts->forward(x_TPd, routed.routing, parallel);
+  const at::Tensor rows = experts->forward(x_TPd, routed.routing);
   const at::Tensor logits = combine(rows, routed.routing);
   RoutingRecord record;
   record.logits_TE = routed.logits_TE;
@@ -113,21 +112,13 @@ at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
 ClusterMoE::Seen ClusterMoE::look_at(const at::Tensor& images_BCHW) {
   const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
   if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
-    return {images_BCHW, patch_sums(images_BCHW), 0, std::nullopt, false};
+    return {images_BCHW, patch_sums(images_BCHW), 0};
   }
   const uint64_t version = images_BCHW._version();
   if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
-    last_ = {images_BCHW, patch_sums(images_BCHW), version, std::nullopt, false};
+    last_ = {images_BCHW, patch_sums(images_BCHW), version};
   }
-  const bool looks = config_.parallel_patches && config_.activation == "cubic" && is_training() &&
-                     images_BCHW.is_cpu();
-  if (looks && !last_.looked && images_BCHW.scalar_type() == at::kFloat) {
-    last_.parallel = find_parallel_patches(images_BCHW.squeeze(1));
-    last_.looked = true;
-  }
-  Seen seen = last_;
-  if (!looks) seen.parallel.reset();
-  return seen;
+  return last_;
 }
 
 nlohmann::ordered_json ClusterMoE::config() const {

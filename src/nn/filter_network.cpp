@@ -18,10 +18,9 @@ FilterNetworkImpl::FilterNetworkImpl(FilterNetworkOptions options, at::Generator
   for (at::Tensor* parameter : {&w, &b}) parameter->uniform_(-bound, bound, generator);
 }
 
-at::Tensor FilterNetworkImpl::forward(const at::Tensor& x_TPd, const Routing& routing,
-                                      const ParallelPatches* parallel) const {
+at::Tensor FilterNetworkImpl::forward(const at::Tensor& x_TPd, const Routing& routing) const {
   const NoAutocast exact;
-  return filter_experts(x_TPd, routing, {w, b}, options_.outputs, options_.activation, parallel);
+  return filter_experts(x_TPd, routing, {w, b}, options_.outputs, options_.activation);
 }
 
 }  // namespace moesaic::nn

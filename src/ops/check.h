@@ -82,18 +82,15 @@ void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::
                       const at::Tensor& gate, const at::Tensor& token_offsets,
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
                       const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
-/// Whether filter_experts() looks at parallel patches: for cubes.
-bool reads_parallel(int64_t activation, at::TensorList parallel);
 /// Numbers that filter_experts() keeps for its backward pass.
 int64_t kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Tensor& w,
-                     int64_t activation, at::TensorList parallel);
+                     int64_t activation);
 void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                           const at::Tensor& w, const at::Tensor& b, int64_t outputs,
-                          int64_t activation, at::TensorList parallel);
+                          int64_t activation);
 void check_filter_experts_backward(const at::Tensor& grad, const at::Tensor& x,
                                    const at::Tensor& offsets, const at::Tensor& token,
                                    const at::Tensor& hidden, const at::Tensor& w,
-                                   const at::Tensor& b, int64_t activation,
-                                   at::TensorList parallel);
+                                   const at::Tensor& b, int64_t activation);
 
 }  // namespace moesaic::ops

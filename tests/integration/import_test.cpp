@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "checkpoint/vmoe_fixture.h"
+#include "checkpoint/vmoe/fixture.h"
 #include "formats/vmoe_checkpoint_fixture.h"
 #include "integration/program.h"
 #include "integration/readme.h"

@@ -93,42 +93,6 @@ TEST(ClusterMoE, ABatchThatWasChangedInPlaceIsNotTakenForTheOldOne) {
   model->forward(images).logits.sum().backward();  // no tensor of the inference is left
 }
 
-/// [N, 1, 3, 6], two patches of each being multiples of one of four directions.
-at::Tensor parallel_images(int64_t count) {
-  const at::Tensor directions = randn({4, 6}, 1, torch::kFloat);
-  at::Tensor x = randn({count, 1, 3, 6}, 2, torch::kFloat);
-  const at::Tensor scale = randn({count, 3}, 3, torch::kFloat);
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t p = 0; p < 3; ++p) {
-      if (p != i % 3) x[i][0][p].copy_(scale[i][p] * directions[(i + p) % 4]);
-    }
-  }
-  return x;
-}
-
-TEST(ClusterMoE, ParallelPatchesChangeATrainingStepByRoundingAlone) {
-  ClusterMoEConfig config = small_mixture();
-  const auto plain = trained_mixture(config);
-  config.parallel_patches = true;
-  const auto parallel = trained_mixture(config);
-  const at::Tensor images = parallel_images(300);
-  for (int step = 0; step < 2; ++step) {
-    const at::Tensor wanted = plain->forward(images, nn::make_generator(5)).logits;
-    const at::Tensor found = parallel->forward(images, nn::make_generator(5)).logits;
-    EXPECT_FALSE(torch::equal(found, wanted));  // so that they are really read
-    expect_close(found, wanted, 1e-4);
-    wanted.square().sum().backward();
-    found.square().sum().backward();
-  }
-  for (const auto& item : plain->named_parameters()) {
-    expect_close(parallel->named_parameters()[item.key()].grad(), item.value().grad(), 1e-4);
-  }
-  plain->eval();
-  parallel->eval();
-  const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(torch::equal(parallel->forward(images).logits, plain->forward(images).logits));
-}
-
 TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
   ClusterMoEConfig config = small_mixture();
   config.patches = 1;

@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "moesaic/base/memory.h"
-#include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/vmoe/initialise.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -2,13 +2,10 @@
 // The networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
 #pragma once
 
-#include <optional>
-
 #include "moesaic/models/cluster_moe_config.h"
 #include "moesaic/models/model.h"
 #include "moesaic/nn/filter_network.h"
 #include "moesaic/nn/router.h"
-#include "moesaic/ops/parallel_patches.h"
 
 namespace moesaic {
 
@@ -40,8 +37,6 @@ class ClusterMoE : public Model {
   struct Seen {
     at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]; if any
     uint64_t version = 0;
-    std::optional<ParallelPatches> parallel;
-    bool looked = false;  ///< for parallel patches
   };
   Seen look_at(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;

@@ -43,7 +43,6 @@ struct ClusterMoEConfig {
   int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
   std::string activation = "cubic";
   double init_scale = 0.001;
-  bool parallel_patches = false;
   std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
 };
 template <class Fields>
@@ -59,10 +58,6 @@ void describe(Fields& f, ClusterMoEConfig& c) {
   f("init_scale", c.init_scale,
     "initial filters are uniform on +- this / sqrt(d); the router starts at 0",
     between(1e-12, 1e6));
-  f("parallel_patches", c.parallel_patches,
-    "for cubic filters: look in each new training batch for patches that are multiples of a few "
-    "directions, whose cubes are polynomials: worth it where a batch comes again unchanged, as the "
-    "full batch of cluster data does; the same but for rounding");
   f("router", c.router,
     "top-1 switch over the sum of the patches, or of their pieces; null: a single expert without "
     "one");

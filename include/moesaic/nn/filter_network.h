@@ -23,10 +23,8 @@ class FilterNetworkImpl : public torch::nn::Module {
  public:
   FilterNetworkImpl(FilterNetworkOptions options, at::Generator generator);
 
-  /// x_TPd [T, P, d] -> [A, C], a row for each row of the routing; `parallel` as filter_experts()
-  /// takes it.
-  at::Tensor forward(const at::Tensor& x_TPd, const Routing& routing,
-                     const ParallelPatches* parallel = nullptr) const;
+  /// x_TPd [T, P, d] -> [A, C], a row for each row of the routing.
+  at::Tensor forward(const at::Tensor& x_TPd, const Routing& routing) const;
 
   const FilterNetworkOptions& options() const { return options_; }
 

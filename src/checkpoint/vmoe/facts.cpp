@@ -7,7 +7,7 @@
 #include <map>
 
 #include "moesaic/base/error.h"
-#include "moesaic/checkpoint/vmoe_model_config.h"
+#include "moesaic/checkpoint/vmoe/model_config.h"
 
 namespace moesaic {
 namespace {

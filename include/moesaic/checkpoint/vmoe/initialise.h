@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/checkpoint/vmoe_arrays.h"
-#include "moesaic/checkpoint/vmoe_rules.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
+#include "moesaic/checkpoint/vmoe/rules.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/checkpoint/vmoe_names.h"
+#include "moesaic/checkpoint/vmoe/names.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "checkpoint/vmoe_fixture.h"
+#include "checkpoint/vmoe/fixture.h"
 
 namespace moesaic::testing {
 namespace {

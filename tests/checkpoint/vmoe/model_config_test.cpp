@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe_model_config.h"
+#include "moesaic/checkpoint/vmoe/model_config.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "checkpoint/vmoe_fixture.h"
+#include "checkpoint/vmoe/fixture.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 

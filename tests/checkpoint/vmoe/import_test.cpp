@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/import_vmoe.h"
+#include "moesaic/checkpoint/vmoe/import.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "checkpoint/vmoe_fixture.h"
-#include "moesaic/checkpoint/initialise_vmoe.h"
+#include "checkpoint/vmoe/fixture.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/vmoe/initialise.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/export/vmoe.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/import_vmoe.h"
+#include "moesaic/checkpoint/vmoe/import.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,9 +9,9 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe_model_config.h"
+#include "moesaic/checkpoint/vmoe/initialise.h"
+#include "moesaic/checkpoint/vmoe/model_config.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 

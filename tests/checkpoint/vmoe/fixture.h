@@ -10,7 +10,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/checkpoint/vmoe_names.h"
+#include "moesaic/checkpoint/vmoe/names.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 #include "support/reference_files.h"
 

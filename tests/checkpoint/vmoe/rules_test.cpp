@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe_rules.h"
+#include "moesaic/checkpoint/vmoe/rules.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "checkpoint/vmoe_fixture.h"
+#include "checkpoint/vmoe/fixture.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic::testing {

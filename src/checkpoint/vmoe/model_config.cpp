@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe_model_config.h"
+#include "moesaic/checkpoint/vmoe/model_config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

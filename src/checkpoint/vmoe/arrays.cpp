@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/checkpoint/vmoe_names.h"
+#include "moesaic/checkpoint/vmoe/names.h"
 #include "moesaic/config/value.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe_names.h"
+#include "moesaic/checkpoint/vmoe/names.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "checkpoint/vmoe_fixture.h"
-#include "moesaic/checkpoint/vmoe_arrays.h"
+#include "checkpoint/vmoe/fixture.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/models/vmoe.h"
 
 namespace moesaic::testing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/initialise_vmoe.h"
+#include "moesaic/checkpoint/vmoe/initialise.h"
 
 #include <torch/torch.h>
 

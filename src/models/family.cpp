@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/family.h"
 
-#include "moesaic/models/cluster_moe.h"
-#include "moesaic/models/image_moe.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
+#include "moesaic/models/image_moe/image_moe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -15,7 +15,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/cluster_mixture.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/ops/routing_statistics.h"
 #include "run_log.h"
 #include "run_pool.h"

@@ -14,10 +14,8 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe/initialise.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/loader.h"
-#include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
@@ -55,15 +53,8 @@ std::string blame(const std::vector<std::string>& places) {
 std::string place_in_model(const RunConfig& config, const std::string& setting,
                            const PhaseConfig& phase, const std::string& otherwise) {
   const std::string in_phase = place_of(phase.source, {otherwise});
-  if (!config.model.is_object()) return in_phase;
+  if (!config.model.is_object() || setting.empty()) return in_phase;
   return blame({place_of(config.model, {setting}), in_phase});
-}
-
-/// A fresh head that is, like the rest of the network, real or a shape.
-void give_head(Model& model, int64_t classes) {
-  std::optional<OnMetaDevice> on_meta;
-  if (model.parameters().front().is_meta()) on_meta.emplace();
-  model.reset_head(classes);
 }
 
 /// What the phases make of the network, as far as it can be known before training: how many experts
@@ -122,7 +113,8 @@ void check_images(const RunConfig& config, const PhaseConfig& phase, const Model
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
-  const std::string setting = shape[0] == wanted[0] ? "image_size" : "channels";
+  const SettingPaths paths = model.setting_paths();
+  const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
   fail_usage(
       "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model "
       "takes {} x {} x {}",
@@ -143,7 +135,7 @@ int64_t trained_numbers(const Model& model, const PhaseConfig& phase) {
 
 /// An auxiliary loss that would be 0 whatever the network does.
 void check_aux_losses(const RunConfig& config, const PhaseConfig& phase, const Model& model) {
-  const std::string router = "encoder.moe.router.";
+  const SettingPaths paths = model.setting_paths();
   for (const auto& [name, weight] : phase.aux_losses) {
     const std::string key = "aux_losses." + name;
     for (const MoEBlock& block : model.moe_blocks()) {
@@ -153,16 +145,16 @@ void check_aux_losses(const RunConfig& config, const PhaseConfig& phase, const M
             "{}: phase '{}': {} balances tokens that choose, but here experts choose and are "
             "balanced; leave it out or choose router_z",
             blame({place_of(phase.source, {key + ":"}),
-                   place_in_model(config, router + "name", phase, key + ":")}),
+                   place_in_model(config, paths.router_name, phase, key + ":")}),
             phase.name, key);
       }
       if (name == "load" && options.noise.scale == 0.0) {
         fail_usage(
-            "{}: phase '{}': {} needs noise, but {}noise_std is 0 or the router's noise is never; "
+            "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; "
             "set it (1 in V-MoE) or choose importance",
             blame({place_of(phase.source, {key + ":"}),
-                   place_in_model(config, router + "noise_std", phase, key + ":")}),
-            phase.name, key, router);
+                   place_in_model(config, paths.router_noise, phase, key + ":")}),
+            phase.name, key, paths.router_noise.empty() ? "its scale" : paths.router_noise);
       }
     }
   }
@@ -172,7 +164,7 @@ void check_losses(const RunConfig& config, const PhaseConfig& phase, const Model
   check_aux_losses(config, phase, model);
   const bool ensemble = model.members() > 1;
   if (ensemble == is_ensemble_loss(phase.loss)) return;
-  const std::string setting = "encoder.moe.ensemble_size";
+  const std::string setting = model.setting_paths().members;
   const std::string place =
       blame({place_of(phase.source, {"loss"}), place_in_model(config, setting, phase, "loss")});
   if (ensemble) {
@@ -181,9 +173,10 @@ void check_losses(const RunConfig& config, const PhaseConfig& phase, const Model
         place, phase.name, phase.loss, model.members(), with_members(phase.loss));
   }
   fail_usage(
-      "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network "
-      "({} 1); choose '{}'",
-      place, phase.name, phase.loss, setting, of_one_network(phase.loss));
+      "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network"
+      "{}; choose '{}'",
+      place, phase.name, phase.loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting),
+      of_one_network(phase.loss));
 }
 
 void check_schedule(const PhaseConfig& phase, int64_t steps) {
@@ -235,20 +228,18 @@ bool choosing_rows(const nn::RoutingRule& rule) {
 }
 
 /// Routes so many tokens without numbers: whatever the router refuses in training, it refuses here.
-void check_tokens(const RunConfig& config, const PhaseConfig& phase, const MoEBlock& block,
-                  int64_t tokens) {
+void check_tokens(const RunConfig& config, const PhaseConfig& phase, const SettingPaths& paths,
+                  const MoEBlock& block, int64_t tokens) {
   const nn::MoELayerOptions& options = block.layer->options();
   try {
     nn::route(at::empty({tokens, options.experts}, at::device(at::kMeta)), options.rule);
   } catch (const Error& error) {
-    const std::string router = "encoder.moe.router.";
     const auto place = [&](const std::string& setting) {
       return place_in_model(config, setting, phase, "batch_size");
     };
-    const std::string rows = choosing_rows(options.rule)
-                                 ? place(router + "num_selected_tokens")
-                                 : place(router + "dispatcher.capacity_factor");
-    fail_usage("{}: phase '{}': {}", blame({place("encoder.moe.group_size"), rows}), phase.name,
+    const std::string rows =
+        choosing_rows(options.rule) ? place(paths.rows_per_expert) : place(paths.capacity_factor);
+    fail_usage("{}: phase '{}': {}", blame({place(paths.group_size), rows}), phase.name,
                error.what());
   }
 }
@@ -256,10 +247,11 @@ void check_tokens(const RunConfig& config, const PhaseConfig& phase, const MoEBl
 /// The batches of an evaluation; the last one may be smaller.
 void check_evaluation(const RunConfig& config, const PhaseConfig& phase, const Model& model,
                       int64_t images) {
+  const SettingPaths paths = model.setting_paths();
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
     for (const int64_t images : {batch, images % batch}) {
-      if (images > 0) check_tokens(config, phase, block, images * model.tokens_per_image());
+      if (images > 0) check_tokens(config, phase, paths, block, images * model.tokens_per_image());
     }
   }
 }
@@ -267,6 +259,7 @@ void check_evaluation(const RunConfig& config, const PhaseConfig& phase, const M
 /// Everything about tokens that a step would find out.
 void check_routing(const RunConfig& config, const PhaseConfig& phase, const Model& model,
                    int64_t batch) {
+  const SettingPaths paths = model.setting_paths();
   const int64_t tokens = batch * model.tokens_per_image();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::RoutingRule& rule = block.layer->options().rule;
@@ -278,8 +271,8 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
           place_of(phase.source, {"batch_size"}), phase.name, batch, model.tokens_per_image(),
           choices);
     }
-    const std::string place = place_in_model(config, "encoder.moe.group_size", phase, "batch_size");
-    check_tokens(config, phase, block, tokens);
+    const std::string place = place_in_model(config, paths.group_size, phase, "batch_size");
+    check_tokens(config, phase, paths, block, tokens);
     const int64_t group_size = nn::group_size(rule);
     if (aux_loss_weights(phase.aux_losses, model).empty() || group_size == 0 ||
         tokens % group_size == 0)
@@ -291,15 +284,16 @@ void check_routing(const RunConfig& config, const PhaseConfig& phase, const Mode
   }
 }
 
-void check_classes(const RunConfig& config, size_t index, int64_t classes, int64_t found) {
+void check_classes(const RunConfig& config, size_t index, const Model& model, int64_t found) {
   const PhaseConfig& phase = config.phases[index];
-  if (phase.on_entry.new_head || classes == found) return;
-  const std::string place = index == 0 ? place_in_model(config, "classes", phase, "data")
-                                       : place_of(phase.source, {"data"});
+  if (phase.on_entry.new_head || model.classes() == found) return;
+  const std::string place =
+      index == 0 ? place_in_model(config, model.setting_paths().classes, phase, "data")
+                 : place_of(phase.source, {"data"});
   fail_usage(
       "{}: phase '{}': '{}' has {} classes, the model has {}; set \"on_entry\": "
       "{{\"new_head\": true}} or the model's classes",
-      place, phase.name, phase.data, found, classes);
+      place, phase.name, phase.data, found, model.classes());
 }
 
 std::shared_ptr<const Dataset> open_data(const PhaseConfig& phase, Datasets& datasets) {
@@ -329,7 +323,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   at_place(place_of(phase.source, {"augment.shift", "augment"}),
            [&] { return ImageTransform(data->info(), phase.augment); });
   const auto classes = static_cast<int64_t>(data->info().classes.size());
-  check_classes(config, index, rehearsal.model().classes(), classes);
+  check_classes(config, index, rehearsal.model(), classes);
   if (phase.on_entry.prune) {
     check_pretrained(config, index);
     rehearsal.prune(KeepSpec::from_value(phase.on_entry.prune->keep));
@@ -365,16 +359,7 @@ std::shared_ptr<Model> shape_of_init(const RunConfig& config) {
 }
 
 void take_weights(const RunConfig& config, const Model& source, Model& model) {
-  const bool other_head =
-      config.phases.front().on_entry.new_head && source.classes() != model.classes();
-  if (differs_as_in_fine_tuning(source, model)) {
-    VMoERules rules = fine_tuning_rules();
-    if (!other_head) rules.erase(rules.begin());  // the one that drops the head
-    initialise_vmoe(model, source, rules, config.init);
-    return;
-  }
-  if (other_head) give_head(model, source.classes());
-  load_state(model, state_of(source), config.init);
+  model.initialise_from(source, config.phases.front().on_entry.new_head, config.init);
 }
 
 /// Bytes of the tensors of a phase that trains all parameters. Which optimizer moves how many of

@@ -11,7 +11,7 @@
 #include "eager_clusters.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/cluster_mixture.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"

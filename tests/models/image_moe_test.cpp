@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/image_moe.h"
+#include "moesaic/models/image_moe/image_moe.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -9,7 +9,7 @@
 
 #include "moesaic/data/cluster_mixture.h"
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "report/report_fixture.h"

@@ -14,7 +14,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/cluster_mixture.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/reproduce.h"
 #include "moesaic/report/run_course_report.h"

@@ -8,10 +8,16 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "moesaic/models/setting_paths.h"
 #include "moesaic/nn/moe_layer.h"
+
+namespace torch::jit {
+struct Module;
+}
 
 namespace moesaic {
 
@@ -60,7 +66,7 @@ class Model : public torch::nn::Module {
   virtual void set_first_sample_index(int64_t image) {}
 
   /// The resolved configuration, which rebuilds exactly this network; a pruned one names its
-  /// remaining experts under encoder.moe.kept_experts.
+  /// remaining experts under setting_paths().kept_experts.
   virtual nlohmann::ordered_json config() const = 0;
 
   /// Gives the network a fresh head of zeros for another number of classes.
@@ -84,6 +90,28 @@ class Model : public torch::nn::Module {
   /// Multiplications and additions of matrix products in one forward pass of one image.
   virtual double flops_per_image(const RowsPerToken& rows_per_token = {}) const = 0;
 
+  /// Where its configuration has the settings that messages blame. By default it has none.
+  virtual SettingPaths setting_paths() const { return {}; }
+
+  /// Whether a parameter of this name may have another shape than in the network that this one was
+  /// fine-tuned from, or be absent there. By default experts may (".experts." or "experts." in
+  /// front), since pruning removes them, and what begins with "head".
+  virtual bool may_differ_from_pretrained(const std::string& parameter) const;
+
+  /// Takes its first values from `source`, a network that `from` names in messages. With `new_head`
+  /// the head is replaced before anything trains, so that of `source` may have another number of
+  /// classes: this network then takes it over. By default all tensors are copied. Throws Error
+  /// where they do not fit, before anything else changes. On the meta device this only checks.
+  virtual void initialise_from(const Model& source, bool new_head, const std::string& from);
+
+  /// The network as a script module, see to_torchscript(). By default there is none. Throws Error
+  /// for settings that have no such form.
+  virtual std::optional<torch::jit::Module> torchscript() const;
+
+  /// Weights that can be compared with known directions of the data: name -> [experts, vectors, d].
+  /// By default there are none.
+  virtual std::map<std::string, at::Tensor> weight_directions() const { return {}; }
+
   int64_t parameter_count() const;
 
   /// Where its parameters are.
@@ -97,5 +125,8 @@ class Model : public torch::nn::Module {
  private:
   bool recompute_ = false;
 };
+
+/// Does model.reset_head(), on the meta device where the model is a shape.
+void give_head(Model& model, int64_t classes);
 
 }  // namespace moesaic

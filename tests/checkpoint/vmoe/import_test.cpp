@@ -9,11 +9,11 @@
 #include "checkpoint/vmoe/fixture.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe/initialise.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/export/vmoe.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/initialise.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "support/tensors.h"
 
 namespace moesaic::testing {

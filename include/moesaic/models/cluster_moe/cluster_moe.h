@@ -2,7 +2,7 @@
 // The networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
 #pragma once
 
-#include "moesaic/models/cluster_moe_config.h"
+#include "moesaic/models/cluster_moe/config.h"
 #include "moesaic/models/model.h"
 #include "moesaic/nn/filter_network.h"
 #include "moesaic/nn/router.h"
@@ -26,6 +26,9 @@ class ClusterMoE : public Model {
   int64_t classes() const override { return config_.classes; }
   int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  SettingPaths setting_paths() const override;
+  /// "expert": the filters [K, J, d]; "router": its rows [E, 1, d].
+  std::map<std::string, at::Tensor> weight_directions() const override;
 
   const ClusterMoEConfig& settings() const { return config_; }
 

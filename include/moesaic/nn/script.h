@@ -34,7 +34,7 @@ Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from);
 Module make_map_head(const Unit& unit, const nn::MapHeadImpl& from);
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from);
 
-/// What to do about a network that has no such form.
+/// What messages offer instead of the TorchScript form that a network lacks.
 inline constexpr const char* kOtherFormat = "--format safetensors holds every network";
 
 /// A number as source text that reads back as exactly the same number.

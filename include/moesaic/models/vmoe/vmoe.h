@@ -7,7 +7,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "moesaic/models/model.h"
-#include "moesaic/models/vmoe_config.h"
+#include "moesaic/models/vmoe/config.h"
 #include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/map_head.h"
 
@@ -36,6 +36,13 @@ class VMoE : public Model {
   std::map<std::string, double> aux_losses() const override;
   int64_t tokens_per_image() const override { return config_.tokens() * members(); }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  SettingPaths setting_paths() const override;
+  /// The position embedding too, for images of another size, and the layer before the head.
+  bool may_differ_from_pretrained(const std::string& parameter) const override;
+  /// A source that differs_as_in_fine_tuning() goes through fine_tuning_rules().
+  void initialise_from(const Model& source, bool new_head, const std::string& from) override;
+  /// Of one network whose tokens choose experts.
+  std::optional<torch::jit::Module> torchscript() const override;
 
   const VMoEConfig& settings() const { return config_; }
   /// [1, patches, d]; undefined but for sincos2d. The configuration tells them, so they are no part

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe/rules.h"
+#include "moesaic/models/vmoe/rules.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "script_vmoe.h"
+#include <torch/csrc/jit/api/module.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "moesaic/base/error.h"
+#include "moesaic/models/vmoe/vmoe.h"
+#include "moesaic/nn/script.h"
 
-namespace moesaic::script {
+namespace moesaic {
 namespace {
+
+using script::Children, script::Unit;
+using torch::jit::Module;
 
 constexpr char kEmbedding[] = R"(
 def forward(self, images: Tensor) -> Tensor:
@@ -16,9 +21,9 @@ def forward(self, images: Tensor) -> Tensor:
 )";
 
 Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, const Sides& patch) {
-  return make_module(unit, "PatchEmbedding", from, {},
-                     fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
-                                 fmt::arg("patch_width", patch.width)));
+  return script::make_module(unit, "PatchEmbedding", from, {},
+                             fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
+                                         fmt::arg("patch_width", patch.width)));
 }
 
 constexpr char kPositions[] = R"(
@@ -29,7 +34,7 @@ def forward(self, x: Tensor) -> Tensor:
 Module make_positions(const Unit& unit, const at::Tensor& waves) {
   torch::nn::Module holder("positions");
   holder.register_buffer("waves", waves);
-  return make_module(unit, "PositionWaves", holder, {}, kPositions);
+  return script::make_module(unit, "PositionWaves", holder, {}, kPositions);
 }
 
 constexpr char kEntrance[] = R"(
@@ -61,30 +66,36 @@ std::string forward_source(const VMoE& from) {
   return source;
 }
 
-}  // namespace
-
 Module make_vmoe(const Unit& unit, const VMoE& from) {
-  if (from.members() > 1) fail("torchscript: ensembles cannot be exported yet; {}", kOtherFormat);
   const VMoEConfig& config = from.settings();
   Children blocks;
   for (size_t block = 0; block < from.blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
-    blocks.emplace_back(std::to_string(block), make_encoder_block(unit, *encoder));
+    blocks.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
   }
   Children children = {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
-                       {"blocks", make_module(unit, "Blocks", *from.blocks, blocks, "")},
-                       {"norm", make_layer_norm(unit, *from.norm)}};
+                       {"blocks", script::make_module(unit, "Blocks", *from.blocks, blocks, "")},
+                       {"norm", script::make_layer_norm(unit, *from.norm)}};
   if (from.position_waves().defined()) {
     children.emplace_back("positions", make_positions(unit, from.position_waves()));
   }
-  if (!from.head.is_empty()) children.emplace_back("head", make_linear(unit, *from.head));
+  if (!from.head.is_empty()) children.emplace_back("head", script::make_linear(unit, *from.head));
   if (!from.map_head.is_empty()) {
-    children.emplace_back("map_head", make_map_head(unit, *from.map_head));
+    children.emplace_back("map_head", script::make_map_head(unit, *from.map_head));
   }
   if (!from.pre_logits.is_empty()) {
-    children.emplace_back("pre_logits", make_linear(unit, *from.pre_logits));
+    children.emplace_back("pre_logits", script::make_linear(unit, *from.pre_logits));
   }
-  return make_module(unit, "VMoE", from, children, forward_source(from));
+  return script::make_module(unit, "VMoE", from, children, forward_source(from));
 }
 
-}  // namespace moesaic::script
+}  // namespace
+
+std::optional<Module> VMoE::torchscript() const {
+  if (members() > 1) {
+    fail("torchscript: ensembles cannot be exported yet; {}", script::kOtherFormat);
+  }
+  return make_vmoe(std::make_shared<torch::jit::CompilationUnit>(), *this);
+}
+
+}  // namespace moesaic

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "input_shape.h"
+#include "../input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/combine.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/vmoe_config.h"
+#include "moesaic/models/vmoe/config.h"
 
 #include <fmt/format.h>
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/checkpoint/vmoe/arrays.h"
-#include "moesaic/checkpoint/vmoe/rules.h"
 #include "moesaic/models/model.h"
+#include "moesaic/models/vmoe/arrays.h"
+#include "moesaic/models/vmoe/rules.h"
 
 namespace moesaic {
 

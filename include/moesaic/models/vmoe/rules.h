@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/checkpoint/vmoe/names.h"
 #include "moesaic/config/value.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
+#include "moesaic/models/vmoe/names.h"
 
 namespace moesaic {
 

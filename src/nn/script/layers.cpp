@@ -5,7 +5,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "moesaic/nn/layer_norm.h"
-#include "script_module.h"
+#include "moesaic/nn/script.h"
 
 namespace moesaic::script {
 namespace {

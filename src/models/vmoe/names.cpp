@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe/names.h"
+#include "moesaic/models/vmoe/names.h"
 
 #include <torch/torch.h>
 

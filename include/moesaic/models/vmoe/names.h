@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/models/vmoe_config.h"
+#include "moesaic/models/vmoe/config.h"
 
 namespace moesaic {
 

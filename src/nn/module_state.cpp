@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/nn/module.h>
+#include "moesaic/nn/module_state.h"
+
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include "moesaic/base/error.h"
-#include "moesaic/checkpoint/tensors.h"
 
 namespace moesaic {
 namespace {
@@ -36,7 +36,7 @@ bool other_expert_count(const std::string& name, const at::Tensor& given, const 
 }
 
 /// All that differs, in one line; "" when the tensors fit.
-std::string compare(const TensorMap& own, const TensorMap& given) {
+std::string compare(const TensorMap& own, const TensorMap& given, std::string_view kept_experts) {
   std::vector<std::string> missing, unexpected, different;
   bool other_experts = false;
   for (const auto& [name, tensor] : own) {
@@ -58,9 +58,10 @@ std::string compare(const TensorMap& own, const TensorMap& given) {
   add_problem(problems, "unexpected", unexpected);
   add_problem(problems, "different", different);
   if (other_experts) {
-    problems.emplace_back(
-        "the number of experts differs: encoder.moe.kept_experts in the model's config has to name "
-        "the experts that pruning left, and only those");
+    problems.push_back(fmt::format(
+        "the number of experts differs: {}the model's config has to name the experts that pruning "
+        "left, and only those",
+        kept_experts.empty() ? "" : fmt::format("{} in ", kept_experts)));
   }
   return fmt::format("{}", fmt::join(problems, "; "));
 }
@@ -78,9 +79,10 @@ TensorMap state_of(const torch::nn::Module& module) {
   return state;
 }
 
-void load_state(torch::nn::Module& module, const TensorMap& tensors, std::string_view from) {
+void load_state(torch::nn::Module& module, const TensorMap& tensors, std::string_view from,
+                std::string_view kept_experts) {
   TensorMap own = state_of(module);
-  const std::string problems = compare(own, tensors);
+  const std::string problems = compare(own, tensors, kept_experts);
   if (!problems.empty()) fail("{}: the tensors do not fit the model: {}", from, problems);
   const torch::NoGradGuard no_grad;
   for (auto& [name, tensor] : own) tensor.copy_(tensors.at(name));

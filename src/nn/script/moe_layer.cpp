@@ -7,7 +7,7 @@
 #include <array>
 
 #include "moesaic/base/error.h"
-#include "script_module.h"
+#include "moesaic/nn/script.h"
 
 namespace moesaic::script {
 namespace {

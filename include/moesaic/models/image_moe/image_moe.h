@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "moesaic/models/image_moe_config.h"
+#include "moesaic/models/image_moe/config.h"
 #include "moesaic/models/model.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/router.h"
@@ -30,6 +30,7 @@ class ImageMoE : public Model {
   int64_t classes() const override { return config_.classes; }
   int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  SettingPaths setting_paths() const override;
 
   const ImageMoEConfig& settings() const { return config_; }
 

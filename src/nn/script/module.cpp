@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "script_module.h"
+#include "moesaic/nn/script.h"
 
 #include <fmt/format.h>
 

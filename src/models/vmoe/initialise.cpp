@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe/initialise.h"
+#include "moesaic/models/vmoe/initialise.h"
 
 #include <torch/torch.h>
 
@@ -7,7 +7,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {
@@ -104,6 +104,17 @@ void initialise_vmoe(Model& target, const Model& source, const VMoERules& rules,
     }
     own.at(tensor.name).copy_(initialiser.tensor(tensor));
   }
+}
+
+void VMoE::initialise_from(const Model& source, bool new_head, const std::string& from) {
+  if (!differs_as_in_fine_tuning(source, *this)) {
+    Model::initialise_from(source, new_head, from);
+    return;
+  }
+  VMoERules rules = fine_tuning_rules();
+  const bool takes_head = !new_head || source.classes() == classes();
+  if (takes_head) rules.erase(rules.begin());  // the one that drops the head
+  initialise_vmoe(*this, source, rules, from);
 }
 
 }  // namespace moesaic

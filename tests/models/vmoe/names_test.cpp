@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe/names.h"
+#include "moesaic/models/vmoe/names.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "checkpoint/vmoe/fixture.h"
 #include "moesaic/checkpoint/vmoe/arrays.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic::testing {
 namespace {

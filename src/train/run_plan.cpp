@@ -139,19 +139,31 @@ void check_aux_losses(const RunConfig& config, const PhaseConfig& phase, const M
   for (const auto& [name, weight] : phase.aux_losses) {
     const std::string key = "aux_losses." + name;
     for (const MoEBlock& block : model.moe_blocks()) {
-      const nn::MoELayerOptions& options = block.layer->options();
+      const nn::RouterOptions& options = block.layer->options();
       if (name != "router_z" && nn::choices_of_token(options.rule) == 0) {
         fail_usage(
-            "{}: phase '{}': {} balances tokens that choose, but here experts choose and are "
-            "balanced; leave it out or choose router_z",
+            "{}: phase '{}': {} balances tokens that choose, but here {}; leave it out or choose "
+            "router_z",
             blame({place_of(phase.source, {key + ":"}),
                    place_in_model(config, paths.router_name, phase, key + ":")}),
-            phase.name, key);
+            phase.name, key,
+            std::holds_alternative<ExpertChoiceOptions>(options.rule)
+                ? "experts choose and are balanced"
+                : "a threshold does");
+      }
+      const bool gaussian = options.noise.kind == NoiseKind::gaussian;
+      if (name == "load" && !gaussian) {
+        fail_usage(
+            "{}: phase '{}': {} needs gaussian noise, but the router's noise is uniform; set "
+            "{} to 'gaussian' or choose importance",
+            blame({place_of(phase.source, {key + ":"}),
+                   place_in_model(config, paths.router_noise_kind, phase, key + ":")}),
+            phase.name, key, paths.router_noise_kind.empty() ? "it" : paths.router_noise_kind);
       }
       if (name == "load" && options.noise.scale == 0.0) {
         fail_usage(
             "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; "
-            "set it (1 in V-MoE) or choose importance",
+            "set it (to 1, for instance) or choose importance",
             blame({place_of(phase.source, {key + ":"}),
                    place_in_model(config, paths.router_noise, phase, key + ":")}),
             phase.name, key, paths.router_noise.empty() ? "its scale" : paths.router_noise);
@@ -230,7 +242,7 @@ bool choosing_rows(const nn::RoutingRule& rule) {
 /// Routes so many tokens without numbers: whatever the router refuses in training, it refuses here.
 void check_tokens(const RunConfig& config, const PhaseConfig& phase, const SettingPaths& paths,
                   const MoEBlock& block, int64_t tokens) {
-  const nn::MoELayerOptions& options = block.layer->options();
+  const nn::RouterOptions& options = block.layer->options();
   try {
     nn::route(at::empty({tokens, options.experts}, at::device(at::kMeta)), options.rule);
   } catch (const Error& error) {

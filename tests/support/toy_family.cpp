@@ -22,15 +22,6 @@ nn::MoELayerOptions toy_layer(const ToyConfig& config) {
           .noise = {.scale = config.noise}};
 }
 
-RoutingRecord toy_record(const nn::MoEOutput& out, const nn::MoELayerImpl& layer) {
-  RoutingRecord record;
-  record.logits_TE = out.logits_TE;
-  record.noisy_logits_TE = out.noisy_logits_TE;
-  record.routing = out.routing;
-  record.kept = layer.kept();
-  return record;
-}
-
 }  // namespace
 
 Toy::Toy(ToyConfig config, uint64_t seed) : config_(std::move(config)) {
@@ -47,7 +38,7 @@ ModelOutput Toy::forward(const at::Tensor& images_BCHW, const at::Generator& ran
   const nn::MoEOutput out = moe->forward(x_Td, random);
   const at::Tensor pooled =
       (x_Td + out.y_Td).view({images_BCHW.size(0), -1, config_.width}).mean(1);
-  return {head->forward(pooled), pooled, {toy_record(out, *moe)}};
+  return {head->forward(pooled), pooled, {out}};
 }
 
 nlohmann::ordered_json Toy::config() const {
@@ -68,9 +59,7 @@ std::vector<int64_t> Toy::input_shape() const {
 }
 
 double Toy::flops_per_image(const RowsPerToken& rows_per_token) const {
-  const auto found = rows_per_token.find(0);
-  const double rows = found == rows_per_token.end() ? 1.0 : found->second;
-  return 8.0 * rows * static_cast<double>(config_.image_size * config_.width * config_.width);
+  return layer_flops({0, moe}, tokens_per_image(), rows_per_token);
 }
 
 SettingPaths Toy::setting_paths() const {

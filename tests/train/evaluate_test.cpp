@@ -9,6 +9,7 @@
 #include "moesaic/data/rotate.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "train/train_fixture.h"
 
@@ -93,7 +94,7 @@ TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
       9);
   {
     const torch::NoGradGuard no_grad;
-    model->named_parameters()["router.weight"].normal_(0, 1, nn::make_generator(4));
+    model->named_parameters()["moe.router.weight"].normal_(0, 1, nn::make_generator(4));
   }
   const auto data = make_rotated_pairs(quarters("three", "test", 3, 23), {}, "pairs");
   const Evaluation found = evaluate(*model, data, {.batch_size = 7});
@@ -138,7 +139,7 @@ TEST(Evaluate, EnsemblesAreMeasuredAsSuch) {
       parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
     }
     for (const MoEBlock& block : model->moe_blocks()) {
-      block.layer->experts->b2.copy_(torch::linspace(-3, 3, 32).view({4, 8}));
+      block.layer->experts->as<nn::MlpExperts>()->b2.copy_(torch::linspace(-3, 3, 32).view({4, 8}));
     }
   }
   const auto data = quarters("three", "test", 3, 10);

@@ -21,19 +21,7 @@ struct Module;
 
 namespace moesaic {
 
-/// What one MoE layer decided for a batch.
-struct RoutingRecord {
-  int64_t block = 0;           ///< index of the block that holds the layer
-  at::Tensor logits_TE;        ///< [T, E], differentiable, without noise; -infinity for the experts
-                               ///< of other members than the token's
-  at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
-  double noise_std = 0.0;      ///< of gaussian noise that was drawn; 0 without
-  Routing routing;
-  std::vector<int64_t> kept;  ///< ids of the experts that the routing's rows 0..K-1 stand for
-  bool reroutes = false;      ///< the router sees these alone, see PrunedSelection
-  int64_t group_size = 0;     ///< tokens that were routed together; 0: all
-  int64_t members = 1;        ///< of an ensemble: token t is of member t % members
-};
+using nn::RoutingRecord;
 
 struct ModelOutput {
   at::Tensor logits;                    ///< [B members, classes], an image's members in a row;
@@ -52,6 +40,10 @@ struct MoEBlock {
 /// choices.
 using RowsPerToken = std::map<int64_t, double>;
 
+/// Multiplications and additions of products that a layer takes for an image of so many tokens:
+/// those of its router, and of its experts' rows.
+double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& rows_per_token);
+
 class Model : public torch::nn::Module {
  public:
   /// images_BCHW: [B, C, H, W] float32, normalised. What is random in training is drawn from
@@ -65,13 +57,14 @@ class Model : public torch::nn::Module {
   /// numbers that it has in the whole, an image's noise does not depend on the size of batches.
   virtual void set_first_sample_index(int64_t image) {}
 
-  /// The resolved configuration, which rebuilds exactly this network; a pruned one names its
-  /// remaining experts under setting_paths().kept_experts.
+  /// The resolved configuration, which rebuilds exactly this network; that of a pruned one names
+  /// the experts that each layer still has, under setting_paths().kept_experts.
   virtual nlohmann::ordered_json config() const = 0;
 
   /// Gives the network a fresh head of zeros for another number of classes.
   virtual void reset_head(int64_t classes) = 0;
 
+  /// Its layers with experts, in the order of their blocks; a network of one layer numbers it 0.
   virtual std::vector<MoEBlock> moe_blocks() const = 0;
 
   /// [C, H, W]

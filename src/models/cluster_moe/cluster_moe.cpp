@@ -7,31 +7,22 @@
 #include "../input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/combine.h"
 
 namespace moesaic {
 namespace {
 
-nn::RouterOptions router_options(const ClusterMoEConfig& config) {
-  TokenChoiceOptions rule;
-  rule.k = 1;
-  rule.gate = gate_from_name(config.router->gate);
-  nn::RouterOptions options;
-  options.width = router_width(config);
-  options.experts = config.experts;
-  options.rule = rule;
-  options.noise = {noise_kind_from_name(config.router->noise), config.router->noise_scale};
-  if (config.router->noise_in_evaluation) options.evaluation_seed = 0;
-  return options;
+int64_t present_experts(const ClusterMoEConfig& config) {
+  return config.router ? present_experts(*config.router, config.experts) : config.experts;
 }
 
-nn::FilterNetworkOptions expert_options(const ClusterMoEConfig& config) {
-  return {config.experts,
-          config.width,
-          config.filters,
-          config.classes,
-          activation_from_name(config.activation),
-          config.init_scale};
+nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
+  return {.experts = present_experts(config),
+          .patches = config.patches,
+          .width = config.width,
+          .filters = config.filters,
+          .outputs = config.classes,
+          .activation = activation_from_name(config.activation),
+          .init_scale = config.init_scale};
 }
 
 /// All tokens to one expert.
@@ -67,62 +58,65 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
                         router_width(config)),
             {"router", "width"}};
   }
-  return {};
+  return config.router ? router_problem(*config.router, config.experts) : ConfigProblem{};
 }
 
 ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = register_module("experts", nn::FilterNetwork(expert_options(config_), generator));
-  if (!config_.router) return;
-  router = register_module("router", nn::Router(router_options(config_), generator));
+  experts = nn::FilterExperts(expert_options(config_), generator);
+  if (!config_.router) {
+    register_module("experts", experts);
+    return;
+  }
+  const nn::RouterOptions router =
+      router_options(*config_.router, router_width(config_), config_.experts);
+  moe = register_module("moe", nn::MoELayer(router, experts.ptr(), generator));
   const torch::NoGradGuard no_grad;
-  router->weight.zero_();
+  moe->router->weight.zero_();
 }
 
 ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor x_TPd = images_BCHW.squeeze(1);
-  const Seen seen = look_at(images_BCHW);
-  if (!config_.router) {
-    const at::Tensor logits = experts->forward(x_TPd, to_one_expert(x_TPd));
+  if (moe.is_empty()) {
+    const at::Tensor logits = experts->compute(x_TPd, to_one_expert(x_TPd), random).outputs;
     return {logits, logits, {}};
   }
-  nn::RouterOutput routed = router->forward(seen.sums, random);
-  const at::Tensor rows = experts->forward(x_TPd, routed.routing);
-  const at::Tensor logits = combine(rows, routed.routing);
-  RoutingRecord record;
-  record.logits_TE = routed.logits_TE;
-  record.noisy_logits_TE = routed.noisy_logits_TE;
-  record.routing = std::move(routed.routing);
-  for (int64_t e = 0; e < config_.experts; ++e) record.kept.push_back(e);
-  return {logits, logits, {std::move(record)}};
+  const nn::MoEOutput out = moe->forward(router_input(images_BCHW), x_TPd, random);
+  return {out.y_Td, out.y_Td, {out}};
 }
 
 void ClusterMoE::set_first_sample_index(int64_t image) {
-  if (config_.router) router->set_first_sample_index(image);
+  if (!moe.is_empty()) moe->router->set_first_sample_index(image);
+}
+
+std::vector<MoEBlock> ClusterMoE::moe_blocks() const {
+  if (moe.is_empty()) return {};
+  return {{.block = 0, .layer = moe}};
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
-  if (!config_.router) return {};
   const int64_t width = router_width(config_);
   return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
       .sum(1);
 }
 
-ClusterMoE::Seen ClusterMoE::look_at(const at::Tensor& images_BCHW) {
+at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
   const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
   if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
-    return {images_BCHW, patch_sums(images_BCHW), 0};
+    return patch_sums(images_BCHW);
   }
   const uint64_t version = images_BCHW._version();
   if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
     last_ = {images_BCHW, patch_sums(images_BCHW), version};
   }
-  return last_;
+  return last_.sums;
 }
 
 nlohmann::ordered_json ClusterMoE::config() const {
-  return to_json(config_);
+  ClusterMoEConfig config = config_;
+  if (!moe.is_empty()) config.router->kept_experts = nn::kept_experts(moe->options().rule);
+  return to_json(config);
 }
 
 void ClusterMoE::reset_head(int64_t classes) {
@@ -135,11 +129,9 @@ std::vector<int64_t> ClusterMoE::input_shape() const {
   return {1, config_.patches, config_.width};
 }
 
-double ClusterMoE::flops_per_image(const RowsPerToken&) const {
-  const auto width = static_cast<double>(config_.width);
-  const double router =
-      config_.router ? 2.0 * static_cast<double>(router_width(config_) * config_.experts) : 0.0;
-  return router + 2.0 * width * static_cast<double>(config_.patches * config_.filters);
+double ClusterMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  if (moe.is_empty()) return experts->flops_per_row();
+  return layer_flops({.block = 0, .layer = moe}, tokens_per_image(), rows_per_token);
 }
 
 }  // namespace moesaic

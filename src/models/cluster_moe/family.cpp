@@ -7,15 +7,21 @@
 namespace moesaic {
 
 SettingPaths ClusterMoE::setting_paths() const {
-  return {.router_noise = "router.noise_scale",
+  const std::string router = "router.";
+  return {.router_name = router + "name",
+          .router_noise = router + "noise_scale",
+          .router_noise_kind = router + "noise",
+          .rows_per_expert = router + "num_selected_tokens",
+          .capacity_factor = router + "dispatcher.capacity_factor",
+          .group_size = router + "group_size",
           .classes = "classes",
           .image_size = "patches",
-          .kept_experts = "kept_experts"};
+          .kept_experts = router + "kept_experts"};
 }
 
 std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
   std::map<std::string, at::Tensor> directions = {{"expert", experts->w.detach().transpose(1, 2)}};
-  if (!router.is_empty()) directions["router"] = router->weight.detach().unsqueeze(1);
+  if (!moe.is_empty()) directions["router"] = moe->router->weight.detach().unsqueeze(1);
   return directions;
 }
 

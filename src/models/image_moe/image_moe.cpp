@@ -7,8 +7,6 @@
 #include "../input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/combine.h"
-#include "moesaic/ops/dispatch.h"
 
 namespace moesaic {
 namespace {
@@ -23,35 +21,8 @@ int64_t image_router_width(const ImageMoEConfig& config) {
   return config.channels * side * side + 1;
 }
 
-nn::RouterOptions image_router_options(const ImageMoEConfig& config) {
-  TokenChoiceOptions rule;
-  rule.k = 1;
-  rule.gate = gate_from_name(config.router->gate);
-  nn::RouterOptions options;
-  options.width = image_router_width(config);
-  options.experts = config.experts;
-  options.rule = rule;
-  options.noise = {noise_kind_from_name(config.router->noise), config.router->noise_scale};
-  return options;
-}
-
-/// Where the rows of each expert begin, and end; without numbers, as if all got as many.
-std::vector<int64_t> row_offsets(const Routing& routing) {
-  const int64_t experts = routing.experts();
-  std::vector<int64_t> offsets;
-  if (routing.offsets.is_meta()) {
-    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.tokens() * e / experts);
-    return offsets;
-  }
-  const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
-  const auto* const first = numbers.const_data_ptr<int64_t>();
-  return {first, first + experts + 1};
-}
-
-/// To bring rows back as they are.
-Routing without_gates(Routing routing) {
-  routing.gate = at::ones_like(routing.gate);
-  return routing;
+int64_t present_experts(const ImageMoEConfig& config) {
+  return config.router ? present_experts(*config.router, config.experts) : config.experts;
 }
 
 }  // namespace
@@ -66,57 +37,41 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
     return {fmt::format("{} experts need a router; without one 'experts' is 1", config.experts),
             {"experts", "router"}};
   }
-  return {};
+  return config.router ? router_problem(*config.router, config.experts) : ConfigProblem{};
 }
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  torch::nn::ModuleList list;
-  for (int64_t e = 0; e < config_.experts; ++e) {
-    experts.push_back(
-        nn::make_image_network(config_.expert, image_expert_options(config_), generator));
-    list->push_back(experts.back());
+  experts = nn::ImageExperts(config_.expert, present_experts(config_),
+                             image_expert_options(config_), generator);
+  if (!config_.router) {
+    register_module("experts", experts);
+    return;
   }
-  register_module("experts", list);
-  if (!config_.router) return;
-  router = register_module("router", nn::Router(image_router_options(config_), generator));
+  const nn::RouterOptions router =
+      router_options(*config_.router, image_router_width(config_), config_.experts);
+  moe = register_module("moe", nn::MoELayer(router, experts.ptr(), generator));
   const torch::NoGradGuard no_grad;
-  router->weight.zero_();
+  moe->router->weight.zero_();
 }
 
-// Images stay channels first: with channels last, convolutions of a few channels have been seen
-// to write outside of their memory on more than one thread (LibTorch 2, oneDNN).
 ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_input_shape(*this, config_.name, "images", images_BCHW);
-  if (!config_.router) {
-    const at::Tensor x = experts[0]->features(images_BCHW);
-    return {experts[0]->head->forward(x), x, {}};
+  if (moe.is_empty()) {
+    const at::Tensor x = experts->network(0)->features(images_BCHW);
+    return {experts->network(0)->head->forward(x), x, {}};
   }
-  nn::RouterOutput routed = router->forward(square_sums(images_BCHW), random);
-  const Routing& routing = routed.routing;
-  const at::Tensor rows_ACHW = dispatch(images_BCHW.flatten(1), routing).view_as(images_BCHW);
-  const std::vector<int64_t> offsets = row_offsets(routing);
-  std::vector<at::Tensor> features, outputs;
-  for (size_t e = 0; e < experts.size(); ++e) {
-    const bool last_chance = e + 1 == experts.size() && features.empty();  // for the shapes
-    if (offsets[e] == offsets[e + 1] && !last_chance) continue;
-    const at::Tensor own = rows_ACHW.slice(0, offsets[e], offsets[e + 1]);
-    features.push_back(experts[e]->features(own));
-    outputs.push_back(experts[e]->head->forward(features.back()));
-  }
-  ModelOutput output;
-  output.logits = combine(at::cat(outputs), routing);
-  output.pre_logits = combine(at::cat(features), without_gates(routing));
-  RoutingRecord record;
-  record.logits_TE = routed.logits_TE;
-  record.noisy_logits_TE = routed.noisy_logits_TE;
-  if (random.defined() && config_.router->noise == "gaussian") {
-    record.noise_std = gaussian_noise_std(router->options().noise, config_.experts);
-  }
-  record.routing = std::move(routed.routing);
-  for (int64_t e = 0; e < config_.experts; ++e) record.kept.push_back(e);
-  output.routings.push_back(std::move(record));
-  return output;
+  const nn::MoEOutput out = moe->forward(square_sums(images_BCHW), images_BCHW, random);
+  return {out.y_Td, out.embedding_Td, {out}};
+}
+
+void ImageMoE::set_first_sample_index(int64_t image) {
+  if (!moe.is_empty()) moe->router->set_first_sample_index(image);
+}
+
+std::vector<MoEBlock> ImageMoE::moe_blocks() const {
+  if (moe.is_empty()) return {};
+  return {{.block = 0, .layer = moe}};
 }
 
 at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
@@ -129,11 +84,13 @@ at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
 }
 
 nlohmann::ordered_json ImageMoE::config() const {
-  return to_json(config_);
+  ImageMoEConfig config = config_;
+  if (!moe.is_empty()) config.router->kept_experts = nn::kept_experts(moe->options().rule);
+  return to_json(config);
 }
 
 void ImageMoE::reset_head(int64_t classes) {
-  for (const auto& expert : experts) expert->reset_head(classes);
+  experts->reset_heads(classes);
   config_.classes = classes;
 }
 
@@ -141,11 +98,9 @@ std::vector<int64_t> ImageMoE::input_shape() const {
   return {config_.channels, config_.image_size, config_.image_size};
 }
 
-double ImageMoE::flops_per_image(const RowsPerToken&) const {
-  const double routing =
-      config_.router ? 2.0 * static_cast<double>(image_router_width(config_) * config_.experts)
-                     : 0.0;
-  return routing + experts[0]->flops();
+double ImageMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  if (moe.is_empty()) return experts->flops_per_row();
+  return layer_flops({.block = 0, .layer = moe}, tokens_per_image(), rows_per_token);
 }
 
 }  // namespace moesaic

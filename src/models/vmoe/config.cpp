@@ -4,13 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace {
 
-ConfigProblem kept_problem(const VMoEMoeConfig& moe) {
+ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
   for (const auto& [block, ids] : moe.kept_experts) {
     const bool known = std::any_of(moe.layers.begin(), moe.layers.end(),
                                    [&](int64_t layer) { return std::to_string(layer) == block; });
@@ -19,85 +20,32 @@ ConfigProblem kept_problem(const VMoEMoeConfig& moe) {
       return {fmt::format("encoder.moe.kept_experts names block {}, which is not in layers", block),
               {key + ":"}};
     }
-    const bool ascending = std::is_sorted(ids.begin(), ids.end(), std::less_equal<>());
-    if (ids.empty() || !ascending || ids.front() < 0 || ids.back() >= moe.num_experts) {
-      return {
-          fmt::format("encoder.moe.kept_experts of block {} must be ascending experts below {}, "
-                      "at least one",
-                      block, moe.num_experts),
-          {key}};
-    }
+    ConfigProblem problem = kept_problem(
+        ids, moe.num_experts, fmt::format("encoder.moe.kept_experts of block {}", block));
+    if (problem.empty()) continue;
+    problem.blamed = {key};
+    return problem;
   }
   return {};
+}
+
+/// What its routers stand among.
+RouterPlace router_place(const VMoEMoeConfig& moe) {
+  return {.experts = moe.num_experts,
+          .group_size = moe.group_size,
+          .is_pruned = !moe.kept_experts.empty(),
+          .router = "encoder.moe.router.",
+          .group_size_key = "encoder.moe.group_size",
+          .experts_key = "encoder.moe.num_experts"};
 }
 
 ConfigProblem router_problem(const VMoEMoeConfig& moe) {
-  const VMoERouterConfig& router = moe.router;
-  const std::string path = "encoder.moe.router.";
-  const bool limited = router.dispatcher.limits();
-  if (router.dispatcher.capacity > 0 && router.dispatcher.capacity_factor > 0.0) {
-    const std::string dispatcher = path + "dispatcher.";
-    return {
-        fmt::format("{0}capacity and {0}capacity_factor are both given; leave one out", dispatcher),
-        {dispatcher + "capacity", dispatcher + "capacity_factor"}};
-  }
-  if (router.dispatcher.batch_priority && (router.experts_choose() || !limited)) {
-    const std::string dispatcher = path + "dispatcher.";
-    return {
-        fmt::format("{}batch_priority says who is dropped, but {}", dispatcher,
-                    router.experts_choose()
-                        ? fmt::format("experts choose; leave it out or choose {}", kTokensChoose)
-                        : "nobody is without " + dispatcher + "capacity_factor; set that"),
-        {dispatcher + "batch_priority", dispatcher + "capacity_factor"}};
-  }
-  if (!router.experts_choose()) {
-    if (router.num_selected_tokens > 0) {
-      return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertsChoose),
-              {path + "num_selected_tokens"}};
-    }
-    if (router.gate == "softmax_tokens") {
-      return {fmt::format("{}gate 'softmax_tokens' is for the router {}", path, kExpertsChoose),
-              {path + "gate"}};
-    }
-    return {};
-  }
-  if (router.gate == "logit") {
-    return {fmt::format("{}gate 'logit' is for the router {}", path, kTokensChoose),
-            {path + "gate"}};
-  }
-  if (limited == (router.num_selected_tokens > 0)) {
-    return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor; "
-                        "{} given",
-                        kExpertsChoose, path, limited ? "both are" : "neither is"),
-            {path + "num_selected_tokens", path + "name"}};
-  }
-  if (router.num_selected_tokens > 0 && moe.group_size == 0) {
-    return {fmt::format("{}num_selected_tokens counts tokens of a group: set "
-                        "encoder.moe.group_size, for instance to the tokens of an image",
-                        path),
-            {path + "num_selected_tokens"}};
-  }
-  return {};
+  return routing_problem(moe.router, moe.router.dispatcher, router_place(moe));
 }
 
-/// What an expert would take of a group must be a row at least.
-ConfigProblem capacity_problem(const VMoEMoeConfig& moe) {
-  const VMoEDispatcherConfig& dispatcher = moe.router.dispatcher;
-  const bool told = dispatcher.capacity_factor > 0.0 && moe.group_size > 0;
-  const bool reroutes = moe.router.pruned != "zero" && !moe.kept_experts.empty();
-  if (!told || reroutes || moe.layers.empty()) return {};
-  const CapacityRule rule{dispatcher.capacity_factor,
-                          capacity_rounding_from_name(dispatcher.capacity_ceil_or_round),
-                          dispatcher.capacity_multiple_of};
-  const int64_t choices = moe.router.experts_choose() ? 1 : moe.router.num_selected_experts;
-  try {
-    expert_capacity(moe.group_size, choices, rule, moe.num_experts);
-  } catch (const Error& error) {
-    return {fmt::format("encoder.moe.router.dispatcher.capacity_factor {} is too small: {}",
-                        dispatcher.capacity_factor, error.what()),
-            {"encoder.moe.router.dispatcher.capacity_factor", "encoder.moe.group_size"}};
-  }
-  return {};
+ConfigProblem group_problem(const VMoEMoeConfig& moe) {
+  if (moe.layers.empty()) return {};
+  return capacity_problem(moe.router, moe.router.dispatcher, router_place(moe));
 }
 
 /// Each member has experts of its own, and equal shares of the experts and of each group.
@@ -123,7 +71,7 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
                         kTokensChoose),
             {path + "router.name", size}};
   }
-  if (moe.router.num_selected_experts > moe.num_experts / members) {
+  if (moe.router.tokens_choose() && moe.router.num_selected_experts > moe.num_experts / members) {
     return {fmt::format("{}router.num_selected_experts is {}, but a member has {} experts", path,
                         moe.router.num_selected_experts, moe.num_experts / members),
             {path + "router.num_selected_experts", size}};
@@ -150,12 +98,7 @@ ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
                         moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
             {"encoder.moe.layers", "encoder.num_layers"}};
   }
-  if (!moe.router.experts_choose() && moe.router.num_selected_experts > moe.num_experts) {
-    return {fmt::format("encoder.moe.router.num_selected_experts is {}, but there are {} experts",
-                        moe.router.num_selected_experts, moe.num_experts),
-            {"encoder.moe.router.num_selected_experts", "encoder.moe.num_experts"}};
-  }
-  for (const auto check : {router_problem, ensemble_problem, capacity_problem, kept_problem}) {
+  for (const auto check : {router_problem, ensemble_problem, group_problem, kept_blocks_problem}) {
     const ConfigProblem problem = check(moe);
     if (!problem.empty()) return problem;
   }

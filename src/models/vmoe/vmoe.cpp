@@ -15,34 +15,8 @@
 namespace moesaic {
 namespace {
 
-/// What both kinds of rules have.
-template <class Options>
-Options with_capacity(Options rule, const VMoEMoeConfig& moe) {
-  const VMoEDispatcherConfig& dispatcher = moe.router.dispatcher;
-  rule.capacity_factor = dispatcher.capacity_factor;
-  rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_ceil_or_round);
-  rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
-  rule.group_size = moe.group_size;
-  rule.pruned = pruned_selection_from_name(moe.router.pruned);
-  return rule;
-}
-
-nn::RoutingRule routing_rule(const VMoEMoeConfig& moe) {
-  const VMoERouterConfig& router = moe.router;
-  if (router.experts_choose()) {
-    ExpertChoiceOptions rule;
-    rule.gate = router.gate == "softmax_all" ? ExpertGate::softmax_experts
-                                             : expert_gate_from_name(router.gate);
-    rule.rows =
-        router.num_selected_tokens > 0 ? router.num_selected_tokens : router.dispatcher.capacity;
-    return with_capacity(rule, moe);
-  }
-  TokenChoiceOptions rule;
-  rule.k = router.num_selected_experts;
-  rule.gate = gate_from_name(router.gate);
-  rule.batch_priority = router.dispatcher.batch_priority;
-  rule.capacity = router.dispatcher.capacity;
-  return with_capacity(rule, moe);
+nn::RoutingRule rule_of(const VMoEMoeConfig& moe) {
+  return routing_rule(moe.router, moe.router.dispatcher, moe.group_size);
 }
 
 nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
@@ -54,7 +28,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.members = moe.ensemble_size;
   options.bfloat16 = moe.router.dispatcher.bfloat16;
   options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
-  options.rule = routing_rule(moe);
+  options.rule = rule_of(moe);
   options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
   if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
   const auto kept = moe.kept_experts.find(std::to_string(block));
@@ -89,20 +63,6 @@ nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
                                   .moe = std::nullopt};
   if (has_experts(config, block)) options.moe = moe_options(config, block);
   return options;
-}
-
-RoutingRecord record_of(int64_t block, const nn::MoEOutput& out, const nn::MoELayerImpl& layer) {
-  const nn::MoELayerOptions& options = layer.options();
-  const bool noisy = !out.noisy_logits_TE.is_same(out.logits_TE);
-  return {block,
-          out.logits_TE,
-          out.noisy_logits_TE,
-          noisy ? gaussian_noise_std(options.noise, options.experts / options.members) : 0.0,
-          out.routing,
-          layer.kept(),
-          layer.is_pruned() && nn::pruned_selection(options.rule) == PrunedSelection::reroute,
-          nn::group_size(options.rule),
-          options.members};
 }
 
 /// Of the patch in row y and column x of the grid: sin(x w), cos(x w), sin(y w), cos(y w), where w
@@ -231,7 +191,8 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
                                : encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
-    out.routings.push_back(record_of(static_cast<int64_t>(block), *result.moe, *encoder->moe));
+    out.routings.push_back(*result.moe);
+    out.routings.back().block = static_cast<int64_t>(block);
   }
   x_BTd = norm->forward(x_BTd);
   out.pre_logits = pool(x_BTd);
@@ -299,10 +260,9 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
     }
     views = static_cast<double>(members());
     const auto found = rows_per_token.find(block);
-    const double rows =
-        found == rows_per_token.end()
-            ? nn::rows_per_token(routing_rule(moe), tokens_per_image(), moe.num_experts)
-            : found->second;
+    const double rows = found == rows_per_token.end()
+                            ? nn::rows_per_token(rule_of(moe), tokens_per_image(), moe.num_experts)
+                            : found->second;
     products += views * (attention + T * d * static_cast<double>(moe.num_experts) +
                          rows * T * 2 * d * expert);
   }

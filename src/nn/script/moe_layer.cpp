@@ -7,6 +7,7 @@
 #include <array>
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/script.h"
 
 namespace moesaic::script {
@@ -177,7 +178,7 @@ constexpr std::array<const char*, kActivationNames.size()> kActivations = {
     "(hidden)",           "torch.celu(hidden)",
     "torch.tanh(hidden)"};
 
-Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
+Module make_experts(const Unit& unit, const nn::MlpExpertsImpl& from) {
   const char* activation = kActivations.at(static_cast<size_t>(from.options().activation));
   return make_module(unit, "Experts", from, {},
                      fmt::format(kExperts, fmt::arg("activation", activation)));
@@ -187,19 +188,26 @@ Module make_experts(const Unit& unit, const nn::ExpertsImpl& from) {
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
   const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&from.options().rule);
-  if (tokens_choose == nullptr)
-    fail("torchscript: expert choice cannot be exported yet; {}", kOtherFormat);
+  if (tokens_choose == nullptr) {
+    const bool adaptive = std::holds_alternative<nn::AdaptiveOptions>(from.options().rule);
+    fail("torchscript: {} cannot be exported yet; {}",
+         adaptive ? "adaptive routing" : "expert choice", kOtherFormat);
+  }
+  const auto* experts = from.experts->as<nn::MlpExperts>();
+  if (experts == nullptr) {
+    fail("torchscript: experts other than MLPs cannot be exported yet; {}", kOtherFormat);
+  }
   if (from.options().evaluation_seed && from.options().noise.scale > 0.0) {
     fail("torchscript: a router with noise in evaluation cannot be exported; {}", kOtherFormat);
   }
   const TokenChoiceOptions& choice = *tokens_choose;
   check_exportable(choice);
   std::string source =
-      weights_source(choice) + forward_source(choice.kept, from.options().bfloat16);
+      weights_source(choice) + forward_source(choice.kept, experts->options().bfloat16);
   if (limited(choice)) source = room_source(choice, from.options().experts) + source;
   return make_module(
       unit, "MoELayer", from,
-      {{"router", make_router(unit, *from.router)}, {"experts", make_experts(unit, *from.experts)}},
+      {{"router", make_router(unit, *from.router)}, {"experts", make_experts(unit, *experts)}},
       source);
 }
 

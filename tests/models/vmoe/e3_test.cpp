@@ -10,6 +10,7 @@
 #include "moesaic/export/predict.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/objective.h"
@@ -52,7 +53,7 @@ TEST(E3, AMemberUsesItsOwnExpertsOnly) {
   {
     const torch::NoGradGuard no_grad;
     for (MoEBlock& block : model->moe_blocks()) {
-      block.layer->experts->w1.narrow(0, 2, 2).mul_(3.0);  // of member 1
+      block.layer->experts->as<nn::MlpExperts>()->w1.narrow(0, 2, 2).mul_(3.0);  // of member 1
       block.layer->router->weight.narrow(0, 2, 2).mul_(-1.0);
     }
   }

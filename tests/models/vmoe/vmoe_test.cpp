@@ -11,6 +11,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "support/cuda.h"
 #include "support/tensors.h"
 
@@ -167,9 +168,11 @@ TEST(VMoE, DropsInTrainingOnlyAndFromItsGeneratorAlone) {
 TEST(VMoE, ExpertsDropAtTheEncodersRateUnlessTheyHaveTheirOwn) {
   VMoEConfig config = small_config();
   config.encoder.dropout_rate = 0.25;
-  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->options().dropout, 0.25);
+  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->experts->as<nn::MlpExperts>()->options().dropout,
+            0.25);
   config.encoder.moe.dropout_rate = 0.0;
-  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->options().dropout, 0.0);
+  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->experts->as<nn::MlpExperts>()->options().dropout,
+            0.0);
 }
 
 TEST(VMoE, TellsTheLossesThatItsConfigurationWeighs) {
@@ -366,6 +369,22 @@ TEST(VMoE, ARouterMayDrawNoNoiseAtAll) {
   const ModelOutput out = model.forward(images, nn::make_generator(2));
   EXPECT_TRUE(out.routings[1].noisy_logits_TE.is_same(out.routings[1].logits_TE));
   EXPECT_EQ(out.routings[1].noise_std, 0.0);  // and so there is no load loss
+}
+
+TEST(VMoE, ItsTokensCanGoToEveryExpertAboveAThreshold) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.name = kAdaptive;
+  config.encoder.moe.router.threshold = 0.1;
+  config.encoder.moe.router.gate = "one";
+  ASSERT_EQ(config_problem(config).text, "");
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
+  const RoutingRecord& record = out.routings[0];
+  EXPECT_TRUE(
+      torch::equal(combine_weights(record.routing), record.logits_TE.ge(0.1).to(torch::kFloat)));
+  EXPECT_EQ(build_model(Value::from_json(model.config(), "model"), 1)->config(), model.config());
+  config.encoder.moe.router.dispatcher.capacity = 3;
+  EXPECT_NE(config_problem(config).text, "");
 }
 
 TEST(VMoE, ACapacityOfSoManyRows) {

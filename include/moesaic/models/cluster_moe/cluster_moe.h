@@ -4,8 +4,7 @@
 
 #include "moesaic/models/cluster_moe/config.h"
 #include "moesaic/models/model.h"
-#include "moesaic/nn/filter_network.h"
-#include "moesaic/nn/router.h"
+#include "moesaic/nn/filter_experts.h"
 
 namespace moesaic {
 
@@ -21,7 +20,7 @@ class ClusterMoE : public Model {
   void set_first_sample_index(int64_t image) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override { return {}; }
+  std::vector<MoEBlock> moe_blocks() const override;
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
   int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
@@ -32,16 +31,16 @@ class ClusterMoE : public Model {
 
   const ClusterMoEConfig& settings() const { return config_; }
 
-  nn::Router router{nullptr};  ///< null where there is one expert
-  nn::FilterNetwork experts{nullptr};
+  nn::FilterExperts experts{nullptr};  ///< those of `moe` where there is one
+  nn::MoELayer moe{nullptr};           ///< null where there is a single expert without a router
 
  private:
   /// What is known of inputs beside their numbers.
   struct Seen {
-    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]; if any
+    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]
     uint64_t version = 0;
   };
-  Seen look_at(const at::Tensor& images_BCHW);
+  at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 
   ClusterMoEConfig config_;

@@ -8,31 +8,24 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/models/router_config.h"
 #include "moesaic/ops/activation.h"
-#include "moesaic/ops/route.h"
-#include "moesaic/ops/router_noise.h"
 
 namespace moesaic {
 
 inline constexpr char kClusterMoE[] = "cluster-moe";
 
-struct ClusterRouterConfig {
-  std::string gate = "logit";
-  std::string noise = "uniform";
-  double noise_scale = 1.0;
-  bool noise_in_evaluation = true;
+struct ClusterRouterConfig : ImageTokenRouterConfig {
+  ClusterRouterConfig() {
+    gate = "logit";
+    noise_in_evaluation = true;
+  }
+
   int64_t width = 0;
 };
 template <class Fields>
 void describe(Fields& f, ClusterRouterConfig& c) {
-  f("gate", c.gate,
-    "what an expert's output is multiplied by: logit is the noisy logit itself, softmax_all its "
-    "probability",
-    one_of({"logit", "softmax_all", "one"}));
-  f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
-  f("noise_scale", c.noise_scale,
-    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
-  f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
+  describe(f, static_cast<ImageTokenRouterConfig&>(c));
   f("width", c.width,
     "numbers that a filter sees: an input's pieces of this width are summed; 0: whole patches",
     between(0, 65536));
@@ -59,8 +52,7 @@ void describe(Fields& f, ClusterMoEConfig& c) {
     "initial filters are uniform on +- this / sqrt(d); the router starts at 0",
     between(1e-12, 1e6));
   f("router", c.router,
-    "top-1 switch over the sum of the patches, or of their pieces; null: a single expert without "
-    "one");
+    "switch over the sum of the patches, or of their pieces; null: a single expert without one");
 }
 /// Numbers that the router sees: of a patch, or of the pieces that it is cut into.
 int64_t router_width(const ClusterMoEConfig& config);

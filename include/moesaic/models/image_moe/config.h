@@ -7,29 +7,20 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/models/router_config.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/ops/router_noise.h"
 
 namespace moesaic {
 
 inline constexpr char kImageMoE[] = "image-moe";
 
-struct ImageRouterConfig {
+struct ImageRouterConfig : ImageTokenRouterConfig {
   int64_t patch_size = 4;
-  std::string gate = "softmax_all";
-  std::string noise = "uniform";
-  double noise_scale = 1.0;
 };
 template <class Fields>
 void describe(Fields& f, ImageRouterConfig& c) {
   f("patch_size", c.patch_size, "side of the squares whose sum it looks at", between(1, 1024));
-  f("gate", c.gate,
-    "what an expert's output is multiplied by: softmax_all is its probability, logit the noisy "
-    "logit itself",
-    one_of({"softmax_all", "logit", "one"}));
-  f("noise", c.noise, "added to the logits in training", one_of(noise_kind_names()));
-  f("noise_scale", c.noise_scale,
-    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
+  describe(f, static_cast<ImageTokenRouterConfig&>(c));
 }
 
 struct ImageMoEConfig {
@@ -50,7 +41,7 @@ void describe(Fields& f, ImageMoEConfig& c) {
   f("classes", c.classes, "outputs of an expert", between(1, 65536));
   f("width", c.width, "fraction of an expert's usual channels, rounded", between(0.01, 16.0));
   f("router", c.router,
-    "linear top-1 switch over the sum of the image's squares; null: a single expert without one");
+    "linear switch over the sum of the image's squares; null: a single expert without one");
 }
 /// Squares fill the image; without a router there is one expert.
 ConfigProblem config_problem(const ImageMoEConfig& config);

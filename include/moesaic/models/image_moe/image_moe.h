@@ -3,13 +3,9 @@
 // of Experts in Deep Learning", section 6.2).
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "moesaic/models/image_moe/config.h"
 #include "moesaic/models/model.h"
-#include "moesaic/nn/image_network.h"
-#include "moesaic/nn/router.h"
+#include "moesaic/nn/image_experts.h"
 
 namespace moesaic {
 
@@ -23,9 +19,10 @@ class ImageMoE : public Model {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void set_first_sample_index(int64_t image) override;
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override { return {}; }
+  std::vector<MoEBlock> moe_blocks() const override;
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
   int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
@@ -34,9 +31,10 @@ class ImageMoE : public Model {
 
   const ImageMoEConfig& settings() const { return config_; }
 
-  /// Null where there is one expert. `weight` [M, C s s + 1], the bias behind the rest.
-  nn::Router router{nullptr};
-  std::vector<std::shared_ptr<nn::ImageNetwork>> experts;
+  nn::ImageExperts experts{nullptr};  ///< those of `moe` where there is one
+  /// Null where there is a single expert without a router. Its router's `weight` is
+  /// [M, C s s + 1], the bias behind the rest.
+  nn::MoELayer moe{nullptr};
 
  private:
   at::Tensor square_sums(const at::Tensor& images_BCHW) const;

@@ -9,39 +9,20 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/config/sides.h"
-#include "moesaic/ops/capacity.h"
-#include "moesaic/ops/pruned_selection.h"
+#include "moesaic/models/router_config.h"
 
 namespace moesaic {
 
-// No network that a machine can hold comes near these bounds. They keep products of settings within
-// 64 bits, and a slip of the finger from being built.
-inline constexpr double kMostLayers = 1024, kMostExperts = 65536, kMaxWidth = 1048576;
-inline constexpr double kLargestImage = 65536, kMostChannels = 4096, kMostTokens = 2147483647;
-inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6;
+// No network that a machine can hold comes near these bounds, see router_config.h.
+inline constexpr double kMostLayers = 1024, kMaxWidth = 1048576;
+inline constexpr double kLargestImage = 65536, kMostChannels = 4096;
 
-struct VMoEDispatcherConfig {
-  int64_t capacity = 0;
-  double capacity_factor = 0.0;
-  std::string capacity_ceil_or_round = "ceil";
-  int64_t capacity_multiple_of = 4;
-  bool batch_priority = false;
+struct VMoEDispatcherConfig : DispatcherConfig {
   bool bfloat16 = false;
-
-  bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
 };
 template <class Fields>
 void describe(Fields& f, VMoEDispatcherConfig& c) {
-  f("capacity", c.capacity, "rows of an expert in a group; 0: by capacity_factor",
-    between(0, kMostTokens));
-  f("capacity_factor", c.capacity_factor,
-    "rows of an expert over an even split; 0: no token is ever dropped",
-    between(0.0, kLargestCapacityFactor));
-  f("capacity_ceil_or_round", c.capacity_ceil_or_round, "how rows become a whole number",
-    one_of(capacity_rounding_names()));
-  f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
-    between(1, kMostTokens));
-  f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
+  describe(f, static_cast<DispatcherConfig&>(c));
   f("bfloat16", c.bfloat16,
     "tokens and experts' outputs, and the gradients of both, are rounded to bfloat16");
 }
@@ -50,35 +31,15 @@ void describe(Fields& f, VMoEDispatcherConfig& c) {
 inline constexpr const char *kNoiseInTraining = "training", *kNoiseAlways = "always",
                             *kNoiseNever = "never";
 
-inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
-inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
-
-struct VMoERouterConfig {
-  std::string name = kTokensChoose;
-  int64_t num_selected_experts = 2;
-  int64_t num_selected_tokens = 0;
-  std::string gate = "softmax_all";
+struct VMoERouterConfig : RoutingConfig {
   double noise_std = 0.0;
   std::string noise = kNoiseInTraining;
   double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
-  std::string pruned = "zero";
   VMoEDispatcherConfig dispatcher;
-
-  bool experts_choose() const { return name == kExpertsChoose; }
 };
 template <class Fields>
 void describe(Fields& f, VMoERouterConfig& c) {
-  f("name", c.name, "do tokens choose experts, or experts tokens",
-    one_of({kTokensChoose, kExpertsChoose}));
-  f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
-    between(1, kMostExperts));
-  f("num_selected_tokens", c.num_selected_tokens,
-    "tokens that an expert selects in a group, where experts choose; 0: by the capacity",
-    between(0, kMostTokens));
-  f("gate", c.gate,
-    "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
-    "the logit itself; one",
-    one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
+  describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std, "of the noise on logits, times the number of experts (of one member)",
     between(0.0, kLargestNoise));
   f("noise", c.noise,
@@ -90,8 +51,6 @@ void describe(Fields& f, VMoERouterConfig& c) {
     at_least(0.0));
   f("load_loss_weight", c.load_loss_weight, "likewise, of its load loss", at_least(0.0));
   f("gshard_loss_weight", c.gshard_loss_weight, "likewise, of GShard's loss", at_least(0.0));
-  f("pruned", c.pruned, "pruned experts are selected and add zero, or tokens reroute to the others",
-    one_of(pruned_selection_names()));
   f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
 }
 

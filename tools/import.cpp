@@ -13,7 +13,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/models/vmoe_config.h"
+#include "moesaic/models/vmoe/config.h"
 #include "verbs.h"
 
 namespace moesaic::tools {

@@ -3,16 +3,20 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <regex>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/formats/safetensors.h"
+#include "moesaic/models/registry.h"
 
 namespace moesaic {
 namespace {
@@ -84,18 +88,25 @@ void add_tensors(const fs::path& path, Json& out) {
   out["tensors"] = std::move(tensors);
 }
 
-Json moe_layers(const Json& model) {
+/// The network that a checkpoint's configuration describes; nullptr, and a warning, for one that
+/// this program cannot build.
+std::shared_ptr<Model> shape_of(const Json& model, const fs::path& from) {
+  if (model.empty()) return nullptr;
+  try {
+    return build_model_shape(Value::from_json(model, (from / "config.json").string()));
+  } catch (const Error& error) {
+    log_warning("its MoE layers are not known: {}", error.what());
+    return nullptr;
+  }
+}
+
+Json moe_layers(const Json& config, const fs::path& from) {
   Json layers = Json::array();
-  const auto moe = Json::json_pointer("/encoder/moe");
-  if (!model.contains(moe)) return layers;
-  const Json& settings = model[moe];
-  for (const auto& block : settings.value("layers", Json::array())) {
-    Json kept;
-    const std::string key = std::to_string(block.get<int64_t>());
-    if (settings.contains("kept_experts") && settings["kept_experts"].contains(key)) {
-      kept = settings["kept_experts"][key];
-    }
-    layers.push_back({{"layer", block}, {"experts", settings["num_experts"]}, {"kept", kept}});
+  const std::shared_ptr<Model> model = shape_of(config, from);
+  if (model == nullptr) return layers;
+  for (const auto& [block, layer] : model->moe_blocks()) {
+    const Json kept = layer->is_pruned() ? Json(layer->kept()) : Json();
+    layers.push_back({{"layer", block}, {"experts", layer->options().experts}, {"kept", kept}});
   }
   return layers;
 }
@@ -105,7 +116,7 @@ void add_config(const fs::path& checkpoint, Json& out) {
   for (const char* key : {"model", "data", "classes"}) {
     if (loaded.config.contains(key)) out[key] = loaded.config[key];
   }
-  if (loaded.config.contains("model")) out["moe"] = moe_layers(loaded.config["model"]);
+  if (loaded.config.contains("model")) out["moe"] = moe_layers(loaded.config["model"], checkpoint);
   out["state"] = loaded.state;
 }
 
@@ -194,19 +205,33 @@ void add_differences(const Json& a, const Json& b, const std::string& path, Json
   }
 }
 
-Json config_difference(const Json& first, const Json& second) {
-  Json list = Json::array();
-  if (first.empty() || second.empty()) return list;  // a bare file has no configuration to compare
-  add_differences(first, second, "", list);
-  return list;
-}
-
 Json model_config(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return Json::object();
   const Target target = find_target(path);
   if (target.checkpoint.empty()) return Json::object();
   return load_checkpoint(target.checkpoint, {.verify = false, .optimizer = false})
       .config.value("model", Json::object());
+}
+
+/// Experts that pruning left are listed; where they are not, all are there.
+void mark_kept_experts(const Json& model, const fs::path& from, Json& differences) {
+  const std::shared_ptr<Model> shape = shape_of(model, from);
+  if (shape == nullptr || shape->setting_paths().kept_experts.empty()) return;
+  std::string setting = "/" + shape->setting_paths().kept_experts;
+  std::ranges::replace(setting, '.', '/');
+  for (Json& item : differences) {
+    const std::string key = item["key"].get<std::string>() + "/";
+    if (key.starts_with(setting + "/")) item["absent"] = "all";
+  }
+}
+
+Json config_difference(const fs::path& first, const fs::path& second) {
+  Json list = Json::array();
+  const Json a = model_config(first), b = model_config(second);
+  if (a.empty() || b.empty()) return list;  // a bare file has no configuration to compare
+  add_differences(a, b, "", list);
+  mark_kept_experts(a, first, list);
+  return list;
 }
 
 /// A network's parameters under the reference's names, float32.
@@ -244,7 +269,7 @@ Json inspect_difference(const fs::path& first, const fs::path& second) {
   Json out;
   const std::array<TensorMap, 2> both = comparable(first, second);
   compare_tensors(both[0], both[1], out);
-  out["config"] = config_difference(model_config(first), model_config(second));
+  out["config"] = config_difference(first, second);
   return out;
 }
 

@@ -36,7 +36,7 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
          meant);
   }
   std::shared_ptr<Model> model = build_model(config, 0);
-  load_state(*model, tensors, from);
+  load_state(*model, tensors, from, model->setting_paths().kept_experts);
   return model;
 }
 

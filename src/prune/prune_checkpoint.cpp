@@ -45,18 +45,11 @@ void warn_of_ties(const PrunePlan& plan) {
   }
 }
 
-/// What fine-tuning may change: the head, the positions of images of another size, and how many
-/// experts there are.
-bool may_differ(const std::string& parameter) {
-  return parameter.starts_with("head") || parameter.starts_with("pre_logits") ||
-         parameter == "position_embedding" || parameter.find(".experts.") != std::string::npos;
-}
-
 /// The distance of routers says something where one network came of the other.
 void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
-    if (may_differ(item.key())) continue;
+    if (finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
     if (other != nullptr && other->sizes() == item.value().sizes()) continue;
     fail_usage(

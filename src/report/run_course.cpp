@@ -15,7 +15,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/cluster_mixture.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/ops/routing_statistics.h"
 #include "run_log.h"
 #include "run_pool.h"
@@ -42,7 +42,7 @@ ClusterSignals signals_of(const PhaseConfig& phase) {
 
 void check_mixture(const RunConfig& config) {
   const auto model = std::dynamic_pointer_cast<ClusterMoE>(build_initial_shape(config));
-  if (model != nullptr && !model->router.is_empty()) return;
+  if (model != nullptr && !model->moe.is_empty()) return;
   fail_usage("{}: a run-course watches a mixture: set model.name to '{}' and give it a router",
              place_of(config.model, {"router", "name"}), kClusterMoE);
 }
@@ -77,7 +77,7 @@ CoursePoint look_at(ClusterMoE& model, int64_t step, const PlannedCourse& course
       evaluate(model, course.run.train.back(), evaluate_options(course.run.config));
   const LayerRouting& layer = on_train.routing.back();
   const Dispatch& dispatch = layer.by_group.value_or(layer.by_class);
-  const at::Tensor w_MdJ = model.experts->w, theta_Md = model.router->weight;
+  const at::Tensor w_MdJ = model.experts->w, theta_Md = model.moe->router->weight;
   const ClusterSignals& signals = course.signals;
   return {.step = step,
           .entropy = dispatch.entropy,

@@ -17,7 +17,7 @@ bool choosing_rows(const nn::RoutingRule& rule) {
 
 void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
                   int64_t tokens) {
-  const nn::MoELayerOptions& options = block.layer->options();
+  const nn::RouterOptions& options = block.layer->options();
   try {
     nn::route(at::empty({tokens, options.experts}, at::device(at::kMeta)), options.rule);
   } catch (const Error& error) {

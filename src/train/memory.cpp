@@ -11,6 +11,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/base/text.h"
+#include "moesaic/models/meta_device.h"
 
 namespace moesaic {
 namespace {
@@ -65,6 +66,7 @@ std::optional<double> activation_bytes(Model& model, int64_t images) {
   shape.insert(shape.begin(), images);
   std::vector<at::Tensor> known = model.parameters();
   known.push_back(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));
+  const MetaKernels kernels;
   const MadeStorages made;
   try {
     model.forward(known.back());

@@ -12,7 +12,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
@@ -23,13 +22,6 @@
 
 namespace moesaic {
 namespace {
-
-/// A fresh head that is, like the rest of the network, real or a shape.
-void give_head(Model& model, int64_t classes) {
-  std::optional<OnMetaDevice> on_meta;
-  if (model.parameters().front().is_meta()) on_meta.emplace();
-  model.reset_head(classes);
-}
 
 /// What the phases make of the network, as far as it can be known before training: how many experts
 /// stay, but not which ones.
@@ -136,6 +128,7 @@ void check_pretrained(const RunConfig& config, size_t index) {
 /// The batches of an evaluation; the last one may be smaller.
 void check_evaluation(const RunConfig& config, const PhasePlaces& places, const Model& model,
                       int64_t images) {
+  const SettingPaths paths = model.setting_paths();
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
     for (const int64_t count : {batch, images % batch}) {

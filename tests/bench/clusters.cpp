@@ -11,7 +11,7 @@
 #include "eager_clusters.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/cluster_mixture.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
@@ -54,7 +54,7 @@ class OurStep {
     }
     optimizer_ =
         std::make_unique<Optimizer>(std::move(parameters), router, std::vector<std::string>{},
-                                    std::vector<PartOptimizerConfig>{{{"^experts"}, experts}});
+                                    std::vector<PartOptimizerConfig>{{{"^moe.experts"}, experts}});
     model_->train();
   }
 
@@ -100,11 +100,11 @@ void check_same_step(OurStep& ours, const ClusterExamples& examples, PeerStep pe
   ClusterMoE& model = ours.model();
   const ClusterGradients found =
       peer({examples.x_NPd, examples.labels_N, model.experts->w.detach(), model.experts->b.detach(),
-            model.router->weight.detach(), noise});
+            model.moe->router->weight.detach(), noise});
   check_same("loss", loss, found.loss);
   check_same("experts' gradient", model.experts->w.grad(), found.w);
   check_same("biases' gradient", model.experts->b.grad(), found.b);
-  check_same("router's gradient", model.router->weight.grad(), found.router);
+  check_same("router's gradient", model.moe->router->weight.grad(), found.router);
   for (Tensor parameter : model.parameters()) parameter.mutable_grad().reset();
 }
 
@@ -125,7 +125,7 @@ Row against(const Contest& contest, const ClusterExamples& examples) {
                    examples.labels_N,
                    model.experts->w.detach().clone(),
                    model.experts->b.detach().clone(),
-                   model.router->weight.detach().clone(),
+                   model.moe->router->weight.detach().clone(),
                    {}};
   const Times times = alternate([&] { ours(); },
                                 [&] {

@@ -12,7 +12,7 @@
 #include "integration/readme.h"
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic::testing {
 namespace {

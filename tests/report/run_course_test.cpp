@@ -14,7 +14,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/cluster_mixture.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/reproduce.h"
 #include "moesaic/report/run_course_report.h"
@@ -41,7 +41,7 @@ std::string course_text(const std::string& shows, const std::string& rows) {
       "model": {"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}},
       "phases": [{"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 5,
                   "loss": "softmax_twice", "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0},
-                  "optimizers": [{"parameters": ["^experts"],
+                  "optimizers": [{"parameters": ["^moe.experts"],
                                   "optimizer": {"name": "normalized_sgd", "lr": 0.001, "momentum": 0}}]}]
     },
     "rows": [)" +
@@ -140,7 +140,7 @@ TEST_F(RunCourseTest, LooksAtTheDispatchAndAtWhatWeightsHaveInCommonWithTheData)
       const auto m = static_cast<size_t>(e), c = static_cast<size_t>(k);
       EXPECT_NEAR(last.expert_signal[m][c], signal, 1e-6);
       EXPECT_NEAR(last.expert_centre[m][c], centre, 1e-6);
-      const at::Tensor theta = model.router->weight[e];
+      const at::Tensor theta = model.moe->router->weight[e];
       EXPECT_NEAR(last.router_signal[m][c], inner_by_loops(theta, signals.v_Kd[k]), 1e-6);
       EXPECT_NEAR(last.router_centre[m][c], inner_by_loops(theta, signals.c_Kd[k]), 1e-6);
     }

@@ -32,7 +32,7 @@ std::string table_text(const std::string& rows) {
       "model": {"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}},
       "phases": [{"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 4,
                   "loss": "softmax_twice", "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0},
-                  "optimizers": [{"parameters": ["^experts"],
+                  "optimizers": [{"parameters": ["^moe.experts"],
                                   "optimizer": {"name": "normalized_sgd", "lr": 0.001, "momentum": 0}}]}]
     },
     "rows": [)" +

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "moesaic/models/cluster_moe/cluster_moe.h"
+#include "moesaic/nn/init.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/train/aux_losses.h"
 #include "support/tensors.h"
@@ -109,6 +111,29 @@ TEST(ClassificationObjective, NoiseCountsWhereTheDispatchSawIt) {
               1e-6);
   EXPECT_NEAR(term_of(output, "switch_balance_logit"), balance_by_logit(other), 1e-6);
   EXPECT_NEAR(term_of(output, "router_z"), router_z_loss(clean, 0).item<double>(), 1e-6);
+}
+
+TEST(ClassificationObjective, NoiseOfAClusterMixtureHasALoadLoss) {
+  ClusterMoEConfig config;
+  config.patches = 3;
+  config.width = 6;
+  config.experts = 4;
+  config.router->noise = "gaussian";
+  ClusterMoE model(config, 1);
+  {
+    const torch::NoGradGuard no_grad;
+    model.moe->router->weight.copy_(randn({4, 6}, 3, torch::kFloat));
+  }
+  const ModelOutput output =
+      model.forward(randn({20, 1, 3, 6}, 2, torch::kFloat), nn::make_generator(5));
+  const RoutingRecord& record = output.routings.at(0);
+  const at::Tensor wanted = load_loss(record.logits_TE, record.noisy_logits_TE, 1, 0.25);
+  EXPECT_GT(wanted.item<double>(), 0.0);
+  const LossTerms objective = classification_terms("softmax", {0.0, {{"load", 1.0}}}, output,
+                                                   torch::zeros({20}, torch::kLong));
+  EXPECT_EQ(objective.terms.at(2).second.item<double>(), wanted.item<double>());
+  objective.terms.at(2).second.backward();
+  EXPECT_GT(model.moe->router->weight.grad().abs().max().item<double>(), 0.0);
 }
 
 TEST(ClassificationObjective, ExpertsThatChooseAreBalanced) {

@@ -9,6 +9,7 @@
 #include "moesaic/data/rotate.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "train/train_fixture.h"
 
@@ -137,7 +138,7 @@ TEST(Evaluate, EnsemblesAreMeasuredAsSuch) {
       parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
     }
     for (const MoEBlock& block : model->moe_blocks()) {
-      block.layer->experts->b2.copy_(torch::linspace(-3, 3, 32).view({4, 8}));
+      block.layer->experts->as<nn::MlpExperts>()->b2.copy_(torch::linspace(-3, 3, 32).view({4, 8}));
     }
   }
   const auto data = quarters("three", "test", 3, 10);

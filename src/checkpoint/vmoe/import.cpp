@@ -10,10 +10,10 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe/initialise.h"
 #include "moesaic/checkpoint/vmoe/model_config.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
+#include "moesaic/models/vmoe/initialise.h"
 
 namespace moesaic {
 namespace {

@@ -42,6 +42,26 @@ class ClassificationObjective final : public Objective {
   std::string precision_;
 };
 
+/// The load loss needs noise whose distribution it knows.
+void check_noise(const NoiseOptions& noise, const SettingPaths& paths, const PhasePlaces& places,
+                 const std::string& key) {
+  if (noise.kind != NoiseKind::gaussian) {
+    fail_usage(
+        "{}: phase '{}': {} needs gaussian noise, but the router's noise is uniform; set {} to "
+        "'gaussian' or choose importance",
+        PhasePlaces::blame(
+            {places.of({key + ":"}), places.of_model(paths.router_noise_kind, key + ":")}),
+        places.phase().name, key, paths.router_noise_kind.empty() ? "it" : paths.router_noise_kind);
+  }
+  if (noise.scale == 0.0) {
+    fail_usage(
+        "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; set it (to 1, "
+        "for instance) or choose importance",
+        PhasePlaces::blame({places.of({key + ":"}), places.of_model(paths.router_noise, key + ":")}),
+        places.phase().name, key, paths.router_noise.empty() ? "its scale" : paths.router_noise);
+  }
+}
+
 /// Refuses an auxiliary loss that would be 0 whatever the network does.
 void check_aux_losses(const ClassificationObjectiveConfig& config, const PhasePlaces& places,
                       const Model& model) {
@@ -49,23 +69,19 @@ void check_aux_losses(const ClassificationObjectiveConfig& config, const PhasePl
   for (const auto& [name, weight] : config.aux_losses) {
     const std::string key = "aux_losses." + name;
     for (const MoEBlock& block : model.moe_blocks()) {
-      const nn::MoELayerOptions& options = block.layer->options();
+      const nn::RouterOptions& options = block.layer->options();
       if (name != "router_z" && nn::choices_of_token(options.rule) == 0) {
         fail_usage(
-            "{}: phase '{}': {} balances tokens that choose, but here experts choose and are "
-            "balanced; leave it out or choose router_z",
+            "{}: phase '{}': {} balances tokens that choose, but here {}; leave it out or choose "
+            "router_z",
             PhasePlaces::blame(
                 {places.of({key + ":"}), places.of_model(paths.router_name, key + ":")}),
-            places.phase().name, key);
+            places.phase().name, key,
+            std::holds_alternative<ExpertChoiceOptions>(options.rule)
+                ? "experts choose and are balanced"
+                : "a threshold does");
       }
-      if (name == "load" && options.noise.scale == 0.0) {
-        fail_usage(
-            "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; set it (1 "
-            "in V-MoE) or choose importance",
-            PhasePlaces::blame(
-                {places.of({key + ":"}), places.of_model(paths.router_noise, key + ":")}),
-            places.phase().name, key, paths.router_noise);
-      }
+      if (name == "load") check_noise(options.noise, paths, places, key);
     }
   }
 }

@@ -10,8 +10,8 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/checkpoint/vmoe/names.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
+#include "moesaic/models/vmoe/names.h"
 #include "support/reference_files.h"
 
 namespace moesaic::testing {

@@ -25,6 +25,11 @@ ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& ro
   return {filter_experts(x_TPd, routing, {w, b}, options_.outputs, options_.activation), {}};
 }
 
+void FilterExpertsImpl::keep(const std::vector<int64_t>& slots) {
+  keep_rows({&w, &b}, slots);
+  options_.experts = count();
+}
+
 double FilterExpertsImpl::flops_per_row() const {
   return 2.0 * static_cast<double>(options_.width) *
          static_cast<double>(options_.patches * options_.filters);

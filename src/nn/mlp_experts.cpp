@@ -88,6 +88,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
 
 void MlpExpertsImpl::keep(const std::vector<int64_t>& slots) {
   keep_rows({&w1, &b1, &w2, &b2}, slots);
+  options_.experts = count();
 }
 
 double MlpExpertsImpl::flops_per_row() const {

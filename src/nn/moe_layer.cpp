@@ -58,6 +58,7 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& ran
 
 MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                                 const at::Generator& random) const {
+  // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
   RoutingRecord record = router->forward(router_input_Td, random);
   ExpertsOutput computed = experts->forward(experts_input, record.routing, random);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};

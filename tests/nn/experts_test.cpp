@@ -91,8 +91,9 @@ void check_keep(nn::Experts& experts, const at::Tensor& x) {
 
 TEST(MlpExperts, AreTwoLayersByLoops) {
   for (const bool bfloat16 : {false, true}) {
-    nn::MlpExperts experts({.experts = kExperts, .width = 4, .hidden = 5, .bfloat16 = bfloat16},
-                           nn::make_generator(1));
+    nn::MlpExperts experts(
+        nn::MlpExpertsOptions{.experts = kExperts, .width = 4, .hidden = 5, .bfloat16 = bfloat16},
+        nn::make_generator(1));
     randomise(*experts);
     const at::Tensor x = randn({kTokens, 4}, 3);
     const Routing routing = small_routing();
@@ -105,7 +106,8 @@ TEST(MlpExperts, AreTwoLayersByLoops) {
 }
 
 TEST(MlpExperts, CountWhatTheyCostAndWeigh) {
-  nn::MlpExperts experts({.experts = kExperts, .width = 4, .hidden = 5}, nn::make_generator(1));
+  nn::MlpExperts experts(nn::MlpExpertsOptions{.experts = kExperts, .width = 4, .hidden = 5},
+                         nn::make_generator(1));
   randomise(*experts);
   EXPECT_EQ(experts->flops_per_row(), 2.0 * (4 * 5 + 5 * 4));
   for (int64_t e = 0; e < kExperts; ++e) {
@@ -118,14 +120,15 @@ TEST(MlpExperts, CountWhatTheyCostAndWeigh) {
 
 nn::FilterExperts small_filters() {
   nn::FilterExperts experts(
-      {.experts = kExperts, .patches = 3, .width = 4, .filters = 6, .outputs = 2},
+      nn::FilterExpertsOptions{
+          .experts = kExperts, .patches = 3, .width = 4, .filters = 6, .outputs = 2},
       nn::make_generator(1));
   randomise(*experts);
   return experts;
 }
 
 TEST(FilterExperts, AreSumsOverPatchesAndFiltersByLoops) {
-  const nn::FilterExperts experts = small_filters();
+  nn::FilterExperts experts = small_filters();
   const at::Tensor x = randn({kTokens, 3, 4}, 3);
   const Routing routing = small_routing();
   const at::Tensor wanted = by_loops(combine_weights(routing), [&](int64_t t, int64_t e) {
@@ -142,7 +145,7 @@ TEST(FilterExperts, AreSumsOverPatchesAndFiltersByLoops) {
 }
 
 TEST(FilterExperts, CountWhatTheyCostAndWeigh) {
-  const nn::FilterExperts experts = small_filters();
+  nn::FilterExperts experts = small_filters();
   EXPECT_EQ(experts->flops_per_row(), 2.0 * 3 * 4 * 6);
   for (int64_t e = 0; e < kExperts; ++e) {
     EXPECT_NEAR(experts->neuron_magnitudes()[e].item<double>(), mean_column_norm(experts->w[e]),

@@ -102,8 +102,9 @@ TEST(MoELayer, RefusesToKeepWhatIsNotThere) {
 
 // A layer takes experts of any kind, whose inputs may have another shape than the router's.
 TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
-  nn::FilterExperts filters({.experts = 3, .patches = 2, .width = 4, .filters = 6},
-                            nn::make_generator(1));
+  nn::FilterExperts filters(
+      nn::FilterExpertsOptions{.experts = 3, .patches = 2, .width = 4, .filters = 6},
+      nn::make_generator(1));
   nn::MoELayer layer(
       nn::RouterOptions{.width = 5, .experts = 3, .rule = TokenChoiceOptions{.k = 2}},
       filters.ptr(), nn::make_generator(2));

@@ -27,7 +27,7 @@ class FilterExpertsImpl : public Experts {
   /// x_TPd [T, P, d] -> [A, C], a row for each row of the routing.
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
-  void keep(const std::vector<int64_t>& slots) override { keep_rows({&w, &b}, slots); }
+  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   double flops_per_row() const override;
   at::Tensor neuron_magnitudes() const override;

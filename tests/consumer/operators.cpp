@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's example of the operators: one layer of experts, written out.
+// The example of docs/operators.md in C++: one layer of experts, written out.
 #include <moesaic/ops/combine.h>
 #include <moesaic/ops/dispatch.h>
 #include <moesaic/ops/grouped_mlp.h>

@@ -89,11 +89,8 @@ Footprint footprint(const Model& model) {
 
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_prune_options(options);
-  const fs::path folder = resolve_checkpoint(options.finetuned);
-  Checkpoint checkpoint = load_checkpoint(folder, {.verify = true, .optimizer = false});
-  const auto model =
-      model_of(Value::from_json(checkpoint.config.at("model"), (folder / "config.json").string()),
-               checkpoint.model, folder.string());
+  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, {.optimizer = false});
+  const auto model = model_of(checkpoint);
   std::shared_ptr<Model> pretrained;
   if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
   if (pretrained) check_related(*model, *pretrained, options.pretrained);

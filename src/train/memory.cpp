@@ -8,10 +8,10 @@
 #include <map>
 
 #include "moesaic/base/memory.h"
-#include "moesaic/models/registry.h"
-#include "moesaic/train/phase_kind.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/train/phase_kind.h"
 
 namespace moesaic {
 namespace {

@@ -18,30 +18,37 @@ bool gives_new_head(const RunConfig& config) {
 
 }  // namespace
 
-std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
-  if (!config.model.is_null()) return build_model_shape(config.model);
-  const std::filesystem::path file = resolve_checkpoint(config.init) / "config.json";
-  return build_model_shape(Document::from_file(file).root().at("model"));
-}
-
-std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
-  if (config.model.is_null()) return load_model(config.init);
-  check_training_memory(config, *build_model_shape(config.model));
-  const auto model = build_model(config.model, static_cast<uint64_t>(config.seed));
-  if (!config.init.empty()) {
-    model->initialise_from(*load_model(config.init), gives_new_head(config), config.init);
-  }
-  return model;
-}
-
-void check_init(const RunConfig& config) {
+RunStart::RunStart(const RunConfig& config) : config_(config) {
   if (config.init.empty()) return;
   const std::string place = place_of(config.source, {"init"});
   if (!path_exists(config.init)) {
     fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
                config.init, nearest_sibling(config.init));
   }
-  at_place(place, [&] { return resolve_checkpoint(config.init); });
+  init_ =
+      at_place(place, [&] { return load_newest_checkpoint(config.init, {.optimizer = false}); });
+}
+
+std::shared_ptr<Model> RunStart::shape() const {
+  if (!config_.model.is_null()) return build_model_shape(config_.model);
+  return build_model_shape(Document::from_file(init_->folder / "config.json").root().at("model"));
+}
+
+std::shared_ptr<Model> RunStart::model() const {
+  if (config_.model.is_null()) return model_of(*init_);
+  check_training_memory(config_, *build_model_shape(config_.model));
+  const auto model = build_model(config_.model, static_cast<uint64_t>(config_.seed));
+  if (init_) model->initialise_from(*model_of(*init_), gives_new_head(config_), config_.init);
+  return model;
+}
+
+std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
+  // A network that is described needs no checkpoint, which in a plan may not even be there.
+  return config.model.is_null() ? RunStart(config).shape() : build_model_shape(config.model);
+}
+
+std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
+  return RunStart(config).model();
 }
 
 void check_initial_weights(const RunConfig& config) {

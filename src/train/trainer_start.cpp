@@ -53,14 +53,15 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (!started.is_null() && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
-  if (!resuming) check_init(config_);
-  const std::shared_ptr<Model> shape = build_initial_shape(config_);
+  std::optional<RunStart> start;
+  if (!resuming) start.emplace(config_);
+  const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
   const RunConfig given = config_;
   config_.model = Value::from_json(shape->config(), "model");
   if (!started.is_null()) check_same_run(started, to_json(config_), options_.out.string());
   plan_ = plan_phases(given, *shape, datasets_);
   if (in_memory()) check_needs_no_folder();
-  if (!resuming) model_ = build_initial_model(given);
+  if (start) model_ = start->model();
 
   if (!in_memory()) folder_.emplace(options_.out, options_.resume);
   if (resuming) {

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/inspect.h"
 
+#include <c10/util/accumulate.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <map>
 #include <memory>
-#include <regex>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
+#include "vmoe/inspect.h"
 
 namespace moesaic {
 namespace {
@@ -29,39 +27,6 @@ struct Target {
   fs::path checkpoint;  ///< empty for a bare file
   fs::path tensors;
 };
-
-int64_t element_count(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
-/// PREFIX, PREFIX.index or one of its shards.
-bool is_vmoe_checkpoint(const fs::path& path) {
-  static const std::regex kPart(R"(.*(\.index|\.data-\d{5}-of-\d{5}))");
-  return std::regex_match(path.filename().string(), kPart) ||
-         (!path_exists(path) && path_exists(path.string() + ".index"));
-}
-
-Json inspect_vmoe(const fs::path& path) {
-  const fs::path prefix = vmoe_prefix(path);
-  const vmoe_checkpoint::Reader reader(prefix);
-  Json out = {{"path", prefix.string()}, {"kind", "vmoe checkpoint"}};
-  out["shards"] = reader.shard_count();
-  out["version"] = reader.version();
-  int64_t numbers = 0;
-  uint64_t bytes = 0;
-  Json tensors = Json::array();
-  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
-    numbers += element_count(entry.shape);
-    bytes += vmoe_checkpoint::byte_count(entry);
-    tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
-  }
-  out["parameters"] = numbers;
-  out["bytes"] = bytes;
-  out["tensors"] = std::move(tensors);
-  return out;
-}
 
 Target find_target(const fs::path& path) {
   if (!path_exists(path)) {
@@ -79,7 +44,7 @@ void add_tensors(const fs::path& path, Json& out) {
   int64_t parameters = 0;
   Json tensors = Json::array();
   for (const auto& entry : file.entries()) {
-    parameters += element_count(entry.shape);
+    parameters += c10::multiply_integers(entry.shape);
     tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
   }
   out["parameters"] = parameters;
@@ -120,40 +85,9 @@ void add_config(const fs::path& checkpoint, Json& out) {
   out["state"] = loaded.state;
 }
 
-/// Unsigned integers as signed ones of their width: equal where they are.
-at::ScalarType scalar_type_of(const std::string& dtype) {
-  static const std::map<std::string, at::ScalarType> kTypes = {
-      {"bool", at::kBool},        {"int8", at::kChar},     {"uint8", at::kByte},
-      {"int16", at::kShort},      {"uint16", at::kShort},  {"int32", at::kInt},
-      {"uint32", at::kInt},       {"int64", at::kLong},    {"uint64", at::kLong},
-      {"float16", at::kHalf},     {"float32", at::kFloat}, {"float64", at::kDouble},
-      {"bfloat16", at::kBFloat16}};
-  return kTypes.at(dtype);
-}
-
-/// All arrays of a checkpoint of google-research/vmoe, as they are.
-TensorMap stored_arrays(const fs::path& path) {
-  const vmoe_checkpoint::Reader reader(vmoe_prefix(path));
-  TensorMap tensors;
-  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
-    at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype));
-    reader.read(entry, std::span(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
-    tensors[entry.name] = std::move(out);
-  }
-  return tensors;
-}
-
-/// Those of floating point; no network of ours has others.
-TensorMap as_float(const VMoEArrays& arrays) {
-  TensorMap tensors;
-  for (const vmoe_checkpoint::Entry& entry : arrays.entries()) {
-    if (entry.dtype.find("float") != std::string::npos) tensors[entry.name] = arrays.read(entry);
-  }
-  return tensors;
-}
-
 TensorMap tensors_of(const fs::path& path) {
-  return is_vmoe_checkpoint(path) ? stored_arrays(path) : read_tensors(find_target(path).tensors);
+  return is_vmoe_checkpoint(path) ? stored_vmoe_arrays(path)
+                                  : read_tensors(find_target(path).tensors);
 }
 
 double relative_change(const at::Tensor& from, const at::Tensor& to) {
@@ -234,12 +168,6 @@ Json config_difference(const fs::path& first, const fs::path& second) {
   return list;
 }
 
-/// A network's parameters under the reference's names, float32.
-TensorMap arrays_of_network(const fs::path& path) {
-  const auto config = parse<VMoEConfig>(Value::from_json(model_config(path), "model"), "model");
-  return as_float(VMoEStateArrays(config, tensors_of(path), path.string()));
-}
-
 /// Where one is a checkpoint of google-research/vmoe and the other a network of ours, as that one's
 /// arrays; else each as it is stored.
 std::array<TensorMap, 2> comparable(const fs::path& first, const fs::path& second) {
@@ -247,7 +175,8 @@ std::array<TensorMap, 2> comparable(const fs::path& first, const fs::path& secon
   const bool mixed = one != other && !model_config(one ? second : first).empty();
   if (!mixed) return {tensors_of(first), tensors_of(second)};
   const auto arrays = [](const fs::path& path, bool of_reference) {
-    return of_reference ? as_float(VMoECheckpointArrays(path)) : arrays_of_network(path);
+    return of_reference ? vmoe_arrays_of(path)
+                        : vmoe_arrays_of(model_config(path), tensors_of(path), path.string());
   };
   return {arrays(first, one), arrays(second, other)};
 }

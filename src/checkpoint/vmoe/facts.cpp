@@ -39,9 +39,9 @@ std::map<int64_t, bool> blocks_of(const VMoEArrays& arrays) {
   return blocks;
 }
 
-class Facts {
+class FactReader {
  public:
-  explicit Facts(const VMoEArrays& arrays) : arrays_(arrays), blocks_(blocks_of(arrays)) {
+  explicit FactReader(const VMoEArrays& arrays) : arrays_(arrays), blocks_(blocks_of(arrays)) {
     check_sizes();
   }
 
@@ -220,7 +220,7 @@ class Facts {
 }  // namespace
 
 std::vector<VMoEFact> vmoe_facts(const VMoEArrays& arrays) {
-  return Facts(arrays).take();
+  return FactReader(arrays).take();
 }
 
 }  // namespace moesaic

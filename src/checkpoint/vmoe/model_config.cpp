@@ -117,7 +117,9 @@ struct Group {
 template <class Config>
 std::vector<std::string> keys_of() {
   Config config;
-  config_detail::KeyCollector keys;
+  const Value nothing = Value::from_json(nlohmann::ordered_json::object(), "");
+  const std::string path;
+  config_detail::KeyCollector keys(nothing, path);
   describe(keys, config);
   return keys.keys();
 }

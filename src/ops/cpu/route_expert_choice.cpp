@@ -208,9 +208,9 @@ Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
   return {probabilities.data(), plan.seen_count(), columns};
 }
 
-/// The rows that each token of a group pulls back, in the order of experts.
-void pull_back(const ExpertChoicePlan& plan, int64_t group, const int32_t* token,
-               int32_t* token_offsets, int32_t* token_row) {
+/// Fills the rows that each token of a group combines, in the order of experts.
+void fill_token_rows(const ExpertChoicePlan& plan, int64_t group, const int32_t* token,
+                     int32_t* token_offsets, int32_t* token_row) {
   const int64_t begin = plan.cut.begin(group), size = plan.cut.size(group);
   const int64_t rows = plan.rows.of(group);
   std::vector<int32_t> cursor(size + 1, 0);
@@ -257,7 +257,7 @@ void choose_tokens(const ExpertChoicePlan& plan, const Scalar* logits,
   }
   at::parallel_for(0, groups, plan.pair_grain(), [&](int64_t from, int64_t to) {
     for (int64_t group = from; group < to; ++group) {
-      pull_back(plan, group, out.token, out.token_offsets, out.token_row);
+      fill_token_rows(plan, group, out.token, out.token_offsets, out.token_row);
     }
   });
   out.token_offsets[plan.tokens] = static_cast<int32_t>(plan.bound());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instructions of a Hopper GPU that kernels/tensor_core_product.h is written over: barriers in
-// shared memory, the copy engine, the tensor cores. Other chips' code holds none of it.
+// shared memory, the tensor memory accelerator (TMA), the tensor cores. Other chips' code holds
+// none of it.
 #pragma once
 
 #include <cuda.h>
@@ -156,7 +157,7 @@ struct BlockView {
 #endif
 };
 
-/// The thread that gives the copy engine its work.
+/// The thread that starts the TMA's copies.
 template <class Product>
 struct Loader : BlockView<Product> {
   const CUtensorMap *map_a, *map_b;

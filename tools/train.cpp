@@ -44,7 +44,7 @@ RunConfig read_config(const TrainArguments& arguments) {
 /// Nothing of the network is allocated.
 void print_plan(const RunConfig& given) {
   RunConfig config = given;
-  Datasets datasets{PlannedDatasets()};
+  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_shape(config);
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
   config.model = Value::from_json(model->config(), "model");

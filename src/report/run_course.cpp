@@ -33,9 +33,10 @@ struct PlannedCourse {
   ClusterSignals signals;
 };
 
-ClusterSignals signals_of(const PhaseConfig& phase) {
-  const DatasetSpec spec = load_dataset_spec(phase.data);
-  if (spec.clusters) return cluster_signals(*spec.clusters);
+ClusterSignals signals_of(const PhaseConfig& phase, const Dataset& data) {
+  const Directions known = data.directions();
+  const auto signal = known.find("signal"), centre = known.find("centre");
+  if (signal != known.end() && centre != known.end()) return {signal->second, centre->second};
   fail_usage("{}: phase '{}': '{}' has no clusters; choose one of clusters-setting1 to 4",
              place_of(phase.source, {"data"}), phase.name, phase.data);
 }
@@ -52,7 +53,7 @@ PlannedCourse plan_course(const RunCourseConfig& course, const RunCourseRow& row
   RunConfig config = changed_run(course.train, row.set, course.max_steps);
   check_mixture(config);
   MemoryRun run = plan_memory_run(std::move(config), datasets);
-  ClusterSignals signals = signals_of(run.config.phases.back());
+  ClusterSignals signals = signals_of(run.config.phases.back(), *run.train.back());
   return {row.name, std::move(run), std::move(signals)};
 }
 

@@ -55,7 +55,7 @@ struct ReproduceOptions {
   std::filesystem::path out;
   const StopSignal* stop = nullptr;  ///< polled all the time; what is finished stays
   bool progress = true;              ///< draw progress bars on standard error
-  DatasetOpener open = open_dataset;
+  DatasetOpener open = {};
 };
 
 /// A phase of the training run, measured on the test split of its data.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,14 +17,35 @@
 
 namespace moesaic {
 
-/// Opens a dataset by name and split, as open_dataset() does.
-using DatasetOpener =
-    std::function<std::shared_ptr<const Dataset>(std::string_view name, std::string_view split)>;
+/// Opens datasets by name and split, and knows which splits they have: by default those that are
+/// described (open_dataset(), dataset_splits()).
+class DatasetOpener {
+ public:
+  using Open = std::function<std::shared_ptr<const Dataset>(std::string_view, std::string_view)>;
+  using Splits = std::function<std::vector<std::string>(std::string_view name)>;
+
+  DatasetOpener() : open_(open_dataset), splits_(dataset_splits) {}
+  /// Datasets of one's own; without `splits` each has "train" and "test".
+  template <std::invocable<std::string_view, std::string_view> F>
+  DatasetOpener(F open, Splits splits = {})  // NOLINT(google-explicit-constructor)
+      : open_(std::move(open)), splits_(std::move(splits)) {}
+
+  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split) const {
+    return open_(name, split);
+  }
+  std::vector<std::string> splits(std::string_view name) const {
+    return splits_ ? splits_(name) : std::vector<std::string>{"train", "test"};
+  }
+
+ private:
+  Open open_;
+  Splits splits_;
+};
 
 /// Opens each dataset once, however many phases, runs and threads use it.
 class Datasets {
  public:
-  explicit Datasets(DatasetOpener open = open_dataset) : open_(std::move(open)) {}
+  explicit Datasets(DatasetOpener open = {}) : open_(std::move(open)) {}
 
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split) {
     const std::lock_guard lock(mutex_);
@@ -40,8 +62,8 @@ class Datasets {
 
   /// The splits that a network is measured on: "validation" where the dataset has one, which is for
   /// decisions during training, then "test".
-  std::vector<std::string> evaluation_splits(const std::string& name) {
-    const std::vector<std::string>& splits = get(name, "train")->info().splits;
+  std::vector<std::string> evaluation_splits(const std::string& name) const {
+    const std::vector<std::string> splits = open_.splits(name);
     const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();
     return validates ? std::vector<std::string>{"validation", "test"}
                      : std::vector<std::string>{"test"};

@@ -15,7 +15,7 @@ struct EvaluateCheckpointOptions {
   std::filesystem::path checkpoint;  ///< or a run: its newest checkpoint
   std::string data;                  ///< empty: what the checkpoint was last trained on
   EvaluateOptions evaluate;
-  DatasetOpener open = open_dataset;
+  DatasetOpener open = {};
 };
 
 /// A checkpoint's quality and cost; FLOPs count the rows that the data's routing really computed.

@@ -33,7 +33,7 @@ struct TrainerOptions {
   std::string device = "cpu";        ///< cpu | cuda
   const StopSignal* stop = nullptr;  ///< polled after each step and in evaluations
   bool progress = true;              ///< draw a progress bar on standard error
-  DatasetOpener open = open_dataset;
+  DatasetOpener open = {};
   /// Called before each step and after the last one, with the steps made so far; false ends the
   /// run.
   std::function<bool(Model& model, int64_t step)> watch = {};

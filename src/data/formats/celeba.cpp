@@ -10,7 +10,9 @@
 #include <system_error>
 #include <unordered_map>
 
-#include "image_files.h"
+#include "../image_files.h"
+#include "built_in.h"
+#include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
@@ -19,6 +21,34 @@ namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
+
+struct CelebaSettings {
+  std::string attribute;
+  std::map<std::string, std::string> splits;
+};
+template <class Fields>
+void describe(Fields& f, CelebaSettings& c) {
+  f("attribute", c.attribute, "the attribute that is the label, e.g. Smiling");
+  f("splits", c.splits, "part of each split, by default train 0, validation 1, test 2");
+}
+
+ConfigProblem check(const DatasetSpec& spec) {
+  const auto& settings = spec.format.as<CelebaSettings>();
+  const ConfigProblem attribute =
+      spec.classes.size() != 2
+          ? ConfigProblem("an attribute has two classes: the one without it comes first",
+                          {"classes"})
+          : ConfigProblem(settings.attribute.empty() ? "attribute is missing" : "");
+  return first_problem(no_files_problem(spec), classes_problem(spec), attribute,
+                       unknown_split(spec.images, "images"),
+                       unknown_split(settings.splits, "splits"), channels_problem(spec, 3));
+}
+
+std::string source(const DatasetSpec& spec, const std::string& split) {
+  const auto& splits = spec.format.as<CelebaSettings>().splits;
+  if (const auto found = splits.find(split); found != splits.end()) return found->second;
+  return split == "train" ? "0" : split == "validation" ? "1" : "2";
+}
 
 using Words = std::vector<std::string_view>;
 
@@ -145,17 +175,16 @@ class AttributeList {
   int64_t promised_ = -1;
 };
 
-}  // namespace
-
-std::shared_ptr<const ImageFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
-                                              const fs::path& folder) {
+std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
+                                    const fs::path& folder) {
   const fs::path parts_path = find_list(folder, "list_eval_partition");
   const auto parts = read_parts(parts_path);
-  const int64_t wanted = integer(split_source(spec, info.split), spec.name, 0);
+  const int64_t wanted = integer(source(spec, info.split), spec.name, 0);
   info.channels = 3;
   FileList files(folder);
   const int32_t images = files.add_folder("img_align_celeba");
-  AttributeList list(find_list(folder, "list_attr_celeba"), spec.attribute);
+  AttributeList list(find_list(folder, "list_attr_celeba"),
+                     spec.format.as<CelebaSettings>().attribute);
   list.read([&](const std::string& name, int32_t label) {
     const auto part = parts.find(name);
     if (part == parts.end()) fail("{}: no part of '{}' in it", parts_path.string(), name);
@@ -163,6 +192,23 @@ std::shared_ptr<const ImageFiles> open_celeba(DatasetInfo info, const DatasetSpe
   });
   if (files.size() == 0) fail("dataset '{}': no images in its part {}", info.name, wanted);
   return std::make_shared<ImageFiles>(std::move(info), std::move(files));
+}
+
+}  // namespace
+
+DatasetFormat celeba_format() {
+  return {
+      .settings = Choice("celeba", CelebaSettings{}),
+      .check = check,
+      .open = open,
+      .splits =
+          [](const DatasetSpec&) {
+            return std::vector<std::string>{"train", "validation", "test"};
+          },
+      .source = source,
+      .parts = [](const DatasetSpec&,
+                  const std::string&) { return std::vector<DatasetPart>{{"img_align_celeba"}}; },
+      .verify = verify_image_files};
 }
 
 }  // namespace moesaic

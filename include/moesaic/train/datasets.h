@@ -27,7 +27,8 @@ class DatasetOpener {
   DatasetOpener() : open_(open_dataset), splits_(dataset_splits) {}
   /// Datasets of one's own; without `splits` each has "train" and "test".
   template <std::invocable<std::string_view, std::string_view> F>
-  DatasetOpener(F open, Splits splits = {})  // NOLINT(google-explicit-constructor)
+  requires(!std::same_as<F, DatasetOpener>)
+      DatasetOpener(F open, Splits splits = {})  // NOLINT(google-explicit-constructor)
       : open_(std::move(open)), splits_(std::move(splits)) {}
 
   std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split) const {

@@ -39,13 +39,10 @@ void check_memory_of(const DatasetSpec& spec, const std::string& split) {
   const int64_t count = split == "train" ? config.train : config.test;
   const double bytes = sizeof(float) * static_cast<double>(count) *
                        static_cast<double>(config.patches * config.width);
-  if (bytes > memory_limit()) {
-    fail_usage(
-        "dataset '{}': {} {} examples of {} x {} numbers need {} of memory, this machine "
-        "has {}",
-        spec.name, count, split, config.patches, config.width, bytes_text(bytes),
-        bytes_text(memory_limit()));
-  }
+  check_memory(bytes,
+               fmt::format("the {} split of {} examples of {} x {} numbers", split, count,
+                           config.patches, config.width),
+               fmt::format("dataset '{}'", spec.name));
 }
 
 DatasetInputs inputs_of(const ClusterExamples& examples) {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "extends.h"
 #include "json_reader.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "text.h"
 
@@ -18,8 +18,6 @@ namespace moesaic {
 namespace {
 
 using Path = std::span<const std::string>;
-
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
@@ -96,7 +94,7 @@ class Override {
 Document::Document(Value root) : root_(std::move(root)) {}
 
 Document Document::from_file(const std::filesystem::path& path) {
-  return from_text(read_text(path, kMaxFileBytes, "a configuration"), path.string());
+  return Document(config_detail::read_extended(path));
 }
 
 Document Document::from_text(std::string_view text, const std::string& name) {

@@ -14,6 +14,11 @@ namespace moesaic {
 /// The text is JSON with `//` and `/* */` comments. Duplicate keys, invalid UTF-8, numbers beyond
 /// double's range and nesting beyond Value::kMaxDepth are refused. All errors are Error(usage) with
 /// `file:line:column`, except that a file that cannot be read is Error(failure).
+///
+/// In a file any object may say {"extends": "other.json", ...}: it is then the object of that file,
+/// whose name is relative to the one that says it, with its own members merged over it. What it
+/// extends may extend further files; circles and missing files are refused at the place of the
+/// name.
 class Document {
  public:
   explicit Document(Value root);

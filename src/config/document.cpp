@@ -29,6 +29,17 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::vector<std::string> checked_path(std::string_view text, const std::string& where) {
+  std::vector<std::string> path = split(text, '.');
+  if (std::find(path.begin(), path.end(), "") != path.end()) {
+    fail_usage("{}: expected key.path=value, found an empty name in the path", where);
+  }
+  if (static_cast<int64_t>(path.size()) > Value::kMaxDepth) {
+    fail_usage("{}: the path is deeper than {}", where, Value::kMaxDepth);
+  }
+  return path;
+}
+
 /// JSON, or else a string without quotes. What begins like a JSON list, object or string has to be
 /// one, so that a slip in it does not turn into a string.
 Value read_argument(std::string_view text, const std::string& where) {
@@ -105,16 +116,17 @@ void Document::set(std::string_view assignment) {
   const std::string where = fmt::format("argument '{}'", config_detail::one_line(assignment));
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos) fail_usage("{}: expected key.path=value", where);
-  const std::vector<std::string> path = split(assignment.substr(0, equals), '.');
-  if (std::find(path.begin(), path.end(), "") != path.end()) {
-    fail_usage("{}: expected key.path=value, found an empty name in the path", where);
-  }
-  if (static_cast<int64_t>(path.size()) > Value::kMaxDepth) {
-    fail_usage("{}: the path is deeper than {}", where, Value::kMaxDepth);
-  }
+  const std::vector<std::string> path = checked_path(assignment.substr(0, equals), where);
   root_.members();
   const Value value = read_argument(assignment.substr(equals + 1), where);
   root_ = Override(where, value).apply(&root_, "", path);
+}
+
+void Document::set(const std::string& path, const Value& value) {
+  const std::string where = value.where();
+  const std::vector<std::string> names = checked_path(path, where);
+  root_.members();
+  root_ = Override(where, value).apply(&root_, "", names);
 }
 
 }  // namespace moesaic

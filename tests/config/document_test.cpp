@@ -339,6 +339,16 @@ TEST(Override, ErrorsNameTheArgument) {
   EXPECT_EQ(document.root().members()[0].origin.text(), "a.json:1:2");
 }
 
+TEST(Override, OfAValueKeepsItsPlace) {
+  Document document = Document::from_text(R"({"a": {"b": 1}, "n": 2})", "a.json");
+  const Value set = read("{\n \"a.b\": 5, \"n.c\": 6}");
+  document.set("a.b", set.at("a.b"));
+  EXPECT_EQ(document.root().at("a").at("b").where(), "a.json:2:9");
+  EXPECT_EQ(usage_of([&] { document.set("n.c", set.at("n.c")); }),
+            "a.json:2:19: 'n' is the integer 2 and holds no 'c'");
+  EXPECT_THAT(usage_of([&] { document.set("a..b", set.at("a.b")); }), HasSubstr("empty name"));
+}
+
 TEST(Value, ComesFromJson) {
   const Json json = Json::parse(R"({"b": [1, 2.5, "x", null, true, -4], "a": {}})");
   const Value value = Value::from_json(json, "run/config.json");

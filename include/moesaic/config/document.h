@@ -30,6 +30,8 @@ class Document {
   /// index, or the "name" of an item: `phases.0.epochs=2`, `phases.finetune.epochs=2`. What is set
   /// says `argument 'a.b.c=value'` in later errors.
   void set(std::string_view assignment);
+  /// The same with a value that keeps its own place, which later errors say.
+  void set(const std::string& path, const Value& value);
 
   const Value& root() const { return root_; }
 

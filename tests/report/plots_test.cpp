@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/plots/plots.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/process.h"
+#include "report/runs_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const char* const kRows = R"("rows": [{"name": "it's_a mixture"}, {"name": "single"}])";
+const char* const kPaper = R"(, "paper": {"single": {"test_accuracy": 80}})";
+
+Figure figure(const PlotConfig& plot, const std::string& rest = kRows,
+              const std::string& stem = "figure") {
+  const std::vector<MeasuredRow> rows = report_test::measured_rows();
+  return draw_plot({plot, rows, runs_results(report_test::runs_config(rest), rows), stem});
+}
+
+TEST(PointsPlot, ShowsMeansBesideThePapers) {
+  const Figure drawn = figure({"points", {"test_accuracy"}}, std::string(kRows) + kPaper);
+  EXPECT_EQ(drawn.data,
+            "# place\tmean\tstd\tpaper\tpaper std\n0\t92.0000\t2.0000\t-\t-\n"
+            "1\t75.5000\t0.0000\t80.0000\t0.0000\n");
+  EXPECT_THAT(drawn.script, HasSubstr("'it''s a mixture' 0, 'single' 1"));
+  EXPECT_THAT(drawn.script, HasSubstr("the paper''s"));
+  EXPECT_THAT(figure({"points", {"test_accuracy"}}).script, Not(HasSubstr("the paper''s")));
+}
+
+TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
+  EXPECT_EQ(figure({"curves", {"entropy"}}).data,
+            "# updates\tmean\tstd\n0\t0.92000\t0.02000\n7\t0.22000\t0.02000\n");
+  EXPECT_THAT(figure({"curves", {"entropy"}}).script, HasSubstr("filledcurves"));
+  EXPECT_EQ(figure({"curves", {"expert_signal"}}).data,
+            "# updates\tentries row by row\n0\t1.00000\t2.00000\t3.00000\t0.12500\n"
+            "7\t1.00000\t2.00000\t3.00000\t0.12500\n");
+}
+
+TEST(HeatmapPlot, ShowsTheTableAtTheEnd) {
+  EXPECT_EQ(figure({"heatmap", {"dispatch"}}).data,
+            "# column\trow\tvalue\n0\t0\t1\n1\t0\t2\n0\t1\t3\n1\t1\t14\n");
+}
+
+TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {
+  EXPECT_EQ(figure({"scatter", {"entropy", "test_accuracy"}}).data,
+            "# entropy\ttest_accuracy\n0.25000\t90.00000\n0.25000\t94.00000\n");
+}
+
+TEST(Plots, AreDrawnWithoutAWord) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  const std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}},
+                                         {"points", {"test_accuracy", "entropy"}},
+                                         {"curves", {"entropy"}},
+                                         {"curves", {"entropy", "expert_signal", "dispatch"}},
+                                         {"heatmap", {"dispatch"}},
+                                         {"heatmap", {"dispatch", "expert_signal"}},
+                                         {"scatter", {"entropy", "test_accuracy"}}};
+  for (const PlotConfig& plot : plots) {
+    const test::TempDir folder;
+    ::testing::internal::CaptureStderr();
+    draw_figure(folder.path(), figure(plot, std::string(kRows) + kPaper, "figure-2"), "figure-2");
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << plot.kind;
+    EXPECT_THAT(read_text(folder / "figure-2.png"), StartsWith("\x89PNG"));
+    EXPECT_THAT(read_text(folder / "figure-2.svg"), HasSubstr("</svg>"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "figure-2.tsv"));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

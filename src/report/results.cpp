@@ -56,7 +56,8 @@ nlohmann::ordered_json to_json(const Results& results) {
                     {"runs", row.runs},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
-                    {"verdict", verdict.empty() ? nlohmann::ordered_json() : verdict}});
+                    {"verdict", verdict.empty() ? nlohmann::ordered_json()
+                                                : nlohmann::ordered_json(verdict)}});
   }
   return {{"experiment", results.experiment},
           {"scale", results.scale},

@@ -76,6 +76,12 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
   return tables;
 }
 
+Figure draw_plot(const PlotInput& input) {
+  if (input.plot.kind == "points") return points_plot(input);
+  if (input.plot.kind == "curves") return curves_plot(input);
+  return input.plot.kind == "heatmap" ? heatmap_plot(input) : scatter_plot(input);
+}
+
 }  // namespace
 
 std::string figure_stem(size_t index) {

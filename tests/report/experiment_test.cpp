@@ -97,7 +97,7 @@ TEST(Experiments, WhatQuickSetsIsBlamedWhereItStands) {
   const ExperimentFile file(
       replaced(report_test::tiny_sweep(), R"("recover.steps": 1,)", R"("recover.steps": "one",)"));
   const std::string error = error_of([&] { file.parsed(Scale::quick); });
-  EXPECT_NE(error.find("tiny.json:25:"), std::string::npos) << error;
+  EXPECT_NE(error.find("tiny.json:24:"), std::string::npos) << error;
   EXPECT_NE(error.find("'recover.steps' must be an integer"), std::string::npos) << error;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/plots/plots.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "moesaic/report/runs_report.h"
+#include "report/plots/panels.h"
 #include "report/runs_fixture.h"
 
 namespace moesaic {
@@ -19,10 +19,13 @@ using ::testing::StartsWith;
 const char* const kRows = R"("rows": [{"name": "it's_a mixture"}, {"name": "single"}])";
 const char* const kPaper = R"(, "paper": {"single": {"test_accuracy": 80}})";
 
-Figure figure(const PlotConfig& plot, const std::string& rest = kRows,
-              const std::string& stem = "figure") {
+Figure figure(const PlotConfig& plot, const std::string& rest = kRows) {
+  RunsConfig config = report_test::runs_config(rest);
+  config.plots = {{"points", {"test_accuracy"}}, plot};
   const std::vector<MeasuredRow> rows = report_test::measured_rows();
-  return draw_plot({plot, rows, runs_results(report_test::runs_config(rest), rows), stem});
+  Results results;
+  results.rows = runs_results(config, rows);
+  return runs_figures(config, rows, results).back();
 }
 
 TEST(PointsPlot, ShowsMeansBesideThePapers) {
@@ -54,6 +57,13 @@ TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {
             "# entropy\ttest_accuracy\n0.25000\t90.00000\n0.25000\t94.00000\n");
 }
 
+TEST(PaddedRange, LeavesRoomEvenAroundEqualValues) {
+  EXPECT_EQ(padded_range({1, 3, 2}), "[0.9:3.1]");
+  EXPECT_EQ(padded_range({0, 0}), "[-0.001:0.001]");
+  EXPECT_EQ(padded_range({-20}), "[-21.001:-18.999]");
+  EXPECT_EQ(padded_range({}), "[*:*]");
+}
+
 TEST(Plots, AreDrawnWithoutAWord) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}},
@@ -66,7 +76,7 @@ TEST(Plots, AreDrawnWithoutAWord) {
   for (const PlotConfig& plot : plots) {
     const test::TempDir folder;
     ::testing::internal::CaptureStderr();
-    draw_figure(folder.path(), figure(plot, std::string(kRows) + kPaper, "figure-2"), "figure-2");
+    draw_figure(folder.path(), figure(plot, std::string(kRows) + kPaper), "figure-2");
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << plot.kind;
     EXPECT_THAT(read_text(folder / "figure-2.png"), StartsWith("\x89PNG"));
     EXPECT_THAT(read_text(folder / "figure-2.svg"), HasSubstr("</svg>"));

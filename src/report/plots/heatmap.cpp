@@ -18,7 +18,7 @@ Panel table_panel(const MeasuredRow& row, const Metric& metric) {
   return {fmt::format("  set title {} textcolor rgb ink\n  set xtics {} rotate by -45\n"
                       "  set ytics {}\n  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n"
                       "  plot data index first using 1:2:3 with image notitle, \\\n"
-                      "    data index first using 1:2:3 with labels font ',10' "
+                      "    data index first using 1:2:3 with labels "
                       "textcolor rgb ink notitle\n",
                       plot_name(row.name + ": " + metric.label), named_tics(table.columns),
                       named_tics(table.rows), table.columns.size() - 1, table.rows.size() - 1),

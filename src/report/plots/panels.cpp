@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 namespace moesaic {
@@ -20,7 +21,7 @@ ink = '#333333'
 set border 3 lc rgb '#666666' lw 0.8
 set tics nomirror out scale 0.4 textcolor rgb ink
 set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
-set palette defined (0 '#FFFFFF', 1 '#0072B2')
+set palette defined (0 '#FFFFFF', 1 '#56B4E9')
 set style fill transparent solid 0.2 noborder
 svg(width, height) = sprintf("set terminal svg size %d,%d dynamic enhanced \
   font 'Helvetica,Arial,sans-serif,14' background rgb 'white'", width, height)
@@ -33,6 +34,14 @@ png(width, height) = sprintf("set terminal pngcairo size %d,%d enhanced \
 std::string plot_name(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
   return gnuplot_quoted(name);
+}
+
+std::string padded_range(const std::vector<double>& values) {
+  if (values.empty()) return "[*:*]";
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  const double room =
+      std::max(0.05 * (*max - *min), *max > *min ? 0.0 : 0.05 * std::abs(*max) + 1e-3);
+  return fmt::format("[{:.6g}:{:.6g}]", *min - room, *max + room);
 }
 
 std::string named_tics(const std::vector<std::string>& names) {

@@ -32,6 +32,9 @@ Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
 /// A name in single quotes; '_' would lower what follows and becomes a space.
 std::string plot_name(std::string name);
 
+/// "[min:max]" with some room around the values, which may all be equal; "[*:*]" of none.
+std::string padded_range(const std::vector<double>& values);
+
 /// Tics at 0, 1, ... with these names: "('a' 0, 'b' 1)".
 std::string named_tics(const std::vector<std::string>& names);
 

@@ -32,6 +32,4 @@ Figure heatmap_plot(const PlotInput& input);
 /// Every run as a point, by two metrics, coloured by row.
 Figure scatter_plot(const PlotInput& input);
 
-Figure draw_plot(const PlotInput& input);
-
 }  // namespace moesaic

@@ -18,21 +18,25 @@ std::string with_spread(const std::optional<double>& value, const std::optional<
 Panel points_panel(const PlotInput& input, const std::string& metric, bool first) {
   std::vector<std::string> names;
   std::string data = "# place\tmean\tstd\tpaper\tpaper std\n";
+  std::vector<double> ends;
   bool paper = false;
   for (const ResultRow& row : input.results) {
     if (row.metric != metric) continue;
     data += fmt::format("{}\t{}\t{}\n", names.size(), with_spread(row.measured, row.std),
                         with_spread(row.paper, row.paper_std));
     names.push_back(row.name);
+    for (const double sign : {-1.0, 1.0}) {
+      ends.push_back(row.measured + sign * row.std.value_or(0.0));
+      if (row.paper) ends.push_back(*row.paper + sign * row.paper_std.value_or(0.0));
+    }
     paper = paper || row.paper;
   }
   const Metric& what = metric_of(input.rows, metric);
   std::string commands = fmt::format(
       "  set grid xtics noytics lt 1 lc rgb '#E2E2E2' lw 0.8\n"
-      "  set xlabel {} textcolor rgb ink\n  set xrange [*:*{}]\n  set yrange [{}.7:-0.7]\n"
+      "  set xlabel {} textcolor rgb ink\n  set xrange {}\n  set yrange [{}.7:-0.7]\n"
       "  set ytics {}\n",
-      plot_name(what.label), what.label.ends_with('%') ? " < 101" : "", names.size() - 1,
-      named_tics(names));
+      plot_name(what.label), padded_range(ends), names.size() - 1, named_tics(names));
   commands += first ? "  set key at graph 0, 1.02 left bottom horizontal Left reverse samplen 1.5 "
                       "textcolor rgb ink\n"
                     : "  unset key\n";

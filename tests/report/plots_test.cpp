@@ -19,13 +19,24 @@ using ::testing::StartsWith;
 const char* const kRows = R"("rows": [{"name": "it's_a mixture"}, {"name": "single"}])";
 const char* const kPaper = R"(, "paper": {"single": {"test_accuracy": 80}})";
 
-Figure figure(const PlotConfig& plot, const std::string& rest = kRows) {
+Figure figure(const PlotConfig& plot, const std::string& rest = kRows,
+              const std::vector<MeasuredRow>& rows = report_test::measured_rows()) {
   RunsConfig config = report_test::runs_config(rest);
   config.plots = {{"points", {"test_accuracy"}}, plot};
-  const std::vector<MeasuredRow> rows = report_test::measured_rows();
   Results results;
   results.rows = runs_results(config, rows);
   return runs_figures(config, rows, results).back();
+}
+
+/// Draws it; nothing is said.
+void draw(const Figure& figure) {
+  const test::TempDir folder;
+  ::testing::internal::CaptureStderr();
+  draw_figure(folder.path(), figure, "figure-2");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << figure.script;
+  EXPECT_THAT(read_text(folder / "figure-2.png"), StartsWith("\x89PNG"));
+  EXPECT_THAT(read_text(folder / "figure-2.svg"), HasSubstr("</svg>"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "figure-2.tsv"));
 }
 
 TEST(PointsPlot, ShowsMeansBesideThePapers) {
@@ -73,14 +84,24 @@ TEST(Plots, AreDrawnWithoutAWord) {
                                          {"heatmap", {"dispatch"}},
                                          {"heatmap", {"dispatch", "expert_signal"}},
                                          {"scatter", {"entropy", "test_accuracy"}}};
-  for (const PlotConfig& plot : plots) {
-    const test::TempDir folder;
-    ::testing::internal::CaptureStderr();
-    draw_figure(folder.path(), figure(plot, std::string(kRows) + kPaper), "figure-2");
-    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << plot.kind;
-    EXPECT_THAT(read_text(folder / "figure-2.png"), StartsWith("\x89PNG"));
-    EXPECT_THAT(read_text(folder / "figure-2.svg"), HasSubstr("</svg>"));
-    EXPECT_TRUE(std::filesystem::exists(folder / "figure-2.tsv"));
+  for (const PlotConfig& plot : plots) draw(figure(plot, std::string(kRows) + kPaper));
+}
+
+TEST(Plots, OfOneNumberAreDrawnToo) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  RunRecord run;
+  run.final = {0, {{"test_accuracy", 0.0}}, {{"load", {{"load"}, {"expert 1"}, {{1}}}}}};
+  run.snapshots = {run.final};
+  const std::vector<MeasuredRow> rows = {
+      {"single",
+       {{"test_accuracy", "test accuracy, %"}, {"load", "fraction of the rows", 3, true}},
+       {run}}};
+  for (const PlotConfig& plot :
+       std::vector<PlotConfig>{{"points", {"test_accuracy"}},
+                               {"curves", {"test_accuracy", "load"}},
+                               {"heatmap", {"load"}},
+                               {"scatter", {"test_accuracy", "test_accuracy"}}}) {
+    draw(figure(plot, R"("rows": [{"name": "single"}])", rows));
   }
 }
 

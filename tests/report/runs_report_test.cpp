@@ -37,9 +37,9 @@ TEST_F(RunsReport, HasNumbersWithAVerdictAndFigures) {
       markdown(),
       AllOf(HasSubstr("![test accuracy, %](figure.svg)"),
             HasSubstr("![training examples](figure-2.svg)"),
-            HasSubstr("| row            | metric        | n |  mean |  std | paper | paper std | "
+            HasSubstr("| row            | metric        | n |  mean |   std | paper | paper std | "
                       "verdict |\n"),
-            HasSubstr("| it's_a mixture | test_accuracy | 2 | 92.00 | 2.00 | 91.00 |      1.50 | "
+            HasSubstr("| it's_a mixture | test_accuracy | 2 | 92.00 |  2.00 | 91.00 |      1.50 | "
                       " inside |\n"),
             HasSubstr("| it's_a mixture | entropy       | 2 | 0.250 |")));
 }

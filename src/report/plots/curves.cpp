@@ -113,10 +113,10 @@ Figure curves_plot(const PlotInput& input) {
   const std::string head = fmt::format(
       "  set xrange [0:{}]\n  set xlabel 'updates' textcolor rgb ink\n"
       "  set key at graph 1, 1.01 right bottom horizontal Left reverse samplen 2 "
-      "textcolor rgb ink\n  set title offset 0, 1.2\n",
+      "textcolor rgb ink\n  set title offset 0, 1.6\n",
       last_step(input.rows));
   panels.front().commands.insert(0, head);
-  PanelGrid grid{.columns = panels.size() > 1 ? 2 : 1};
+  PanelGrid grid{.columns = panels.size() > 1 ? 2 : 1, .top = 60, .gap_y = 110};
   if (panels.size() == 1) grid.width = 660, grid.height = 320;
   return panel_figure(input.stem, panels, grid);
 }

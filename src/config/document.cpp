@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "extends.h"
 #include "json_reader.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
@@ -18,8 +18,6 @@ namespace moesaic {
 namespace {
 
 using Path = std::span<const std::string>;
-
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
@@ -29,6 +27,17 @@ std::vector<std::string> split(std::string_view text, char separator) {
     begin = end + 1;
   }
   return parts;
+}
+
+std::vector<std::string> checked_path(std::string_view text, const std::string& where) {
+  std::vector<std::string> path = split(text, '.');
+  if (std::find(path.begin(), path.end(), "") != path.end()) {
+    fail_usage("{}: expected key.path=value, found an empty name in the path", where);
+  }
+  if (static_cast<int64_t>(path.size()) > Value::kMaxDepth) {
+    fail_usage("{}: the path is deeper than {}", where, Value::kMaxDepth);
+  }
+  return path;
 }
 
 /// JSON, or else a string without quotes. What begins like a JSON list, object or string has to be
@@ -96,7 +105,7 @@ class Override {
 Document::Document(Value root) : root_(std::move(root)) {}
 
 Document Document::from_file(const std::filesystem::path& path) {
-  return from_text(read_text(path, kMaxFileBytes, "a configuration"), path.string());
+  return Document(config_detail::read_extended(path));
 }
 
 Document Document::from_text(std::string_view text, const std::string& name) {
@@ -107,16 +116,17 @@ void Document::set(std::string_view assignment) {
   const std::string where = "argument " + printable(assignment);
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos) fail_usage("{}: expected key.path=value", where);
-  const std::vector<std::string> path = split(assignment.substr(0, equals), '.');
-  if (std::find(path.begin(), path.end(), "") != path.end()) {
-    fail_usage("{}: expected key.path=value, found an empty name in the path", where);
-  }
-  if (static_cast<int64_t>(path.size()) > Value::kMaxDepth) {
-    fail_usage("{}: the path is deeper than {}", where, Value::kMaxDepth);
-  }
+  const std::vector<std::string> path = checked_path(assignment.substr(0, equals), where);
   root_.members();
   const Value value = read_argument(assignment.substr(equals + 1), where);
   root_ = Override(where, value).apply(&root_, "", path);
+}
+
+void Document::set(const std::string& path, const Value& value) {
+  const std::string where = value.where();
+  const std::vector<std::string> names = checked_path(path, where);
+  root_.members();
+  root_ = Override(where, value).apply(&root_, "", names);
 }
 
 }  // namespace moesaic

@@ -238,10 +238,10 @@ Value Value::merged(const Value& over) const {
     if (mine == sum.end()) {
       sum.push_back(member);
     } else {
-      mine->value = mine->value.merged(member.value);
+      *mine = {member.key, member.origin, mine->value.merged(member.value)};
     }
   }
-  return Value(origin(), std::move(sum));
+  return Value(over.origin(), std::move(sum));
 }
 
 std::string Value::described() const {

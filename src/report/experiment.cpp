@@ -48,7 +48,7 @@ void shrink(Document& document) {
     fail_usage("{}: the experiment has no quick scale", root.where());
   }
   for (const Value::Member& setting : quick->members("quick")) {
-    document.set(setting.key + "=" + setting.value.to_json().dump());
+    document.set(setting.key, setting.value);
   }
 }
 

@@ -79,8 +79,9 @@ fs::path data_beside(const fs::path& file) {
   return fs::path(file).replace_extension(".tsv");
 }
 
-void draw_figure(const fs::path& folder, const Figure& figure) {
-  draw_beside(folder / "figure.gp", folder / "figure.tsv", figure, {"figure.svg", "figure.png"});
+void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
+  draw_beside(folder / (stem + ".gp"), folder / (stem + ".tsv"), figure,
+              {stem + ".svg", stem + ".png"});
 }
 
 void draw_figure_file(const fs::path& file, const Figure& figure) {

@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <system_error>
 #include <utility>
 
+#include "experiment_folder.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
@@ -68,28 +67,13 @@ void check_same_experiment(const Json& started, const Json& now, const fs::path&
                  out.string());
 }
 
-/// A folder of someone else's, or of an experiment? The lock and the time of a call that failed
-/// early count as nothing.
-void check_output(const fs::path& out) {
-  if (out.empty()) fail_usage("an experiment needs a folder; give --out");
-  if (!path_exists(out)) return;
-  if (!fs::is_directory(out)) fail_usage("{}: not a folder", out.string());
-  if (fs::exists(out / "config.json")) return;  // which says what it is of
-  for (const auto& entry : fs::directory_iterator(out)) {
-    const std::string name = entry.path().filename().string();
-    if (name == ".lock" || name == "elapsed.json") continue;
-    fail_usage("{}: there is something already that is not this experiment; give another --out",
-               out.string());
-  }
-}
-
 class PruneSweep {
  public:
   PruneSweep(const PruneSweepConfig& config, const ReproduceOptions& options)
       : config_(config),
         options_(options),
-        out_(made(options.out)),
-        lock_(out_),
+        folder_(options.out),
+        out_(folder_.path()),
         datasets_(std::make_shared<Datasets>(options.open)) {
     const Json started = RunFolder::started_config(out_);
     const Json now = sections_of(config_);
@@ -117,15 +101,6 @@ class PruneSweep {
   }
 
  private:
-  /// Absolute, since recovery runs remember where they started from.
-  static fs::path made(const fs::path& out) {
-    check_output(out);
-    std::error_code error;
-    fs::create_directories(out, error);
-    if (error) fail("{}: cannot make the folder: {}", out.string(), error.message());
-    return fs::canonical(out);
-  }
-
   void go_on() const {
     if (options_.stop != nullptr && options_.stop->requested()) throw Stopped{};
   }
@@ -271,8 +246,8 @@ class PruneSweep {
 
   const PruneSweepConfig& config_;
   const ReproduceOptions& options_;
+  ExperimentFolder folder_;
   fs::path out_;
-  LockFile lock_;
   std::shared_ptr<Datasets> datasets_;
   std::shared_ptr<Model> finetuned_;
 };

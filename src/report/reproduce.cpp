@@ -11,10 +11,9 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/report/run_course.h"
-#include "moesaic/report/run_course_report.h"
-#include "moesaic/report/run_table.h"
-#include "moesaic/report/run_table_report.h"
+#include "moesaic/report/prune_sweep.h"
+#include "moesaic/report/runs.h"
+#include "moesaic/report/runs_report.h"
 #include "moesaic/report/sweep_report.h"
 
 namespace moesaic {
@@ -71,7 +70,7 @@ class Kind {
   virtual bool run(const ReproduceOptions& options) = 0;
   virtual std::vector<ResultRow> rows() const = 0;
   virtual std::string markdown(const Results& results) const = 0;
-  virtual Figure figure(const Results& results) const = 0;
+  virtual std::vector<Figure> figures(const Results& results) const = 0;
   virtual std::string summary(const Results& results, const fs::path& out) const = 0;
 };
 
@@ -86,7 +85,7 @@ class PruneSweepKind final : public Kind {
   std::string markdown(const Results& results) const override {
     return sweep_markdown(experiment_, outcome_, results);
   }
-  Figure figure(const Results&) const override { return sweep_figure(outcome_); }
+  std::vector<Figure> figures(const Results&) const override { return {sweep_figure(outcome_)}; }
   std::string summary(const Results& results, const fs::path& out) const override {
     return sweep_summary(experiment_, outcome_, results, out);
   }
@@ -106,60 +105,35 @@ std::vector<ResultRow> without_paper_if_quick(const Experiment& experiment,
   return rows;
 }
 
-class RunTableKind final : public Kind {
+class RunsKind final : public Kind {
  public:
-  explicit RunTableKind(const Experiment& experiment)
-      : experiment_(experiment), config_(parse<RunTableConfig>(experiment.config)) {}
+  explicit RunsKind(const Experiment& experiment)
+      : experiment_(experiment), config_(parse<RunsConfig>(experiment.config)) {}
   bool run(const ReproduceOptions& options) override {
-    return run_run_table(config_, options, outcome_);
+    return measure_rows(config_, options, rows_);
   }
-  std::vector<ResultRow> rows() const override {
-    return without_paper_if_quick(experiment_, run_table_rows(config_, outcome_));
-  }
+  std::vector<ResultRow> rows() const override { return runs_results(config_, rows_); }
   std::string markdown(const Results& results) const override {
-    return run_table_markdown(experiment_, results);
+    return runs_markdown(experiment_, config_, rows_, results);
   }
-  Figure figure(const Results& results) const override { return run_table_figure(results); }
+  std::vector<Figure> figures(const Results& results) const override {
+    return runs_figures(config_, rows_, results);
+  }
   std::string summary(const Results& results, const fs::path& out) const override {
-    return run_table_summary(experiment_, results, out);
+    return runs_summary(experiment_, config_, rows_, results, out);
   }
 
  private:
   const Experiment& experiment_;
-  RunTableConfig config_;
-  RunTableOutcome outcome_;
-};
-
-class RunCourseKind final : public Kind {
- public:
-  explicit RunCourseKind(const Experiment& experiment)
-      : experiment_(experiment), config_(parse<RunCourseConfig>(experiment.config)) {}
-  bool run(const ReproduceOptions& options) override {
-    return run_run_course(config_, options, courses_);
-  }
-  std::vector<ResultRow> rows() const override {
-    return without_paper_if_quick(experiment_, run_course_rows(config_, courses_));
-  }
-  std::string markdown(const Results& results) const override {
-    return run_course_markdown(experiment_, config_, courses_, results);
-  }
-  Figure figure(const Results&) const override { return run_course_figure(config_, courses_); }
-  std::string summary(const Results& results, const fs::path& out) const override {
-    return run_course_summary(experiment_, config_, courses_, results, out);
-  }
-
- private:
-  const Experiment& experiment_;
-  RunCourseConfig config_;
-  std::vector<RunCourse> courses_;
+  RunsConfig config_;
+  std::vector<MeasuredRow> rows_;
 };
 
 std::unique_ptr<Kind> kind_of(const Experiment& experiment) {
   if (experiment.kind == "prune-sweep") return std::make_unique<PruneSweepKind>(experiment);
-  if (experiment.kind == "run-table") return std::make_unique<RunTableKind>(experiment);
-  if (experiment.kind == "run-course") return std::make_unique<RunCourseKind>(experiment);
+  if (experiment.kind == "runs") return std::make_unique<RunsKind>(experiment);
   const Value& kind = experiment.config.at("kind");
-  const std::vector<std::string> kinds = {"prune-sweep", "run-table", "run-course"};
+  const std::vector<std::string> kinds = {"prune-sweep", "runs"};
   fail_usage("{}: unknown kind of experiment '{}'; {}", kind.where(), experiment.kind,
              did_you_mean(experiment.kind, kinds));
 }
@@ -178,11 +152,14 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   Reproduction done;
   done.results = {.experiment = experiment.name,
                   .scale = std::string(scale_name(experiment.scale)),
-                  .rows = kind->rows()};
+                  .rows = without_paper_if_quick(experiment, kind->rows())};
   done.results.seconds = std::round(10.0 * seconds) / 10.0;
   write_atomic(options.out / "results.json", to_json(done.results).dump(2) + "\n");
   write_atomic(options.out / "report.md", kind->markdown(done.results));
-  draw_figure(options.out, kind->figure(done.results));
+  const std::vector<Figure> figures = kind->figures(done.results);
+  for (size_t i = 0; i < figures.size(); ++i) {
+    draw_figure(options.out, figures[i], figure_stem(i));
+  }
   done.summary = kind->summary(done.results, options.out);
   return done;
 }

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/report/table.h"
 
 namespace moesaic {
 namespace {
@@ -22,19 +21,18 @@ nlohmann::ordered_json number(const std::optional<double>& value) {
   return value ? number(*value) : nlohmann::ordered_json();
 }
 
-std::string cell(double value) {
-  if (std::trunc(value) == value && std::abs(value) >= 1000.0) {
-    return with_commas(static_cast<int64_t>(value));
-  }
-  return std::abs(value) >= 1000.0 ? with_commas(std::llround(value))
-                                   : fmt::format("{:.2f}", value);
-}
-
-std::string cell(const std::optional<double>& value) {
-  return value ? cell(*value) : "-";
+std::string cell(const std::optional<double>& value, int digits) {
+  if (!value) return "-";
+  return std::abs(*value) >= 1000.0 ? with_commas(std::llround(*value))
+                                    : fmt::format("{:.{}f}", *value, digits);
 }
 
 }  // namespace
+
+std::string ResultRow::verdict() const {
+  if (!paper || !paper_std) return "";
+  return std::abs(measured - *paper) <= *paper_std ? "inside" : "outside";
+}
 
 const ResultRow* Results::find(std::string_view name, std::string_view metric) const {
   for (const ResultRow& row : rows) {
@@ -46,6 +44,7 @@ const ResultRow* Results::find(std::string_view name, std::string_view metric) c
 nlohmann::ordered_json to_json(const Results& results) {
   auto rows = nlohmann::ordered_json::array();
   for (const ResultRow& row : results.rows) {
+    const std::string verdict = row.verdict();
     // JSON has no such number, and a table with a hole in it should not pass for a result.
     if (!std::isfinite(row.measured)) {
       fail("{}: {} of '{}' is {}", results.experiment, row.metric, row.name, row.measured);
@@ -56,7 +55,9 @@ nlohmann::ordered_json to_json(const Results& results) {
                     {"std", number(row.std)},
                     {"runs", row.runs},
                     {"paper", number(row.paper)},
-                    {"paper_std", number(row.paper_std)}});
+                    {"paper_std", number(row.paper_std)},
+                    {"verdict", verdict.empty() ? nlohmann::ordered_json()
+                                                : nlohmann::ordered_json(verdict)}});
   }
   return {{"experiment", results.experiment},
           {"scale", results.scale},
@@ -64,13 +65,15 @@ nlohmann::ordered_json to_json(const Results& results) {
           {"seconds", number(results.seconds)}};
 }
 
-std::string results_markdown(const Results& results) {
-  TextTable table({"name", "metric", "measured", "std", "runs", "paper", "paper std"}, 2);
+TextTable results_table(const Results& results) {
+  TextTable table({"row", "metric", "n", "mean", "std", "paper", "paper std", "verdict"}, 2);
   for (const ResultRow& row : results.rows) {
-    table.add({row.name, row.metric, cell(row.measured), cell(row.std), std::to_string(row.runs),
-               cell(row.paper), cell(row.paper_std)});
+    const std::string verdict = row.verdict();
+    table.add({row.name, row.metric, std::to_string(row.runs), cell(row.measured, row.digits),
+               cell(row.std, row.digits), cell(row.paper, row.digits),
+               cell(row.paper_std, row.digits), verdict.empty() ? "-" : verdict});
   }
-  return table.markdown();
+  return table;
 }
 
 }  // namespace moesaic

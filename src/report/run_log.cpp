@@ -36,7 +36,7 @@ RunLog::RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
   std::string problem = found.is_object() ? "" : "it is no JSON object";
   if (!found.is_object()) found = Json::object();
   for (const auto& [key, entry] : found.items()) {
-    const std::string wrong = check(entry);
+    const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
     if (wrong.empty()) runs_[key] = entry;
     if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
   }
@@ -60,25 +60,6 @@ void RunLog::add(const std::string& row, int64_t index, const Json& entry) {
 
 void RunLog::write() const {
   write_atomic(file_, runs_.dump(1) + "\n");
-}
-
-void claim_folder(const fs::path& out, const nlohmann::ordered_json& settings) {
-  const fs::path file = out / "config.json";
-  if (fs::exists(file)) {
-    const auto found = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
-    if (found == settings) return;
-    if (found.is_discarded()) {
-      fail_usage("{}: damaged: not JSON; give another --out", file.string());
-    }
-    fail_usage("{}: was made with other settings; give another --out", out.string());
-  }
-  for (const auto& entry : fs::directory_iterator(out)) {
-    const std::string name = entry.path().filename().string();
-    if (name == ".lock" || name == "elapsed.json") continue;
-    fail_usage("{}: there is something already that is not this experiment; give another --out",
-               out.string());
-  }
-  write_atomic(file, settings.dump(2) + "\n");
 }
 
 }  // namespace moesaic

@@ -15,8 +15,8 @@ namespace moesaic {
 class RunLog {
  public:
   using Json = nlohmann::ordered_json;
-  /// What is wrong with a run's entry, "" if nothing is.
-  using Check = std::function<std::string(const Json& entry)>;
+  /// What is wrong with a row's entry, "" if nothing is.
+  using Check = std::function<std::string(const std::string& row, const Json& entry)>;
 
   /// Reads the file, if it is there. Entries that are not sound are left out; then the file is kept
   /// as <file>.damaged, and a warning says so.
@@ -34,9 +34,5 @@ class RunLog {
   std::mutex mutex_;
   Json runs_ = Json::object();
 };
-
-/// Writes `settings` to config.json of `out`, which is new, or checks that they are those that it
-/// was made with. Throws Error (usage) where they are not, or where something else is there.
-void claim_folder(const std::filesystem::path& out, const nlohmann::ordered_json& settings);
 
 }  // namespace moesaic

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "moesaic/report/prune_sweep.h"
+#include "moesaic/report/experiment.h"
 
 namespace moesaic {
 

@@ -9,6 +9,7 @@
 
 #include "moesaic/base/text.h"
 #include "moesaic/report/table.h"
+#include "report_text.h"
 
 namespace moesaic {
 namespace {
@@ -79,11 +80,6 @@ std::string accuracy_texts(const SweepOutcome& outcome) {
   return text;
 }
 
-std::string scale_sentence(const Experiment& experiment) {
-  if (experiment.scale == Scale::paper) return "Scale: paper, the sizes that it is meant to have.";
-  return "Scale: **quick**. Sizes are shrunk to try it out; the numbers say little about quality.";
-}
-
 bool has_paper_values(const Results& results) {
   return std::any_of(results.rows.begin(), results.rows.end(),
                      [](const ResultRow& row) { return row.paper.has_value(); });
@@ -98,12 +94,6 @@ std::string exported_sentence(const SweepOutcome& outcome) {
   return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
                      outcome.exported.keep, outcome.experts, outcome.exported.criterion,
                      outcome.export_time);
-}
-
-std::string command_of(const Experiment& experiment) {
-  std::string command = "moesaic reproduce " + experiment.name;
-  for (const std::string& assignment : experiment.overrides) command += " " + assignment;
-  return command + fmt::format(" --scale {}", scale_name(experiment.scale));
 }
 
 }  // namespace
@@ -145,9 +135,8 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
                            const Results& results) {
   const std::string& data = outcome.phases.back().data;
   const std::string& criterion = outcome.criteria.front();
-  std::string text =
-      fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
-                  experiment.description, scale_sentence(experiment), results.seconds);
+  std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
+                                 experiment.description, scale_text(experiment), results.seconds);
   text += phase_table(outcome).markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
@@ -162,9 +151,9 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
       criterion, largest(outcome, criterion).keep, cost_table(outcome, criterion).markdown());
   text += fmt::format("\nExported: `{}` ({}).\n", outcome.model, exported_sentence(outcome));
   text += fmt::format("\n## Every value\n\n{}\n\n{}", paper_sentence(results),
-                      results_markdown(results));
+                      results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
-                      command_of(experiment));
+                      table_command(experiment));
   return text;
 }
 
@@ -178,15 +167,11 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
                       outcome.phases.back().data, accuracy_texts(outcome));
   text += fmt::format("\nCost by {}; fractions are of the network with {} experts\n\n{}", criterion,
                       largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
-  const auto line = [&](std::string_view what, const std::string& value) {
-    text += fmt::format("{:<9}{}\n", what, value);
-  };
-  text += "\n";
-  line("figure", (out / "figure.svg").string() + ", figure.png");
-  line("model", (out / outcome.model).string());
-  line("", exported_sentence(outcome));
-  line("report", (out / "report.md").string());
-  line("results", (out / "results.json").string());
+  text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");
+  text += summary_line("model", (out / outcome.model).string());
+  text += summary_line("", exported_sentence(outcome));
+  text += summary_line("report", (out / "report.md").string());
+  text += summary_line("results", (out / "results.json").string());
   return text;
 }
 

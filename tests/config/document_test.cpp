@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/support.h"
+#include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace {
@@ -184,6 +185,102 @@ TEST(Document, ReadsFiles) {
   EXPECT_THAT(test::failure_of([&] { Document::from_file(path); }), HasSubstr(path.string()));
 }
 
+/// Files of a folder that extend one another.
+class Extends : public ::testing::Test {
+ protected:
+  void put(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    test::put(folder_ / name, text);
+  }
+  Value root(const std::string& name) const { return Document::from_file(folder_ / name).root(); }
+  /// The place without the folder.
+  std::string place(const Value& value) const { return without_folder(value.where()); }
+  std::string error(const std::string& name) const {
+    return without_folder(usage_of([&] { root(name); }));
+  }
+
+ private:
+  std::string without_folder(std::string text) const {
+    const std::string prefix = folder_.path().string() + "/";
+    for (auto at = text.find(prefix); at != std::string::npos; at = text.find(prefix)) {
+      text.erase(at, prefix.size());
+    }
+    return text;
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(Extends, MergesAChainOfFilesAndKeepsEveryPlace) {
+  put("base/first.json", R"({"a": {"x": 1, "y": 2}, "list": [1, 2], "b": 3})");
+  put("base/second.json", "{\"extends\": \"first.json\",\n \"a\": {\"y\": 4}}");
+  put("top.json", "{\"list\": [5],\n \"extends\": \"base/second.json\", \"c\": null}");
+  const Value top = root("top.json");
+  EXPECT_EQ(top.to_json(),
+            Json::parse(R"({"a": {"x": 1, "y": 4}, "list": [5], "b": 3, "c": null})"));
+  EXPECT_EQ(place(top), "top.json:1:1");
+  EXPECT_EQ(place(top.at("list")), "top.json:1:10");
+  EXPECT_EQ(place(top.at("a").at("y")), "base/second.json:2:13");
+  EXPECT_EQ(place(top.at("a").at("x")), "base/first.json:1:13");
+}
+
+TEST_F(Extends, HoldsForAnyObjectAndOverridesComeAfter) {
+  put("phase.json", R"({"name": "train", "steps": 5})");
+  put("run.json", R"({"phases": [{"extends": "phase.json", "steps": 7}],
+                     "inner": {"train": {"extends": "phase.json", "seed": 3}}})");
+  Document document(root("run.json"));
+  EXPECT_EQ(document.root().to_json(), Json::parse(R"({"phases": [{"name": "train", "steps": 7}],
+                            "inner": {"train": {"name": "train", "steps": 5, "seed": 3}}})"));
+  document.set("phases.train.steps=9");
+  document.set("inner.train.name=late");
+  EXPECT_EQ(document.root().at("phases").items()[0].at("steps").as_int(), 9);
+  EXPECT_EQ(document.root().at("inner").at("train").at("name").where(),
+            "argument 'inner.train.name=late'");
+  EXPECT_EQ(document.root().at("inner").at("train").at("steps").as_int(), 5);
+}
+
+TEST_F(Extends, ErrorsNameThePlaceInTheFileThatIsWrong) {
+  put("first.json", "{\n \"a\": }");
+  put("second.json", R"({"extends": "first.json"})");
+  EXPECT_THAT(error("second.json"), StartsWith("first.json:2:7: "));
+  put("first.json", R"({"lr": "fast"})");
+  EXPECT_THAT(usage_of([&] { root("second.json").at("lr").as_double("lr"); }),
+              HasSubstr("first.json:1:8: 'lr' must be a number"));
+  EXPECT_THAT(usage_of([&] { root("second.json").at("seed"); }),
+              HasSubstr("second.json:1:1: missing key 'seed'"));
+}
+
+TEST_F(Extends, AMissingFileIsNamedWithTheNearestOne) {
+  put("recipes/setting1.json", "{}");
+  put("a.json", "{\n  \"train\": {\"extends\": \"recipes/seting1.json\"}}");
+  EXPECT_EQ(error("a.json"),
+            "a.json:2:24: extends 'recipes/seting1.json': no such file; did you mean "
+            "'setting1.json'?");
+}
+
+TEST_F(Extends, CirclesAndWhatIsNoObjectAreRefused) {
+  put("a.json", R"({"extends": "b.json"})");
+  put("b.json", R"({"x": {"extends": "./a.json"}})");
+  EXPECT_EQ(error("a.json"),
+            "b.json:1:19: 'extends' goes round in a circle: a.json -> b.json -> a.json");
+  put("self.json", R"({"extends": "self.json"})");
+  EXPECT_EQ(error("self.json"),
+            "self.json:1:13: 'extends' goes round in a circle: self.json -> self.json");
+  put("list.json", "[1]");
+  put("c.json", R"({"extends": "list.json"})");
+  EXPECT_EQ(error("c.json"), "c.json:1:13: extends 'list.json', which is a list and no object");
+  put("d.json", R"({"extends": 3})");
+  EXPECT_EQ(error("d.json"), "d.json:1:13: 'extends' must be a string, found the integer 3");
+}
+
+TEST_F(Extends, ADoublingOfFilesIsBounded) {
+  put("0.json", "{}");
+  for (int i = 1; i <= 30; ++i) {
+    const std::string extends = fmt::format(R"({{"extends": "{}.json"}})", i - 1);
+    put(fmt::format("{}.json", i), fmt::format(R"({{"a": {0}, "b": {0}}})", extends));
+  }
+  EXPECT_THAT(error("30.json"), HasSubstr("more than 64 'extends' in one configuration"));
+}
+
 TEST(Override, SetsJsonOrBareStrings) {
   EXPECT_EQ(after("{}", "lr=1e-3"), Json({{"lr", 1e-3}}));
   EXPECT_EQ(after("{}", "n=3"), Json({{"n", 3}}));
@@ -242,6 +339,16 @@ TEST(Override, ErrorsNameTheArgument) {
   EXPECT_EQ(document.root().members()[0].origin.text(), "a.json:1:2");
 }
 
+TEST(Override, OfAValueKeepsItsPlace) {
+  Document document = Document::from_text(R"({"a": {"b": 1}, "n": 2})", "a.json");
+  const Value set = read("{\n \"a.b\": 5, \"n.c\": 6}");
+  document.set("a.b", set.at("a.b"));
+  EXPECT_EQ(document.root().at("a").at("b").where(), "a.json:2:9");
+  EXPECT_EQ(usage_of([&] { document.set("n.c", set.at("n.c")); }),
+            "a.json:2:19: 'n' is the integer 2 and holds no 'c'");
+  EXPECT_THAT(usage_of([&] { document.set("a..b", set.at("a.b")); }), HasSubstr("empty name"));
+}
+
 TEST(Value, ComesFromJson) {
   const Json json = Json::parse(R"({"b": [1, 2.5, "x", null, true, -4], "a": {}})");
   const Value value = Value::from_json(json, "run/config.json");
@@ -262,6 +369,9 @@ TEST(Value, MergesObjectsAndReplacesTheRest) {
             Json::parse(R"({"a": {"x": 1, "y": [3], "z": 4}, "b": 2, "c": null})"));
   EXPECT_EQ(base.merged(read("3")).as_int(), 3);
   EXPECT_EQ(base.merged(over).members()[2].origin.text(), "a.json:1:27") << "of the key";
+  const Value later = Document::from_text(R"({ "b": 3})", "b.json").root();
+  EXPECT_EQ(base.merged(later).where(), "b.json:1:1");
+  EXPECT_EQ(base.merged(later).members()[1].origin.text(), "b.json:1:3") << "of the key";
 }
 
 TEST(Value, EqualityIsOfContent) {

@@ -7,8 +7,7 @@
 
 #include "moesaic/base/file.h"
 #include "moesaic/report/reproduce.h"
-#include "moesaic/report/run_course.h"
-#include "moesaic/report/run_table.h"
+#include "moesaic/report/runs.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -54,10 +53,8 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
     for (const Scale scale : {Scale::paper, Scale::quick}) {
       const Experiment experiment = load_experiment(name, scale);
       EXPECT_EQ(experiment.name, name);
-      if (experiment.kind == "run-table") {
-        EXPECT_EQ(parse<RunTableConfig>(experiment.config).name, name);
-      } else if (experiment.kind == "run-course") {
-        EXPECT_EQ(parse<RunCourseConfig>(experiment.config).name, name);
+      if (experiment.kind == "runs") {
+        EXPECT_EQ(parse<RunsConfig>(experiment.config).name, name);
       } else {
         EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
       }
@@ -94,6 +91,14 @@ TEST(Experiments, QuickChangesOnlyWhatItNames) {
   EXPECT_EQ(quick.train.phases[1].steps, paper.train.phases[1].steps);
   EXPECT_EQ(paper.recover.steps, 3);
   EXPECT_EQ(paper.keep, (std::vector<int64_t>{4, 3, 2}));
+}
+
+TEST(Experiments, WhatQuickSetsIsBlamedWhereItStands) {
+  const ExperimentFile file(
+      replaced(report_test::tiny_sweep(), R"("recover.steps": 1,)", R"("recover.steps": "one",)"));
+  const std::string error = error_of([&] { file.parsed(Scale::quick); });
+  EXPECT_NE(error.find("tiny.json:24:"), std::string::npos) << error;
+  EXPECT_NE(error.find("'recover.steps' must be an integer"), std::string::npos) << error;
 }
 
 TEST(Experiments, OverridesComeAfterQuick) {

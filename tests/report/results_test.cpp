@@ -27,9 +27,9 @@ TEST(Results, JsonHasEveryKeyInOrderAndNullForWhatIsAbsent) {
   EXPECT_EQ(to_json(two_rows()).dump(),
             R"({"experiment":"demo","scale":"paper","rows":[)"
             R"({"name":"pretrain","metric":"test_accuracy","measured":88.25,"std":null,"runs":1,)"
-            R"("paper":null,"paper_std":null},)"
+            R"("paper":null,"paper_std":null,"verdict":null},)"
             R"({"name":"keep4/random","metric":"bytes","measured":1234567,"std":0.5,"runs":3,)"
-            R"("paper":87,"paper_std":0.25}],"seconds":12.5})");
+            R"("paper":87,"paper_std":0.25,"verdict":"outside"}],"seconds":12.5})");
 }
 
 TEST(Results, ANumberThatIsNoneIsRefusedByName) {
@@ -52,12 +52,35 @@ TEST(Results, FindsARowByNameAndMetric) {
   EXPECT_EQ(results.find("keep4", "bytes"), nullptr);
 }
 
-TEST(Results, MarkdownPutsThePapersValueBesideTheMeasuredOne) {
-  EXPECT_EQ(results_markdown(two_rows()),
-            "| name         | metric        |  measured |  std | runs | paper | paper std |\n"
-            "|--------------|---------------|----------:|-----:|-----:|------:|----------:|\n"
-            "| pretrain     | test_accuracy |     88.25 |    - |    1 |     - |         - |\n"
-            "| keep4/random | bytes         | 1,234,567 | 0.50 |    3 | 87.00 |      0.25 |\n");
+TEST(Results, TheTablePutsThePapersValueBesideTheMeasuredOne) {
+  EXPECT_EQ(
+      results_table(two_rows()).markdown(),
+      "| row          | metric        | n |      mean |  std | paper | paper std | verdict |\n"
+      "|--------------|---------------|--:|----------:|-----:|------:|----------:|--------:|\n"
+      "| pretrain     | test_accuracy | 1 |     88.25 |    - |     - |         - |       - |\n"
+      "| keep4/random | bytes         | 3 | 1,234,567 | 0.50 | 87.00 |      0.25 | outside |\n");
+}
+
+TEST(Results, AVerdictNeedsThePapersSpread) {
+  ResultRow row{.name = "a", .metric = "entropy", .measured = 0.25};
+  EXPECT_EQ(row.verdict(), "");
+  row.paper = 0.5;
+  EXPECT_EQ(row.verdict(), "");
+  row.paper_std = 0.25;
+  EXPECT_EQ(row.verdict(), "inside") << "its ends included";
+  row.measured = 0.75;
+  EXPECT_EQ(row.verdict(), "inside");
+  row.measured = 0.7501;
+  EXPECT_EQ(row.verdict(), "outside");
+}
+
+TEST(Results, DigitsAreTheRows) {
+  Results results = two_rows();
+  results.rows[0].digits = 0;
+  results.rows[1].digits = 3;
+  const std::string text = results_table(results).text();
+  EXPECT_NE(text.find("  88  "), std::string::npos) << text;
+  EXPECT_NE(text.find("87.000"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -14,6 +14,11 @@ namespace moesaic {
 /// The text is JSON with `//` and `/* */` comments. Duplicate keys, invalid UTF-8, numbers beyond
 /// double's range and nesting beyond Value::kMaxDepth are refused. All errors are Error(usage) with
 /// `file:line:column`, except that a file that cannot be read is Error(failure).
+///
+/// In a file any object may say {"extends": "other.json", ...}: it is then the object of that file,
+/// whose name is relative to the one that says it, with its own members merged over it. What it
+/// extends may extend further files; circles and missing files are refused at the place of the
+/// name.
 class Document {
  public:
   explicit Document(Value root);
@@ -25,6 +30,8 @@ class Document {
   /// index, or the "name" of an item: `phases.0.epochs=2`, `phases.finetune.epochs=2`. What is set
   /// says `argument 'a.b.c=value'` in later errors.
   void set(std::string_view assignment);
+  /// The same with a value that keeps its own place, which later errors say.
+  void set(const std::string& path, const Value& value);
 
   const Value& root() const { return root_; }
 

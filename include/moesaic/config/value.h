@@ -72,7 +72,8 @@ class Value {
   Value with(std::string_view key, Value member) const;
   /// A copy in which an array's item is replaced.
   Value with(size_t index, Value item) const;
-  /// Both objects: member by member, `over` wins; otherwise `over`.
+  /// Both objects: member by member, `over` wins, and the whole says the place of `over`;
+  /// otherwise `over`.
   Value merged(const Value& over) const;
 
   int64_t depth() const;          // 0 for a scalar, 1 + the deepest member else

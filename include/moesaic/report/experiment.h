@@ -3,11 +3,14 @@
 // makes again.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/signal.h"
 #include "moesaic/config/value.h"
+#include "moesaic/train/datasets.h"
 
 namespace moesaic {
 
@@ -17,6 +20,13 @@ enum class Scale { paper, quick };
 std::string_view scale_name(Scale scale);
 /// Throws Error (usage) for another name.
 Scale parse_scale(std::string_view name);
+
+struct ReproduceOptions {
+  std::filesystem::path out;
+  const StopSignal* stop = nullptr;  ///< polled all the time; what is finished stays
+  bool progress = true;              ///< draw progress bars on standard error
+  DatasetOpener open = {};
+};
 
 struct Experiment {
   std::string name, kind, description;

@@ -6,15 +6,16 @@
 
 namespace moesaic {
 
-/// A figure as a gnuplot script and the data that it reads from figure.tsv. The script draws
-/// figure.svg and figure.png in the current folder.
+/// A figure as a gnuplot script and the data that it reads from STEM.tsv. The script draws STEM.svg
+/// and STEM.png in the current folder.
 struct Figure {
   std::string script, data;
 };
 
-/// Puts figure.gp, figure.tsv, figure.svg and figure.png into `folder`. Script and data are written
-/// first, so they are there to be drawn later where gnuplot is missing or fails, which is an Error.
-void draw_figure(const std::filesystem::path& folder, const Figure& figure);
+/// Puts STEM.gp, STEM.tsv, STEM.svg and STEM.png into `folder`. Script and data are written first,
+/// so they are there to be drawn later where gnuplot is missing or fails, which is an Error.
+void draw_figure(const std::filesystem::path& folder, const Figure& figure,
+                 const std::string& stem = "figure");
 
 /// The same of a single file STEM.png or STEM.svg: its script reads STEM.tsv and draws it, and
 /// STEM.gp and STEM.tsv stay beside it.

@@ -4,13 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "moesaic/base/signal.h"
+#include "moesaic/report/experiment.h"
 #include "moesaic/report/throughput.h"
-#include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
 
 namespace moesaic {
@@ -50,13 +48,6 @@ void describe(Fields& f, PruneSweepConfig& c) {
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
 ConfigProblem config_problem(const PruneSweepConfig& config);
-
-struct ReproduceOptions {
-  std::filesystem::path out;
-  const StopSignal* stop = nullptr;  ///< polled all the time; what is finished stays
-  bool progress = true;              ///< draw progress bars on standard error
-  DatasetOpener open = {};
-};
 
 /// A phase of the training run, measured on the test split of its data.
 struct SweepPhase {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "moesaic/report/experiment.h"
-#include "moesaic/report/prune_sweep.h"
 #include "moesaic/report/results.h"
 
 namespace moesaic {
@@ -20,8 +19,8 @@ struct Reproduction {
 std::filesystem::path default_output(const Experiment& experiment);
 
 /// Runs an experiment and leaves results.json, report.md, figure.svg and figure.png (and figure.gp
-/// and figure.tsv, which drew them) in options.out, beside what its kind leaves there. The same
-/// call goes on where an interrupted one stopped.
+/// and figure.tsv, which drew them; further figures are figure-2 and so on) in options.out, beside
+/// what its kind leaves there. The same call goes on where an interrupted one stopped.
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options);
 
 }  // namespace moesaic

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/report/table.h"
+
 namespace moesaic {
 
 /// One measured number and, where a paper prints it, the paper's.
@@ -17,6 +19,11 @@ struct ResultRow {
   std::optional<double> std = {};  ///< over the runs; absent for one run
   int64_t runs = 1;
   std::optional<double> paper = {}, paper_std = {};
+  int digits = 2;  ///< that are shown after the point of numbers below 1000
+
+  /// "inside" or "outside" of what the paper prints, paper - paper_std to paper + paper_std; empty
+  /// where it prints no spread.
+  std::string verdict() const;
 };
 
 struct Results {
@@ -29,11 +36,12 @@ struct Results {
 };
 
 /// {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "paper",
-/// "paper_std"}], "seconds"}; what is absent is null. Throws Error for a number that is not finite.
+/// "paper_std", "verdict"}], "seconds"}; what is absent is null. Throws Error for a number that is
+/// not finite.
 nlohmann::ordered_json to_json(const Results& results);
 
-/// Every row as a Markdown table, the paper's value beside the measured one; "-" where the paper
-/// has none.
-std::string results_markdown(const Results& results);
+/// Every row with n, mean and standard deviation of its runs, the paper's value and spread, and the
+/// verdict; "-" for what is absent.
+TextTable results_table(const Results& results);
 
 }  // namespace moesaic

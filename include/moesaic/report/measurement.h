@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of a run: numbers and small tables by the name of a metric, at its end and in
+// snapshots while it trained.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+
+/// What a name stands for, for people.
+struct Metric {
+  std::string name;
+  std::string label;      ///< with its unit, e.g. "test accuracy, %"
+  int digits = 2;         ///< that are shown after the point
+  bool is_table = false;  ///< else a number
+};
+
+/// Numbers by two things with names, e.g. examples by cluster and expert.
+struct MeasuredTable {
+  std::vector<std::string> rows, columns;
+  std::vector<std::vector<double>> values;  ///< [rows][columns]
+};
+template <class Fields>
+void describe(Fields& f, MeasuredTable& c) {
+  f("rows", c.rows, "names of the rows", required, not_empty);
+  f("columns", c.columns, "names of the columns", required, not_empty);
+  f("values", c.values, "a list for each row, with a number for each column", required, not_empty);
+}
+ConfigProblem config_problem(const MeasuredTable& table);
+
+struct Measurement {
+  int64_t step = 0;  ///< updates made before
+  std::map<std::string, double> numbers;
+  std::map<std::string, MeasuredTable> tables;
+};
+template <class Fields>
+void describe(Fields& f, Measurement& c) {
+  f("step", c.step, "updates made before", required, at_least(0));
+  f("numbers", c.numbers, "by metric");
+  f("tables", c.tables, "by metric");
+}
+
+struct RunRecord {
+  Measurement final;                   ///< at the end
+  std::vector<Measurement> snapshots;  ///< by step, the last one at the end; none without probes
+};
+template <class Fields>
+void describe(Fields& f, RunRecord& c) {
+  f("final", c.final, "what the run came to", required);
+  f("snapshots", c.snapshots, "measured while it trained");
+}
+
+/// The runs of one row of an experiment, by seed.
+struct MeasuredRow {
+  std::string name;
+  std::vector<Metric> metrics;  ///< of all its probes
+  std::vector<RunRecord> runs;
+};
+
+/// nullptr for a name that the list lacks.
+const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name);
+/// The metric in the first row that has it. Throws Error (usage) where none has.
+const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name);
+
+struct Moments {
+  double mean = 0.0, std = 0.0;  ///< of the values themselves (divided by n), as papers print it
+  int64_t n = 0;
+};
+/// Of one value at least.
+Moments moments(const std::vector<double>& values);
+
+}  // namespace moesaic

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experiment "runs": rows x seeds over a run's configuration, what its probes measure, plots of
+// it, and what a paper prints for it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/report/measurement.h"
+#include "moesaic/report/results.h"
+
+namespace moesaic {
+
+struct ReproduceOptions;  // report/experiment.h
+
+/// A point of a grid's axis, or a row of its own.
+struct RowConfig {
+  std::string name;
+  Value train, set;
+  std::optional<int64_t> runs;
+};
+template <class Fields>
+void describe(Fields& f, RowConfig& c) {
+  f("name", c.name, "of the row, or its part of the rows' names", required, not_empty);
+  f("train", c.train, "the run, in place of the experiment's");
+  f("set", c.set, "settings of the run, by dotted name");
+  f("runs", c.runs, "in place of the experiment's", at_least(1));
+}
+
+struct SnapshotConfig {
+  int64_t every = 10;
+  std::vector<std::string> probes;
+};
+template <class Fields>
+void describe(Fields& f, SnapshotConfig& c) {
+  f("every", c.every, "updates between two snapshots", at_least(1));
+  f("probes", c.probes, "what they measure", required, not_empty);
+}
+
+struct PlotConfig {
+  std::string kind;
+  std::vector<std::string> metrics;
+};
+template <class Fields>
+void describe(Fields& f, PlotConfig& c) {
+  f("kind", c.kind,
+    "rows as points with error bars, snapshots as curves with bands, tables as heat maps, or one "
+    "metric over another",
+    required, one_of({"points", "curves", "heatmap", "scatter"}));
+  f("metrics", c.metrics, "a panel each; of a scatter plot x and y", required, not_empty);
+}
+ConfigProblem config_problem(const PlotConfig& config);
+
+struct RunsConfig {
+  std::string name, kind, description;
+  int64_t runs = 10, max_steps = 0;
+  Value train, set;
+  std::vector<RowConfig> rows;
+  std::vector<std::vector<RowConfig>> grid;
+  std::string separator = ", ";
+  std::vector<std::string> probes = {"test_accuracy", "entropy", "steps"};
+  std::optional<SnapshotConfig> snapshots;
+  std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
+  std::map<std::string, std::map<std::string, Value>> paper;
+  Value quick;
+  Value source;  ///< where it was written
+};
+template <class Fields>
+void describe(Fields& f, RunsConfig& c) {
+  f("name", c.name, "of the experiment", required, not_empty);
+  f("kind", c.kind, "what is done", required, one_of({"runs"}));
+  f("description", c.description, "one line for lists and the report", required, not_empty);
+  f("runs", c.runs, "of each row, with seeds that follow each other", between(1, 10000));
+  f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
+    at_least(0));
+  f("train", c.train, "the run that rows change", required);
+  f("set", c.set, "settings of every run, by dotted name, before those of its row");
+  f("rows", c.rows, "what is run, one by one");
+  f("grid", c.grid, "and axes, each a list of points: a row for one point of each");
+  f("separator", c.separator, "between the names of a row's points");
+  f("probes", c.probes, "what is measured at the end of a run");
+  f("snapshots", c.snapshots, "what is measured while it trains");
+  f("plots", c.plots, "a figure each", not_empty);
+  f("paper", c.paper,
+    "by row and metric what the paper prints: a value, [value, std], or for a table {\"rows\": "
+    "lists, \"initial\": sums before training}");
+  f("quick", c.quick, "settings of --scale quick, by dotted name");
+}
+ConfigProblem config_problem(const RunsConfig& config);
+
+/// A number that a paper prints.
+struct PaperNumber {
+  double value = 0.0;
+  std::optional<double> std;
+};
+/// A table that a paper prints: an example, whose rows and columns may be in another order.
+struct PaperTable {
+  std::vector<std::vector<double>> rows;
+  std::vector<double> initial;  ///< sums over the rows before training; none: not printed
+};
+template <class Fields>
+void describe(Fields& f, PaperTable& c) {
+  f("rows", c.rows, "numbers, a list for each row", required, not_empty);
+  f("initial", c.initial, "sums over the rows before training");
+}
+ConfigProblem config_problem(const PaperTable& table);
+
+/// What the paper prints for a row's metric; nothing where it prints none.
+std::optional<PaperNumber> paper_number(const RunsConfig& config, const std::string& row,
+                                        const std::string& metric);
+std::optional<PaperTable> paper_table(const RunsConfig& config, const std::string& row,
+                                      const std::string& metric);
+
+/// A row of the experiment: `train` with every setting of `sets` in order, {"dotted.key": value}
+/// each, or nothing.
+struct PlannedRow {
+  std::string name;
+  Value train;
+  std::vector<Value> sets;
+  int64_t runs = 0;
+};
+
+/// All rows: those that are given one by one, then those of the grid, whose first axis changes
+/// slowest.
+std::vector<PlannedRow> planned_rows(const RunsConfig& config);
+
+/// Makes all runs, as many side by side as there are threads, each on one thread; run i of a row is
+/// a function of its settings with seed + i. `out` gets config.json and runs.json, where every
+/// finished run is kept, so that the same call goes on where a former one stopped. Returns false,
+/// with `rows` incomplete, where a signal stopped it. Throws Error: usage for settings that do not
+/// fit each other and for metrics that no row has, before anything is trained, and where `out` was
+/// made with others.
+bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
+                  std::vector<MeasuredRow>& rows);
+
+/// Every number of every row, in the order of their probes: mean and standard deviation over its
+/// runs beside the paper's.
+std::vector<ResultRow> runs_results(const RunsConfig& config, const std::vector<MeasuredRow>& rows);
+
+}  // namespace moesaic

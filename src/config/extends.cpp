@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "extends.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "json_reader.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/path.h"
+
+namespace moesaic::config_detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKey = "extends";
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
+
+/// One name of a file, however it is written.
+fs::path identity(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path found = fs::weakly_canonical(path, ignored);
+  return found.empty() ? path : found;
+}
+
+/// Resolves the documents of a chain, the innermost last.
+class Extension {
+ public:
+  Value read(const fs::path& path, int64_t depth) {
+    chain_.push_back(path);
+    const Value text = read_json(read_text(path, kMaxFileBytes, "a configuration"), path.string());
+    Value whole = resolved(text, depth);
+    chain_.pop_back();
+    return whole;
+  }
+
+ private:
+  Value resolved(const Value& value, int64_t depth) {
+    if (depth > Value::kMaxDepth) {
+      fail_usage("{}: lists and objects nest deeper than {}", value.where(), Value::kMaxDepth);
+    }
+    if (value.kind() == Value::Kind::array) {
+      Value::Array items;
+      for (const Value& item : value.items()) items.push_back(resolved(item, depth + 1));
+      return Value(value.origin(), std::move(items));
+    }
+    if (!value.is_object()) return value;
+    Value::Object members;
+    for (const Value::Member& member : value.members()) {
+      if (member.key == kKey) continue;
+      members.push_back({member.key, member.origin, resolved(member.value, depth + 1)});
+    }
+    const Value own(value.origin(), std::move(members));
+    const Value* name = value.find(kKey);
+    return name == nullptr ? own : extended_file(*name, depth).merged(own);
+  }
+
+  Value extended_file(const Value& name, int64_t depth) {
+    const fs::path path = chain_.back().parent_path() / name.as_string(kKey);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
+      fail_usage("{}: extends '{}': no such file{}", name.where(), path.string(),
+                 nearest_sibling(path));
+    }
+    check_no_circle(name, path);
+    if (++extends_ > kMaxExtends) {
+      fail_usage("{}: more than {} 'extends' in one configuration", name.where(), kMaxExtends);
+    }
+    Value base = read(path, depth);
+    if (base.is_object()) return base;
+    fail_usage("{}: extends '{}', which is {} and no object", name.where(), path.string(),
+               base.described());
+  }
+
+  void check_no_circle(const Value& name, const fs::path& path) const {
+    const auto first = std::find_if(chain_.begin(), chain_.end(), [&](const fs::path& outer) {
+      return identity(outer) == identity(path);
+    });
+    if (first == chain_.end()) return;
+    std::string circle;
+    for (auto file = first; file != chain_.end(); ++file) {
+      circle += file->filename().string() + " -> ";
+    }
+    fail_usage("{}: 'extends' goes round in a circle: {}{}", name.where(), circle,
+               path.filename().string());
+  }
+
+  std::vector<fs::path> chain_;
+  int64_t extends_ = 0;
+};
+
+}  // namespace
+
+Value read_extended(const fs::path& path) {
+  return Extension().read(path, 0);
+}
+
+}  // namespace moesaic::config_detail

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiment_folder.h"
+
+#include <system_error>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_output(const fs::path& out) {
+  if (out.empty()) fail_usage("an experiment needs a folder; give --out");
+  if (!path_exists(out)) return;
+  if (!fs::is_directory(out)) fail_usage("{}: not a folder", out.string());
+  if (fs::exists(out / "config.json")) return;  // which says what it is of
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (name == ".lock" || name == "elapsed.json") continue;
+    fail_usage("{}: there is something already that is not this experiment; give another --out",
+               out.string());
+  }
+}
+
+fs::path made(const fs::path& out) {
+  check_output(out);
+  std::error_code error;
+  fs::create_directories(out, error);
+  if (error) fail("{}: cannot make the folder: {}", out.string(), error.message());
+  return fs::canonical(out);
+}
+
+}  // namespace
+
+ExperimentFolder::ExperimentFolder(const fs::path& out) : path_(made(out)), lock_(path_) {}
+
+void ExperimentFolder::claim(const nlohmann::ordered_json& settings) const {
+  const fs::path file = path_ / "config.json";
+  if (!fs::exists(file)) return write_atomic(file, settings.dump(2) + "\n");
+  const auto found = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
+  if (found == settings) return;
+  if (found.is_discarded()) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+  fail_usage("{}: was made with other settings; give another --out", path_.string());
+}
+
+}  // namespace moesaic

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiment_run.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/document.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/trainer.h"
+
+namespace moesaic {
+namespace {
+
+/// Those that measure something of such a network, their metrics at the end of `metrics`.
+std::vector<const Probe*> applicable(const std::vector<std::string>& names, const Value& source,
+                                     const Model& shape, const Dataset& train,
+                                     std::vector<Metric>& metrics) {
+  std::vector<const Probe*> list;
+  for (const std::string& name : names) {
+    const Probe& probe = probes().at(name, place_of(source, {"probes"}));
+    const std::vector<Metric> gives = probe.metrics(shape, train);
+    if (gives.empty()) continue;
+    list.push_back(&probe);
+    metrics.insert(metrics.end(), gives.begin(), gives.end());
+  }
+  return list;
+}
+
+EvaluateOptions evaluate_options(const RunConfig& config) {
+  EvaluateOptions options;
+  options.batch_size = config.evaluate_batch_size;
+  options.loader_threads = 0;
+  options.loss = objective_name(config.phases.back());
+  options.precision = config.precision;
+  return options;
+}
+
+Measurement measured(const ExperimentRun& run, const std::vector<const Probe*>& probes,
+                     Model& model, int64_t step) {
+  const c10::InferenceMode inference;
+  ProbeSubject subject(model, step, run.train, run.test, evaluate_options(run.config));
+  Measurement measurement{.step = step};
+  for (const Probe* probe : probes) probe->measure(subject, measurement);
+  return measurement;
+}
+
+}  // namespace
+
+RunConfig config_of(const PlannedRow& row, int64_t max_steps) {
+  Document document(row.train);
+  for (const Value& set : row.sets) {
+    for (const Value::Member& setting : set.members("set")) {
+      document.set(setting.key, setting.value);
+    }
+  }
+  RunConfig config = parse<RunConfig>(document.root());
+  config.loader_threads = 0;  // many runs stand side by side
+  for (PhaseConfig& phase : config.phases) {
+    if (max_steps == 0) continue;
+    phase.epochs.reset();
+    phase.steps = std::min(phase.steps.value_or(max_steps), max_steps);
+  }
+  return config;
+}
+
+ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets& datasets) {
+  for (const PhaseConfig& phase : config.phases) {
+    if (!phase.on_entry.prune) continue;
+    fail_usage("{}: the runs of such an experiment keep no checkpoint to prune",
+               place_of(phase.source, {"on_entry.prune", "on_entry"}));
+  }
+  const std::shared_ptr<Model> shape = build_initial_shape(config);
+  plan_phases(config, *shape, datasets);
+  const PhaseConfig& last = config.phases.back();
+  ExperimentRun run;
+  run.train = datasets.get(last.data, "train", last.preprocess);
+  run.test = datasets.get(last.data, "test", last.preprocess);
+  std::vector<std::string> names = experiment.probes;
+  if (experiment.snapshots) {
+    const std::vector<std::string>& while_training = experiment.snapshots->probes;
+    run.snapshot_probes =
+        applicable(while_training, experiment.source, *shape, *run.train, run.snapshot_metrics);
+    for (const std::string& name : while_training) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  run.probes = applicable(names, experiment.source, *shape, *run.train, run.metrics);
+  run.config = std::move(config);
+  return run;
+}
+
+std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64_t every,
+                                  Datasets& datasets, const std::function<bool()>& going) {
+  RunRecord record;
+  const auto take_snapshot = [&](Model& model, int64_t step) {
+    // The step that ends a run makes no update, so that two may have one number.
+    const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
+    if (run.snapshot_probes.empty() || !fresh) return;
+    record.snapshots.push_back(measured(run, run.snapshot_probes, model, step));
+  };
+  TrainerOptions options;
+  options.progress = false;
+  options.open = [&](std::string_view name, std::string_view split) {
+    return datasets.get(std::string(name), std::string(split));
+  };
+  options.watch = [&](Model& model, int64_t step) {
+    if (!going()) return false;
+    if (step % every == 0) take_snapshot(model, step);
+    return true;
+  };
+  RunConfig config = run.config;
+  config.seed += index;
+  Trainer trainer(std::move(config), std::move(options));
+  const TrainResult result = trainer.run();
+  if (!result.complete) return std::nullopt;
+  const std::shared_ptr<Model> model = trainer.model();
+  take_snapshot(*model, result.steps);
+  record.final = measured(run, run.probes, *model, result.steps);
+  return record;
+}
+
+}  // namespace moesaic

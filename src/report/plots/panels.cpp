@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "panels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+namespace moesaic {
+namespace {
+
+constexpr std::string_view kStyle = R"(set datafile separator tab
+set encoding utf8
+set datafile missing '-'
+array color[8] = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#999999', \
+  '#F0E442']
+colour_of(i) = color[1 + (i - 1) % 8]
+dash_of(i) = 1 + (i - 1) / 8
+ink = '#333333'
+set border 3 lc rgb '#666666' lw 0.8
+set tics nomirror out scale 0.4 textcolor rgb ink
+set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
+set palette defined (0 '#FFFFFF', 1 '#56B4E9')
+set style fill transparent solid 0.2 noborder
+svg(width, height) = sprintf("set terminal svg size %d,%d dynamic enhanced \
+  font 'Helvetica,Arial,sans-serif,14' background rgb 'white'", width, height)
+png(width, height) = sprintf("set terminal pngcairo size %d,%d enhanced \
+  font 'DejaVu Sans,20' linewidth 2 pointscale 2 background rgb 'white'", 2 * width, 2 * height)
+)";
+
+}  // namespace
+
+std::string plot_name(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return gnuplot_quoted(name);
+}
+
+std::string padded_range(const std::vector<double>& values) {
+  if (values.empty()) return "[*:*]";
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  const double room =
+      std::max(0.05 * (*max - *min), *max > *min ? 0.0 : 0.05 * std::abs(*max) + 1e-3);
+  return fmt::format("[{:.6g}:{:.6g}]", *min - room, *max + room);
+}
+
+std::string named_tics(const std::vector<std::string>& names) {
+  std::string tics;
+  for (size_t i = 0; i < names.size(); ++i) {
+    tics += fmt::format("{}{} {}", i == 0 ? "" : ", ", plot_name(names[i]), i);
+  }
+  return "(" + tics + ")";
+}
+
+Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
+                    const PanelGrid& grid) {
+  const int count = static_cast<int>(panels.size());
+  const int columns = std::min(grid.columns, count), rows = (count + columns - 1) / columns;
+  const int width = grid.left + grid.right + columns * grid.width + (columns - 1) * grid.gap_x;
+  const int height = grid.top + grid.bottom + rows * grid.height + (rows - 1) * grid.gap_y;
+  const auto across = [&](int pixels) { return static_cast<double>(pixels) / width; };
+  const auto up = [&](int pixels) { return static_cast<double>(pixels) / height; };
+  Figure figure;
+  figure.script = fmt::format("# gnuplot {0}.gp draws {0}.svg and {0}.png from {0}.tsv\n", stem) +
+                  fmt::format("data = '{}.tsv'\n{}", stem, kStyle);
+  figure.script += fmt::format(
+      "do for [name in '{0}.svg {0}.png'] {{\n"
+      "  eval (name eq '{0}.svg' ? svg({1}, {2}) : png({1}, {2}))\n  set output name\n"
+      "  set multiplot layout {3},{4} margins screen {5:.4f}, screen {6:.4f}, screen {7:.4f}, "
+      "screen {8:.4f} \\\n    spacing screen {9:.4f}, screen {10:.4f}\n",
+      stem, width, height, rows, columns, across(grid.left), 1.0 - across(grid.right),
+      up(grid.bottom), 1.0 - up(grid.top), across(grid.gap_x), up(grid.gap_y));
+  int first = 0;
+  for (const Panel& panel : panels) {
+    figure.script += fmt::format("  first = {}\n{}", first, panel.commands);
+    for (const std::string& block : panel.blocks) {
+      figure.data += (figure.data.empty() ? "" : "\n\n") + block;  // which parts gnuplot's blocks
+    }
+    first += static_cast<int>(panel.blocks.size());
+  }
+  figure.script += "  unset multiplot\n}\n";
+  return figure;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What gnuplot scripts have in common: a style, and panels in a grid.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moesaic/report/figure.h"
+
+namespace moesaic {
+
+/// A panel's gnuplot commands, up to its plot, and the data blocks that they read: block i of
+/// `blocks` is `index FIRST + i`, where FIRST is a gnuplot variable that is set before.
+struct Panel {
+  std::string commands;
+  std::vector<std::string> blocks;
+};
+
+/// Sizes in pixels of the SVG.
+struct PanelGrid {
+  int columns = 1;
+  int width = 420, height = 300;  ///< of a panel with the gap beside it
+  int left = 80, right = 25, top = 50, bottom = 60;
+  int gap_x = 80, gap_y = 90;
+};
+
+/// A figure of STEM.svg and STEM.png. Colours are Okabe and Ito's, which colour-blind readers can
+/// tell apart: colour_of(i) and dash_of(i), from 1, are those of series i.
+Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
+                    const PanelGrid& grid);
+
+/// A name in single quotes; '_' would lower what follows and becomes a space.
+std::string plot_name(std::string name);
+
+/// "[min:max]" with some room around the values, which may all be equal; "[*:*]" of none.
+std::string padded_range(const std::vector<double>& values);
+
+/// Tics at 0, 1, ... with these names: "('a' 0, 'b' 1)".
+std::string named_tics(const std::vector<std::string>& names);
+
+}  // namespace moesaic

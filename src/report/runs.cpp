@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "experiment_folder.h"
+#include "experiment_run.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/report/experiment.h"
+#include "run_log.h"
+#include "run_pool.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A row that is ready to run with any seed.
+struct ReadyRow {
+  PlannedRow row;
+  ExperimentRun run;
+};
+
+std::vector<ReadyRow> plan_rows(const RunsConfig& config, Datasets& datasets) {
+  std::vector<ReadyRow> ready;
+  for (PlannedRow& row : planned_rows(config)) {
+    ExperimentRun run = plan_run(config_of(row, config.max_steps), config, datasets);
+    ready.push_back({std::move(row), std::move(run)});
+  }
+  return ready;
+}
+
+/// The metrics of all rows, or those of their snapshots.
+std::vector<Metric> all_metrics(const std::vector<ReadyRow>& rows, bool of_snapshots) {
+  std::vector<Metric> all;
+  for (const ReadyRow& row : rows) {
+    for (const Metric& metric : of_snapshots ? row.run.snapshot_metrics : row.run.metrics) {
+      if (find_metric(all, metric.name) == nullptr) all.push_back(metric);
+    }
+  }
+  return all;
+}
+
+void check_metric(const std::vector<Metric>& known, const std::string& name,
+                  const std::string& where) {
+  if (find_metric(known, name) != nullptr) return;
+  std::vector<std::string> names;
+  for (const Metric& metric : known) names.push_back(metric.name);
+  fail_usage("{}: no row has the metric '{}'{}{}", where, name, names.empty() ? "" : "; ",
+             did_you_mean(name, names));
+}
+
+/// Plots and the paper's values are of what is measured, tables where tables are due.
+void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
+  const std::vector<Metric> final = all_metrics(rows, false), curves = all_metrics(rows, true);
+  for (size_t i = 0; i < config.plots.size(); ++i) {
+    const PlotConfig& plot = config.plots[i];
+    const std::string where = place_of(config.source, {fmt::format("plots.{}", i), "plots"});
+    for (const std::string& name : plot.metrics) {
+      check_metric(plot.kind == "curves" ? curves : final, name, where);
+      const bool table = find_metric(final, name)->is_table;
+      if (plot.kind == "curves" || table == (plot.kind == "heatmap")) continue;
+      fail_usage("{}: {} show {}, and '{}' is {}", where, plot.kind, table ? "numbers" : "tables",
+                 name, table ? "a table" : "a number");
+    }
+  }
+  for (const auto& [row, metrics] : config.paper) {
+    for (const auto& [name, value] : metrics) {
+      check_metric(final, name, value.where());
+      if (find_metric(final, name)->is_table) {
+        paper_table(config, row, name);
+      } else {
+        paper_number(config, row, name);
+      }
+    }
+  }
+}
+
+Json settings_of(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
+  Json runs = Json::object();
+  for (const ReadyRow& row : rows) runs[row.row.name] = to_json(row.run.config);
+  Json settings = {{"runs", runs}, {"probes", config.probes}};
+  if (config.snapshots) settings["snapshots"] = to_json(*config.snapshots);
+  return settings;
+}
+
+RunRecord record_in(const Json& entry) {
+  return parse<RunRecord>(Value::from_json(entry, "run"));
+}
+
+/// What is wrong with a run that was read from a file.
+std::string record_problem(const std::vector<ReadyRow>& rows, const std::string& name,
+                           const Json& entry) {
+  try {
+    const RunRecord record = record_in(entry);
+    for (const ReadyRow& row : rows) {
+      if (row.row.name != name) continue;
+      for (const Metric& metric : row.run.metrics) {
+        const bool known = metric.is_table ? record.final.tables.contains(metric.name)
+                                           : record.final.numbers.contains(metric.name);
+        if (!known) return fmt::format("it has no {}", metric.name);
+      }
+    }
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// "<row>: <metric> <value>" for the progress bar.
+std::string headline(const ReadyRow& row, const RunRecord& record) {
+  for (const Metric& metric : row.run.metrics) {
+    const auto found = record.final.numbers.find(metric.name);
+    if (found == record.final.numbers.end()) continue;
+    return fmt::format("{}: {} {:.{}f}", row.row.name, metric.name, found->second, metric.digits);
+  }
+  return row.row.name;
+}
+
+bool make_missing(const std::vector<ReadyRow>& rows, int64_t every, Datasets& datasets, RunLog& log,
+                  const ReproduceOptions& options) {
+  std::vector<std::pair<const ReadyRow*, int64_t>> missing;
+  for (const ReadyRow& row : rows) {
+    for (int64_t i = 0; i < row.row.runs; ++i) {
+      if (log.find(row.row.name, i) == nullptr) missing.emplace_back(&row, i);
+    }
+  }
+  return make_runs(missing.size(), options,
+                   [&](size_t task, const auto& going) -> std::optional<std::string> {
+                     const auto [row, index] = missing[task];
+                     const auto record = make_run(row->run, index, every, datasets, going);
+                     if (!record) return std::nullopt;
+                     log.add(row->row.name, index, to_json(*record));
+                     return headline(*row, *record);
+                   });
+}
+
+}  // namespace
+
+bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
+                  std::vector<MeasuredRow>& rows) {
+  if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
+  Datasets datasets(options.open);
+  const std::vector<ReadyRow> ready = plan_rows(config, datasets);
+  check_metrics(config, ready);
+  const ExperimentFolder folder(options.out);
+  folder.claim(settings_of(config, ready));
+  RunLog log(folder.path() / "runs.json", [&](const std::string& row, const Json& entry) {
+    return record_problem(ready, row, entry);
+  });
+  const int64_t every = config.snapshots ? config.snapshots->every : 1;
+  if (!make_missing(ready, every, datasets, log, options)) return false;
+  for (const ReadyRow& row : ready) {
+    rows.push_back({row.row.name, row.run.metrics, {}});
+    for (int64_t i = 0; i < row.row.runs; ++i) {
+      rows.back().runs.push_back(record_in(*log.find(row.row.name, i)));
+    }
+  }
+  return true;
+}
+
+}  // namespace moesaic

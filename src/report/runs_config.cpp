@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/report/runs.h"
+
+namespace moesaic {
+namespace {
+
+constexpr size_t kMaxRows = 10000;
+
+size_t grid_rows(const RunsConfig& config) {
+  if (config.grid.empty()) return 0;
+  size_t count = 1;
+  for (const auto& axis : config.grid) count = std::min(count * axis.size(), kMaxRows + 1);
+  return count;
+}
+
+PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string& separator) {
+  row.name += (row.name.empty() ? "" : separator) + point.name;
+  if (!point.train.is_null()) row.train = point.train;
+  if (!point.set.is_null()) row.sets.push_back(point.set);
+  row.runs = point.runs.value_or(row.runs);
+  return row;
+}
+
+std::vector<PlannedRow> product(const RunsConfig& config, const PlannedRow& empty) {
+  if (config.grid.empty()) return {};
+  std::vector<PlannedRow> rows = {empty};
+  for (const auto& axis : config.grid) {
+    std::vector<PlannedRow> finer;
+    for (const PlannedRow& row : rows) {
+      for (const RowConfig& point : axis) {
+        finer.push_back(with_point(row, point, config.separator));
+      }
+    }
+    rows = std::move(finer);
+  }
+  return rows;
+}
+
+const Value* paper_value(const RunsConfig& config, const std::string& row,
+                         const std::string& metric) {
+  const auto of_row = config.paper.find(row);
+  if (of_row == config.paper.end()) return nullptr;
+  const auto found = of_row->second.find(metric);
+  return found == of_row->second.end() ? nullptr : &found->second;
+}
+
+ConfigProblem paper_problem(const RunsConfig& config, const std::vector<std::string>& rows) {
+  for (const auto& [row, metrics] : config.paper) {
+    if (std::find(rows.begin(), rows.end(), row) == rows.end()) {
+      return {fmt::format("paper names the row '{}', which there is not; {}", row,
+                          did_you_mean(row, rows)),
+              {"paper." + row + ":", "paper"}};
+    }
+    for (const auto& [metric, value] : metrics) {
+      const bool list = value.kind() == Value::Kind::array;
+      if (!list || value.items().size() == 1 || value.items().size() == 2) continue;
+      return {
+          fmt::format("what the paper has for {} of '{}' is a value, or [value, std]", metric, row),
+          {"paper." + row, "paper"}};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const PlotConfig& config) {
+  if (config.kind != "scatter" || config.metrics.size() == 2) return {};
+  return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
+          {"metrics"}};
+}
+
+ConfigProblem config_problem(const RunsConfig& config) {
+  for (size_t i = 0; i < config.grid.size(); ++i) {
+    if (config.grid[i].empty()) return {fmt::format("grid[{}] has no points", i), {"grid"}};
+  }
+  if (grid_rows(config) > kMaxRows) {
+    return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
+  }
+  std::vector<std::string> names;
+  for (const PlannedRow& row : planned_rows(config)) names.push_back(row.name);
+  if (names.empty()) return {"there is neither a grid nor a row", {"rows", "grid"}};
+  std::set<std::string> unique;
+  for (const std::string& name : names) {
+    if (!unique.insert(name).second) {
+      return {fmt::format("two rows are called '{}'", name), {"rows", "grid"}};
+    }
+  }
+  return paper_problem(config, names);
+}
+
+ConfigProblem config_problem(const PaperTable& table) {
+  const size_t columns = table.initial.empty() ? table.rows.front().size() : table.initial.size();
+  for (const auto& row : table.rows) {
+    if (row.size() != columns) {
+      return {fmt::format("every list must have {} numbers, found one of {}", columns, row.size()),
+              {"rows"}};
+    }
+  }
+  return {};
+}
+
+std::optional<PaperNumber> paper_number(const RunsConfig& config, const std::string& row,
+                                        const std::string& metric) {
+  const Value* value = paper_value(config, row, metric);
+  if (value == nullptr) return std::nullopt;
+  const std::string name = "paper." + row + "." + metric;
+  if (value->kind() != Value::Kind::array) return PaperNumber{value->as_double(name), {}};
+  const Value::Array& items = value->items();
+  PaperNumber number{items[0].as_double(name), {}};
+  if (items.size() > 1) number.std = items[1].as_double(name);
+  return number;
+}
+
+std::optional<PaperTable> paper_table(const RunsConfig& config, const std::string& row,
+                                      const std::string& metric) {
+  const Value* value = paper_value(config, row, metric);
+  if (value == nullptr) return std::nullopt;
+  return parse<PaperTable>(*value, "paper." + row + "." + metric);
+}
+
+std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
+  PlannedRow empty{"", config.train, {}, config.runs};
+  if (!config.set.is_null()) empty.sets.push_back(config.set);
+  std::vector<PlannedRow> rows;
+  for (const RowConfig& row : config.rows) {
+    rows.push_back(with_point(empty, row, config.separator));
+  }
+  const std::vector<PlannedRow> grid = product(config, empty);
+  rows.insert(rows.end(), grid.begin(), grid.end());
+  return rows;
+}
+
+}  // namespace moesaic

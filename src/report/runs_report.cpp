@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/runs_report.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "plots/plots.h"
+#include "report_text.h"
+
+namespace moesaic {
+namespace {
+
+/// A table and the line that stands above it.
+struct TitledTable {
+  std::string title;
+  TextTable table;
+};
+
+using Numbers = std::vector<double>;
+
+Numbers column_sums(const std::vector<Numbers>& rows) {
+  Numbers sums(rows.front().size());
+  for (const Numbers& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) sums[i] += row[i];
+  }
+  return sums;
+}
+
+/// Whole numbers are counts, whose sums before and after training stand above them.
+TextTable text_table(const Metric& metric, const MeasuredTable& names,
+                     const std::vector<Numbers>& rows, const Numbers& initial) {
+  std::vector<std::string> header = {metric.label};
+  header.insert(header.end(), names.columns.begin(), names.columns.end());
+  TextTable table(header);
+  const auto add = [&](const std::string& name, const Numbers& numbers) {
+    std::vector<std::string> cells = {name};
+    for (const double number : numbers)
+      cells.push_back(fmt::format("{:.{}f}", number, metric.digits));
+    table.add(cells);
+  };
+  if (metric.digits == 0 && !initial.empty()) add("all, before training", initial);
+  if (metric.digits == 0) add("all, at the end", column_sums(rows));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    add(r < names.rows.size() ? names.rows[r] : std::to_string(r + 1), rows[r]);
+  }
+  return table;
+}
+
+Numbers initial_sums(const RunRecord& run, const std::string& metric) {
+  if (run.snapshots.empty()) return {};
+  const auto found = run.snapshots.front().tables.find(metric);
+  return found == run.snapshots.front().tables.end() ? Numbers{}
+                                                     : column_sums(found->second.values);
+}
+
+/// The tables of each row's first run, each beside the paper's.
+std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfig& config,
+                                   const std::vector<MeasuredRow>& rows) {
+  std::vector<TitledTable> tables;
+  for (const MeasuredRow& row : rows) {
+    const RunRecord& run = row.runs.front();
+    for (const Metric& metric : row.metrics) {
+      if (!metric.is_table) continue;
+      const MeasuredTable& table = run.final.tables.at(metric.name);
+      tables.push_back(
+          {fmt::format("{}, {} after {} updates", row.name, metric.label, run.final.step),
+           text_table(metric, table, table.values, initial_sums(run, metric.name))});
+      if (experiment.scale == Scale::quick) continue;
+      const std::optional<PaperTable> paper = paper_table(config, row.name, metric.name);
+      if (!paper || paper->rows.front().size() != table.columns.size()) continue;
+      tables.push_back({fmt::format("The paper's {}, {}", row.name, metric.label),
+                        text_table(metric, table, paper->rows, paper->initial)});
+    }
+  }
+  return tables;
+}
+
+Figure draw_plot(const PlotInput& input) {
+  if (input.plot.kind == "points") return points_plot(input);
+  if (input.plot.kind == "curves") return curves_plot(input);
+  return input.plot.kind == "heatmap" ? heatmap_plot(input) : scatter_plot(input);
+}
+
+}  // namespace
+
+std::string figure_stem(size_t index) {
+  return index == 0 ? "figure" : fmt::format("figure-{}", index + 1);
+}
+
+std::string runs_markdown(const Experiment& experiment, const RunsConfig& config,
+                          const std::vector<MeasuredRow>& rows, const Results& results) {
+  std::string text = fmt::format("# {}\n\n{}\n\n{} Made by `{}` in {:.0f} s.\n\n", experiment.name,
+                                 experiment.description, scale_text(experiment),
+                                 table_command(experiment), results.seconds);
+  for (size_t i = 0; i < config.plots.size(); ++i) {
+    text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
+                        figure_stem(i));
+  }
+  text += fmt::format(
+      "Mean and standard deviation over n runs, which differ in their seeds. The verdict says "
+      "whether the mean lies within the paper's spread; \"-\" where the paper has no value or no "
+      "spread.\n\n{}",
+      results_table(results).markdown());
+  const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
+  if (!tables.empty()) {
+    text +=
+        "\nThe following tables are of each row's first run. Experts have no order: only what they "
+        "have in common can be held against the paper's.\n";
+  }
+  for (const TitledTable& item : tables) {
+    text += fmt::format("\n{}:\n\n{}", item.title, item.table.markdown());
+  }
+  return text;
+}
+
+std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
+                         const std::vector<MeasuredRow>& rows, const Results& results,
+                         const std::filesystem::path& out) {
+  std::string text =
+      fmt::format("{}, scale {}, {:.0f} s\n\n{}", experiment.name, scale_name(experiment.scale),
+                  results.seconds, results_table(results).text());
+  for (const TitledTable& item : tables_of(experiment, config, rows)) {
+    text += fmt::format("\n{}\n\n{}", item.title, item.table.text());
+  }
+  text += "\n";
+  for (size_t i = 0; i < config.plots.size(); ++i) {
+    text += summary_line(i == 0 ? "figure" : "", (out / (figure_stem(i) + ".svg")).string() +
+                                                     fmt::format(", {}.png", figure_stem(i)));
+  }
+  return text + summary_line("report", (out / "report.md").string()) +
+         summary_line("results", (out / "results.json").string());
+}
+
+std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<MeasuredRow>& rows,
+                                 const Results& results) {
+  std::vector<Figure> figures;
+  for (size_t i = 0; i < config.plots.size(); ++i) {
+    figures.push_back(draw_plot({config.plots[i], rows, results.rows, figure_stem(i)}));
+  }
+  return figures;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/process.h"
+#include "moesaic/report/runs_report.h"
+#include "report/plots/panels.h"
+#include "report/runs_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const char* const kRows = R"("rows": [{"name": "it's_a mixture"}, {"name": "single"}])";
+const char* const kPaper = R"(, "paper": {"single": {"test_accuracy": 80}})";
+
+Figure figure(const PlotConfig& plot, const std::string& rest = kRows,
+              const std::vector<MeasuredRow>& rows = report_test::measured_rows()) {
+  RunsConfig config = report_test::runs_config(rest);
+  config.plots = {{"points", {"test_accuracy"}}, plot};
+  Results results;
+  results.rows = runs_results(config, rows);
+  return runs_figures(config, rows, results).back();
+}
+
+/// Draws it; nothing is said.
+void draw(const Figure& figure) {
+  const test::TempDir folder;
+  ::testing::internal::CaptureStderr();
+  draw_figure(folder.path(), figure, "figure-2");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << figure.script;
+  EXPECT_THAT(read_text(folder / "figure-2.png"), StartsWith("\x89PNG"));
+  EXPECT_THAT(read_text(folder / "figure-2.svg"), HasSubstr("</svg>"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "figure-2.tsv"));
+}
+
+TEST(PointsPlot, ShowsMeansBesideThePapers) {
+  const Figure drawn = figure({"points", {"test_accuracy"}}, std::string(kRows) + kPaper);
+  EXPECT_EQ(drawn.data,
+            "# place\tmean\tstd\tpaper\tpaper std\n0\t92.0000\t2.0000\t-\t-\n"
+            "1\t75.5000\t0.0000\t80.0000\t0.0000\n");
+  EXPECT_THAT(drawn.script, HasSubstr("'it''s a mixture' 0, 'single' 1"));
+  EXPECT_THAT(drawn.script, HasSubstr("the paper''s"));
+  EXPECT_THAT(figure({"points", {"test_accuracy"}}).script, Not(HasSubstr("the paper''s")));
+}
+
+TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
+  EXPECT_EQ(figure({"curves", {"entropy"}}).data,
+            "# updates\tmean\tstd\n0\t0.92000\t0.02000\n7\t0.22000\t0.02000\n");
+  EXPECT_THAT(figure({"curves", {"entropy"}}).script, HasSubstr("filledcurves"));
+  EXPECT_EQ(figure({"curves", {"expert_signal"}}).data,
+            "# updates\tentries row by row\n0\t1.00000\t2.00000\t3.00000\t0.12500\n"
+            "7\t1.00000\t2.00000\t3.00000\t0.12500\n");
+}
+
+TEST(HeatmapPlot, ShowsTheTableAtTheEnd) {
+  EXPECT_EQ(figure({"heatmap", {"dispatch"}}).data,
+            "# column\trow\tvalue\n0\t0\t1\n1\t0\t2\n0\t1\t3\n1\t1\t14\n");
+}
+
+TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {
+  EXPECT_EQ(figure({"scatter", {"entropy", "test_accuracy"}}).data,
+            "# entropy\ttest_accuracy\n0.25000\t90.00000\n0.25000\t94.00000\n");
+}
+
+TEST(PaddedRange, LeavesRoomEvenAroundEqualValues) {
+  EXPECT_EQ(padded_range({1, 3, 2}), "[0.9:3.1]");
+  EXPECT_EQ(padded_range({0, 0}), "[-0.001:0.001]");
+  EXPECT_EQ(padded_range({-20}), "[-21.001:-18.999]");
+  EXPECT_EQ(padded_range({}), "[*:*]");
+}
+
+TEST(Plots, AreDrawnWithoutAWord) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  const std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}},
+                                         {"points", {"test_accuracy", "entropy"}},
+                                         {"curves", {"entropy"}},
+                                         {"curves", {"entropy", "expert_signal", "dispatch"}},
+                                         {"heatmap", {"dispatch"}},
+                                         {"heatmap", {"dispatch", "expert_signal"}},
+                                         {"scatter", {"entropy", "test_accuracy"}}};
+  for (const PlotConfig& plot : plots) draw(figure(plot, std::string(kRows) + kPaper));
+}
+
+TEST(Plots, OfOneNumberAreDrawnToo) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  RunRecord run;
+  run.final = {0, {{"test_accuracy", 0.0}}, {{"load", {{"load"}, {"expert 1"}, {{1}}}}}};
+  run.snapshots = {run.final};
+  const std::vector<MeasuredRow> rows = {
+      {"single",
+       {{"test_accuracy", "test accuracy, %"}, {"load", "fraction of the rows", 3, true}},
+       {run}}};
+  for (const PlotConfig& plot :
+       std::vector<PlotConfig>{{"points", {"test_accuracy"}},
+                               {"curves", {"test_accuracy", "load"}},
+                               {"heatmap", {"load"}},
+                               {"scatter", {"test_accuracy", "test_accuracy"}}}) {
+    draw(figure(plot, R"("rows": [{"name": "single"}])", rows));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

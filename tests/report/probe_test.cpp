@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/probe.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+
+/// A small mixture on the clusters paper's data, as it is initialised.
+class Probes : public ::testing::Test {
+ protected:
+  explicit Probes(const std::string& model = R"({"name": "cluster-moe", "experts": 4, "filters": 4,
+                                                "init_scale": 1.0, "router": {}})")
+      : model_(build_model(Document::from_text(model, "model.json").root(), 9)),
+        train_(open_dataset("clusters-setting3", "train")),
+        test_(open_dataset("clusters-setting3", "test")) {}
+
+  Measurement measure(const std::string& probe) {
+    const c10::InferenceMode inference;
+    ProbeSubject subject(*model_, 3, train_, test_, {.batch_size = 4000, .loader_threads = 0});
+    Measurement measurement;
+    probes().at(probe).measure(subject, measurement);
+    for (const Metric& metric : probes().at(probe).metrics(*model_, *train_)) {
+      EXPECT_TRUE(metric.is_table ? measurement.tables.contains(metric.name)
+                                  : measurement.numbers.contains(metric.name))
+          << metric.name;
+    }
+    return measurement;
+  }
+  std::shared_ptr<Model> model_;
+  std::shared_ptr<const Dataset> train_, test_;
+};
+
+double inner_by_loops(const at::Tensor& a, const at::Tensor& b) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < a.size(0); ++i) sum += a[i].item<double>() * b[i].item<double>();
+  return sum;
+}
+
+TEST_F(Probes, AlignmentIsThatOfLoops) {
+  const Measurement found = measure("alignment");
+  for (const auto& [weights, w_EJd] : model_->weight_directions()) {
+    for (const auto& [direction, v_Kd] : train_->directions()) {
+      const MeasuredTable& table = found.tables.at(weights + "_" + direction);
+      double largest = 0.0;
+      for (int64_t e = 0; e < w_EJd.size(0); ++e) {
+        for (int64_t k = 0; k < v_Kd.size(0); ++k) {
+          double wanted = inner_by_loops(w_EJd[e][0], v_Kd[k]);
+          for (int64_t j = 0; w_EJd.size(1) > 1 && j < w_EJd.size(1); ++j) {
+            wanted = std::max(std::abs(wanted), std::abs(inner_by_loops(w_EJd[e][j], v_Kd[k])));
+          }
+          EXPECT_NEAR(table.values[static_cast<size_t>(e)][static_cast<size_t>(k)], wanted, 1e-6);
+          largest = std::max(largest, std::abs(wanted));
+        }
+      }
+      EXPECT_NEAR(found.numbers.at("largest_" + weights + "_" + direction), largest, 1e-6);
+    }
+  }
+  for (const char* name : {"expert_signal", "expert_centre", "router_signal", "router_centre"}) {
+    EXPECT_TRUE(found.tables.contains(name)) << name;
+  }
+}
+
+/// -sum_m n_m / n sum_k p_km ln p_km
+double entropy_by_loops(const std::vector<std::vector<double>>& counts) {
+  double n = 0.0, sum = 0.0;
+  for (const auto& row : counts) {
+    for (const double count : row) n += count;
+  }
+  for (size_t m = 0; m < counts[0].size(); ++m) {
+    double n_m = 0.0;
+    for (const auto& row : counts) n_m += row[m];
+    for (const auto& row : counts) {
+      if (row[m] > 0.0) sum -= row[m] / n * std::log(row[m] / n_m);
+    }
+  }
+  return sum;
+}
+
+TEST_F(Probes, EntropyAndLoadAreThoseOfTheDispatch) {
+  const MeasuredTable dispatch = measure("dispatch").tables.at("dispatch");
+  EXPECT_EQ(dispatch.rows.size(), 4U);
+  EXPECT_THAT(dispatch.columns, ElementsAre("expert 1", "expert 2", "expert 3", "expert 4"));
+  EXPECT_NEAR(measure("entropy").numbers.at("entropy"), entropy_by_loops(dispatch.values), 1e-5);
+  const MeasuredTable load = measure("load").tables.at("load");
+  for (size_t e = 0; e < 4; ++e) {
+    double rows = 0.0;
+    for (const auto& row : dispatch.values) rows += row[e];
+    EXPECT_NEAR(load.values[0][e], rows / static_cast<double>(train_->size()), 1e-9);
+  }
+}
+
+TEST_F(Probes, NumbersAreThoseOfTheNetwork) {
+  EXPECT_EQ(measure("steps").numbers.at("steps"), 3);
+  EXPECT_EQ(measure("parameters").numbers.at("parameters"),
+            static_cast<double>(model_->parameter_count()));
+  EXPECT_GT(measure("flops").numbers.at("flops"), 0);
+  const double accuracy = measure("test_accuracy").numbers.at("test_accuracy");
+  EXPECT_TRUE(accuracy > 0 && accuracy < 100) << accuracy;
+  EXPECT_NE(measure("train_accuracy").numbers.at("train_accuracy"), accuracy);
+  EXPECT_GT(measure("test_loss").numbers.at("test_loss"), 0);
+}
+
+class SingleNetworkProbes : public Probes {
+ protected:
+  SingleNetworkProbes()
+      : Probes(R"({"name": "cluster-moe", "experts": 1, "filters": 4, "router": null})") {}
+};
+
+TEST_F(SingleNetworkProbes, HaveNoDispatch) {
+  for (const char* probe : {"entropy", "dispatch", "load"}) {
+    EXPECT_TRUE(probes().at(probe).metrics(*model_, *train_).empty()) << probe;
+    EXPECT_TRUE(measure(probe).numbers.empty()) << probe;
+  }
+  EXPECT_THAT(probes().at("alignment").metrics(*model_, *train_),
+              Contains(Field(&Metric::name, "expert_signal")));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experiments of small runs, and measured rows that are made up.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moesaic/config/document.h"
+#include "moesaic/report/runs.h"
+
+namespace moesaic::report_test {
+
+/// Three runs a row of the clusters paper's mixtures that take a second; `rest` is what follows
+/// "train".
+inline std::string runs_text(const std::string& rest) {
+  return R"({
+    "name": "small", "kind": "runs", "description": "a test", "runs": 3,
+    "train": {
+      "name": "run", "seed": 5, "evaluate_batch_size": 16000,
+      "model": {"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}},
+      "phases": [{"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 5,
+                  "objective": "softmax_twice",
+                  "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0},
+                  "optimizers": [{"parameters": ["experts"],
+                                  "optimizer": {"name": "normalized_sgd", "lr": 0.001, "momentum": 0}}]}]
+    },
+    )" + rest +
+         "}";
+}
+
+inline RunsConfig runs_config(const std::string& rest) {
+  return parse<RunsConfig>(Document::from_text(runs_text(rest), "runs.json").root());
+}
+
+inline MeasuredTable counts(double last) {
+  return {{"cluster 1", "cluster 2"}, {"expert 1", "expert 2"}, {{1, 2}, {3, last}}};
+}
+
+/// A mixture of two runs with snapshots, and a single network of one run without a router.
+inline std::vector<MeasuredRow> measured_rows() {
+  const std::vector<Metric> metrics = {{"test_accuracy", "test accuracy, %"},
+                                       {"entropy", "dispatch entropy, nats", 3},
+                                       {"dispatch", "training examples", 0, true},
+                                       {"expert_signal", "expert and signal", 3, true}};
+  MeasuredRow mixture{"it's_a mixture", metrics, {}};
+  for (const double accuracy : {90.0, 94.0}) {
+    RunRecord run;
+    for (const int64_t step : {0, 7}) {
+      run.snapshots.push_back({step,
+                               {{"entropy", accuracy / 100 - 0.1 * static_cast<double>(step)}},
+                               {{"dispatch", counts(4)}, {"expert_signal", counts(0.125)}}});
+    }
+    run.final = {7,
+                 {{"test_accuracy", accuracy}, {"entropy", 0.25}},
+                 {{"dispatch", counts(14)}, {"expert_signal", counts(0.125)}}};
+    mixture.runs.push_back(run);
+  }
+  MeasuredRow single{"single", {metrics[0]}, {{{5, {{"test_accuracy", 75.5}}, {}}, {}}}};
+  return {mixture, single};
+}
+
+}  // namespace moesaic::report_test

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/runs_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "report/runs_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RunsReport : public ::testing::Test {
+ protected:
+  std::string markdown() const { return runs_markdown(experiment_, config_, rows_, results()); }
+  Results results() const {
+    return {.experiment = "small",
+            .scale = "paper",
+            .rows = runs_results(config_, rows_),
+            .seconds = 3};
+  }
+  RunsConfig config_ = report_test::runs_config(R"(
+      "rows": [{"name": "it's_a mixture"}, {"name": "single"}],
+      "plots": [{"kind": "points", "metrics": ["test_accuracy"]},
+                {"kind": "heatmap", "metrics": ["dispatch"]}],
+      "paper": {"it's_a mixture": {"test_accuracy": [91, 1.5],
+                "dispatch": {"initial": [5, 5], "rows": [[4, 2], [1, 3]]}}})");
+  std::vector<MeasuredRow> rows_ = report_test::measured_rows();
+  Experiment experiment_{.name = "small", .kind = "runs", .description = "A test."};
+};
+
+TEST_F(RunsReport, HasNumbersWithAVerdictAndFigures) {
+  EXPECT_THAT(
+      markdown(),
+      AllOf(HasSubstr("![test accuracy, %](figure.svg)"),
+            HasSubstr("![training examples](figure-2.svg)"),
+            HasSubstr("| row            | metric        | n |  mean |   std | paper | paper std | "
+                      "verdict |\n"),
+            HasSubstr("| it's_a mixture | test_accuracy | 2 | 92.00 |  2.00 | 91.00 |      1.50 | "
+                      " inside |\n"),
+            HasSubstr("| it's_a mixture | entropy       | 2 | 0.250 |")));
+}
+
+TEST_F(RunsReport, HasTablesBesideThePapers) {
+  EXPECT_THAT(markdown(), AllOf(HasSubstr("it's_a mixture, training examples after 7 updates:\n\n"),
+                                HasSubstr("| all, before training |        4 |        6 |\n"
+                                          "| all, at the end      |        4 |       16 |\n"
+                                          "| cluster 1            |        1 |        2 |\n"),
+                                HasSubstr("The paper's it's_a mixture, training examples:"),
+                                HasSubstr("| all, at the end      |        5 |        5 |\n"),
+                                HasSubstr("| expert and signal | expert 1 | expert 2 |\n")));
+  experiment_.scale = Scale::quick;
+  EXPECT_THAT(markdown(), Not(HasSubstr("The paper's it's_a mixture")));
+}
+
+TEST_F(RunsReport, ASummaryNamesTheFiles) {
+  EXPECT_THAT(runs_summary(experiment_, config_, rows_, results(), "out"),
+              AllOf(HasSubstr("small, scale paper, 3 s\n\nrow  "), HasSubstr("cluster 1"),
+                    HasSubstr("figure   out/figure.svg, figure.png\n"
+                              "         out/figure-2.svg, figure-2.png\n"
+                              "report   out/report.md\nresults  out/results.json\n")));
+}
+
+TEST_F(RunsReport, HasAFigureForEachPlot) {
+  const std::vector<Figure> figures = runs_figures(config_, rows_, results());
+  ASSERT_EQ(figures.size(), 2U);
+  EXPECT_THAT(figures[0].script, HasSubstr("data = 'figure.tsv'"));
+  EXPECT_THAT(figures[1].script, HasSubstr("data = 'figure-2.tsv'"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/runs.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+#include "moesaic/report/experiment.h"
+#include "moesaic/report/probe.h"
+#include "report/runs_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using report_test::runs_config;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const char* const kTwoRows = R"("rows": [{"name": "mixture"},
+    {"name": "single", "runs": 2, "set": {"model.router": null, "model.experts": 1,
+     "phases.0.optimizers": [], "phases.0.steps": 2}}])";
+
+class Runs : public ::testing::Test {
+ protected:
+  std::vector<MeasuredRow> run(const RunsConfig& config) const {
+    ReproduceOptions options;
+    options.out = folder_ / "out";
+    options.progress = false;
+    std::vector<MeasuredRow> rows;
+    EXPECT_TRUE(measure_rows(config, options, rows));
+    return rows;
+  }
+  std::string refusal(const std::string& rest) const {
+    const std::string error = test::usage_of([&] { run(runs_config(rest)); });
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out")) << error;
+    return error;
+  }
+  test::TempDir folder_;
+};
+
+/// Twice the updates, and a table of one number: registered once for this program.
+void register_twice() {
+  if (probes().find("twice") != nullptr) return;
+  probes().add("twice", {.meaning = "twice the updates",
+                         .metrics =
+                             [](const Model&, const Dataset&) {
+                               return std::vector<Metric>{{"twice", "twice the updates", 0},
+                                                          {"square", "squared", 0, true}};
+                             },
+                         .measure =
+                             [](ProbeSubject& subject, Measurement& measurement) {
+                               const auto step = static_cast<double>(subject.step());
+                               measurement.numbers["twice"] = 2 * step;
+                               measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
+                             }});
+}
+
+TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
+  const RunsConfig config = runs_config(kTwoRows);
+  const std::vector<MeasuredRow> first = run(config);
+  ASSERT_EQ(first.size(), 2U);
+  ASSERT_EQ(first[0].runs.size(), 3U);
+  ASSERT_EQ(first[1].runs.size(), 2U);
+  EXPECT_NE(first[0].runs[0].final.numbers, first[0].runs[1].final.numbers);
+  EXPECT_EQ(first[0].runs[0].final.numbers.at("steps"), 5);
+  EXPECT_EQ(first[1].runs[0].final.numbers.at("steps"), 2);
+  EXPECT_TRUE(first[0].runs[0].final.numbers.contains("entropy"));
+  EXPECT_FALSE(first[1].runs[0].final.numbers.contains("entropy"));
+  // One run is taken away and one is changed: what is left is used, the rest is made again, to the
+  // digit.
+  auto log = nlohmann::json::parse(read_text(folder_ / "out/runs.json"));
+  log.erase("mixture#1");
+  log["mixture#0"]["final"]["numbers"]["test_accuracy"] = 12.5;
+  write_atomic(folder_ / "out/runs.json", log.dump());
+  const std::vector<MeasuredRow> again = run(config);
+  EXPECT_EQ(again[0].runs[1].final.numbers, first[0].runs[1].final.numbers);
+  EXPECT_EQ(again[0].runs[0].final.numbers.at("test_accuracy"), 12.5);
+}
+
+TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
+  const RunsConfig config = runs_config(kTwoRows);
+  const std::vector<MeasuredRow> first = run(config);
+  const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
+  const auto with = [&](const char* key, const char* entry) {
+    auto changed = log;
+    changed[key] = nlohmann::ordered_json::parse(entry);
+    return changed.dump();
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{\"mixture#0\": ", "it is no JSON object"},
+      {"[1, 2]", "it is no JSON object"},
+      {with("mixture#1", "7"), "'mixture#1': run: must be an object, found the integer 7"},
+      {with("mixture#1", R"({"final": {"step": 4, "numbers": {"steps": 4}}})"),
+       "'mixture#1': it has no test_accuracy"},
+      {with("single#1", R"({"final": {"step": 4, "numbers": {"steps": "many"}}})"),
+       "'single#1': run: 'final.numbers.steps' must be a number, found the string \"many\""}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    write_atomic(folder_ / "out/runs.json", cases[i].first);
+    ::testing::internal::CaptureStderr();
+    const std::vector<MeasuredRow> again = run(config);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, HasSubstr("runs.json: damaged: " + cases[i].second +
+                                "; it is kept as runs.json.damaged"));
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    const std::string kept =
+        i == 0 ? "runs.json.damaged" : fmt::format("runs.json.damaged-{}", i + 1);
+    EXPECT_EQ(read_text(folder_ / "out" / kept), cases[i].first);
+    for (size_t r = 0; r < first.size(); ++r) {
+      for (size_t s = 0; s < first[r].runs.size(); ++s) {
+        EXPECT_EQ(again[r].runs[s].final.numbers, first[r].runs[s].final.numbers);
+      }
+    }
+  }
+}
+
+TEST_F(Runs, SnapshotsAreTakenWhileARunTrainsAndAtItsEnd) {
+  const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "runs": 1}],
+      "snapshots": {"every": 2, "probes": ["dispatch", "entropy"]})"));
+  const RunRecord& run = rows[0].runs[0];
+  std::vector<int64_t> steps;
+  for (const Measurement& at : run.snapshots) {
+    steps.push_back(at.step);
+    double examples = 0.0;
+    for (const auto& row : at.tables.at("dispatch").values) {
+      for (const double count : row) examples += count;
+    }
+    EXPECT_EQ(examples, 16000);
+  }
+  EXPECT_THAT(steps, ElementsAre(0, 2, 4, 5));
+  // The router starts at zero, so that its noise alone parts the clusters.
+  EXPECT_GT(run.snapshots.front().numbers.at("entropy"), 1.38);
+  EXPECT_EQ(run.snapshots.back().numbers.at("entropy"), run.final.numbers.at("entropy"));
+  EXPECT_EQ(run.final.tables.at("dispatch").rows,
+            (std::vector<std::string>{"cluster 1", "cluster 2", "cluster 3", "cluster 4"}));
+  EXPECT_EQ(run.final.tables.at("dispatch").columns.size(), 4U);
+}
+
+TEST_F(Runs, AProgramMeasuresWithAProbeOfItsOwn) {
+  register_twice();
+  const std::vector<MeasuredRow> rows =
+      run(runs_config(R"("rows": [{"name": "a", "runs": 1}], "probes": ["twice"],
+          "plots": [{"kind": "points", "metrics": ["twice"]},
+                    {"kind": "heatmap", "metrics": ["square"]}])"));
+  EXPECT_EQ(rows[0].runs[0].final.numbers.at("twice"), 10);
+  EXPECT_EQ(rows[0].runs[0].final.tables.at("square").values[0][0], 25);
+  EXPECT_FALSE(rows[0].runs[0].final.numbers.contains("test_accuracy"));
+}
+
+TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
+  const RunsConfig config = runs_config(R"("rows": [{"name": "it's_a mixture"}, {"name": "single"}],
+      "paper": {"it's_a mixture": {"test_accuracy": [91, 1.5], "entropy": 0.5},
+                "single": {"test_accuracy": [60, 2]}})");
+  const auto rows = runs_results(config, report_test::measured_rows());
+  ASSERT_EQ(rows.size(), 3U) << "tables are no rows";
+  EXPECT_EQ(rows[0].measured, 92.0);
+  EXPECT_EQ(rows[0].std, 2.0);
+  EXPECT_EQ(rows[0].runs, 2);
+  EXPECT_EQ(rows[0].paper, 91.0);
+  EXPECT_EQ(rows[0].verdict(), "inside");
+  EXPECT_EQ(rows[1].metric, "entropy");
+  EXPECT_EQ(rows[1].verdict(), "") << "the paper prints no spread";
+  EXPECT_EQ(rows[1].digits, 3);
+  EXPECT_FALSE(rows[2].std);
+  EXPECT_EQ(rows[2].verdict(), "outside");
+}
+
+TEST(MomentsTest, AreThoseOfTheValuesThemselves) {
+  const Moments found = moments({1.0, 2.0, 6.0});
+  EXPECT_EQ(found.mean, 3.0);
+  EXPECT_NEAR(found.std, std::sqrt(14.0 / 3), 1e-12);
+  EXPECT_EQ(found.n, 3);
+}
+
+TEST_F(Runs, RefusesOtherSettingsInAFolder) {
+  run(runs_config(R"("rows": [{"name": "a", "runs": 1}])"));
+  const auto other = [&](const std::string& rest) {
+    return test::usage_of([&] { run(runs_config(rest)); });
+  };
+  EXPECT_THAT(other(R"("rows": [{"name": "a", "set": {"seed": 6}}])"), HasSubstr("other settings"));
+  EXPECT_THAT(other(R"("rows": [{"name": "a"}], "probes": ["steps"],
+                       "plots": [{"kind": "points", "metrics": ["steps"]}])"),
+              HasSubstr("other settings"));
+  write_atomic(folder_ / "out/config.json", "{\"runs\": ");
+  EXPECT_THAT(other(R"("rows": [{"name": "a"}])"), HasSubstr("config.json: damaged: not JSON"));
+}
+
+TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a", "set": {"model.activation": "cubik"}}])"),
+              HasSubstr("cubic"));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a", "set": {"phases.0.data": "no-such-data"}}])"),
+              HasSubstr("no-such-data"));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "probes": ["entropi"])"),
+              AllOf(HasSubstr("runs.json:12:"), HasSubstr("unknown probe 'entropi'"),
+                    HasSubstr("did you mean 'entropy'?")));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "paper": {"a": {"accuracy": 1}})"),
+              HasSubstr("no row has the metric 'accuracy'; did you mean 'test_accuracy'?"));
+  EXPECT_THAT(
+      refusal(R"("rows": [{"name": "a"}], "plots": [{"kind": "curves", "metrics": ["entropy"]}])"),
+      HasSubstr("no row has the metric 'entropy'"))
+      << "without snapshots";
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "probes": ["dispatch"],
+                         "plots": [{"kind": "points", "metrics": ["dispatch"]}])"),
+              HasSubstr("points show numbers, and 'dispatch' is a table"));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}],
+                         "plots": [{"kind": "heatmap", "metrics": ["steps"]}])"),
+              HasSubstr("heatmap show tables, and 'steps' is a number"));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a", "set": {"model.router": null, "model.experts": 1,
+                         "phases.0.optimizers": []}}],
+                         "plots": [{"kind": "points", "metrics": ["entropy"]}])"),
+              HasSubstr("no row has the metric 'entropy'"))
+      << "without a router";
+}
+
+}  // namespace
+}  // namespace moesaic

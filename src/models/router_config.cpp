@@ -105,7 +105,7 @@ ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterPlace& p
 
 nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                              int64_t group_size) {
-  if (routing.name == kAdaptive) return nn::AdaptiveOptions{.threshold = routing.threshold};
+  if (routing.name == kAdaptive) return AdaptiveOptions{.threshold = routing.threshold};
   if (routing.experts_choose()) {
     ExpertChoiceOptions rule;
     rule.gate = routing.gate == "softmax_all" ? ExpertGate::softmax_experts

@@ -36,7 +36,7 @@ Routing route(const at::Tensor& logits_TE, const RoutingRule& rule) {
       Match{
           [&](const TokenChoiceOptions& r) { return route_token_choice(logits_TE, r); },
           [&](const ExpertChoiceOptions& r) { return route_expert_choice(logits_TE, r); },
-          [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r.threshold, r.kept); }},
+          [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r); }},
       rule);
 }
 

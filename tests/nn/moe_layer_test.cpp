@@ -29,9 +29,9 @@ nn::MoELayerOptions small_layer() {
 
 testing::RouteReference reference_of(const at::Tensor& logits, const nn::RoutingRule& rule) {
   if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
-    return token_choice_reference(logits, *options);
+    return testing::token_choice_reference(logits, *options);
   }
-  if (const auto* options = std::get_if<nn::AdaptiveOptions>(&rule)) {
+  if (const auto* options = std::get_if<AdaptiveOptions>(&rule)) {
     return testing::adaptive_reference(logits, options->threshold, options->kept);
   }
   return testing::expert_choice_reference(logits, std::get<ExpertChoiceOptions>(rule));
@@ -59,7 +59,7 @@ TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
        {nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_all, .capacity_factor = 1.0}),
         nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_selected, .capacity_factor = 1.0}),
         nn::RoutingRule(ExpertChoiceOptions{.rows = 3}),
-        nn::RoutingRule(nn::AdaptiveOptions{.threshold = 0.2}),
+        nn::RoutingRule(AdaptiveOptions{.threshold = 0.2}),
         nn::RoutingRule(
             ExpertChoiceOptions{.capacity_factor = 0.9, .gate = ExpertGate::softmax_experts})}) {
     nn::MoELayerOptions options = small_layer();
@@ -73,7 +73,7 @@ TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
 TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
   const torch::NoGradGuard no_grad;
   for (nn::RoutingRule rule : {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
-                               nn::RoutingRule(nn::AdaptiveOptions{.threshold = 0.2}),
+                               nn::RoutingRule(AdaptiveOptions{.threshold = 0.2}),
                                nn::RoutingRule(ExpertChoiceOptions{.rows = 4})}) {
     nn::MoELayerOptions options = small_layer();
     options.rule = rule;

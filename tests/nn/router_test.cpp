@@ -113,8 +113,8 @@ TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 2.0}, 32, 8), 2.0);
   EXPECT_EQ(nn::choices_of_token(TokenChoiceOptions{.k = 3}), 3);
   EXPECT_EQ(nn::choices_of_token(ExpertChoiceOptions{.rows = 3}), 0);
-  EXPECT_EQ(nn::rows_per_token(nn::AdaptiveOptions{}, 10, 8), 8.0);
-  EXPECT_EQ(nn::choices_of_token(nn::AdaptiveOptions{}), 0);
+  EXPECT_EQ(nn::rows_per_token(AdaptiveOptions{}, 10, 8), 8.0);
+  EXPECT_EQ(nn::choices_of_token(AdaptiveOptions{}), 0);
 }
 
 TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
@@ -127,7 +127,7 @@ TEST(RoutingRule, KnowsWhetherTokensCompete) {
   EXPECT_FALSE(nn::couples_tokens(TokenChoiceOptions{}));
   EXPECT_TRUE(nn::couples_tokens(TokenChoiceOptions{.capacity_factor = 1.0}));
   EXPECT_TRUE(nn::couples_tokens(ExpertChoiceOptions{.rows = 1}));
-  EXPECT_FALSE(nn::couples_tokens(nn::AdaptiveOptions{}));
+  EXPECT_FALSE(nn::couples_tokens(AdaptiveOptions{}));
 }
 
 }  // namespace

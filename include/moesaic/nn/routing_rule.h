@@ -10,13 +10,6 @@
 
 namespace moesaic::nn {
 
-/// Options of adaptive routing, see route_adaptive(): a token goes to every expert whose logit
-/// reaches the threshold.
-struct AdaptiveOptions {
-  double threshold = 0.0;
-  std::vector<int64_t> kept = {};  ///< experts that are computed, ascending; empty: all
-};
-
 /// Who chooses: tokens their experts, experts their tokens, or a threshold.
 using RoutingRule = std::variant<TokenChoiceOptions, ExpertChoiceOptions, AdaptiveOptions>;
 

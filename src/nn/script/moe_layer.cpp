@@ -189,7 +189,7 @@ Module make_experts(const Unit& unit, const nn::MlpExpertsImpl& from) {
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
   const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&from.options().rule);
   if (tokens_choose == nullptr) {
-    const bool adaptive = std::holds_alternative<nn::AdaptiveOptions>(from.options().rule);
+    const bool adaptive = std::holds_alternative<AdaptiveOptions>(from.options().rule);
     fail("torchscript: {} cannot be exported yet; {}",
          adaptive ? "adaptive routing" : "expert choice", kOtherFormat);
   }

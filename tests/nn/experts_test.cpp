@@ -73,7 +73,7 @@ double mean_column_norm(const at::Tensor& w_dJ) {
 void check_keep(nn::Experts& experts, const at::Tensor& x) {
   const at::Tensor logits = randn({kTokens, kExperts}, 2);
   const Routing all = route_token_choice(logits, {.k = 1});
-  const at::Tensor before = experts.forward(x, all, {}).y_To;
+  const at::Tensor before = experts.forward(x, all, {}).y_To.detach();
   const at::Tensor norms = experts.neuron_magnitudes();
   experts.keep({0, 2});
   EXPECT_EQ(experts.count(), 2);

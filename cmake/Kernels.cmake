@@ -21,7 +21,8 @@ if(MOESAIC_WERROR)
 endif()
 # Routing decides by bits that have to equal the CPU's (ops/route_math.h): products are fused by name only.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/ops/cuda/route_token_choice.cu
-  ${PROJECT_SOURCE_DIR}/src/ops/cuda/route_dense.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
+  ${PROJECT_SOURCE_DIR}/src/ops/cuda/route_expert_choice.cu ${PROJECT_SOURCE_DIR}/src/ops/cuda/route_adaptive.cu
+  PROPERTIES COMPILE_OPTIONS --fmad=false)
 # Activations of sums that become bfloat16 need no division to the last bit.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/ops/cuda/hopper_activate.cu
   PROPERTIES COMPILE_OPTIONS --prec-div=false)

@@ -10,8 +10,13 @@ LAYERS = ["base", "formats", "config", "ops", "nn", "models", "data", "checkpoin
 WITHOUT_TENSORS = LAYERS[:3]
 # Reading images needs neither networks nor layers.
 FORBIDDEN = {"data": {"nn", "models"}}
+# They serve every family, so what they know of one they ask of its Model.
+WITHOUT_FAMILIES = {"data", "prune", "train", "export", "report", "tools"}
+# Of one family's released checkpoints, and benchmarks of one network.
+OF_ONE_FAMILY = re.compile(r"(include/moesaic|src)/export/vmoe\.\w+|tools/(import|bench)\.cpp")
 MAX_LINES = 500
 INCLUDE = re.compile(r'^\s*#include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -36,6 +41,26 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
     return problems
 
 
+def family_names() -> set[str]:
+    networks = [p.name for p in (ROOT / "src/models").iterdir() if p.is_dir()]
+    presets = [p.parent.name for p in (ROOT / "models").glob("*/presets")]
+    return {*networks, *presets, *(name.replace("_", "-") for name in networks)}
+
+
+FAMILIES = family_names()
+
+
+def family_problems(path: pathlib.Path, text: str) -> list[str]:
+    problems = []
+    for name in INCLUDE.findall(text):
+        if re.match(rf"moesaic/models/({'|'.join(FAMILIES)})(/|\.h|_config\.h)", name):
+            problems.append(f"{path}: code for every family may not include {name}")
+    for string in STRING.findall(text):
+        if string in FAMILIES:
+            problems.append(f'{path}: code for every family names "{string}"')
+    return problems
+
+
 def file_problems(path: pathlib.Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     problems = []
@@ -50,6 +75,10 @@ def file_problems(path: pathlib.Path) -> list[str]:
             problems.append(f"{path}: '{layer}' is no layer; layers are {', '.join(LAYERS)}")
         else:
             problems += include_problems(path, layer, text)
+    place = path.relative_to(ROOT)
+    generic = layer in WITHOUT_FAMILIES or place.parts[0] == "tools" and path.suffix in {".cpp", ".h"}
+    if generic and not OF_ONE_FAMILY.fullmatch(place.as_posix()):
+        problems += family_problems(path, text)
     return problems
 
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "command_line.h"
@@ -24,24 +23,8 @@ struct EvalArguments {
   EvaluationPointsOptions points;
 };
 
-/// A progress bar that begins with the first number shown.
-class EvaluationBar {
- public:
-  explicit EvaluationBar(std::string label, std::string unit) : label_(label), unit_(unit) {}
-  void show(int64_t done, int64_t total) {
-    if (!bar_) bar_.emplace(ProgressOptions{.label = label_, .total = total, .unit = unit_});
-    bar_->advance(done - shown_);
-    shown_ = done;
-  }
-
- private:
-  std::string label_, unit_;
-  std::optional<Progress> bar_;
-  int64_t shown_ = 0;
-};
-
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
-  EvaluationBar bar("eval", "images");
+  Progress bar({.label = "eval"});
   options.evaluate.proceed = [&](int64_t done, int64_t total) {
     bar.show(done, total);
     return true;
@@ -58,7 +41,7 @@ void print_evaluation(const CheckpointEvaluation& result, bool json) {
 int draw_points(const EvalArguments& arguments, const EvaluationPoints& points) {
   const StopSignal stop;
   const bool drawn = [&] {
-    EvaluationBar bar("t-SNE", "steps");
+    Progress bar({.label = "t-SNE", .unit = "steps"});
     return draw_tsne(points, arguments.points.boundary, arguments.tsne,
                      [&](int64_t done, int64_t total) {
                        bar.show(done, total);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
-#include <functional>
-#include <map>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,13 +10,10 @@
 #include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/export/safetensors.h"
-#include "moesaic/export/torchscript.h"
-#include "moesaic/export/vmoe.h"
+#include "moesaic/export/formats.h"
+#include "moesaic/formats/vmoe_checkpoint.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -25,65 +22,48 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ExportArguments {
-  fs::path checkpoint, out;
+  fs::path checkpoint;
   std::string format;
-  std::optional<int64_t> shards;
+  ExportOptions options;
 };
 
 struct ExportStopped {
   int signal = 0;
 };
 
-void write_vmoe(const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
-  const StopSignal stop;
-  vmoe_checkpoint::WriteOptions options{.shards = arguments.shards.value_or(1)};
-  options.poll = [&] {
-    if (stop.requested()) throw ExportStopped{stop.number()};
-  };
-  export_vmoe(model, arguments.out, options, info.array_dtypes);
-}
-
-using Writer = std::function<void(const Model&, const ExportArguments&, const ExportInfo&)>;
-
-const std::map<std::string, Writer>& formats() {
-  static const std::map<std::string, Writer> list = {
-      {"safetensors",
-       [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
-         export_safetensors(model, arguments.out, info);
-       }},
-      {"torchscript",
-       [](const Model& model, const ExportArguments& arguments, const ExportInfo& info) {
-         export_torchscript(model, arguments.out, info);
-       }},
-      {"vmoe", write_vmoe}};
-  return list;
-}
-
-/// Before a network is loaded that could then not be written.
-void check_target(const ExportArguments& arguments) {
-  if (arguments.format == "vmoe") return check_new_vmoe_prefix(arguments.out, "--out");
-  if (arguments.shards) fail_usage("export: --shards is for the format vmoe");
-  const bool file =
-      arguments.format == "torchscript" || arguments.out.extension() == ".safetensors";
-  if (file) {
-    check_new_file(arguments.out, "--out");
-  } else {
-    check_new_folder(arguments.out, "--out");
+/// The formats that pass, each as "name: text", or as its name where the text is empty.
+template <class Text, class Passes>
+std::string listed_formats(Text&& text, Passes&& passes) {
+  std::vector<std::string> items;
+  for (const auto& [name, format] : export_formats().entries()) {
+    if (!passes(format)) continue;
+    const std::string words = text(format);
+    items.push_back(words.empty() ? name : fmt::format("{}: {}", name, words));
   }
+  return fmt::format("{}", fmt::join(items, "; "));
+}
+
+std::string formats_with_shards() {
+  return listed_formats([](const ExportFormat&) { return std::string(); },
+                        [](const ExportFormat& format) { return format.shards; });
 }
 
 int export_model(const ExportArguments& arguments) {
-  const auto format = formats().find(arguments.format);
-  if (format == formats().end()) {
-    std::vector<std::string> names;
-    for (const auto& [name, unused] : formats()) names.push_back(name);
-    fail_usage("export: unknown format '{}'; {}", arguments.format,
-               did_you_mean(arguments.format, names));
+  const ExportFormat& format = export_formats().at(arguments.format, "export");
+  if (arguments.options.shards && !format.shards) {
+    fail_usage("export: --shards is for the format {}", formats_with_shards());
   }
-  check_target(arguments);
+  format.check_out(arguments.options.out);  // before a network is loaded that finds no place
   const fs::path folder = resolve_checkpoint(arguments.checkpoint);
+  const std::shared_ptr<Model> model = load_model(folder);
+  std::optional<StopSignal> stop;  // elsewhere a signal ends the program at once
+  if (format.shards) stop.emplace();
+  ExportOptions options = arguments.options;
+  options.poll = [&] {
+    if (stop && stop->requested()) throw ExportStopped{stop->number()};
+  };
   try {
-    format->second(*load_model(folder), arguments, export_info(folder));
+    format.write(*model, export_info(folder), options);
   } catch (const ExportStopped& stopped) {
     log_info("stopped; nothing was written");
     return 128 + stopped.signal;
@@ -95,23 +75,24 @@ int export_model(const ExportArguments& arguments) {
 
 void add_export(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ExportArguments>();
+  ExportOptions& options = arguments->options;
+  const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   verb->add_option("--format", arguments->format,
-                   "safetensors, the form that lasts; torchscript, one file that PyTorch and "
-                   "LibTorch run as it is; or vmoe, what google-research/vmoe reads")
+                   listed_formats([](const ExportFormat& format) { return format.meaning; }, any))
       ->required()
       ->type_name("NAME");
-  verb->add_option("--out", arguments->out,
-                   "a new file; for safetensors a new folder, unless it ends in .safetensors; for "
-                   "vmoe the prefix of new files")
+  verb->add_option("--out", options.out,
+                   listed_formats([](const ExportFormat& format) { return format.out; }, any))
       ->required()
       ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--shards", arguments->shards, "data files of a vmoe checkpoint (1)")
+  verb->add_option("--shards", options.shards,
+                   fmt::format("data files, for the format {} (1)", formats_with_shards()))
       ->check(whole_number(1, vmoe_checkpoint::kMaxShards))
       ->type_name("N");
   verb->footer(

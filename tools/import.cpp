@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/import_vmoe.h"
+#include "moesaic/checkpoint/vmoe/import.h"
 
 #include <cstdio>
 #include <limits>
@@ -13,7 +13,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/models/vmoe_config.h"
+#include "moesaic/models/vmoe/config.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -28,24 +28,6 @@ struct ImportArguments {
 
 /// What is done in a moment needs no bar.
 constexpr uint64_t kLarge = uint64_t{256} << 20, kMegabyte = 1'000'000;
-
-class Bar {
- public:
-  void show(uint64_t done, uint64_t total) {
-    if (total < kLarge) return;
-    if (!bar_) {
-      bar_.emplace(ProgressOptions{
-          .label = "import", .total = static_cast<int64_t>(total / kMegabyte), .unit = "MB"});
-    }
-    bar_->advance(static_cast<int64_t>(done / kMegabyte) - shown_);
-    shown_ = static_cast<int64_t>(done / kMegabyte);
-    if (done == total) bar_->finish();
-  }
-
- private:
-  std::optional<Progress> bar_;
-  int64_t shown_ = 0;
-};
 
 /// "S" or "HxW", as check_sides() has seen it.
 Sides sides_of(const std::string& text) {
@@ -73,11 +55,13 @@ int import_checkpoint(ImportArguments arguments) {
                did_you_mean(arguments.format, std::vector<std::string>{"vmoe"}));
   }
   const StopSignal stop;
-  Bar bar;
+  Progress bar({.label = "import", .unit = "MB"});
   struct Stopped {};
   arguments.options.progress = [&](uint64_t done, uint64_t total) {
     if (stop.requested()) throw Stopped{};
-    bar.show(done, total);
+    if (total < kLarge) return;
+    bar.show(static_cast<int64_t>(done / kMegabyte), static_cast<int64_t>(total / kMegabyte));
+    if (done == total) bar.finish();
   };
   try {
     const ImportVMoEResult result = import_vmoe(arguments.options);

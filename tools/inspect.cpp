@@ -42,10 +42,9 @@ void print_summary(const Json& found) {
   print_tensors(found["tensors"]);
 }
 
-/// Experts that pruning left are listed by block; a block that is not listed has all of them.
-std::string config_text(const std::string& key, const Json& value) {
-  if (!value.is_null()) return value.dump();
-  return key.find("/kept_experts/") != std::string::npos ? "all" : "absent";
+/// `side` is "first" or "second".
+std::string config_text(const Json& item, const char* side) {
+  return item[side].is_null() ? item.value("absent", "absent") : item[side].dump();
 }
 
 void print_difference(const Json& difference) {
@@ -63,9 +62,8 @@ void print_difference(const Json& difference) {
                              item["relative_change"].get<double>());
   }
   for (const auto& item : difference["config"]) {
-    const auto key = item["key"].get<std::string>();
-    std::cout << fmt::format("config          {}: {} and {}\n", key,
-                             config_text(key, item["first"]), config_text(key, item["second"]));
+    std::cout << fmt::format("config          {}: {} and {}\n", item["key"].get<std::string>(),
+                             config_text(item, "first"), config_text(item, "second"));
   }
   std::cout << fmt::format("equal           {} tensors\n", difference["equal"].get<int64_t>());
 }

@@ -41,9 +41,10 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
   verb->callback([arguments] {
     check_input_file(arguments->input);
     check_new_file(arguments->output, "--output");
-    const std::filesystem::path folder = resolve_checkpoint(arguments->checkpoint);
-    const auto model = load_model(folder);
-    arguments->options.loss = trained_loss(folder);
+    const Checkpoint checkpoint =
+        load_newest_checkpoint(arguments->checkpoint, {.optimizer = false});
+    const auto model = model_of(checkpoint);
+    arguments->options.loss = trained_loss(checkpoint);
     predict_file(*model, arguments->input, arguments->output, arguments->options);
   });
 }

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/env.sh
 
-TORCH_VERSION=2.11
+REQUIREMENTS=tools/python/requirements.txt  # exact versions and hashes of LibTorch's wheel and all that it needs
+NVCC_REQUIREMENTS=tools/python/requirements-nvcc.txt
 PACKAGES=(build-essential cmake ninja-build ccache git python3 python3-venv
   libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev
   zlib1g-dev libarchive-dev libturbojpeg0-dev libmpack-dev libre2-dev libssl-dev libcurl4-openssl-dev gnuplot-nox dataset-fashion-mnist)
@@ -42,32 +43,45 @@ install_packages() {
 
 venv_python() { echo "$MOESAIC_VENV/bin/python"; }
 
+pip_install() { # FILE: installs what the file pins, and nothing whose hash it does not give.
+  "$(venv_python)" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$1"
+}
+
+pinned() { # PACKAGE: its version in requirements.txt
+  sed -n "s/^$1==\([^ ]*\).*/\1/p" "$REQUIREMENTS"
+}
+
 install_torch() {
+  local complete
   if moesaic_given_torch && ! [[ "${CMAKE_PREFIX_PATH:-}${Torch_DIR:-}" == *"$MOESAIC_VENV"* ]]; then
     say "using the LibTorch given by Torch_DIR or CMAKE_PREFIX_PATH"
     return
   fi
-  if [ -f "$MOESAIC_VENV/.complete-$TORCH_VERSION" ]; then return; fi
-  say "installing LibTorch $TORCH_VERSION into $MOESAIC_VENV (about 5 GB, a minute or two)"
+  # Another list of versions is another environment to complete.
+  complete=$MOESAIC_VENV/.complete-$(sha256sum "$REQUIREMENTS" | cut -c 1-16)
+  if [ -f "$complete" ]; then return; fi
+  if [ "$(uname -sm)" != "Linux x86_64" ]; then
+    say "the pinned LibTorch wheel is for Linux on x86_64; on this machine name a LibTorch by Torch_DIR"
+    exit 1
+  fi
+  say "installing LibTorch $(pinned torch) into $MOESAIC_VENV (about 5 GB, a minute or two)"
   mkdir -p "$(dirname "$MOESAIC_VENV")"
   python3 -m venv "$MOESAIC_VENV"
-  "$(venv_python)" -m pip install --quiet --disable-pip-version-check numpy "torch==$TORCH_VERSION.*"
-  touch "$MOESAIC_VENV/.complete-$TORCH_VERSION"
+  pip_install "$REQUIREMENTS"
+  rm -f "$MOESAIC_VENV"/.complete-*
+  touch "$complete"
 }
 
 # A machine with a GPU and without nvcc gets the compiler of the CUDA version that LibTorch was built with.
 install_cuda_compiler() {
   if ! nvidia-smi -L >/dev/null 2>&1; then return; fi
   if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || [ -n "$(moesaic_nvcc)" ]; then return; fi
-  if [ ! -x "$(venv_python)" ]; then
+  if ! "$(venv_python)" -c "import torch; assert torch.__version__.startswith('$(pinned torch)')" 2>/dev/null; then
     say "this machine has a GPU and no nvcc; with a LibTorch of your own, install the CUDA toolkit that it was built with"
     return
   fi
-  local cuda
-  cuda=$("$(venv_python)" -c 'import torch; print(torch.version.cuda or "")')
-  if [ -z "$cuda" ]; then return; fi
-  say "installing the CUDA $cuda compiler into $MOESAIC_VENV"
-  "$(venv_python)" -m pip install --quiet --disable-pip-version-check "cuda-toolkit[nvcc,cccl,crt,nvvm]==$cuda.*"
+  say "installing the CUDA compiler into $MOESAIC_VENV"
+  pip_install "$NVCC_REQUIREMENTS"
   link_cuda_libraries "$(dirname "$(dirname "$(moesaic_nvcc)")")"
 }
 

@@ -12,8 +12,8 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
+#include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/models/vmoe_config.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/trainer.h"
@@ -44,7 +44,7 @@ RunConfig read_config(const TrainArguments& arguments) {
 /// Nothing of the network is allocated.
 void print_plan(const RunConfig& given) {
   RunConfig config = given;
-  Datasets datasets{PlannedDatasets()};
+  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_shape(config);
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
   config.model = Value::from_json(model->config(), "model");
@@ -124,10 +124,10 @@ void add_train(CLI::App& app, int& exit_code) {
       "check everything, print the plan, train nothing; data that is not there is only reported, "
       "and so is an init where the recipe has a model; an init that does not fit is an error");
   std::string settings = "Settings of a run:\n\n" + help_text<RunConfig>();
-  for (const std::string& model : model_names()) {
-    if (model == kE3) continue;  // those of a vmoe
+  for (const auto& [name, family] : families().entries()) {
+    if (!family.listed) continue;
     settings +=
-        fmt::format("\nSettings of its model, where that is a {}:\n\n{}", model, model_help(model));
+        fmt::format("\nSettings of its model, where that is a {}:\n\n{}", name, family.help());
   }
   verb->footer(settings);
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/memory.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <limits>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -43,11 +44,11 @@ double memory_limit() {
   return std::min({of_machine(), of_container(), of_shell()});
 }
 
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  size_t unit = 0;
-  for (; bytes >= 1024.0 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024.0;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
+void check_memory(double bytes, const std::string& what, const std::string& where) {
+  const double limit = memory_limit();
+  if (bytes <= limit) return;
+  fail_usage("{}: {} needs {} of memory, this machine has {}", where, what, bytes_text(bytes),
+             bytes_text(limit));
 }
 
 }  // namespace moesaic

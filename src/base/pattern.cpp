@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/printable.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {

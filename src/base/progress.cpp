@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/terminal.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -36,14 +37,6 @@ std::string number(double value) {
   return fmt::format("{:.{}f}", value, digits);
 }
 
-bool starts_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-}
-
-int columns_of(std::string_view text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), starts_character));
-}
-
 // The first `columns` characters; never half a UTF-8 sequence.
 std::string_view cut(std::string_view text, int columns) {
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -67,9 +60,13 @@ Progress::Progress(ProgressOptions options)
       color_(wants_color(options_.out)),
       done_(options_.start) {
   if (!options_.clock) options_.clock = steady_seconds;
+  begin();
+}
+
+void Progress::begin() {
   started_ = options_.clock();
   last_shown_ = terminal_ ? started_ - kRedrawSeconds : started_;
-  samples_.push_back({started_, done_});
+  samples_.assign(1, Sample{started_, done_});
 }
 
 Progress::~Progress() {
@@ -81,6 +78,14 @@ Progress::~Progress() {
 void Progress::print(const std::string& text) {
   std::fputs(text.c_str(), options_.out);
   std::fflush(options_.out);
+}
+
+void Progress::show(int64_t done, int64_t total) {
+  if (options_.total != total) {
+    options_.total = total;
+    begin();
+  }
+  advance(done - done_);
 }
 
 void Progress::advance(int64_t items, std::string_view note) {
@@ -161,7 +166,8 @@ void Progress::draw() {
     const double fraction =
         std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
     head += fmt::format(" {:3.0f}%", 100 * fraction);
-    const int room = columns - columns_of(head) - columns_of(tail) - 4;  // brackets and spaces
+    const auto shown = static_cast<int>(count_characters(head) + count_characters(tail));
+    const int room = columns - shown - 4;  // brackets and spaces
     if (room >= kNarrowestBar) middle = bar(fraction, std::min(room, kWidestBar), color_) + " ";
   }
   std::string line = head + " " + middle + tail;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/inspect.h"
 
+#include <c10/util/accumulate.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
-#include <fstream>
-#include <map>
-#include <regex>
+#include <memory>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/vmoe_arrays.h"
 #include "moesaic/formats/safetensors.h"
+#include "moesaic/models/registry.h"
+#include "vmoe/inspect.h"
 
 namespace moesaic {
 namespace {
@@ -25,39 +27,6 @@ struct Target {
   fs::path checkpoint;  ///< empty for a bare file
   fs::path tensors;
 };
-
-int64_t element_count(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
-/// PREFIX, PREFIX.index or one of its shards.
-bool is_vmoe_checkpoint(const fs::path& path) {
-  static const std::regex kPart(R"(.*(\.index|\.data-\d{5}-of-\d{5}))");
-  return std::regex_match(path.filename().string(), kPart) ||
-         (!path_exists(path) && path_exists(path.string() + ".index"));
-}
-
-Json inspect_vmoe(const fs::path& path) {
-  const fs::path prefix = vmoe_prefix(path);
-  const vmoe_checkpoint::Reader reader(prefix);
-  Json out = {{"path", prefix.string()}, {"kind", "vmoe checkpoint"}};
-  out["shards"] = reader.shard_count();
-  out["version"] = reader.version();
-  int64_t numbers = 0;
-  uint64_t bytes = 0;
-  Json tensors = Json::array();
-  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
-    numbers += element_count(entry.shape);
-    bytes += vmoe_checkpoint::byte_count(entry);
-    tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
-  }
-  out["parameters"] = numbers;
-  out["bytes"] = bytes;
-  out["tensors"] = std::move(tensors);
-  return out;
-}
 
 Target find_target(const fs::path& path) {
   if (!path_exists(path)) {
@@ -75,7 +44,7 @@ void add_tensors(const fs::path& path, Json& out) {
   int64_t parameters = 0;
   Json tensors = Json::array();
   for (const auto& entry : file.entries()) {
-    parameters += element_count(entry.shape);
+    parameters += c10::multiply_integers(entry.shape);
     tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
   }
   out["parameters"] = parameters;
@@ -84,18 +53,25 @@ void add_tensors(const fs::path& path, Json& out) {
   out["tensors"] = std::move(tensors);
 }
 
-Json moe_layers(const Json& model) {
+/// The network that a checkpoint's configuration describes; nullptr, and a warning, for one that
+/// this program cannot build.
+std::shared_ptr<Model> shape_of(const Json& model, const fs::path& from) {
+  if (model.empty()) return nullptr;
+  try {
+    return build_model_shape(Value::from_json(model, (from / "config.json").string()));
+  } catch (const Error& error) {
+    log_warning("its MoE layers are not known: {}", error.what());
+    return nullptr;
+  }
+}
+
+Json moe_layers(const Json& config, const fs::path& from) {
   Json layers = Json::array();
-  const auto moe = Json::json_pointer("/encoder/moe");
-  if (!model.contains(moe)) return layers;
-  const Json& settings = model[moe];
-  for (const auto& block : settings.value("layers", Json::array())) {
-    Json kept;
-    const std::string key = std::to_string(block.get<int64_t>());
-    if (settings.contains("kept_experts") && settings["kept_experts"].contains(key)) {
-      kept = settings["kept_experts"][key];
-    }
-    layers.push_back({{"layer", block}, {"experts", settings["num_experts"]}, {"kept", kept}});
+  const std::shared_ptr<Model> model = shape_of(config, from);
+  if (model == nullptr) return layers;
+  for (const auto& [block, layer] : model->moe_blocks()) {
+    const Json kept = layer->is_pruned() ? Json(layer->kept()) : Json();
+    layers.push_back({{"layer", block}, {"experts", layer->options().experts}, {"kept", kept}});
   }
   return layers;
 }
@@ -105,44 +81,13 @@ void add_config(const fs::path& checkpoint, Json& out) {
   for (const char* key : {"model", "data", "classes"}) {
     if (loaded.config.contains(key)) out[key] = loaded.config[key];
   }
-  if (loaded.config.contains("model")) out["moe"] = moe_layers(loaded.config["model"]);
+  if (loaded.config.contains("model")) out["moe"] = moe_layers(loaded.config["model"], checkpoint);
   out["state"] = loaded.state;
 }
 
-/// Unsigned integers as signed ones of their width: equal where they are.
-at::ScalarType scalar_type_of(const std::string& dtype) {
-  static const std::map<std::string, at::ScalarType> kTypes = {
-      {"bool", at::kBool},        {"int8", at::kChar},     {"uint8", at::kByte},
-      {"int16", at::kShort},      {"uint16", at::kShort},  {"int32", at::kInt},
-      {"uint32", at::kInt},       {"int64", at::kLong},    {"uint64", at::kLong},
-      {"float16", at::kHalf},     {"float32", at::kFloat}, {"float64", at::kDouble},
-      {"bfloat16", at::kBFloat16}};
-  return kTypes.at(dtype);
-}
-
-/// All arrays of a checkpoint of google-research/vmoe, as they are.
-TensorMap stored_arrays(const fs::path& path) {
-  const vmoe_checkpoint::Reader reader(vmoe_prefix(path));
-  TensorMap tensors;
-  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
-    at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype));
-    reader.read(entry, std::span(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
-    tensors[entry.name] = std::move(out);
-  }
-  return tensors;
-}
-
-/// Those of floating point; no network of ours has others.
-TensorMap as_float(const VMoEArrays& arrays) {
-  TensorMap tensors;
-  for (const vmoe_checkpoint::Entry& entry : arrays.entries()) {
-    if (entry.dtype.find("float") != std::string::npos) tensors[entry.name] = arrays.read(entry);
-  }
-  return tensors;
-}
-
 TensorMap tensors_of(const fs::path& path) {
-  return is_vmoe_checkpoint(path) ? stored_arrays(path) : read_tensors(find_target(path).tensors);
+  return is_vmoe_checkpoint(path) ? stored_vmoe_arrays(path)
+                                  : read_tensors(find_target(path).tensors);
 }
 
 double relative_change(const at::Tensor& from, const at::Tensor& to) {
@@ -194,13 +139,6 @@ void add_differences(const Json& a, const Json& b, const std::string& path, Json
   }
 }
 
-Json config_difference(const Json& first, const Json& second) {
-  Json list = Json::array();
-  if (first.empty() || second.empty()) return list;  // a bare file has no configuration to compare
-  add_differences(first, second, "", list);
-  return list;
-}
-
 Json model_config(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return Json::object();
   const Target target = find_target(path);
@@ -209,10 +147,25 @@ Json model_config(const fs::path& path) {
       .config.value("model", Json::object());
 }
 
-/// A network's parameters under the reference's names, float32.
-TensorMap arrays_of_network(const fs::path& path) {
-  const auto config = parse<VMoEConfig>(Value::from_json(model_config(path), "model"), "model");
-  return as_float(VMoEStateArrays(config, tensors_of(path), path.string()));
+/// Experts that pruning left are listed; where they are not, all are there.
+void mark_kept_experts(const Json& model, const fs::path& from, Json& differences) {
+  const std::shared_ptr<Model> shape = shape_of(model, from);
+  if (shape == nullptr || shape->setting_paths().kept_experts.empty()) return;
+  std::string setting = "/" + shape->setting_paths().kept_experts;
+  std::ranges::replace(setting, '.', '/');
+  for (Json& item : differences) {
+    const std::string key = item["key"].get<std::string>() + "/";
+    if (key.starts_with(setting + "/")) item["absent"] = "all";
+  }
+}
+
+Json config_difference(const fs::path& first, const fs::path& second) {
+  Json list = Json::array();
+  const Json a = model_config(first), b = model_config(second);
+  if (a.empty() || b.empty()) return list;  // a bare file has no configuration to compare
+  add_differences(a, b, "", list);
+  mark_kept_experts(a, first, list);
+  return list;
 }
 
 /// Where one is a checkpoint of google-research/vmoe and the other a network of ours, as that one's
@@ -222,7 +175,8 @@ std::array<TensorMap, 2> comparable(const fs::path& first, const fs::path& secon
   const bool mixed = one != other && !model_config(one ? second : first).empty();
   if (!mixed) return {tensors_of(first), tensors_of(second)};
   const auto arrays = [](const fs::path& path, bool of_reference) {
-    return of_reference ? as_float(VMoECheckpointArrays(path)) : arrays_of_network(path);
+    return of_reference ? vmoe_arrays_of(path)
+                        : vmoe_arrays_of(model_config(path), tensors_of(path), path.string());
   };
   return {arrays(first, one), arrays(second, other)};
 }
@@ -244,7 +198,7 @@ Json inspect_difference(const fs::path& first, const fs::path& second) {
   Json out;
   const std::array<TensorMap, 2> both = comparable(first, second);
   compare_tensors(both[0], both[1], out);
-  out["config"] = config_difference(model_config(first), model_config(second));
+  out["config"] = config_difference(first, second);
   return out;
 }
 

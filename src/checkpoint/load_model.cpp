@@ -36,19 +36,20 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
          meant);
   }
   std::shared_ptr<Model> model = build_model(config, 0);
-  load_state(*model, tensors, from);
+  load_state(*model, tensors, from, model->setting_paths().kept_experts);
   return model;
 }
 
-std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint) {
-  const std::filesystem::path folder = resolve_checkpoint(run_or_checkpoint);
-  const bool verified = folder != run_or_checkpoint;  // finding it in a run did that
-  const Checkpoint checkpoint = load_checkpoint(folder, {.verify = !verified, .optimizer = false});
+std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
   // From the file rather than from `checkpoint`, for errors with line and column.
-  const Document config = Document::from_file(folder / kConfigFile);
-  const std::string from = (folder / kModelFile).string();
+  const Document config = Document::from_file(checkpoint.folder / kConfigFile);
+  const std::string from = (checkpoint.folder / kModelFile).string();
   check_finite_weights(checkpoint.model, from);
   return model_of(config.root().at("model"), checkpoint.model, from);
+}
+
+std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint) {
+  return model_of(load_newest_checkpoint(run_or_checkpoint, {.optimizer = false}));
 }
 
 }  // namespace moesaic

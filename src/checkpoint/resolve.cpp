@@ -18,27 +18,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::string_view kStep = "step_";
+
 struct Step {
-  uint64_t number = 0;
+  int64_t number = 0;
   fs::path folder;
 };
-
-std::optional<uint64_t> step_number(const std::string& name) {
-  constexpr std::string_view kPrefix = "step_";
-  if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) return std::nullopt;
-  uint64_t number = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return number;
-}
 
 /// The step_N folders, the largest N first; links are left alone.
 std::vector<Step> steps_in(const fs::path& folder) {
   std::vector<Step> steps;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const auto number = step_number(it->path().filename().string());
+    const auto number = step_of(it->path());
     if (number && it->symlink_status().type() == fs::file_type::directory) {
       steps.push_back({*number, it->path()});
     }
@@ -49,12 +41,13 @@ std::vector<Step> steps_in(const fs::path& folder) {
   return steps;
 }
 
-fs::path newest_whole(const std::vector<Step>& steps, const fs::path& folder) {
+/// What `use` makes of the first of these that is whole: it throws Error for one that is not.
+template <class Use>
+auto of_newest_whole(const std::vector<Step>& steps, const fs::path& folder, const Use& use) {
   std::string first_error;
   for (const Step& step : steps) {
     try {
-      verify_checkpoint(step.folder);
-      return step.folder;
+      return use(step.folder);
     } catch (const Error& error) {
       log_warning("{}; passing over this checkpoint", error.what());
       if (first_error.empty()) first_error = error.what();
@@ -64,10 +57,10 @@ fs::path newest_whole(const std::vector<Step>& steps, const fs::path& folder) {
        first_error);
 }
 
-}  // namespace
-
-fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
-  const fs::path& given = run_or_checkpoint;
+/// The same of a run's checkpoints; `of_checkpoint` is for a folder that is itself one.
+template <class OfCheckpoint, class Use>
+auto of_run_or_checkpoint(const fs::path& given, const OfCheckpoint& of_checkpoint,
+                          const Use& use) {
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
   if (!path_exists(given)) {
@@ -76,15 +69,44 @@ fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
   if (!fs::is_directory(given, error)) {
     fail_usage("{}: not a folder; a run or a checkpoint is one", given.string());
   }
-  if (path_exists(given / kManifestFile)) return given;
+  if (path_exists(given / kManifestFile)) return of_checkpoint(given);
   for (const fs::path& folder : {given / "checkpoints", given}) {
     const std::vector<Step> steps = steps_in(folder);
-    if (!steps.empty()) return newest_whole(steps, folder);
+    if (!steps.empty()) return of_newest_whole(steps, folder, use);
   }
   const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
   fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>){}",
              given.string(), kManifestFile,
              experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
+}
+
+}  // namespace
+
+std::optional<int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kStep)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kStep.size(), end, step);
+  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+std::string step_name(int64_t step) {
+  return std::string(kStep) + std::to_string(step);
+}
+
+fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
+  return of_run_or_checkpoint(
+      run_or_checkpoint, [](const fs::path& folder) { return folder; },
+      [](const fs::path& folder) {
+        verify_checkpoint(folder);
+        return folder;
+      });
+}
+
+Checkpoint load_newest_checkpoint(const fs::path& run_or_checkpoint, const LoadOptions& options) {
+  const auto load = [&](const fs::path& folder) { return load_checkpoint(folder, options); };
+  return of_run_or_checkpoint(run_or_checkpoint, load, load);
 }
 
 void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {

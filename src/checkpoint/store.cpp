@@ -73,6 +73,7 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
 Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   const Manifest manifest = verify(folder, options);
   Checkpoint checkpoint;
+  checkpoint.folder = folder;
   checkpoint.config = read_json(folder / kConfigFile);
   checkpoint.state = read_json(folder / kStateFile);
   checkpoint.model = read_tensors(folder / kModelFile);

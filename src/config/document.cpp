@@ -12,7 +12,7 @@
 #include "json_reader.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
-#include "text.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -46,7 +46,7 @@ Value read_argument(std::string_view text, const std::string& where) {
   const config_detail::ReadOptions options{.lines = false, .comments = false};
   const bool is_json = !text.empty() && std::string_view("{[\"").find(text.front()) != text.npos;
   if (is_json) return config_detail::read_json(text, where, options);
-  if (config_detail::find_invalid_utf8(text)) fail_usage("{}: invalid UTF-8", where);
+  if (find_invalid_utf8(text)) fail_usage("{}: invalid UTF-8", where);
   if (!nlohmann::json::accept(text)) {
     return Value(Origin{std::make_shared<const std::string>(where)}, std::string(text));
   }
@@ -113,7 +113,7 @@ Document Document::from_text(std::string_view text, const std::string& name) {
 }
 
 void Document::set(std::string_view assignment) {
-  const std::string where = fmt::format("argument '{}'", config_detail::one_line(assignment));
+  const std::string where = "argument " + printable(assignment);
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos) fail_usage("{}: expected key.path=value", where);
   const std::vector<std::string> path = checked_path(assignment.substr(0, equals), where);

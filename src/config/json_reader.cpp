@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "text.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic::config_detail {
 namespace {
@@ -76,11 +76,10 @@ class Cursor {
 
   void step(size_t count = 1) {
     for (; count > 0 && offset_ < text_.size(); --count, ++offset_) {
-      const auto byte = static_cast<unsigned char>(text_[offset_]);
-      if (byte == '\n') {
+      if (text_[offset_] == '\n') {
         ++line_;
         column_ = 1;
-      } else if ((byte & 0xC0u) != 0x80u) {
+      } else if (starts_character(text_[offset_])) {
         ++column_;
       }
     }
@@ -140,7 +139,7 @@ class Builder : public Json::json_sax_t {
     Frame& frame = open_.back();
     frame.key_origin = token();
     if (!frame.keys.insert(name).second) {
-      fail_usage("{}: the key '{}' is given twice", frame.key_origin.text(), one_line(name));
+      fail_usage("{}: the key {} is given twice", frame.key_origin.text(), printable(name));
     }
     frame.key = std::move(name);
     return true;
@@ -227,12 +226,8 @@ std::string place(std::string_view text, size_t offset, const std::string& sourc
   if (!lines) return source;
   const std::string_view before = text.substr(0, offset);
   const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
-  const auto is_first_byte = [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
-  };
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const auto column = 1 + std::count_if(before.begin() + static_cast<std::ptrdiff_t>(line_begin),
-                                        before.end(), is_first_byte);
+  const size_t column = 1 + count_characters(before.substr(line_begin));
   return fmt::format("{}:{}:{}", source, line, column);
 }
 

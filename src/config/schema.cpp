@@ -8,7 +8,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
-#include "text.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic::config_detail {
 namespace {
@@ -17,15 +17,8 @@ std::string in_path(const std::string& path) {
   return path.empty() ? path : " in " + path;
 }
 
-/// Characters, not bytes, so that columns align.
-size_t width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
-  }));
-}
-
 std::string padded(const std::string& text, size_t columns) {
-  return text + std::string(columns - std::min(columns, width(text)), ' ');
+  return text + std::string(columns - std::min(columns, count_characters(text)), ' ');
 }
 
 /// "phases[0]" as arguments have it: "phases.0".
@@ -58,7 +51,7 @@ void check_keys(const Value& object, const std::string& path,
                 const std::vector<std::string>& known) {
   for (const Value::Member& member : object.members(path)) {
     if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
-    fail_usage("{}: unknown key '{}'{}; {}", member.origin.text(), one_line(member.key),
+    fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key),
                in_path(path), did_you_mean(member.key, known));
   }
 }
@@ -118,10 +111,10 @@ std::string format_help(const std::vector<HelpRow>& rows) {
   table.insert(table.end(), rows.begin(), rows.end());
   size_t key = 0, type = 0, preset = 0, allowed = 0;
   for (const HelpRow& row : table) {
-    key = std::max(key, width(row.key));
-    type = std::max(type, width(row.type));
-    preset = std::max(preset, width(row.preset));
-    allowed = std::max(allowed, width(row.allowed));
+    key = std::max(key, count_characters(row.key));
+    type = std::max(type, count_characters(row.type));
+    preset = std::max(preset, count_characters(row.preset));
+    allowed = std::max(allowed, count_characters(row.allowed));
   }
   std::string text;
   for (const HelpRow& row : table) {

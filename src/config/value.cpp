@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "moesaic/base/error.h"
-#include "text.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 
@@ -255,7 +255,7 @@ std::string Value::described() const {
     case Kind::number:
       return fmt::format("the number {}", as_double());
     case Kind::string:
-      return fmt::format("the string \"{}\"", config_detail::one_line(as_string()));
+      return fmt::format("the string \"{}\"", one_line(as_string()));
     case Kind::array:
       return "a list";
     case Kind::object:

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/blur.h"
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/reflection_pad2d.h>
 
 namespace moesaic {
 namespace {
 
-std::vector<float> gaussian_weights(int64_t count, double sigma) {
-  std::vector<double> weights;
-  double sum = 0.0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double at = static_cast<double>(i - count / 2) / sigma;
-    weights.push_back(std::exp(-0.5 * at * at));
-    sum += weights.back();
+/// Weighted sum of a window of `count` pixels that moves along a dimension. Sums of shifted planes,
+/// element by element, are the same to the bit with any number of threads, as the library's
+/// convolutions need not be.
+at::Tensor weighted_windows(const at::Tensor& x_CHW, int64_t dim, int64_t count, double sigma) {
+  const at::Tensor offsets = at::arange(count, at::kDouble) - static_cast<double>(count / 2);
+  const at::Tensor weights = offsets.div(sigma).square().mul(-0.5).softmax(0);
+  const int64_t size = x_CHW.size(dim) - count + 1;
+  at::Tensor sum = x_CHW.narrow(dim, 0, size) * weights[0].item<float>();
+  for (int64_t i = 1; i < count; ++i) {
+    sum.add_(x_CHW.narrow(dim, i, size), weights[i].item<float>());
   }
-  std::vector<float> normalised;
-  for (const double weight : weights) normalised.push_back(static_cast<float>(weight / sum));
-  return normalised;
-}
-
-/// The place within [0, size) that a mirror at the borders shows at `at`.
-int64_t mirrored(int64_t at, int64_t size) {
-  return at < 0 ? -at : at >= size ? 2 * (size - 1) - at : at;
+  return sum;
 }
 
 }  // namespace
@@ -34,36 +31,13 @@ std::string config_problem(const BlurConfig& config) {
 }
 
 void blur(const BlurConfig& config, double sigma, const Planes& image) {
-  const std::vector<float> across = gaussian_weights(config.width, sigma);
-  const std::vector<float> down = gaussian_weights(config.height, sigma);
-  const int64_t height = image.height, width = image.width, half = config.width / 2;
-  std::vector<float> row(static_cast<size_t>(width + 2 * half)), sums(static_cast<size_t>(width));
-  std::vector<float> rows(static_cast<size_t>(image.plane()));
-  for (int64_t c = 0; c < image.channels; ++c) {
-    uint8_t* const plane = image.pixels + c * image.plane();
-    for (int64_t y = 0; y < height; ++y) {
-      const uint8_t* const in = plane + y * width;
-      for (int64_t x = -half; x < width + half; ++x) {
-        row[static_cast<size_t>(x + half)] = in[mirrored(x, width)];
-      }
-      float* const out = rows.data() + y * width;
-      std::fill_n(out, width, 0.0F);
-      for (size_t i = 0; i < across.size(); ++i) {
-        for (int64_t x = 0; x < width; ++x) out[x] += across[i] * row[i + static_cast<size_t>(x)];
-      }
-    }
-    for (int64_t y = 0; y < height; ++y) {
-      std::fill(sums.begin(), sums.end(), 0.0F);
-      for (int64_t i = 0; i < config.height; ++i) {
-        const float weight = down[static_cast<size_t>(i)];
-        const float* const in = rows.data() + mirrored(y + i - config.height / 2, height) * width;
-        for (int64_t x = 0; x < width; ++x) sums[static_cast<size_t>(x)] += weight * in[x];
-      }
-      for (int64_t x = 0; x < width; ++x) {
-        plane[y * width + x] = static_cast<uint8_t>(std::nearbyint(sums[static_cast<size_t>(x)]));
-      }
-    }
-  }
+  at::Tensor bytes_CHW =
+      at::from_blob(image.pixels, {image.channels, image.height, image.width}, at::kByte);
+  const int64_t across = config.width / 2, down = config.height / 2;
+  const at::Tensor mirrored =
+      at::reflection_pad2d(bytes_CHW.to(at::kFloat), {across, across, down, down});
+  const at::Tensor rows = weighted_windows(mirrored, 2, config.width, sigma);
+  bytes_CHW.copy_(weighted_windows(rows, 1, config.height, sigma).round_());
 }
 
 }  // namespace moesaic

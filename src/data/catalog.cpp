@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 #include <span>
 #include <sstream>
 #include <system_error>
 
+#include "formats/built_in.h"
+#include "formats/checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
@@ -17,6 +18,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/format.h"
 #include "moesaic/formats/gzip.h"
 
 namespace fs = std::filesystem;
@@ -39,143 +41,64 @@ bool is_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
 }
 
-/// Both splits need a file, and every role has to be one of the format's.
-std::string idx_files_problem(const DatasetSpec& spec) {
-  static const std::vector<std::string> kRoles = {"train_images", "train_labels", "test_images",
-                                                  "test_labels"};
-  for (const auto& [role, file] : spec.files) {
-    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-      return fmt::format("unknown key '{}' in files; {}", role, did_you_mean(role, kRoles));
-    }
-    if (file.sha256.empty()) return fmt::format("files.{}.sha256 is missing", role);
+ConfigProblem own_problem(const DatasetSpec& spec) {
+  const ConfigProblem problem = format_of(spec).check(spec);
+  if (!problem.empty()) return problem;
+  const std::vector<std::string> stored = stored_splits(spec);
+  const bool has_validation = std::find(stored.begin(), stored.end(), "validation") != stored.end();
+  if (has_validation && spec.validation.value_or(0.0) > 0.0) {
+    return {"there is a validation split already: leave 'validation' out", {"validation"}};
   }
-  for (const std::string& role : kRoles) {
-    if (!spec.files.contains(role)) return fmt::format("files.{} is missing", role);
-  }
-  return "";
+  if (!spec.keep_classes.empty()) return {"keep_classes needs base", {"keep_classes"}};
+  if (!spec.first.empty()) return {"first needs base", {"first"}};
+  return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
 }
 
-std::string cifar_files_problem(const DatasetSpec& spec) {
-  for (const auto& [role, file] : spec.files) {
-    const std::string number = role.substr(role.find('_') + 1);
-    const bool known = (role.starts_with("train_") || role.starts_with("test_")) &&
-                       !number.empty() &&
-                       number.find_first_not_of("0123456789") == std::string::npos;
-    if (!known) return fmt::format("unknown key '{}' in files: train_1, test_1 and so on", role);
-  }
-  for (const char* role : {"train_1", "test_1"}) {
-    if (!spec.files.contains(role)) return fmt::format("files.{} is missing", role);
-  }
-  if (spec.label_at >= spec.label_bytes) return "label_at must be below label_bytes";
-  return "";
-}
-
-std::string files_problem(const DatasetSpec& spec) {
-  if (spec.format == "idx") return idx_files_problem(spec);
-  if (spec.format == "cifar") return cifar_files_problem(spec);
-  if (!spec.files.empty()) return "files are for the formats idx and cifar";
-  return "";
-}
-
-std::string classes_problem(const DatasetSpec& spec) {
-  const size_t count = spec.classes.size();
-  const bool by_folder = spec.format == "image_folder";
-  if (count == 0 && !by_folder) return "classes is missing";
-  if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
-    return "classes names a class twice";
-  }
-  if (spec.class_count > 0 && count > 0 && static_cast<size_t>(spec.class_count) != count) {
-    return fmt::format("class_count is {}, but classes has {}", spec.class_count, count);
-  }
-  if (spec.format == "celeba" && count != 2) {
-    return "an attribute has two classes: the one without it comes first";
-  }
-  if (spec.format == "celeba" && spec.attribute.empty()) return "attribute is missing";
-  return "";
-}
-
-template <class T>
-std::string unknown_split(const std::map<std::string, T>& by_split, const char* setting) {
-  for (const auto& [split, value] : by_split) {
-    if (split != "train" && split != "test") {
-      return fmt::format("unknown key '{}' in {}: train or test", split, setting);
-    }
-  }
-  return "";
-}
-
-/// Of formats without images.
-std::string inputs_problem(const DatasetSpec& spec) {
-  if (spec.format == "clusters" && !spec.clusters) return "format clusters needs 'clusters'";
-  if (spec.format == "embeddings" && !spec.embeddings) {
-    return "format embeddings needs 'embeddings'";
-  }
-  if (!spec.files.empty() || !spec.mean.empty() || !spec.std.empty() || !spec.classes.empty()) {
-    return fmt::format("format {} has no files, mean, std or classes", spec.format);
-  }
-  return unknown_split(spec.images, "images");
-}
-
-std::string own_problem(const DatasetSpec& spec) {
-  if (spec.clusters && spec.format != "clusters") return "'clusters' is for format clusters";
-  if (spec.embeddings && spec.format != "embeddings") {
-    return "'embeddings' is for format embeddings";
-  }
-  if (spec.generated() || spec.embeddings || spec.format == "embeddings") {
-    return inputs_problem(spec);
-  }
-  for (const std::string& problem :
-       {files_problem(spec), classes_problem(spec), unknown_split(spec.images, "images"),
-        unknown_split(spec.splits, "splits")}) {
-    if (!problem.empty()) return problem;
-  }
-  const size_t channels = spec.format == "idx" ? 1 : 3;
-  if (spec.mean.size() != channels || spec.std.size() != channels) {
-    return fmt::format("{} images have {}: mean and std need {} each", spec.format,
-                       channels == 1 ? "one channel" : "three channels",
-                       channels == 1 ? "one number" : "three numbers");
-  }
-  if (!spec.keep_classes.empty()) return "keep_classes needs base";
-  if (!spec.first.empty()) return "first needs base";
-  return spec.rotate ? "rotate needs base" : "";
-}
-
-std::string derived_problem(const DatasetSpec& spec) {
+ConfigProblem derived_problem(const DatasetSpec& spec) {
   const int ways =
       (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) + (spec.rotate ? 1 : 0);
-  if (ways != 1) return "a dataset with base needs one of keep_classes, first and rotate";
-  if (const std::string problem = unknown_split(spec.first, "first"); !problem.empty()) {
-    return problem;
+  if (ways > 1 || (ways == 0 && !spec.validation)) {
+    return {
+        "a dataset with base needs one of keep_classes, first and rotate, or another validation",
+        {"base"}};
   }
+  const ConfigProblem problem = unknown_split(spec.first, "first");
+  if (!problem.empty()) return problem;
   if (!spec.classes.empty() || !spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
-    return "a dataset with base takes classes, mean, std and files from it";
+    return {"a dataset with base takes classes, mean, std and files from it",
+            {"classes:", "files:", "mean:", "std:"}};
   }
-  return "";
+  return {};
 }
 
-/// Of formats without described files: what has to be there.
-std::vector<std::string> parts_of(const DatasetSpec& spec, std::string_view split) {
-  if (spec.format == "celeba") return {"img_align_celeba"};
-  if (spec.format != "image_folder" && !spec.embeddings) return {};
-  if (!split.empty()) return {split_source(spec, split)};
-  return {split_source(spec, "train"), split_source(spec, "test")};
-}
-
-bool holds_split(const DatasetSpec& spec, const fs::path& folder, std::string_view split) {
+/// Described files of a split have its name at the beginning of their role.
+bool holds_split(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
   for (const auto& [role, file] : spec.files) {
-    const bool wanted = split.empty() || role.starts_with(std::string(split) + "_");
-    if (wanted && find_in(folder, file).empty()) return false;
+    if (role.starts_with(split + "_") && find_in(folder, file).empty()) return false;
   }
-  for (const std::string& part : parts_of(spec, split)) {
+  for (const DatasetPart& part : format_of(spec).parts(spec, split)) {
     std::error_code error;
-    const bool there = spec.embeddings ? fs::is_regular_file(folder / part, error)
-                                       : fs::is_directory(folder / part, error);
-    if (!there) return false;
+    const fs::path path = folder / part.path;
+    if (!(part.is_folder ? fs::is_directory(path, error) : fs::is_regular_file(path, error))) {
+      return false;
+    }
   }
   return true;
 }
 
 }  // namespace
+
+bool DatasetSpec::generated() const {
+  return base.empty() && format_of(*this).generated;
+}
+
+std::vector<std::string> stored_splits(const DatasetSpec& spec) {
+  return format_of(spec).splits(spec);
+}
+
+std::string split_source(const DatasetSpec& spec, std::string_view split) {
+  return format_of(spec).source(spec, std::string(split));
+}
 
 std::string config_problem(const DatasetFile& file) {
   if (!is_file_name(file.name)) {
@@ -202,7 +125,7 @@ std::string config_problem(const DatasetArchive& archive) {
   return archive.md5.empty() && archive.sha256.empty() ? "md5 or sha256 is missing" : "";
 }
 
-std::string config_problem(const DatasetSpec& spec) {
+ConfigProblem config_problem(const DatasetSpec& spec) {
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 
@@ -241,7 +164,7 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
   }
   DatasetSpec spec;
   spec.name = folder.string();
-  spec.format = "image_folder";
+  spec.format = image_folder_settings(folder);
   spec.description = "a folder of images";
   spec.mean = {0.485, 0.456, 0.406};
   spec.std = {0.229, 0.224, 0.225};
@@ -263,15 +186,6 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   return spec_from_file(description_folder() / (std::string(name) + ".json"), name);
 }
 
-std::string split_source(const DatasetSpec& spec, std::string_view split) {
-  if (spec.embeddings) return embeddings_file(*spec.embeddings, std::string(split));
-  if (const auto found = spec.splits.find(std::string(split)); found != spec.splits.end()) {
-    return found->second;
-  }
-  const bool train = split == "train";
-  return spec.format == "celeba" ? (train ? "0" : "2") : (train ? "train" : "val");
-}
-
 DatasetSpec load_base_spec(std::string_view name) {
   DatasetSpec spec = load_dataset_spec(name);
   for (int depth = 0; !spec.base.empty(); ++depth) {
@@ -279,6 +193,13 @@ DatasetSpec load_base_spec(std::string_view name) {
     spec = load_dataset_spec(spec.base);
   }
   return spec;
+}
+
+double validation_fraction(std::string_view name) {
+  load_base_spec(name);  // refuses a circle of bases
+  DatasetSpec spec = load_dataset_spec(name);
+  while (!spec.validation && !spec.base.empty()) spec = load_dataset_spec(spec.base);
+  return spec.validation.value_or(0.0);
 }
 
 std::vector<fs::path> search_folders(const DatasetSpec& spec) {
@@ -312,8 +233,11 @@ fs::path find_in(const fs::path& folder, const DatasetFile& file) {
 }
 
 fs::path find_folder(const DatasetSpec& spec, std::string_view split) {
+  const std::vector<std::string> wanted =
+      split.empty() ? stored_splits(spec) : std::vector<std::string>{std::string(split)};
   for (const fs::path& folder : search_folders(spec)) {
-    if (holds_split(spec, folder, split)) return folder;
+    const auto holds = [&](const std::string& one) { return holds_split(spec, folder, one); };
+    if (std::all_of(wanted.begin(), wanted.end(), holds)) return folder;
   }
   return {};
 }

@@ -103,17 +103,22 @@ ClusterSignals cluster_signals(const ClusterMixtureConfig& config) {
 
 ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const std::string& split) {
   const int64_t count = split == "train" ? config.train : config.test;
+  return cluster_examples(config, cluster_signals(config), split, 0, count);
+}
+
+ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                                 const std::string& split, int64_t first, int64_t count) {
   ClusterExamples examples{at::empty({count, config.patches, config.width}, at::kFloat),
                            at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
-  const ClusterSignals signals = cluster_signals(config);
   const ExampleMaker maker(config, signals);
   auto* const x = examples.x_NPd.mutable_data_ptr<float>();
   auto* const labels = examples.labels_N.mutable_data_ptr<int64_t>();
   auto* const clusters = examples.cluster_N.mutable_data_ptr<int64_t>();
   const uint64_t stream = stream_id("clusters." + split);
-  at::parallel_for(0, count, 256, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const CounterRng rng(static_cast<uint64_t>(config.seed), stream, static_cast<uint64_t>(i));
+  at::parallel_for(0, count, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const CounterRng rng(static_cast<uint64_t>(config.seed), stream,
+                           static_cast<uint64_t>(first + i));
       std::tie(labels[i], clusters[i]) = maker.make(rng, x + i * config.patches * config.width);
     }
   });

@@ -14,7 +14,6 @@
 #include "check_labels.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
@@ -41,93 +40,55 @@ class MemoryDataset final : public Dataset {
   std::vector<uint8_t> pixels_, labels_;
 };
 
-class InputDataset final : public Dataset {
+/// Throws Error (failure) where `tensor` is not there.
+const at::Tensor& present(const at::Tensor& tensor, const DatasetInfo& info, const char* what) {
+  if (!tensor.defined()) fail("dataset '{}' has no {}", info.name, what);
+  return tensor;
+}
+
+/// Inputs that are no images, whether they are kept or made again.
+class InputsOnly : public Dataset {
  public:
-  InputDataset(DatasetInfo info, DatasetInputs inputs)
-      : Dataset(std::move(info)), inputs_(std::move(inputs)) {}
-
-  int64_t size() const override { return inputs_.labels_N.size(0); }
-
-  int64_t label(int64_t index) const override {
-    check_index(index);
-    return inputs_.labels_N.const_data_ptr<int64_t>()[index];
-  }
-
-  int64_t group(int64_t index) const override {
-    if (!inputs_.groups_N.defined()) return Dataset::group(index);
-    check_index(index);
-    return inputs_.groups_N.const_data_ptr<int64_t>()[index];
-  }
-
   void image(int64_t, uint8_t*) const override {
     fail("dataset '{}' has inputs that are no images", info().name);
   }
+  bool has_images() const override { return false; }
+  Directions directions() const override { return directions_; }
 
+ protected:
+  InputsOnly(DatasetInfo info, Directions directions)
+      : Dataset(std::move(info)), directions_(std::move(directions)) {}
+
+  int64_t label_at(const DatasetInputs& inputs, int64_t row) const {
+    return present(inputs.labels_N, info(), "labels").const_data_ptr<int64_t>()[row];
+  }
+  int64_t group_at(const DatasetInputs& inputs, int64_t row) const {
+    return present(inputs.groups_N, info(), "groups").const_data_ptr<int64_t>()[row];
+  }
+  void targets_at(const DatasetInputs& inputs, int64_t row, float* out) const {
+    const at::Tensor& all = present(inputs.targets_NK, info(), "real-valued targets");
+    std::copy_n(all.const_data_ptr<float>() + row * all.size(1), all.size(1), out);
+  }
+
+ private:
+  Directions directions_;
+};
+
+class InputDataset final : public InputsOnly {
+ public:
+  InputDataset(DatasetInfo info, DatasetInputs inputs, Directions directions)
+      : InputsOnly(std::move(info), std::move(directions)), inputs_(std::move(inputs)) {}
+
+  int64_t size() const override { return inputs_.values_NCHW.size(0); }
+  int64_t label(int64_t index) const override { return label_at(inputs_, checked(index)); }
+  int64_t group(int64_t index) const override {
+    if (!inputs_.groups_N.defined()) return Dataset::group(index);
+    return group_at(inputs_, checked(index));
+  }
+  void targets(int64_t index, float* out) const override {
+    targets_at(inputs_, checked(index), out);
+  }
   DatasetInputs inputs() const override { return inputs_; }
-
- private:
-  DatasetInputs inputs_;
-};
-
-/// Some examples of another dataset, perhaps with other labels.
-class Subset final : public Dataset {
- public:
-  struct Item {
-    int64_t index, label;
-  };
-  Subset(DatasetInfo info, std::shared_ptr<const Dataset> base, std::vector<Item> items)
-      : Dataset(std::move(info)), base_(std::move(base)), items_(std::move(items)) {}
-
-  int64_t size() const override { return static_cast<int64_t>(items_.size()); }
-  int64_t label(int64_t index) const override { return item(index).label; }
-  int64_t group(int64_t index) const override { return base_->group(item(index).index); }
-  void image(int64_t index, uint8_t* out) const override { base_->image(item(index).index, out); }
-
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
-                   Bitmap& bitmap) const override {
-    return base_->decode(item(index).index, choose, min, bitmap);
-  }
-
-  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
-    base_->part(item(index).index, choose, out);
-  }
-
- private:
-  const Item& item(int64_t index) const {
-    check_index(index);
-    return items_[static_cast<size_t>(index)];
-  }
-
-  std::shared_ptr<const Dataset> base_;
-  std::vector<Item> items_;
-};
-
-class FirstOf final : public Dataset {
- public:
-  FirstOf(DatasetInfo info, std::shared_ptr<const Dataset> base, int64_t count)
-      : Dataset(std::move(info)), base_(std::move(base)), count_(count) {}
-
-  int64_t size() const override { return count_; }
-  int64_t label(int64_t index) const override { return base_->label(checked(index)); }
-  int64_t group(int64_t index) const override { return base_->group(checked(index)); }
-  void image(int64_t index, uint8_t* out) const override { base_->image(checked(index), out); }
-
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
-                   Bitmap& bitmap) const override {
-    return base_->decode(checked(index), choose, min, bitmap);
-  }
-
-  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
-    base_->part(checked(index), choose, out);
-  }
-
-  DatasetInputs inputs() const override {
-    const DatasetInputs all = base_->inputs();
-    const auto first = [&](const at::Tensor& tensor) {
-      return tensor.defined() ? tensor.narrow(0, 0, count_) : tensor;
-    };
-    return {first(all.values_NCHW), first(all.labels_N), first(all.groups_N)};
-  }
 
  private:
   int64_t checked(int64_t index) const {
@@ -135,8 +96,28 @@ class FirstOf final : public Dataset {
     return index;
   }
 
-  std::shared_ptr<const Dataset> base_;
-  int64_t count_;
+  DatasetInputs inputs_;
+};
+
+class StreamDataset final : public InputsOnly {
+ public:
+  StreamDataset(DatasetInfo info, int64_t size, MakeInputs make, Directions directions)
+      : InputsOnly(std::move(info), std::move(directions)), size_(size), make_(std::move(make)) {}
+
+  int64_t size() const override { return size_; }
+  bool endless() const override { return true; }
+  int64_t label(int64_t index) const override { return label_at(generate(index, 1), 0); }
+  int64_t group(int64_t index) const override { return group_at(generate(index, 1), 0); }
+  void targets(int64_t index, float* out) const override { targets_at(generate(index, 1), 0, out); }
+  DatasetInputs inputs() const override { return {}; }
+  DatasetInputs generate(int64_t first, int64_t count) const override {
+    check_index(first);
+    return make_(first, count);
+  }
+
+ private:
+  int64_t size_;
+  MakeInputs make_;
 };
 
 }  // namespace
@@ -150,7 +131,7 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
 }
 
 void Dataset::check_index(int64_t index) const {
-  if (index < 0 || index >= size()) {
+  if (index < 0 || (index >= size() && !endless())) {
     fail("dataset '{}': image {} of {} does not exist", info_.name, index, size());
   }
 }
@@ -217,12 +198,33 @@ int64_t Dataset::group(int64_t index) const {
   fail("dataset '{}': image {} has no group", info_.name, index);
 }
 
+void Dataset::targets(int64_t, float*) const {
+  fail("dataset '{}' has no real-valued targets", info_.name);
+}
+
+bool Dataset::has_images() const {
+  return true;
+}
+
 DatasetInputs Dataset::inputs() const {
   return {};
 }
 
-bool Dataset::has_images() const {
-  return !inputs().values_NCHW.defined();
+DatasetInputs Dataset::generate(int64_t first, int64_t count) const {
+  const DatasetInputs all = inputs();
+  if (!all.values_NCHW.defined()) fail("dataset '{}' has images, no other inputs", info_.name);
+  if (first < 0 || count < 0 || first > size() - count) {
+    fail("dataset '{}': inputs {} to {} of {} do not exist", info_.name, first, first + count - 1,
+         size());
+  }
+  const auto part = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
+  };
+  return {part(all.values_NCHW), part(all.labels_N), part(all.groups_N), part(all.targets_NK)};
+}
+
+Directions Dataset::directions() const {
+  return {};
 }
 
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
@@ -233,62 +235,72 @@ at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
   return numbers;
 }
 
-std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
+namespace {
+
+/// Targets [count, names] float32, all finite.
+void check_targets(const DatasetInfo& info, const at::Tensor& targets, int64_t count) {
+  const auto names = static_cast<int64_t>(info.targets.size());
+  if (targets.dim() != 2 || targets.size(0) != count || targets.size(1) != names ||
+      targets.scalar_type() != at::kFloat) {
+    fail("dataset '{}': targets must be [{}, {}] float32, found {} {}", info.name, count, names,
+         c10::str(targets.sizes()), c10::toString(targets.scalar_type()));
+  }
+  const at::Tensor finite_N = targets.isfinite().all(1);
+  if (!finite_N.all().item<bool>()) {
+    fail("dataset '{}': a target of input {} is not finite", info.name,
+         finite_N.to(at::kInt).argmin().item<int64_t>());
+  }
+}
+
+/// Checks inputs against what `info` names and completes it by their shape.
+void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
   const at::Tensor& values = inputs.values_NCHW;
-  if (values.dim() != 4 || values.scalar_type() != at::kFloat) {
-    fail("dataset '{}': inputs must be [N, C, H, W] float32, found {} {}", info.name,
-         c10::str(values.sizes()), c10::toString(values.scalar_type()));
+  if (!values.defined() || values.dim() != 4 || values.scalar_type() != at::kFloat) {
+    fail("dataset '{}': inputs must be [N, C, H, W] float32, found {}", info.name,
+         !values.defined()
+             ? "none"
+             : fmt::format("{} {}", c10::str(values.sizes()), c10::toString(values.scalar_type())));
+  }
+  const int64_t count = values.size(0);
+  if (inputs.labels_N.defined() == inputs.targets_NK.defined() ||
+      info.classes.empty() == info.targets.empty()) {
+    fail("dataset '{}': targets are either labels with classes, or real numbers with names",
+         info.name);
+  }
+  if (inputs.labels_N.defined()) {
+    inputs.labels_N = inputs.labels_N.contiguous();
+    check_numbers(info.name, "labels", inputs.labels_N, count, info.classes.size());
+  } else {
+    inputs.targets_NK = inputs.targets_NK.contiguous();
+    check_targets(info, inputs.targets_NK, count);
+  }
+  if (inputs.groups_N.defined()) {
+    inputs.groups_N = inputs.groups_N.contiguous();
+    check_numbers(info.name, "groups", inputs.groups_N, count, info.groups.size());
   }
   inputs.values_NCHW = values.contiguous();
-  inputs.labels_N = inputs.labels_N.contiguous();
-  check_numbers(info.name, "labels", inputs.labels_N, values.size(0), info.classes.size());
-  if (inputs.groups_N.defined()) {
-    check_numbers(info.name, "groups", inputs.groups_N, values.size(0), info.groups.size());
-  }
   info.channels = values.size(1);
   info.height = values.size(2);
   info.width = values.size(3);
   info.mean.assign(static_cast<size_t>(info.channels), 0.0);
   info.std.assign(static_cast<size_t>(info.channels), 1.0);
-  return std::make_shared<InputDataset>(std::move(info), std::move(inputs));
 }
 
-std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
-                                                 const std::vector<std::string>& keep_classes,
-                                                 std::string name, std::string description) {
-  DatasetInfo info = base->info();
-  std::vector<int64_t> new_label(info.classes.size(), -1);
-  for (size_t kept = 0; kept < keep_classes.size(); ++kept) {
-    const auto found = std::find(info.classes.begin(), info.classes.end(), keep_classes[kept]);
-    if (found == info.classes.end()) {
-      fail_usage("dataset '{}': keep_classes: '{}' has no class '{}'; {}", name, info.name,
-                 keep_classes[kept], did_you_mean(keep_classes[kept], info.classes));
-    }
-    int64_t& label = new_label[static_cast<size_t>(found - info.classes.begin())];
-    if (label >= 0) fail_usage("dataset '{}': keep_classes names '{}' twice", name, *found);
-    label = static_cast<int64_t>(kept);
-  }
-  info.name = std::move(name);
-  info.description = std::move(description);
-  info.classes = keep_classes;
-  std::vector<Subset::Item> items;
-  for (int64_t i = 0; i < base->size(); ++i) {
-    const int64_t label = new_label[static_cast<size_t>(base->label(i))];
-    if (label >= 0) items.push_back({i, label});
-  }
-  return std::make_shared<Subset>(std::move(info), std::move(base), std::move(items));
+}  // namespace
+
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs,
+                                                  Directions directions) {
+  check_inputs(info, inputs);
+  return std::make_shared<InputDataset>(std::move(info), std::move(inputs), std::move(directions));
 }
 
-std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
-                                             std::string name, std::string description) {
-  DatasetInfo info = base->info();
-  if (count > base->size()) {
-    fail("dataset '{}': the first {} of the {} images of '{}' are asked for", name, count,
-         base->size(), info.name);
-  }
-  info.name = std::move(name);
-  info.description = std::move(description);
-  return std::make_shared<FirstOf>(std::move(info), std::move(base), count);
+std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make,
+                                                   Directions directions) {
+  if (size < 1) fail("dataset '{}': an epoch of {} inputs is empty", info.name, size);
+  DatasetInputs one = make(0, 1);
+  check_inputs(info, one);
+  return std::make_shared<StreamDataset>(std::move(info), size, std::move(make),
+                                         std::move(directions));
 }
 
 }  // namespace moesaic

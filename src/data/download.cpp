@@ -33,7 +33,6 @@ struct Sink {
   uint64_t written;
   std::string problem;
   std::optional<Progress> progress;
-  curl_off_t shown = 0;
 };
 
 size_t on_data(char* data, size_t size, size_t count, void* user) noexcept {
@@ -54,18 +53,17 @@ size_t on_data(char* data, size_t size, size_t count, void* user) noexcept {
 
 int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_off_t) noexcept {
   Sink& sink = *static_cast<Sink*>(user);
-  if (total <= 0 || now <= sink.shown) return 0;
+  if (total <= 0 || now <= 0) return 0;
   try {
     if (!sink.progress) {
       ProgressOptions options;
       options.label = sink.request.label;
-      options.total = static_cast<int64_t>(sink.start) + total;
       options.unit = "bytes";
       options.start = static_cast<int64_t>(sink.start);
       sink.progress.emplace(std::move(options));
     }
-    sink.progress->advance(now - sink.shown);
-    sink.shown = now;
+    const auto start = static_cast<int64_t>(sink.start);
+    sink.progress->show(start + now, start + total);
     return 0;
   } catch (const std::exception& error) {
     sink.problem = error.what();

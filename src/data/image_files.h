@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 
 namespace moesaic {
@@ -54,12 +53,6 @@ class ImageFiles final : public Dataset {
  private:
   FileList files_;
 };
-
-/// The part of `folder` that spec.splits names; `info` has all but classes and sizes.
-std::shared_ptr<const ImageFiles> open_image_folder(DatasetInfo info, const DatasetSpec& spec,
-                                                    const std::filesystem::path& folder);
-std::shared_ptr<const ImageFiles> open_celeba(DatasetInfo info, const DatasetSpec& spec,
-                                              const std::filesystem::path& folder);
 
 /// Decodes every image on all processors: those that are not sound, in order, and then a line on
 /// all others.

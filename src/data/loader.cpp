@@ -49,6 +49,10 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
         "them",
         dataset.info().name);
   }
+  if (options.augment.mixup > 0 && dataset.info().classes.empty()) {
+    fail_usage("loader: the targets of '{}' are no classes: 'mixup' cannot mix them",
+               dataset.info().name);
+  }
   if (options.drop_last && dataset.size() < options.batch_size) {
     fail_usage("loader: drop_last leaves no batch: '{}' has {} images, batch_size is {}",
                dataset.info().name, dataset.size(), options.batch_size);
@@ -126,16 +130,16 @@ class ImageReader {
         damaged_(damaged),
         bytes_(static_cast<size_t>(dataset.image_size())) {}
 
-  /// Image `index`, or the next one that can be read: its label, its values in `out`. `rng`
-  /// decides on what is random.
+  /// Writes the values of image `index`, or of the next one that can be read, to `out` and returns
+  /// which it was. `rng` decides on what is random.
   int64_t make(int64_t index, const CounterRng& rng, float* out) {
     while (true) {
       CounterRng random = rng;
       if (try_read(index, random)) {
         transform_(bytes_.data(), random, out);
-        return dataset_.label(index);
+        return index;
       }
-      index = (index + 1) % dataset_.size();
+      index = dataset_.endless() ? index + 1 : (index + 1) % dataset_.size();
     }
   }
 
@@ -169,7 +173,7 @@ class ImageReader {
 
 Batch Batch::to(at::Device device) const {
   Batch moved = *this;
-  for (at::Tensor* tensor : {&moved.images, &moved.labels, &moved.soft_labels}) {
+  for (at::Tensor* tensor : {&moved.images, &moved.labels, &moved.soft_labels, &moved.targets}) {
     if (tensor->defined()) *tensor = tensor->to(device);
   }
   return moved;
@@ -205,7 +209,7 @@ class Loader::State {
   State& operator=(const State&) = delete;
 
   void seek(int64_t epoch, int64_t batch) {
-    if (epoch < 0 || epoch >= std::numeric_limits<int64_t>::max() / batches - 1) {
+    if (epoch < 0 || epoch >= std::numeric_limits<int64_t>::max() / dataset->size() - 1) {
       fail_usage("loader: there is no epoch {}", epoch);
     }
     if (batch < 0 || batch > batches) {
@@ -298,44 +302,72 @@ class Loader::State {
     batch.position = number % batches;
     const int64_t begin = batch.position * options.batch_size;
     const int64_t count = std::min(options.batch_size, images - begin);
-    const Order order = options.shuffle ? orders_.at(batch.epoch) : nullptr;
-    if (inputs_.values_NCHW.defined()) {
-      take_inputs(order, begin, count, batch);
+    if (!dataset->has_images()) {
+      take_inputs(begin, count, batch);
       return batch;
     }
-    const DatasetInfo& info = dataset->info();
-    batch.images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
-    batch.labels = at::empty({count}, at::kLong);
-    auto* pixels = batch.images.mutable_data_ptr<float>();
-    auto* labels = batch.labels.mutable_data_ptr<int64_t>();
-    ImageReader maker(*dataset, options.augment, transform_, damaged_);
-    for (int64_t i = 0; i < count; ++i) {
-      if (generation_.load(std::memory_order_relaxed) != generation) return std::nullopt;
-      const int64_t position = begin + i;
-      const int64_t index = order ? (*order)[static_cast<size_t>(position)] : position;
-      const CounterRng rng = augment_rng(options.seed, batch.epoch, position);
-      labels[i] = maker.make(index, rng, pixels + i * dataset->image_size());
-    }
+    if (!make_images(begin, count, generation, batch)) return std::nullopt;
     if (options.augment.mixup > 0) mix(batch);
     return batch;
   }
 
+  /// Whether epochs go on where the last one ended.
+  bool goes_on() const { return options.shuffle && dataset->endless(); }
+
+  /// The example that stands at a place of an epoch.
+  int64_t index_at(const Order& order, int64_t epoch, int64_t place) const {
+    if (order) return (*order)[static_cast<size_t>(place)];
+    return goes_on() ? epoch * dataset->size() + place : place;
+  }
+
+  Order order_of(int64_t epoch) {
+    return options.shuffle && !dataset->endless() ? orders_.at(epoch) : nullptr;
+  }
+
+  /// False if a seek or the destructor interferes.
+  bool make_images(int64_t begin, int64_t count, uint64_t generation, Batch& batch) {
+    const DatasetInfo& info = dataset->info();
+    const auto targets = static_cast<int64_t>(info.targets.size());
+    batch.images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
+    if (targets > 0) {
+      batch.targets = at::empty({count, targets}, at::kFloat);
+    } else {
+      batch.labels = at::empty({count}, at::kLong);
+    }
+    auto* pixels = batch.images.mutable_data_ptr<float>();
+    const Order order = order_of(batch.epoch);
+    ImageReader maker(*dataset, options.augment, transform_, damaged_);
+    for (int64_t i = 0; i < count; ++i) {
+      if (generation_.load(std::memory_order_relaxed) != generation) return false;
+      const CounterRng rng = augment_rng(options.seed, batch.epoch, begin + i);
+      const int64_t index = maker.make(index_at(order, batch.epoch, begin + i), rng,
+                                       pixels + i * dataset->image_size());
+      if (targets > 0) {
+        dataset->targets(index, batch.targets.mutable_data_ptr<float>() + i * targets);
+      } else {
+        batch.labels.mutable_data_ptr<int64_t>()[i] = dataset->label(index);
+      }
+    }
+    return true;
+  }
+
   /// A batch of everything is the dataset's own tensors, in their order.
-  void take_inputs(const Order& order, int64_t begin, int64_t count, Batch& batch) const {
-    if (count == dataset->size()) {
-      batch.images = inputs_.values_NCHW;
-      batch.labels = inputs_.labels_N;
-      return;
+  void take_inputs(int64_t begin, int64_t count, Batch& batch) {
+    const Order order = order_of(batch.epoch);
+    DatasetInputs taken = inputs_;
+    if (dataset->endless()) {
+      taken = dataset->generate(index_at(order, batch.epoch, begin), count);
+    } else if (count < dataset->size()) {
+      const at::Tensor rows = order ? at::empty({count}, at::kLong) : at::Tensor();
+      if (order) std::copy_n(order->begin() + begin, count, rows.mutable_data_ptr<int64_t>());
+      for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
+        if (!tensor->defined()) continue;
+        *tensor = order ? tensor->index_select(0, rows) : tensor->narrow(0, begin, count);
+      }
     }
-    if (!order) {
-      batch.images = inputs_.values_NCHW.narrow(0, begin, count);
-      batch.labels = inputs_.labels_N.narrow(0, begin, count);
-      return;
-    }
-    at::Tensor rows = at::empty({count}, at::kLong);
-    std::copy_n(order->begin() + begin, count, rows.mutable_data_ptr<int64_t>());
-    batch.images = inputs_.values_NCHW.index_select(0, rows);
-    batch.labels = inputs_.labels_N.index_select(0, rows);
+    batch.images = taken.values_NCHW;
+    batch.labels = taken.labels_N;
+    batch.targets = taken.targets_NK;
   }
 
   void mix(Batch& batch) const {

@@ -26,7 +26,10 @@ class PreprocessedDataset final : public Dataset {
 
   int64_t size() const override { return base_->size(); }
   int64_t label(int64_t index) const override { return base_->label(index); }
+  bool endless() const override { return base_->endless(); }
   int64_t group(int64_t index) const override { return base_->group(index); }
+  void targets(int64_t index, float* out) const override { base_->targets(index, out); }
+  Directions directions() const override { return base_->directions(); }
 
   void image(int64_t index, uint8_t* out) const override {
     if (unchanged_) return base_->image(index, out);

@@ -92,6 +92,9 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
     fail_usage("dataset '{}': rotate.crop is {}, but images of '{}' are {} x {}", name, config.crop,
                info.name, info.height, info.width);
   }
+  if (info.classes.empty()) {
+    fail_usage("dataset '{}': rotate needs classes, which '{}' does not have", name, info.name);
+  }
   info.name = std::move(name);
   info.description = std::move(description);
   info.groups = std::exchange(info.classes, {"original", "rotated"});

@@ -8,6 +8,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/format.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
@@ -72,7 +73,7 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
     return info;
   }
   const DatasetSpec spec = load_base_spec(info.dataset);
-  info.of_images = spec.format != "clusters" && spec.format != "embeddings";
+  info.of_images = format_of(spec).images;
   if (!info.of_images) return info;
   DatasetInfo data;
   data.channels = static_cast<int64_t>(spec.mean.size());

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/torchscript.h"
 
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "script_vmoe.h"
 
 namespace moesaic {
 
 torch::jit::Module to_torchscript(const Model& model) {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  if (const auto* vmoe = dynamic_cast<const VMoE*>(&model)) return script::make_vmoe(unit, *vmoe);
+  if (std::optional<torch::jit::Module> module = model.torchscript()) return *std::move(module);
   fail_usage("export: models of the family '{}' have no TorchScript form; choose safetensors",
              model.config().value("name", std::string()));
 }

@@ -6,8 +6,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/vmoe_arrays.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/arrays.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {
@@ -76,6 +76,19 @@ void export_vmoe(const Model& model, const fs::path& prefix,
     return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
   };
   vmoe_checkpoint::write(prefix, std::move(entries), source, options);
+}
+
+ExportFormat vmoe_format() {
+  return {.meaning = "what google-research/vmoe reads",
+          .out = "the prefix of new files",
+          .shards = true,
+          .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
+          .write =
+              [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+                vmoe_checkpoint::WriteOptions files{.shards = options.shards.value_or(1)};
+                files.poll = options.poll;
+                export_vmoe(model, options.out, files, info.array_dtypes);
+              }};
 }
 
 }  // namespace moesaic

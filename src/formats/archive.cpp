@@ -12,7 +12,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
-#include "moesaic/base/printable.h"
+#include "moesaic/base/text.h"
 
 namespace fs = std::filesystem;
 

@@ -4,99 +4,52 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <climits>
+#include <cerrno>
+#include <string_view>
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
+#include "moesaic/base/posix.h"
 
 namespace moesaic {
 namespace {
 
-constexpr uint64_t kMostGain = 1032;
+constexpr uint64_t kMaxGain = 1032;
 constexpr std::size_t kPiece = std::size_t{1} << 20;
-
-bool starts_member(std::span<const std::byte> bytes) {
-  return bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b};
-}
+constexpr unsigned kBuffer = 1U << 18;
 
 }  // namespace
 
-struct UnpackedReader::State {
-  explicit State(const std::filesystem::path& path)
-      : name(path.string()), file(path), left(file.bytes()), compressed(starts_member(left)) {
-    constexpr int kGzipOnly = 16;
-    if (compressed && inflateInit2(&stream, kGzipOnly + MAX_WBITS) != Z_OK) {
-      fail("{}: cannot unpack: out of memory", name);
-    }
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() {
-    if (compressed) inflateEnd(&stream);
-  }
-
-  std::size_t copy(std::span<uint8_t> out) {
-    const std::size_t n = std::min(out.size(), left.size());
-    std::transform(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n), out.begin(),
-                   [](std::byte b) { return std::to_integer<uint8_t>(b); });
-    left = left.subspan(n);
-    return n;
-  }
-
-  std::size_t unpack(std::span<uint8_t> out) {
-    std::size_t done = 0;
-    while (done < out.size() && !finished) done += step(out.subspan(done));
-    return done;
-  }
-
-  // One call of inflate: takes from `left`, returns how much it put into `out`.
-  std::size_t step(std::span<uint8_t> out) {
-    const auto given = static_cast<uInt>(std::min<std::size_t>(left.size(), UINT_MAX));
-    const auto room = static_cast<uInt>(std::min<std::size_t>(out.size(), UINT_MAX));
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(left.data()));
-    stream.avail_in = given;
-    stream.next_out = out.data();
-    stream.avail_out = room;
-    const int result = inflate(&stream, Z_NO_FLUSH);
-    left = left.subspan(given - stream.avail_in);
-    if (result == Z_STREAM_END) {
-      end_member();
-    } else if (result == Z_BUF_ERROR) {
-      fail("{}: truncated: the gzip data stops after {} bytes", name, file.bytes().size());
-    } else if (result != Z_OK) {
-      fail("{}: corrupted gzip data near byte {}: {}", name, file.bytes().size() - left.size(),
-           stream.msg != nullptr ? stream.msg : "cannot unpack");
-    }
-    return room - stream.avail_out;
-  }
-
-  void end_member() {
-    if (left.empty()) {
-      finished = true;
-    } else if (starts_member(left)) {
-      inflateReset(&stream);
-    } else {
-      fail("{}: {} bytes behind the end of the gzip data", name, left.size());
-    }
-  }
-
-  std::string name;
-  MappedFile file;
-  std::span<const std::byte> left;
-  bool compressed;
-  bool finished = false;
-  z_stream stream{};
-};
-
 UnpackedReader::UnpackedReader(const std::filesystem::path& path)
-    : state_(std::make_unique<State>(path)) {}
-UnpackedReader::UnpackedReader(UnpackedReader&&) noexcept = default;
-UnpackedReader& UnpackedReader::operator=(UnpackedReader&&) noexcept = default;
-UnpackedReader::~UnpackedReader() = default;
+    : name_(path.string()), file_(gzopen(name_.c_str(), "rbe"), &gzclose_r) {
+  std::error_code error;
+  size_ = std::filesystem::file_size(path, error);
+  if (!file_ || error) fail_errno(path, "cannot open", error ? error.value() : errno);
+  gzbuffer(file_.get(), kBuffer);
+  compressed_ = gzdirect(file_.get()) == 0;
+}
 
+// In pieces of zlib's own buffer: where it unpacks straight into memory that the last byte fills
+// exactly, a missing checksum behind that goes unnoticed.
 std::size_t UnpackedReader::read(std::span<uint8_t> out) {
-  return state_->compressed ? state_->unpack(out) : state_->copy(out);
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const auto wanted = static_cast<unsigned>(std::min<std::size_t>(out.size() - done, kBuffer));
+    const int got = gzread(file_.get(), out.data() + done, wanted);
+    check();
+    done += static_cast<std::size_t>(got);
+    if (static_cast<unsigned>(got) < wanted) break;
+  }
+  return done;
+}
+
+void UnpackedReader::check() const {
+  int code = Z_OK;
+  std::string_view text = gzerror(file_.get(), &code);
+  if (code == Z_OK || code == Z_STREAM_END) return;
+  if (code == Z_BUF_ERROR) fail("{}: truncated: the gzip data stops after {} bytes", name_, size_);
+  if (text.starts_with(name_ + ": ")) text.remove_prefix(name_.size() + 2);
+  fail("{}: {}{}", name_, code == Z_DATA_ERROR ? "corrupted gzip data: " : "", text);
 }
 
 std::vector<uint8_t> UnpackedReader::read_up_to(uint64_t limit) {
@@ -113,17 +66,9 @@ std::vector<uint8_t> UnpackedReader::read_up_to(uint64_t limit) {
   return bytes;
 }
 
-bool UnpackedReader::compressed() const noexcept {
-  return state_->compressed;
-}
-
-uint64_t UnpackedReader::file_size() const noexcept {
-  return state_->file.bytes().size();
-}
-
 uint64_t UnpackedReader::max_unpacked() const noexcept {
   if (!compressed()) return file_size();
-  return checked_mul(file_size(), kMostGain).value_or(UINT64_MAX);
+  return checked_mul(file_size(), kMaxGain).value_or(UINT64_MAX);
 }
 
 std::vector<uint8_t> read_maybe_gzip(const std::filesystem::path& path, std::size_t max_bytes) {

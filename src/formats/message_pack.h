@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/printable.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic::message_pack {
 

@@ -13,7 +13,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/printable.h"
+#include "moesaic/base/text.h"
 #include "safetensors_header.h"
 
 namespace moesaic::safetensors {

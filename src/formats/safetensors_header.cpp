@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/printable.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic::safetensors {
 namespace {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
@@ -58,7 +57,7 @@ class IndexParser {
 
  private:
   void check_key(const Input& input, uint64_t place, std::string_view key) {
-    if (!is_utf8(key)) input.refuse(place, "key {} is not valid UTF-8", printable(key));
+    if (find_invalid_utf8(key)) input.refuse(place, "key {} is not valid UTF-8", printable(key));
     if (key.find('/') != key.npos) input.refuse(place, "key {} has a '/'", printable(key));
   }
 
@@ -205,15 +204,6 @@ bool comes_before(std::string_view a, std::string_view b) {
   // Names compare part by part: '/' is less than any byte of a part.
   const auto weight = [](char c) { return c == '/' ? -1 : int{static_cast<unsigned char>(c)}; };
   return std::ranges::lexicographical_compare(a, b, {}, weight, weight);
-}
-
-bool is_utf8(std::string_view text) {
-  try {
-    (void)nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
 }
 
 Index parse_index(std::span<const std::byte> bytes, const std::string& file) {

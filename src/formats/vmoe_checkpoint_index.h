@@ -32,8 +32,6 @@ struct Index {
 /// Whether `a` comes before `b` when the tree of names is walked depth first with sorted keys.
 bool comes_before(std::string_view a, std::string_view b);
 
-bool is_utf8(std::string_view text);
-
 /// Parses untrusted bytes. Shapes, and boxes within them, are checked; whether chunks tile their
 /// arrays, and whether so much data can be there, is not.
 Index parse_index(std::span<const std::byte> bytes, const std::string& file);

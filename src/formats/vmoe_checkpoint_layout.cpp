@@ -10,7 +10,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/printable.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic::vmoe_checkpoint {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/text.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 #include "vmoe_checkpoint_index.h"
 #include "vmoe_checkpoint_layout.h"
@@ -68,7 +69,7 @@ void check_options(const WriteOptions& options) {
 void check_written(const Entry& entry, const std::string& file) {
   const std::string name = printable(entry.name);
   if (entry.name.empty()) fail("{}: an array has no name", file);
-  if (!is_utf8(entry.name)) fail("{}: array {}: its name is not valid UTF-8", file, name);
+  if (find_invalid_utf8(entry.name)) fail("{}: array {}: its name is not valid UTF-8", file, name);
   if (entry.name.size() > kMaxNameBytes) {
     fail("{}: name {} is longer than {} bytes", file, name, kMaxNameBytes);
   }

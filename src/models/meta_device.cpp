@@ -5,6 +5,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -72,17 +74,78 @@ at::Tensor safe_softmax_shape(const at::Tensor& input, int64_t,
   return at::empty_like(input, input.options().dtype(type.value_or(input.scalar_type())));
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
-  m.impl("_safe_softmax", safe_softmax_shape);
-  m.impl("native_layer_norm", layer_norm_shape);
-  m.impl("native_batch_norm", batch_norm_shape);
-  m.impl("convolution_overrideable", convolution_shape);
+using Library = std::unique_ptr<torch::Library>;
+
+Library register_shapes() {
+  auto shapes = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
+                                                 c10::DispatchKey::Meta, __FILE__, __LINE__);
+  shapes->impl("_safe_softmax", safe_softmax_shape);
+  shapes->impl("native_layer_norm", layer_norm_shape);
+  shapes->impl("native_batch_norm", batch_norm_shape);
+  shapes->impl("convolution_overrideable", convolution_shape);
+  return shapes;
 }
 
-// The key exists for libraries that build modules without their memory; nothing else uses it here.
-TORCH_LIBRARY_IMPL(_, DeferredInit, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&make_on_meta>());
+/// The key exists for libraries that build modules without their memory.
+Library register_fallback() {
+  auto fallback = std::make_unique<torch::Library>(
+      torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
+  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&make_on_meta>());
+  return fallback;
+}
+
+/// A registration that exists while it has users.
+class Registration {
+ public:
+  explicit Registration(Library (*make)()) : make_(make) {}
+
+  void begin() {
+    const std::lock_guard lock(mutex_);
+    if (users_ == 0) library_ = make_();
+    ++users_;
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    if (--users_ == 0) library_.reset();
+  }
+
+ private:
+  std::mutex mutex_;
+  Library (*make_)();
+  Library library_;
+  int64_t users_ = 0;
+};
+
+Registration& shapes() {
+  static Registration registration(register_shapes);
+  return registration;
+}
+
+Registration& fallback() {
+  static Registration registration(register_fallback);
+  return registration;
 }
 
 }  // namespace
+
+MetaKernels::MetaKernels() {
+  shapes().begin();
+}
+
+MetaKernels::~MetaKernels() {
+  shapes().end();
+}
+
+OnMetaDevice::Fallback::Fallback() {
+  fallback().begin();
+}
+
+OnMetaDevice::Fallback::~Fallback() {
+  fallback().end();
+}
+
+OnMetaDevice::OnMetaDevice() : guard_(c10::DispatchKey::DeferredInit) {}
+
+OnMetaDevice::~OnMetaDevice() = default;
+
 }  // namespace moesaic

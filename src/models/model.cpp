@@ -1,9 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/model.h"
 
+#include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/meta_device.h"
+#include "moesaic/nn/module_state.h"
+
 namespace moesaic {
+
+bool Model::may_differ_from_pretrained(const std::string& parameter) const {
+  return parameter.starts_with("head") || parameter.starts_with("experts.") ||
+         parameter.find(".experts.") != std::string::npos;
+}
+
+void Model::initialise_from(const Model& source, bool new_head, const std::string& from) {
+  if (new_head && source.classes() != classes()) give_head(*this, source.classes());
+  load_state(*this, state_of(source), from, setting_paths().kept_experts);
+}
+
+std::optional<torch::jit::Module> Model::torchscript() const {
+  return std::nullopt;
+}
+
+double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& rows_per_token) {
+  const nn::RouterOptions& options = block.layer->options();
+  const auto found = rows_per_token.find(block.block);
+  const double rows = found == rows_per_token.end()
+                          ? nn::rows_per_token(options.rule, tokens, options.experts)
+                          : found->second;
+  const auto router = static_cast<double>(2 * options.width * options.experts);
+  return static_cast<double>(tokens) * (router + rows * block.layer->experts->flops_per_row());
+}
 
 int64_t Model::parameter_count() const {
   int64_t count = 0;
@@ -13,6 +41,12 @@ int64_t Model::parameter_count() const {
 
 at::Device Model::device() const {
   return parameters().front().device();
+}
+
+void give_head(Model& model, int64_t classes) {
+  std::optional<OnMetaDevice> on_meta;
+  if (model.device().is_meta()) on_meta.emplace();
+  model.reset_head(classes);
 }
 
 }  // namespace moesaic

@@ -3,89 +3,37 @@
 
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
-#include "moesaic/nn/dropout.h"
-#include "moesaic/nn/init.h"
 #include "moesaic/ops/combine.h"
-#include "moesaic/ops/dispatch.h"
 
 namespace moesaic::nn {
 namespace {
 
-at::Tensor activate(const at::Tensor& hidden, Activation activation) {
-  switch (activation) {
-    case Activation::relu:
-      return at::relu(hidden);
-    case Activation::gelu_tanh:
-      return at::gelu(hidden, "tanh");
-    case Activation::gelu:
-      return at::gelu(hidden);
-    case Activation::cubic:
-      return hidden * hidden * hidden;
-    case Activation::identity:
-      return hidden;
-    case Activation::celu:
-      return at::celu(hidden);
-    case Activation::tanh:
-      return at::tanh(hidden);
-  }
-  fail("Experts: unknown activation {}", static_cast<int>(activation));
+/// The routing whose rows are summed as they are.
+Routing without_gates(Routing routing) {
+  routing.gate = at::ones_like(routing.gate);
+  return routing;
 }
 
 }  // namespace
 
-ExpertsImpl::ExpertsImpl(ExpertsOptions options, at::Generator generator) : options_(options) {
-  const int64_t experts = options.experts, width = options.width, hidden = options.hidden;
-  w1 = register_parameter("w1", torch::empty({experts, width, hidden}));
-  b1 = register_parameter("b1", torch::zeros({experts, hidden}));
-  w2 = register_parameter("w2", torch::empty({experts, hidden, width}));
-  b2 = register_parameter("b2", torch::zeros({experts, width}));
-  xavier_uniform(w1, generator);
-  xavier_uniform(w2, generator);
+ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
+                               const at::Generator& random) {
+  const ExpertRows rows = compute(x, routing, random);
+  ExpertsOutput out;
+  out.y_To = combine(rows.outputs, routing);
+  if (rows.embeddings.defined()) {
+    out.embedding_Td = combine(rows.embeddings, without_gates(routing));
+  }
+  return out;
 }
 
-at::Tensor ExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
-                                const at::Generator& random) const {
-  const at::Generator drops = is_training() && options_.dropout > 0.0 ? random : at::Generator();
-  if (!options_.bfloat16 && !drops.defined()) {
-    return routed_mlp(x_Td, routing, {w1, b1, w2, b2}, options_.activation);
-  }
-  const auto type = x_Td.scalar_type();
-  const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
-  at::Tensor rows_Ad = compute(dispatch(x, routing).to(type), routing, drops);
-  // A cast's gradient is cast too, which is the rounding on the way back.
-  if (options_.bfloat16) rows_Ad = rows_Ad.to(at::kBFloat16).to(type);
-  return combine(rows_Ad, routing);
-}
-
-at::Tensor ExpertsImpl::compute(const at::Tensor& rows_Ad, const Routing& routing,
-                                const at::Generator& random) const {
-  if (!random.defined()) {
-    return grouped_mlp(rows_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
-  }
-  // No kernel drops hidden units: expert by expert, which waits for the offsets.
-  const at::Tensor offsets = routing.offsets.to(at::kCPU, at::kLong);
-  const auto* begins = offsets.const_data_ptr<int64_t>();
-  const int64_t experts = w1.size(0);
-  std::vector<at::Tensor> outputs;
-  for (int64_t e = 0; e < experts; ++e) {
-    const at::Tensor x = rows_Ad.narrow(0, begins[e], begins[e + 1] - begins[e]);
-    const at::Tensor hidden = activate(at::addmm(b1[e], x, w1[e]), options_.activation);
-    outputs.push_back(at::addmm(b2[e], dropout(hidden, options_.dropout, random), w2[e]));
-  }
-  outputs.push_back(
-      at::zeros_like(rows_Ad.narrow(0, begins[experts], rows_Ad.size(0) - begins[experts])));
-  return dropout(at::cat(outputs), options_.dropout, random);
-}
-
-void ExpertsImpl::keep(const std::vector<int64_t>& slots) {
+void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots) {
   const torch::NoGradGuard no_grad;
-  const at::Tensor index = torch::tensor(slots, torch::kLong).to(w1.device());
-  for (at::Tensor* tensor : {&w1, &b1, &w2, &b2}) {
-    tensor->mutable_grad() = at::Tensor();
-    tensor->set_data(at::index(*tensor, {index}));  // index_select() has no shape function
+  for (at::Tensor* parameter : parameters) {
+    const at::Tensor index = torch::tensor(slots, torch::kLong).to(parameter->device());
+    parameter->mutable_grad() = at::Tensor();
+    parameter->set_data(at::index(*parameter, {index}));  // index_select() has no shape function
   }
-  options_.experts = static_cast<int64_t>(slots.size());
 }
 
 }  // namespace moesaic::nn

@@ -4,48 +4,64 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
 
 namespace moesaic::nn {
+namespace {
+
+RouterOptions router_options(const MoELayerOptions& options) {
+  return {.width = options.width,
+          .experts = options.experts,
+          .members = options.members,
+          .rule = options.rule,
+          .noise = options.noise,
+          .evaluation_seed = options.evaluation_seed};
+}
+
+MlpExpertsOptions experts_options(const MoELayerOptions& options, int64_t experts) {
+  return {.experts = experts,
+          .width = options.width,
+          .hidden = options.hidden,
+          .activation = options.activation,
+          .bfloat16 = options.bfloat16,
+          .dropout = options.dropout};
+}
+
+}  // namespace
 
 MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
-    : MoELayerImpl(std::move(options), make_generator(seed)) {}
+    : MoELayerImpl(options, make_generator(seed)) {}
 
-MoELayerImpl::MoELayerImpl(MoELayerOptions options, at::Generator generator)
-    : options_(std::move(options)) {
-  const auto& kept = kept_experts(options_.rule);
-  const int64_t computed = kept.empty() ? options_.experts : static_cast<int64_t>(kept.size());
-  router =
-      register_module("router", Router(RouterOptions{.width = options_.width,
-                                                     .experts = options_.experts,
-                                                     .members = options_.members,
-                                                     .rule = options_.rule,
-                                                     .noise = options_.noise,
-                                                     .evaluation_seed = options_.evaluation_seed},
-                                       generator));
-  experts = register_module("experts", Experts(ExpertsOptions{.experts = computed,
-                                                              .width = options_.width,
-                                                              .hidden = options_.hidden,
-                                                              .activation = options_.activation,
-                                                              .bfloat16 = options_.bfloat16,
-                                                              .dropout = options_.dropout},
-                                               generator));
+MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generator) {
+  router = register_module("router", Router(router_options(options), generator));
+  const auto present = static_cast<int64_t>(kept().size());
+  const MlpExperts mlps(experts_options(options, present), generator);
+  experts = register_module<Experts>("experts", mlps.ptr());
+}
+
+MoELayerImpl::MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> given,
+                           at::Generator generator) {
+  experts = register_module("experts", std::move(given));
+  router = register_module("router", Router(std::move(options), std::move(generator)));
+  if (experts->count() != static_cast<int64_t>(kept().size())) {
+    fail("MoELayer: the router sends tokens to {} experts, there are {}", kept().size(),
+         experts->count());
+  }
 }
 
 MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
-  const RouterOutput routed = router->forward(x_Td, random);
-  return {experts->forward(x_Td, routed.routing, random), routed.logits_TE, routed.noisy_logits_TE,
-          routed.routing};
+  return forward(x_Td, x_Td, random);
 }
 
-std::vector<int64_t> MoELayerImpl::kept() const {
-  if (is_pruned()) return kept_experts(router->options().rule);
-  std::vector<int64_t> all(options_.experts);
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
+                                const at::Generator& random) const {
+  // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
+  RoutingRecord record = router->forward(router_input_Td, random);
+  ExpertsOutput computed = experts->forward(experts_input, record.routing, random);
+  return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
 
 void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids) {
@@ -64,10 +80,7 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids) {
     fail("MoELayer: the experts to keep must be ascending, each once");
   }
   experts->keep(slots);
-  const bool all = static_cast<int64_t>(ids.size()) == options_.experts;
-  const std::vector<int64_t> now = all ? std::vector<int64_t>{} : ids;
-  set_kept_experts(options_.rule, now);
-  router->keep(now);
+  router->keep(ids);
 }
 
 }  // namespace moesaic::nn

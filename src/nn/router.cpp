@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <numeric>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
@@ -94,11 +95,34 @@ at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
   return noise;
 }
 
-RouterOutput RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
-  const at::Tensor clean = logits(x_Td);
-  const bool drawn = random.defined() || (options_.evaluation_seed && !clean.is_meta());
-  const at::Tensor noisy = drawn && options_.noise.scale > 0.0 ? with_noise(clean, random) : clean;
-  return {clean, noisy, nn::route(noisy, options_.rule)};
+RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
+  RoutingRecord record;
+  record.logits_TE = record.noisy_logits_TE = logits(x_Td);
+  const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
+  if (drawn && options_.noise.scale > 0.0) {
+    record.noisy_logits_TE = with_noise(record.logits_TE, random);
+    const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
+    const int64_t each = options_.experts / options_.members;
+    record.noise_std = gaussian ? gaussian_noise_std(options_.noise, each) : 0.0;
+  }
+  record.routing = nn::route(record.noisy_logits_TE, options_.rule);
+  record.kept = kept();
+  record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
+  record.group_size = group_size(options_.rule);
+  record.members = options_.members;
+  return record;
+}
+
+void RouterImpl::keep(const std::vector<int64_t>& experts) {
+  const bool all = static_cast<int64_t>(experts.size()) == options_.experts;
+  set_kept_experts(options_.rule, all ? std::vector<int64_t>{} : experts);
+}
+
+std::vector<int64_t> RouterImpl::kept() const {
+  if (is_pruned()) return kept_experts(options_.rule);
+  std::vector<int64_t> all(options_.experts);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 at::Tensor own_logits(const at::Tensor& logits_TE, int64_t members) {

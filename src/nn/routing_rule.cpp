@@ -8,7 +8,12 @@ namespace {
 
 double expert_choice_rows_per_token(const ExpertChoiceOptions& rule, int64_t tokens,
                                     int64_t experts) {
-  const int64_t group = rule.group_size > 0 ? std::min(rule.group_size, tokens) : tokens;
+  const bool alone = tokens == 1;
+  if (alone && rule.group_size == 0 && rule.rows == 0) {
+    return std::min(rule.capacity_factor, static_cast<double>(experts));
+  }
+  int64_t group = rule.group_size > 0 ? rule.group_size : tokens;
+  if (!alone) group = std::min(group, tokens);
   const CapacityRule capacity{rule.capacity_factor, rule.capacity_rounding,
                               rule.capacity_multiple_of};
   const int64_t rows =
@@ -16,13 +21,23 @@ double expert_choice_rows_per_token(const ExpertChoiceOptions& rule, int64_t tok
   return static_cast<double>(rows * experts) / static_cast<double>(group);
 }
 
+/// Calls the overload of the rule that there is.
+template <class... Cases>
+struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Match(Cases...) -> Match<Cases...>;
+
 }  // namespace
 
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule) {
-  if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
-    return route_token_choice(logits_TE, *options);
-  }
-  return route_expert_choice(logits_TE, std::get<ExpertChoiceOptions>(rule));
+  return std::visit(
+      Match{
+          [&](const TokenChoiceOptions& r) { return route_token_choice(logits_TE, r); },
+          [&](const ExpertChoiceOptions& r) { return route_expert_choice(logits_TE, r); },
+          [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r.threshold, r.kept); }},
+      rule);
 }
 
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule) {
@@ -40,23 +55,34 @@ int64_t choices_of_token(const RoutingRule& rule) {
 }
 
 int64_t group_size(const RoutingRule& rule) {
-  return std::visit([](const auto& options) { return options.group_size; }, rule);
+  return std::visit(Match{[](const AdaptiveOptions&) { return int64_t{0}; },
+                          [](const auto& options) { return options.group_size; }},
+                    rule);
 }
 
 PrunedSelection pruned_selection(const RoutingRule& rule) {
-  return std::visit([](const auto& options) { return options.pruned; }, rule);
+  return std::visit(Match{[](const AdaptiveOptions&) { return PrunedSelection::zero; },
+                          [](const auto& options) { return options.pruned; }},
+                    rule);
 }
 
 bool couples_tokens(const RoutingRule& rule) {
-  const auto* options = std::get_if<TokenChoiceOptions>(&rule);
-  return options == nullptr || options->capacity_factor > 0.0 || options->capacity > 0;
+  return std::visit(Match{[](const TokenChoiceOptions& options) {
+                            return options.capacity_factor > 0.0 || options.capacity > 0;
+                          },
+                          [](const ExpertChoiceOptions&) { return true; },
+                          [](const AdaptiveOptions&) { return false; }},
+                    rule);
 }
 
 double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) {
-  if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
-    return static_cast<double>(options->k);
-  }
-  return expert_choice_rows_per_token(std::get<ExpertChoiceOptions>(rule), tokens, experts);
+  return std::visit(
+      Match{[](const TokenChoiceOptions& options) { return static_cast<double>(options.k); },
+            [&](const ExpertChoiceOptions& options) {
+              return expert_choice_rows_per_token(options, tokens, experts);
+            },
+            [&](const AdaptiveOptions&) { return static_cast<double>(experts); }},
+      rule);
 }
 
 }  // namespace moesaic::nn

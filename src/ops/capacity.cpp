@@ -41,8 +41,8 @@ int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int
     fail("capacity: {} tokens x {} choices x factor {} over {} experts give no row to an expert",
          tokens, k, rule.factor, experts);
   }
-  constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, doubles skip integers
-  const auto whole = static_cast<int64_t>(std::min(rows, kMost));
+  constexpr double kMax = 9007199254740992.0;  // 2^53: beyond, doubles skip integers
+  const auto whole = static_cast<int64_t>(std::min(rows, kMax));
   return (whole + rule.multiple_of - 1) / rule.multiple_of * rule.multiple_of;
 }
 

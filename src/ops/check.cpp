@@ -98,14 +98,14 @@ void check_capacity(const char* op, const CapacityRule& capacity) {
     fail("{}: capacity_factor must be 0 (none) or a positive number, found {}", op,
          capacity.factor);
   }
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (capacity.rows < 0 || capacity.rows > kMost) {
-    fail("{}: capacity must be between 0 (none) and {}, found {}", op, kMost, capacity.rows);
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (capacity.rows < 0 || capacity.rows > kMax) {
+    fail("{}: capacity must be between 0 (none) and {}, found {}", op, kMax, capacity.rows);
   }
   check_enum(op, "capacity_rounding", static_cast<int64_t>(capacity.rounding),
              capacity_rounding_names());
-  if (capacity.multiple_of < 1 || capacity.multiple_of > kMost) {
-    fail("{}: capacity_multiple_of must be between 1 and {}, found {}", op, kMost,
+  if (capacity.multiple_of < 1 || capacity.multiple_of > kMax) {
+    fail("{}: capacity_multiple_of must be between 1 and {}, found {}", op, kMax,
          capacity.multiple_of);
   }
 }

@@ -8,8 +8,9 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic::ops {
 
@@ -17,47 +18,50 @@ namespace moesaic::ops {
 /// size.
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
                  std::initializer_list<int64_t> shape);
+/// Throws unless the dtype is float32 or float64.
 void check_floating(const char* op, const char* name, const at::Tensor& tensor);
-/// As check_floating, bfloat16 too.
+/// Throws unless the dtype is float32, float64 or bfloat16.
 void check_values(const char* op, const char* name, const at::Tensor& tensor);
+/// Throws unless the dtype is int32.
 void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like);
 
-/// Gates have the dtype of the rows; beside rows of bfloat16 they may be float32.
+/// Throws unless gates have the dtype of the rows; beside rows of bfloat16 they may be float32.
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
                        const at::Tensor& like);
-/// Experts that are computed: `kept`, or all where it is empty. Throws unless ascending and below
-/// `experts`.
+/// Returns the number of experts that are computed: those in `kept`, or all where it is empty.
+/// Throws unless `kept` is ascending and below `experts`.
 int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts);
-/// A factor that is finite and not negative, a rounding that there is, a multiple of 1 to 2^31 - 1.
+/// Throws unless the factor is finite and not negative, the rounding known, and the multiple from 1
+/// to 2^31 - 1.
 void check_capacity(const char* op, const CapacityRule& capacity);
-/// The number of an activation.
+/// Throws unless this is the number of an activation.
 void check_activation(const char* op, int64_t activation);
-/// Logits of routers: [T, E] floating, at least one expert.
+/// Throws unless logits are [T, E] float32 or float64 with at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
 /// Throws where `rows` rows of each of `tokens` tokens would not fit into 32-bit indices.
 void check_row_count(const char* op, int64_t tokens, int64_t rows);
 
-/// Checks of values, for index tensors that live on the CPU; nothing on other devices. Callers may
+/// Throws unless all indices are in [min, below). Values are checked on the CPU alone: callers may
 /// hand any tensor to an operator, and a kernel must not follow a wrong index.
 void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
                           int64_t below);
-/// offsets[0] = 0, ascending, the last at most `bound`.
+/// Throws unless offsets begin with 0, ascend, and end with at most `bound`; on the CPU alone.
 void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound);
 
-/// What the operators demand of their arguments; each is called by the operator's kernels and its
-/// shape function.
-void check_route(const at::Tensor& logits, const TokenChoiceOptions& options);
-void check_route_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                          const at::Tensor& choice, const at::Tensor& choice_row, int64_t gate,
-                          at::IntArrayRef kept);
+/// What the operators demand of their arguments. Each operator's kernels and shape function call
+/// theirs.
+void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options);
+void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                       const at::Tensor& choice, const at::Tensor& choice_row,
+                                       const TokenChoiceOptions& options);
 void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options);
 void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,
                                         const ExpertChoiceOptions& options);
-void check_route_adaptive(const at::Tensor& logits, double threshold, at::IntArrayRef kept);
+void check_route_adaptive(const at::Tensor& logits, const AdaptiveOptions& options);
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
 void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
@@ -67,7 +71,7 @@ void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Ten
                    const at::Tensor& token_row);
 void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
                             const at::Tensor& token_offsets, const at::Tensor& token_row);
-/// The weights of experts, beside rows of their width.
+/// Throws unless the weights are those of experts for rows of this width.
 void check_experts(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
                    const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
                    int64_t activation);
@@ -82,18 +86,15 @@ void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::
                       const at::Tensor& gate, const at::Tensor& token_offsets,
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
                       const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
-/// Whether filter_experts() looks at parallel patches: for cubes.
-bool reads_parallel(int64_t activation, at::TensorList parallel);
 /// Numbers that filter_experts() keeps for its backward pass.
 int64_t kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Tensor& w,
-                     int64_t activation, at::TensorList parallel);
+                     int64_t activation);
 void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                           const at::Tensor& w, const at::Tensor& b, int64_t outputs,
-                          int64_t activation, at::TensorList parallel);
+                          int64_t activation);
 void check_filter_experts_backward(const at::Tensor& grad, const at::Tensor& x,
                                    const at::Tensor& offsets, const at::Tensor& token,
                                    const at::Tensor& hidden, const at::Tensor& w,
-                                   const at::Tensor& b, int64_t activation,
-                                   at::TensorList parallel);
+                                   const at::Tensor& b, int64_t activation);
 
 }  // namespace moesaic::ops

@@ -25,95 +25,53 @@ namespace {
 using at::Tensor;
 using FilterTensors = std::tuple<Tensor, Tensor>;
 using FilterSignature = FilterTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                      const Tensor&, int64_t, int64_t, bool, at::TensorList);
+                                      const Tensor&, int64_t, int64_t, bool);
 using FilterBackwardSignature = FilterTensors(const Tensor&, const Tensor&, const Tensor&,
                                               const Tensor&, const Tensor&, const Tensor&,
-                                              const Tensor&, int64_t, at::TensorList);
+                                              const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   // `hidden` is what the backward pass wants: what the activation sees [A * P * J], as the kernel
   // lays it out, as far as it is not computed again; or where there is none the sums of the patches
   // [A * d]. Without `keep_hidden` it is empty, unless a gradient is wanted.
-  // `parallel`, if not empty, is a ParallelPatches of x: directions, which, scale, rest.
   m.def(
       "filter_experts(Tensor x, Tensor offsets, Tensor token, Tensor w, Tensor b, int outputs, "
-      "int activation, bool keep_hidden, Tensor[] parallel) -> (Tensor y, Tensor hidden)");
+      "int activation, bool keep_hidden) -> (Tensor y, Tensor hidden)");
   m.def(
       "filter_experts_backward(Tensor grad, Tensor x, Tensor offsets, Tensor token, Tensor hidden, "
-      "Tensor w, Tensor b, int activation, Tensor[] parallel) -> (Tensor w, Tensor b)");
+      "Tensor w, Tensor b, int activation) -> (Tensor w, Tensor b)");
 }
 
 FilterTensors call_filters(const Tensor& x, const Tensor& offsets, const Tensor& token,
                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
-                           bool keep_hidden, at::TensorList parallel) {
+                           bool keep_hidden) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::filter_experts", "")
                              .typed<FilterSignature>();
-  return op.call(x, offsets, token, w, b, outputs, activation, keep_hidden, parallel);
+  return op.call(x, offsets, token, w, b, outputs, activation, keep_hidden);
 }
 
 FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
                                     const Tensor& token, const Tensor& hidden, const Tensor& w,
-                                    const Tensor& b, int64_t activation, at::TensorList parallel) {
+                                    const Tensor& b, int64_t activation) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::filter_experts_backward", "")
                              .typed<FilterBackwardSignature>();
-  return op.call(grad, x, offsets, token, hidden, w, b, activation, parallel);
+  return op.call(grad, x, offsets, token, hidden, w, b, activation);
 }
 
 }  // namespace
 
-bool reads_parallel(int64_t activation, at::TensorList parallel) {
-  return !parallel.empty() && static_cast<Activation>(activation) == Activation::cubic;
-}
-
-// Of parallel patches what the filters see in the others is kept, in as many of them as there are
-// where no token has more than its part of the rows.
-int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation,
-                     at::TensorList parallel) {
+int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation) {
   constexpr int64_t kMostKept = int64_t{1} << 21;  // more would leave the caches
   if (static_cast<Activation>(activation) == Activation::identity) {
     return token.size(0) * x.size(2);
   }
-  int64_t patches = token.size(0) * x.size(1);
-  if (reads_parallel(activation, parallel)) {
-    const int64_t fraction = (token.size(0) + x.size(0) - 1) / std::max<int64_t>(x.size(0), 1);
-    patches = std::min(patches, parallel[3].size(0) * fraction);
-  }
-  return std::min(patches * w.size(2), kMostKept);
+  return std::min(token.size(0) * x.size(1) * w.size(2), kMostKept);
 }
-
-namespace {
-
-void check_parallel(const Tensor& x, at::TensorList parallel) {
-  constexpr const char* kOp = "filter_experts";
-  if (parallel.size() != 4) {
-    fail("{}: parallel must be directions, which, scale and rest, found {} tensors", kOp,
-         parallel.size());
-  }
-  const Tensor &directions = parallel[0], &which = parallel[1], &rest = parallel[3];
-  check_shape(kOp, "directions", directions, {-1, x.size(2)});
-  check_shape(kOp, "which", which, {x.size(0), x.size(1)});
-  check_shape(kOp, "scale", parallel[2], {x.size(0), x.size(1)});
-  check_shape(kOp, "rest", rest, {-1, x.size(2)});
-  check_index(kOp, "which", which);
-  for (const Tensor* values : {&directions, &parallel[2], &rest}) {
-    check_same_dtype(kOp, "parallel", *values, x);
-    check_same_device(kOp, "parallel", *values, x);
-  }
-  check_same_device(kOp, "which", which, x);
-  if (directions.size(0) == 0 && rest.size(0) == 0 && which.numel() > 0) {
-    fail("{}: parallel has neither directions nor rest for {} patches", kOp, which.numel());
-  }
-  check_values_between(kOp, "which", which, -rest.size(0),
-                       std::max<int64_t>(directions.size(0), rest.size(0) > 0 ? 0 : 1));
-}
-
-}  // namespace
 
 void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                          const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
-                          at::TensorList parallel) {
+                          const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation) {
   constexpr const char* kOp = "filter_experts";
   check_shape(kOp, "x", x, {-1, -1, -1});
   check_values(kOp, "x", x);
@@ -140,17 +98,16 @@ void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& 
   check_offsets(kOp, "offsets", offsets, token.size(0));
   check_values_between(kOp, "token", token, 0, std::max<int64_t>(x.size(0), 1));
   if (x.size(0) == 0 && token.size(0) > 0) fail("filter_experts: rows of no token at all");
-  if (!parallel.empty()) check_parallel(x, parallel);
 }
 
 void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
                                    const Tensor& token, const Tensor& hidden, const Tensor& w,
-                                   const Tensor& b, int64_t activation, at::TensorList parallel) {
+                                   const Tensor& b, int64_t activation) {
   constexpr const char* kOp = "filter_experts_backward";
   check_shape(kOp, "w", w, {-1, -1, -1});
   check_shape(kOp, "grad", grad, {token.dim() == 1 ? token.size(0) : -1, -1});
-  check_filter_experts(x, offsets, token, w, b, grad.size(1), activation, parallel);
-  check_shape(kOp, "hidden", hidden, {kept_numbers(x, token, w, activation, parallel)});
+  check_filter_experts(x, offsets, token, w, b, grad.size(1), activation);
+  check_shape(kOp, "hidden", hidden, {kept_numbers(x, token, w, activation)});
   for (const auto& [name, tensor] : {std::pair{"grad", &grad}, std::pair{"hidden", &hidden}}) {
     check_same_dtype(kOp, name, *tensor, x);
     check_same_device(kOp, name, *tensor, x);
@@ -161,8 +118,8 @@ void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Te
 // an output up in one column, d' being the patches' width, widened to the outputs' number.
 FilterTensors filters_by_grouped_mlp(const Tensor& x, const Tensor& offsets, const Tensor& token,
                                      const Tensor& w, const Tensor& b, int64_t outputs,
-                                     int64_t activation, bool keep_hidden, at::TensorList) {
-  check_filter_experts(x, offsets, token, w, b, outputs, activation, {});
+                                     int64_t activation, bool keep_hidden) {
+  check_filter_experts(x, offsets, token, w, b, outputs, activation);
   if (keep_hidden) fail("filter_experts: hidden is kept on the CPU only, for inputs as they are");
   const int64_t patches = x.size(1), filters = w.size(2);
   const int64_t width = std::max(x.size(2), outputs), wider = width - x.size(2);
@@ -184,16 +141,16 @@ namespace {
 
 FilterTensors filters_meta(const Tensor& x, const Tensor& offsets, const Tensor& token,
                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
-                           bool keep_hidden, at::TensorList parallel) {
-  check_filter_experts(x, offsets, token, w, b, outputs, activation, parallel);
-  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation, parallel) : 0;
+                           bool keep_hidden) {
+  check_filter_experts(x, offsets, token, w, b, outputs, activation);
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
   return {at::empty({token.size(0), outputs}, x.options()), at::empty({kept}, x.options())};
 }
 
 FilterTensors filters_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& offsets,
                                     const Tensor& token, const Tensor& hidden, const Tensor& w,
-                                    const Tensor& b, int64_t activation, at::TensorList parallel) {
-  check_filter_experts_backward(grad, x, offsets, token, hidden, w, b, activation, parallel);
+                                    const Tensor& b, int64_t activation) {
+  check_filter_experts_backward(grad, x, offsets, token, hidden, w, b, activation);
   return {at::empty(w.sizes(), w.options()), at::empty({w.size(0), w.size(2)}, w.options())};
 }
 
@@ -203,13 +160,10 @@ class FilterExperts : public torch::autograd::Function<FilterExperts> {
                                                 const Tensor& x, const Tensor& offsets,
                                                 const Tensor& token, const Tensor& w,
                                                 const Tensor& b, int64_t outputs,
-                                                int64_t activation,
-                                                const std::vector<Tensor>& parallel) {
+                                                int64_t activation) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, hidden] = call_filters(x, offsets, token, w, b, outputs, activation, true, parallel);
-    torch::autograd::variable_list saved = {x, offsets, token, hidden, w, b};
-    saved.insert(saved.end(), parallel.begin(), parallel.end());
-    context->save_for_backward(std::move(saved));
+    auto [y, hidden] = call_filters(x, offsets, token, w, b, outputs, activation, true);
+    context->save_for_backward({x, offsets, token, hidden, w, b});
     context->saved_data["activation"] = activation;
     context->mark_non_differentiable({hidden});
     return {y, hidden};
@@ -219,9 +173,8 @@ class FilterExperts : public torch::autograd::Function<FilterExperts> {
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
     auto [w, b] = call_filters_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
-                                        saved[5], context->saved_data["activation"].toInt(),
-                                        at::TensorList(saved).slice(6));
-    return {{}, {}, {}, w, b, {}, {}, {}};
+                                        saved[5], context->saved_data["activation"].toInt());
+    return {{}, {}, {}, w, b, {}, {}};
   }
 };
 
@@ -232,18 +185,16 @@ bool suits_filter_kernels(const Tensor& x) {
 
 FilterTensors filters_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,
                                const Tensor& w, const Tensor& b, int64_t outputs,
-                               int64_t activation, bool keep_hidden, at::TensorList parallel) {
+                               int64_t activation, bool keep_hidden) {
   if (!suits_filter_kernels(x)) {
-    return filters_by_grouped_mlp(x, offsets, token, w, b, outputs, activation, keep_hidden,
-                                  parallel);
+    return filters_by_grouped_mlp(x, offsets, token, w, b, outputs, activation, keep_hidden);
   }
   if (at::GradMode::is_enabled() && (w.requires_grad() || b.requires_grad())) {
-    const auto out =
-        FilterExperts::apply(x, offsets, token, w, b, outputs, activation, parallel.vec());
+    const auto out = FilterExperts::apply(x, offsets, token, w, b, outputs, activation);
     return {out[0], out[1]};
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return call_filters(x, offsets, token, w, b, outputs, activation, keep_hidden, parallel);
+  return call_filters(x, offsets, token, w, b, outputs, activation, keep_hidden);
 }
 
 // Where no key of autograd is among a tensor's, as in inference mode.
@@ -264,15 +215,10 @@ TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
 }  // namespace ops
 
 at::Tensor filter_experts(const at::Tensor& x_TPd, const Routing& routing,
-                          const FilterWeights& weights, int64_t outputs, Activation activation,
-                          const ParallelPatches* parallel) {
-  std::vector<at::Tensor> read;
-  if (parallel != nullptr) {
-    read = {parallel->directions, parallel->which, parallel->scale, parallel->rest};
-  }
+                          const FilterWeights& weights, int64_t outputs, Activation activation) {
   return std::get<0>(ops::call_filters(x_TPd, routing.offsets, routing.token, weights.w, weights.b,
                                        outputs, static_cast<int64_t>(activation),
-                                       /*keep_hidden=*/false, read));
+                                       /*keep_hidden=*/false));
 }
 
 }  // namespace moesaic

@@ -19,14 +19,6 @@ namespace moesaic {
 namespace ops {
 namespace {
 
-using ExpertChoiceTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-using ExpertChoiceSignature = ExpertChoiceTensors(const at::Tensor&, int64_t, double, int64_t,
-                                                  int64_t, at::IntArrayRef, bool, int64_t, int64_t);
-using ExpertChoiceBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&,
-                                                 const at::Tensor&, const at::Tensor&, int64_t,
-                                                 double, int64_t, int64_t, at::IntArrayRef, bool,
-                                                 int64_t, int64_t);
-
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "route_expert_choice(Tensor logits, int rows=0, float capacity_factor=0., int group_size=0, "
@@ -37,29 +29,6 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "route_expert_choice_backward(Tensor grad_gate, Tensor logits, Tensor token, Tensor gates, "
       "int rows, float capacity_factor, int group_size, int gate, int[] kept, bool reroute, "
       "int capacity_rounding, int capacity_multiple_of) -> Tensor");
-}
-
-ExpertChoiceTensors call_expert_choice(const at::Tensor& logits,
-                                       const ExpertChoiceOptions& options) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::route_expert_choice", "")
-                             .typed<ExpertChoiceSignature>();
-  return op.call(logits, options.rows, options.capacity_factor, options.group_size,
-                 static_cast<int64_t>(options.gate), options.kept,
-                 options.pruned == PrunedSelection::reroute,
-                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
-}
-
-at::Tensor call_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                                       const at::Tensor& token, const at::Tensor& gates,
-                                       const ExpertChoiceOptions& options) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::route_expert_choice_backward", "")
-                             .typed<ExpertChoiceBackwardSignature>();
-  return op.call(grad_gate, logits, token, gates, options.rows, options.capacity_factor,
-                 options.group_size, static_cast<int64_t>(options.gate), options.kept,
-                 options.pruned == PrunedSelection::reroute,
-                 static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
 }
 
 int64_t expert_choice_row_bound(const at::Tensor& logits, const ExpertChoiceOptions& options) {
@@ -112,13 +81,7 @@ void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::T
 
 namespace {
 
-ExpertChoiceTensors expert_choice_meta(const at::Tensor& logits, int64_t rows,
-                                       double capacity_factor, int64_t group_size, int64_t gate,
-                                       at::IntArrayRef kept, bool reroute,
-                                       int64_t capacity_rounding, int64_t capacity_multiple_of) {
-  const ExpertChoiceOptions options =
-      expert_choice_options(rows, capacity_factor, group_size, gate, kept, reroute,
-                            capacity_rounding, capacity_multiple_of);
+RowTensors route_expert_choice_meta(const at::Tensor& logits, const ExpertChoiceOptions& options) {
   check_route_expert_choice(logits, options);
   const int64_t bound = expert_choice_row_bound(logits, options);
   const auto index = logits.options().dtype(at::kInt);
@@ -127,15 +90,10 @@ ExpertChoiceTensors expert_choice_meta(const at::Tensor& logits, int64_t rows,
           at::empty({logits.size(0) + 1}, index), at::empty({bound}, index)};
 }
 
-at::Tensor expert_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
-                                       const at::Tensor& token, const at::Tensor& gates,
-                                       int64_t rows, double capacity_factor, int64_t group_size,
-                                       int64_t gate, at::IntArrayRef kept, bool reroute,
-                                       int64_t capacity_rounding, int64_t capacity_multiple_of) {
-  check_route_expert_choice_backward(
-      grad_gate, logits, token, gates,
-      expert_choice_options(rows, capacity_factor, group_size, gate, kept, reroute,
-                            capacity_rounding, capacity_multiple_of));
+at::Tensor route_expert_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                             const at::Tensor& token, const at::Tensor& gates,
+                                             const ExpertChoiceOptions& options) {
+  check_route_expert_choice_backward(grad_gate, logits, token, gates, options);
   return at::empty(logits.sizes(), logits.options());
 }
 
@@ -145,17 +103,10 @@ class RouteExpertChoice : public torch::autograd::Function<RouteExpertChoice> {
                                                 const at::Tensor& logits,
                                                 const ExpertChoiceOptions& options) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [offsets, token, gates, token_offsets, token_row] = call_expert_choice(logits, options);
+    auto [offsets, token, gates, token_offsets, token_row] =
+        ExpertChoiceOperator::call(logits, options);
     context->save_for_backward({logits, token, gates});
-    auto& data = context->saved_data;
-    data["rows"] = options.rows;
-    data["capacity_factor"] = options.capacity_factor;
-    data["group_size"] = options.group_size;
-    data["gate"] = static_cast<int64_t>(options.gate);
-    data["kept"] = options.kept;
-    data["reroute"] = options.pruned == PrunedSelection::reroute;
-    data["capacity_rounding"] = static_cast<int64_t>(options.capacity_rounding);
-    data["capacity_multiple_of"] = options.capacity_multiple_of;
+    context->saved_data["options"] = ExpertChoiceBackward::saved(options);
     context->mark_non_differentiable({offsets, token, token_offsets, token_row});
     return {offsets, token, gates, token_offsets, token_row};
   }
@@ -163,37 +114,29 @@ class RouteExpertChoice : public torch::autograd::Function<RouteExpertChoice> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    auto& data = context->saved_data;
-    const ExpertChoiceOptions options = expert_choice_options(
-        data["rows"].toInt(), data["capacity_factor"].toDouble(), data["group_size"].toInt(),
-        data["gate"].toInt(), data["kept"].toIntVector(), data["reroute"].toBool(),
-        data["capacity_rounding"].toInt(), data["capacity_multiple_of"].toInt());
-    return {call_expert_choice_backward(grads[2], saved[0], saved[1], saved[2], options), {}};
+    const ExpertChoiceOptions options =
+        ExpertChoiceBackward::restored(context->saved_data["options"]);
+    return {ExpertChoiceBackward::call(grads[2], saved[0], saved[1], saved[2], options), {}};
   }
 };
 
-ExpertChoiceTensors expert_choice_autograd(const at::Tensor& logits, int64_t rows,
-                                           double capacity_factor, int64_t group_size, int64_t gate,
-                                           at::IntArrayRef kept, bool reroute,
-                                           int64_t capacity_rounding,
-                                           int64_t capacity_multiple_of) {
-  const ExpertChoiceOptions options =
-      expert_choice_options(rows, capacity_factor, group_size, gate, kept, reroute,
-                            capacity_rounding, capacity_multiple_of);
+RowTensors route_expert_choice_autograd(const at::Tensor& logits,
+                                        const ExpertChoiceOptions& options) {
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_expert_choice(logits, options);
+    return ExpertChoiceOperator::call(logits, options);
   }
   const auto out = RouteExpertChoice::apply(logits, options);
   return {out[0], out[1], out[2], out[3], out[4]};
 }
 
 TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
-  m.impl("route_expert_choice", expert_choice_meta);
-  m.impl("route_expert_choice_backward", expert_choice_backward_meta);
+  m.impl("route_expert_choice", ExpertChoiceOperator::unpacked<route_expert_choice_meta>);
+  m.impl("route_expert_choice_backward",
+         ExpertChoiceBackward::unpacked<route_expert_choice_backward_meta>);
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
-  m.impl("route_expert_choice", expert_choice_autograd);
+  m.impl("route_expert_choice", ExpertChoiceOperator::unpacked<route_expert_choice_autograd>);
   // A second derivative throws instead of being taken for 0.
   m.impl("route_expert_choice_backward", torch::autograd::autogradNotImplementedFallback());
 }
@@ -210,7 +153,7 @@ ExpertGate expert_gate_from_name(std::string_view name) {
 
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {
   auto [offsets, token, gate, token_offsets, token_row] =
-      ops::call_expert_choice(logits_TE, options);
+      ops::ExpertChoiceOperator::call(logits_TE, options);
   const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
   return {offsets, token, gate, token_offsets, token_row, choice};
 }

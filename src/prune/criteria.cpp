@@ -50,7 +50,7 @@ Scores router_norm_change(const ScoreInput& in) {
 
 Scores neuron_magnitude(const ScoreInput& in) {
   const nn::MoELayer& layer = in.finetuned.layer;
-  const Scores present = to_scores(layer->experts->w1.to(at::kDouble).norm(2, {1}).mean({1}));
+  const Scores present = to_scores(layer->experts->neuron_magnitudes());
   const std::vector<int64_t> kept = layer->kept();
   Scores scores(layer->options().experts, 0.0);
   for (size_t slot = 0; slot < kept.size(); ++slot) scores[kept[slot]] = present[slot];

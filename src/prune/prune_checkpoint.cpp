@@ -45,18 +45,11 @@ void warn_of_ties(const PrunePlan& plan) {
   }
 }
 
-/// What fine-tuning may change: the head, the positions of images of another size, and how many
-/// experts there are.
-bool may_differ(const std::string& parameter) {
-  return parameter.starts_with("head") || parameter.starts_with("pre_logits") ||
-         parameter == "position_embedding" || parameter.find(".experts.") != std::string::npos;
-}
-
 /// The distance of routers says something where one network came of the other.
 void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
-    if (may_differ(item.key())) continue;
+    if (finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
     if (other != nullptr && other->sizes() == item.value().sizes()) continue;
     fail_usage(
@@ -96,11 +89,8 @@ Footprint footprint(const Model& model) {
 
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_prune_options(options);
-  const fs::path folder = resolve_checkpoint(options.finetuned);
-  Checkpoint checkpoint = load_checkpoint(folder, {.verify = true, .optimizer = false});
-  const auto model =
-      model_of(Value::from_json(checkpoint.config.at("model"), (folder / "config.json").string()),
-               checkpoint.model, folder.string());
+  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, {.optimizer = false});
+  const auto model = model_of(checkpoint);
   std::shared_ptr<Model> pretrained;
   if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
   if (pretrained) check_related(*model, *pretrained, options.pretrained);

@@ -9,6 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -33,6 +34,7 @@ EvaluateOptions evaluate_options(const RunConfig& config) {
   EvaluateOptions options;
   options.batch_size = config.evaluate_batch_size;
   options.loader_threads = 0;
+  options.loss = objective_name(config.phases.back());
   options.precision = config.precision;
   return options;
 }

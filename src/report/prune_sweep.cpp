@@ -140,8 +140,9 @@ class PruneSweep {
     for (const PhaseConfig& phase : config_.train.phases) {
       finetuned_ = load_model(phase_checkpoint(phase));
       const Evaluation evaluation = measure(*finetuned_, phase.data);
-      log_info("{}: test accuracy {:.2f} % on {}", phase.name, evaluation.accuracy, phase.data);
-      phases.push_back({phase.name, phase.data, evaluation.images, evaluation.accuracy});
+      log_info("{}: test accuracy {:.2f} % on {}", phase.name, evaluation.metric("accuracy"),
+               phase.data);
+      phases.push_back({phase.name, phase.data, evaluation.images, evaluation.metric("accuracy")});
     }
     return phases;
   }
@@ -198,7 +199,7 @@ class PruneSweep {
     prune(network);
     SweepPoint& point = network.measured;
     point.keep = network.keep;
-    point.accuracy = measure(*load_model(network.start), config_.recover.data).accuracy;
+    point.accuracy = measure(*load_model(network.start), config_.recover.data).metric("accuracy");
     complete_run(recovery_of(network), out_ / network.name(), false);
     network.model = load_model(network.recovered);
     const Evaluation after = measure(*network.model, config_.recover.data);

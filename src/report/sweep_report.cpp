@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "moesaic/base/text.h"
 #include "report_text.h"
 
 namespace moesaic {
@@ -51,7 +52,7 @@ TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) 
   for (const WorkShare& fraction : work_shares(outcome, criterion)) {
     const SweepPoint& point = outcome.at(fraction.keep, criterion);
     table.add({fmt::format("{} of {}", fraction.keep, outcome.experts),
-               with_commas(point.parameters), human_bytes(point.bytes),
+               with_commas(point.parameters), bytes_text(static_cast<double>(point.bytes)),
                fmt::format("{:.2f}", point.flops / 1e6),
                with_commas(std::llround(point.images_per_second)),
                fmt::format("{:.1f}", fraction.flops), fmt::format("{:.1f}", fraction.time)});

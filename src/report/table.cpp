@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "moesaic/base/error.h"
@@ -87,19 +86,6 @@ std::string with_commas(int64_t number) {
     text += digits[i];
   }
   return text;
-}
-
-std::string human_bytes(int64_t bytes) {
-  if (bytes < 1000) return fmt::format("{} B", bytes);
-  constexpr std::array<const char*, 4> kUnits = {"KB", "MB", "GB", "TB"};
-  double value = static_cast<double>(bytes) / 1000.0;
-  size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < kUnits.size()) {
-    value /= 1000.0;
-    ++unit;
-  }
-  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", value, decimals, kUnits[unit]);
 }
 
 }  // namespace moesaic

@@ -216,7 +216,7 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
   const std::vector<std::string> palette =
       palette_of(coloring.names.size(), numbers_present(coloring.number_N));
   figure.script = fmt::format(
-      "# gnuplot {} draws {} from {}\ndata = {}\npicture = {}\n"
+      "# gnuplot {} draws {} from {}\ndata = {}\nfile = {}\n"
       "by = {}  # the column that the colour shows\n"
       "markers = {}  # kinds of markers, for labels\n"
       "boundary = {}\n",

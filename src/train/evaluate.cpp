@@ -75,7 +75,7 @@ class RoutingCounts {
       layer.tokens += record.routing.tokens();
       const at::Tensor rows = record.routing.offsets.diff().to(at::kCPU, at::kLong);
       add_to(layer.rows, rows);
-      add_to(layer.by_class, classes.count(record.routing));
+      if (classes.numbers_B.defined()) add_to(layer.by_class, classes.count(record.routing));
       if (groups.numbers_B.defined()) add_to(layer.by_group, groups.count(record.routing));
     }
   }
@@ -90,7 +90,7 @@ class RoutingCounts {
         const auto rows = static_cast<double>(layer.rows[i].item<int64_t>());
         routing.load.push_back(total > 0 ? rows / total : 0.0);
       }
-      routing.by_class = dispatch_of(layer.by_class);
+      if (layer.by_class.defined()) routing.by_class = dispatch_of(layer.by_class);
       if (layer.by_group.defined()) routing.by_group = dispatch_of(layer.by_group);
       list.push_back(std::move(routing));
     }
@@ -106,11 +106,6 @@ class RoutingCounts {
   std::vector<Layer> layers_;
 };
 
-std::string loss_of(const Model& model, const EvaluateOptions& options) {
-  if (!options.loss.empty()) return options.loss;
-  return model.members() > 1 ? "ensemble_softmax" : "softmax";
-}
-
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -123,10 +118,13 @@ void check_fits(const Model& model, const DatasetInfo& data) {
     fail_usage("'{}' has images of [{}] (channels, height, width), the model takes [{}]", data.name,
                fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
   }
-  const auto classes = static_cast<int64_t>(data.classes.size());
-  if (model.classes() != classes) {
-    fail_usage("'{}' has {} classes, the model has {}", data.name, classes, model.classes());
-  }
+  task_of(data).check_outputs(model, data);
+}
+
+double Evaluation::metric(const std::string& name) const {
+  const auto found = metrics.find(name);
+  if (found == metrics.end()) fail("an evaluation has no metric '{}'", name);
+  return found->second;
 }
 
 RowsPerToken Evaluation::rows_per_token() const {
@@ -146,7 +144,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   Loader loader(dataset, loader_options);
   Evaluation result;
   RoutingCounts counts;
-  ClassificationMeter meter(loss_of(model, options));
+  const std::unique_ptr<Meter> meter = task_of(dataset->info()).meter(model, options.loss);
   const auto classes = static_cast<int64_t>(dataset->info().classes.size());
   const auto begin = std::chrono::steady_clock::now();
   const auto proceed = [&](int64_t done) {
@@ -161,11 +159,14 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);
     }();
-    meter.add(output.logits.cpu(), batch.labels);
-    const int64_t count = batch.labels.size(0);
+    ModelOutput on_cpu;
+    on_cpu.logits = output.logits.cpu();
+    meter->add(on_cpu, batch);
+    const int64_t count = batch.images.size(0);
     const at::Tensor groups_B = group_numbers(*dataset, done, count);
     const Kinds by_group{groups_B, static_cast<int64_t>(dataset->info().groups.size())};
-    counts.add(output.routings, {batch.labels, classes}, by_group);
+    const Kinds by_class{batch.labels, classes};
+    counts.add(output.routings, by_class, by_group);
     if (options.observe) {
       options.observe({*dataset, done, images, batch.labels, groups_B, output});
     }
@@ -174,7 +175,8 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   }
   result.complete = loader.done();
   if (!result.complete) return result;
-  static_cast<ClassificationMetrics&>(result) = meter.result();
+  result.metrics = meter->result();
+  result.images = dataset->size();
   result.seconds = seconds_since(begin);
   result.images_per_second = static_cast<double>(result.images) / result.seconds;
   result.routing = counts.result();

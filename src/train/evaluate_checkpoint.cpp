@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -12,7 +11,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/train/main_loss.h"
+#include "moesaic/train/objective.h"
 
 namespace moesaic {
 namespace {
@@ -37,7 +36,8 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
                           const EvaluateOptions& options, const std::filesystem::path& from) {
   try {
     Evaluation evaluation = evaluate(model, dataset, options);
-    if (!std::isfinite(evaluation.loss)) fail("the loss is {}", evaluation.loss);
+    const double loss = evaluation.metric("loss");
+    if (!std::isfinite(loss)) fail("the loss is {}", loss);
     return evaluation;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::usage) throw;
@@ -47,36 +47,32 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
 
 }  // namespace
 
-std::string trained_loss(const std::filesystem::path& checkpoint) {
+std::string trained_loss(const Checkpoint& checkpoint) {
   using Json = nlohmann::ordered_json;
-  const auto setting = [&](const char* file, const std::string& path) {
-    const Json json = Document::from_file(checkpoint / file).root().to_json();
+  const auto setting = [](const Json& json, const std::string& path) {
     const Json::json_pointer place(path);
     return json.contains(place) ? json.at(place) : Json();
   };
-  const Json phase = setting("state.json", "/phase_index");
+  const Json phase = setting(checkpoint.state, "/phase_index");
   const std::string index = phase.is_number_integer() ? phase.dump() : "0";
-  const Json loss = setting("config.json", "/run/phases/" + index + "/loss");
-  const std::vector<std::string> known = main_loss_names();
-  const auto found = loss.is_string()
-                         ? std::find(known.begin(), known.end(), loss.get<std::string>())
-                         : known.end();
-  return found == known.end() ? "" : *found;
+  const Json loss = setting(checkpoint.config, "/run/phases/" + index + "/loss");
+  const bool known = loss.is_string() && objectives().find(loss.get<std::string>()) != nullptr;
+  return known ? loss.get<std::string>() : "";
 }
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   CheckpointEvaluation result;
-  result.checkpoint = resolve_checkpoint(options.checkpoint);
-  const Checkpoint checkpoint = load_checkpoint(result.checkpoint);
+  const Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
+  result.checkpoint = checkpoint.folder;
   result.data =
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
   const std::shared_ptr<const Dataset> dataset =
       preprocessed(options.open(result.data, "test"), trained_with(checkpoint.config));
-  const std::shared_ptr<Model> model = load_model(result.checkpoint);
+  const std::shared_ptr<Model> model = model_of(checkpoint);
   EvaluateOptions evaluate = options.evaluate;
   result.classes = dataset->info().classes;
   result.groups = dataset->info().groups;
-  if (evaluate.loss.empty()) evaluate.loss = trained_loss(result.checkpoint);
+  if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
@@ -87,7 +83,7 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
   nlohmann::ordered_json json = {{"checkpoint", result.checkpoint.string()},
                                  {"data", result.data},
                                  {"images", result.evaluation.images}};
-  json.update(to_json(static_cast<const ClassificationMetrics&>(result.evaluation)));
+  json.update(to_json(result.evaluation.metrics));
   json.update({{"images_per_second", result.evaluation.images_per_second},
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
@@ -97,6 +93,31 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
   return json;
 }
 
+namespace {
+
+/// A row for each metric; those that people compare first come first, with their units.
+template <class Row>
+void add_metrics(const CheckpointEvaluation& result, const Row& row) {
+  const Metrics& metrics = result.evaluation.metrics;
+  if (!metrics.contains("accuracy")) {
+    for (const auto& [name, value] : metrics) row(name, fmt::format("{:.6g}", value));
+    return;
+  }
+  const auto at = [&](const std::string& name) { return metrics.at(name); };
+  row("accuracy", fmt::format("{:.2f} %", at("accuracy")));
+  if (result.classes.size() > 5) row("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
+  row("loss", fmt::format("{:.4f}", at("loss")));
+  row("calibration", fmt::format("error (ECE) {:.4f}", at("calibration_error")));
+  if (!metrics.contains("ensemble.members")) return;
+  row("ensemble",
+      fmt::format("{:.0f} members, NLL {:.4f}, disagreement {:.4f}", at("ensemble.members"),
+                  at("ensemble.negative_log_likelihood"), at("ensemble.disagreement")));
+  row("a member", fmt::format("accuracy {:.2f} %, NLL {:.4f}", at("ensemble.member_accuracy"),
+                              at("ensemble.member_negative_log_likelihood")));
+}
+
+}  // namespace
+
 std::string to_text(const CheckpointEvaluation& result) {
   const Evaluation& evaluation = result.evaluation;
   std::string text;
@@ -105,17 +126,7 @@ std::string to_text(const CheckpointEvaluation& result) {
   };
   row("checkpoint", result.checkpoint.string());
   row("data", fmt::format("{}, {} test images", result.data, evaluation.images));
-  row("accuracy", fmt::format("{:.2f} %", evaluation.accuracy));
-  if (result.classes.size() > 5) row("top-5", fmt::format("{:.2f} %", evaluation.top5_accuracy));
-  row("loss", fmt::format("{:.4f}", evaluation.loss));
-  row("calibration", fmt::format("error (ECE) {:.4f}", evaluation.calibration_error));
-  if (evaluation.ensemble) {
-    const EnsembleMetrics& ensemble = *evaluation.ensemble;
-    row("ensemble", fmt::format("{} members, NLL {:.4f}, disagreement {:.4f}", ensemble.members,
-                                ensemble.negative_log_likelihood, ensemble.disagreement));
-    row("a member", fmt::format("accuracy {:.2f} %, NLL {:.4f}", ensemble.member_accuracy,
-                                ensemble.member_negative_log_likelihood));
-  }
+  add_metrics(result, row);
   row("images/s", fmt::format("{:.0f}", evaluation.images_per_second));
   row("FLOPs/image", fmt::format("{:.4g}", result.flops_per_image));
   row("parameters", fmt::format("{}", result.parameters));

@@ -6,10 +6,12 @@
 #include <torch/torch.h>
 
 #include <map>
-#include <utility>
 
 #include "moesaic/base/memory.h"
-#include "moesaic/train/optimizer.h"
+#include "moesaic/base/text.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/train/phase_kind.h"
 
 namespace moesaic {
 namespace {
@@ -57,32 +59,6 @@ class MadeStorages {
   std::map<const void*, c10::Storage> storages_;
 };
 
-/// How many tensors like a parameter the optimizer keeps that moves it: as Optimizer shares them
-/// out, the first part whose patterns find it, else the phase's own.
-class OptimizerSlots {
- public:
-  explicit OptimizerSlots(const PhaseConfig& phase) : of_others_(count(phase.optimizer)) {
-    for (const PartOptimizerConfig& part : phase.optimizers) {
-      parts_.emplace_back(Patterns(part.parameters), count(part.optimizer));
-    }
-  }
-
-  double of(const std::string& parameter) const {
-    for (const auto& [patterns, slots] : parts_) {
-      if (patterns.any_found_in(parameter)) return slots;
-    }
-    return of_others_;
-  }
-
- private:
-  static double count(const OptimizerConfig& config) {
-    return static_cast<double>(make_update_rule(config)->slot_names().size());
-  }
-
-  std::vector<std::pair<Patterns, double>> parts_;
-  double of_others_;
-};
-
 }  // namespace
 
 std::optional<double> activation_bytes(Model& model, int64_t images) {
@@ -90,6 +66,7 @@ std::optional<double> activation_bytes(Model& model, int64_t images) {
   shape.insert(shape.begin(), images);
   std::vector<at::Tensor> known = model.parameters();
   known.push_back(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));
+  const MetaKernels kernels;
   const MadeStorages made;
   try {
     model.forward(known.back());
@@ -99,31 +76,28 @@ std::optional<double> activation_bytes(Model& model, int64_t images) {
   return made.bytes(known);
 }
 
-double optimizer_bytes(const Model& model, const PhaseConfig& phase) {
-  const OptimizerSlots slots(phase);
-  const Patterns trains(phase.trains), frozen(phase.frozen);
-  double sum = 0.0;
-  for (const auto& item : model.named_parameters()) {
-    if (!trains.any_found_in(item.key()) || frozen.any_found_in(item.key())) continue;
-    sum += slots.of(item.key()) * static_cast<double>(item.value().numel()) * sizeof(float);
-  }
-  return sum;
-}
-
 TrainingMemory training_memory(Model& model, const PhasePlan& phase) {
-  const PhaseConfig& config = phase.config;
   TrainingMemory memory;
   memory.weights = static_cast<double>(model.parameter_count()) * sizeof(float);
-  if (phase.steps == 0) return memory;
-  const Patterns trains(config.trains);
-  for (const auto& item : model.named_parameters()) {
-    if (!trains.any_found_in(item.key())) continue;
-    memory.gradients += static_cast<double>(item.value().numel()) * sizeof(float);
-  }
-  memory.optimizer = optimizer_bytes(model, config);
-  memory.activations =
-      activation_bytes(model, std::min(config.batch_size, phase.images) / config.accumulate);
+  const PhaseKind& kind = phase_kinds().at(phase.config.kind.name());
+  if (phase.steps == 0 || !kind.memory) return memory;
+  const StepMemory step = kind.memory(phase.config, model);
+  memory.gradients = step.gradients;
+  memory.optimizer = step.optimizer;
+  memory.activations = activation_bytes(model, phase.batch / step.parts);
   return memory;
+}
+
+void check_training_memory(const RunConfig& config, const Model& shape) {
+  const auto numbers = static_cast<double>(shape.parameter_count());
+  for (const PhaseConfig& phase : config.phases) {
+    const PhaseKind& kind = phase_kinds().at(phase.kind.name());
+    if (phase.steps.value_or(1) == 0 || !kind.memory) continue;
+    const StepMemory step = kind.memory(phase, shape);
+    check_memory(numbers * sizeof(float) + step.gradients + step.optimizer,
+                 fmt::format("training a model of {:.4g} parameters by {}", numbers, step.by),
+                 config.model.where());
+  }
 }
 
 std::string describe_memory(Model& model, const std::vector<PhasePlan>& phases) {

@@ -8,8 +8,7 @@
 #include <map>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
-#include "moesaic/train/objective.h"
+#include "patterns.h"
 
 namespace moesaic {
 namespace {
@@ -25,37 +24,6 @@ ConfigProblem name_problem(const std::string& name) {
           {"name"}};
 }
 
-ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    const std::string problem = Pattern::problem(patterns[i]);
-    if (!problem.empty()) {
-      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}", key, i)}};
-    }
-  }
-  return {};
-}
-
-ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    const std::string problem = Pattern::problem(values[i].pattern);
-    if (!problem.empty()) {
-      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}.pattern", key, i)}};
-    }
-  }
-  return {};
-}
-
-ConfigProblem aux_losses_problem(const std::map<std::string, double>& losses) {
-  const std::vector<std::string> known = aux_loss_names();
-  for (const auto& [name, weight] : losses) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return {fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known)),
-              {"aux_losses." + name + ":"}};
-    }
-  }
-  return {};
-}
-
 ConfigProblem length_problem(const PhaseConfig& config) {
   if (config.epochs && config.steps) {
     return excluding({"epochs", "null"}, {"steps", "null"});
@@ -64,31 +32,6 @@ ConfigProblem length_problem(const PhaseConfig& config) {
     return {"'epochs' or 'steps' must be given", {"steps", "epochs"}};
   }
   return {};
-}
-
-ConfigProblem update_problem(const PhaseConfig& config) {
-  if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
-    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
-  }
-  if (config.batch_size % config.accumulate != 0) {
-    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
-                        config.batch_size),
-            {"accumulate", "batch_size"}};
-  }
-  return {};
-}
-
-ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
-  for (const ConfigProblem& problem : problems) {
-    if (!problem.empty()) return problem;
-  }
-  return {};
-}
-
-std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
-  std::vector<std::string> texts;
-  for (const PatternValue& item : values) texts.push_back(item.pattern);
-  return texts;
 }
 
 // Dotted path of the first place where two documents differ, "" if there is none.
@@ -137,39 +80,6 @@ std::string at_path(const nlohmann::ordered_json& json, const std::string& path)
 
 }  // namespace
 
-ConfigProblem config_problem(const OptimizerConfig& config) {
-  if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
-  if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
-    return excluding({"weight_decay", "0"}, {"weight_decays", "[]"});
-  }
-  if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
-    return {"'adam' has no weight decay; choose 'adamw'",
-            {"name", "weight_decay", "weight_decays"}};
-  }
-  return first_problem({patterns_problem("no_decay", config.no_decay),
-                        patterns_problem("weight_decays", config.weight_decays)});
-}
-
-ConfigProblem config_problem(const PartOptimizerConfig& config) {
-  return patterns_problem("parameters", config.parameters);
-}
-
-ConfigProblem config_problem(const ScheduleConfig& config) {
-  const bool falls = config.name == "cosine" || config.name == "linear";
-  if (config.end > 0.0 && config.end_lr) {
-    return excluding({"end", "0"}, {"end_lr", "null"});
-  }
-  if (!falls && (config.end > 0.0 || config.end_lr)) {
-    return {fmt::format("'{}' has no end to fall to; choose cosine or linear", config.name),
-            {"end_lr", "end", "name"}};
-  }
-  if (config.name != "rsqrt" && config.cooldown_steps > 0) {
-    return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
-            {"cooldown_steps", "name"}};
-  }
-  return {};
-}
-
 ConfigProblem config_problem(const PhaseConfig& config) {
   ConfigProblem reserved;
   if (config.name.starts_with("step_")) {
@@ -179,9 +89,12 @@ ConfigProblem config_problem(const PhaseConfig& config) {
   }
   return first_problem({name_problem(config.name), reserved, length_problem(config),
                         patterns_problem("trains", config.trains),
-                        patterns_problem("frozen", config.frozen),
-                        patterns_problem("gradient_scale", config.gradient_scale),
-                        update_problem(config), aux_losses_problem(config.aux_losses)});
+                        patterns_problem("frozen", config.frozen)});
+}
+
+std::string objective_name(const PhaseConfig& phase) {
+  const auto* gradient = phase.kind.find<GradientConfig>();
+  return gradient == nullptr ? "" : gradient->loss.name();
 }
 
 ConfigProblem config_problem(const RunConfig& config) {
@@ -209,16 +122,6 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
       "{}: cannot resume, since '{}' was {} when the run began and is {} now; set it back "
       "or give another --out",
       folder, place, at_path(then, place), at_path(now, place));
-}
-
-PatternValues::PatternValues(const std::vector<PatternValue>& values)
-    : patterns_(texts_of(values)) {
-  for (const PatternValue& item : values) values_.push_back(item.value);
-}
-
-double PatternValues::value_for(const std::string& name, double otherwise) const {
-  const std::optional<size_t> first = patterns_.first_found_in(name);
-  return first ? values_[*first] : otherwise;
 }
 
 }  // namespace moesaic

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_folder.h"
 
-#include <charconv>
-#include <optional>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -13,17 +11,6 @@
 namespace moesaic {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr std::string_view kStep = "step_";
-
-std::optional<int64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kStep)) return std::nullopt;
-  int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kStep.size(), end, step);
-  return error == std::errc() && stop == end ? std::optional(step) : std::nullopt;
-}
 
 /// A file of a run that has no checkpoint yet.
 bool is_of_a_start(const fs::path& entry) {
@@ -79,8 +66,9 @@ void RunFolder::check(const fs::path& root, bool resume) {
     fail_usage("{}: a checkpoint, not a run; give the run's folder", root.string());
   }
   if (!resume && holds_something(root)) {
-    fail_usage("{}: there is something already; use --resume to go on with it, or another --out",
-               root.string());
+    fail_usage(
+        "{}: output directory is not empty; pass --resume to go on with its run, or another --out",
+        root.string());
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
     fail_usage("{}: has no config.json that says how to go on; give another --out", root.string());
@@ -101,7 +89,7 @@ RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))),
 }
 
 fs::path RunFolder::step_checkpoint(int64_t step) const {
-  return root_ / "checkpoints" / (std::string(kStep) + std::to_string(step));
+  return root_ / "checkpoints" / step_name(step);
 }
 
 fs::path RunFolder::phase_checkpoint(const std::string& phase) const {
@@ -116,10 +104,10 @@ bool RunFolder::has_checkpoint(const fs::path& root) {
   return false;
 }
 
-fs::path RunFolder::newest_checkpoint() const {
-  fs::path newest = resolve_checkpoint(root_);
+Checkpoint RunFolder::load_newest_checkpoint() const {
+  Checkpoint newest = moesaic::load_newest_checkpoint(root_);
   for (const auto& entry : fs::directory_iterator(root_ / "checkpoints")) {
-    if (step_of(entry.path()).value_or(0) > *step_of(newest)) fs::remove_all(entry.path());
+    if (step_of(entry.path()).value_or(0) > *step_of(newest.folder)) fs::remove_all(entry.path());
   }
   return newest;
 }

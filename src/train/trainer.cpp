@@ -10,6 +10,8 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/phase_entry.h"
+#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/task.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
@@ -27,58 +29,70 @@ Json rounded_numbers(const Json& json) {
   return copy;
 }
 
-Json eval_line(const std::string& phase, const std::string& data, const Evaluation& evaluation) {
-  Json line = {{"phase", phase}, {"data", data}, {"images", evaluation.images}};
-  line.update(rounded_numbers(to_json(static_cast<const ClassificationMetrics&>(evaluation))));
-  line["routing"] = to_json(evaluation.routing);
-  for (Json& layer : line["routing"]) {  // a row for each class is too much for a line
+Json routing_line(const Evaluation& evaluation) {
+  Json layers = to_json(evaluation.routing);
+  for (Json& layer : layers) {  // A row for each class is too much for a line.
     layer.erase("dispatch");
     layer.erase("group_dispatch");
   }
-  return line;
+  return layers;
+}
+
+bool better(const MetricInfo& metric, double value, const std::optional<double>& best) {
+  if (!best) return true;
+  return metric.direction == Direction::higher_is_better ? value > *best : value < *best;
+}
+
+std::string in_words(const MetricInfo& metric, double value) {
+  const std::string number =
+      metric.unit == " %" ? fmt::format("{:.2f}", value) : fmt::format("{:.4g}", value);
+  return fmt::format("{} {}{}", metric.name, number, metric.unit);
 }
 
 }  // namespace
 
 TrainResult Trainer::run() {
-  if (!complete()) recorder_.emplace(folder_->root(), state_.metrics_lines);
+  if (!complete() && !in_memory()) recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
     train(*phase);
-    if (stopped()) {
-      save_step(*phase);
-      result_.signal = options_.stop->number();
+    if (!result_.complete) {
+      if (!in_memory()) save_step(*phase);
       break;
     }
     leave_phase(*phase);
   }
+  if (result_.complete && options_.watch) options_.watch(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
 }
 
 void Trainer::train(Phase& phase) {
-  if (state_.evaluation_due) evaluate_phase(phase);  // cut short by a signal, or no step to make
-  while (!phase.done() && !stopped()) {
+  evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
+  while (!phase.done() && going()) {
     const StepReport report = step(phase);
     record(phase, report);
-    if (state_.evaluation_due) evaluate_phase(phase);
+    evaluate_due(phase);
     if (checkpoint_due(phase)) save_step(phase);
+  }
+  if (stopped()) {
+    result_.complete = false;
+    result_.signal = options_.stop->number();
   }
   if (progress_) progress_->finish();
 }
 
+bool Trainer::going() {
+  if (stopped()) return false;
+  if (options_.watch && !options_.watch(*model_, state_.step)) result_.complete = false;
+  return result_.complete;
+}
+
 StepReport Trainer::step(Phase& phase) try {
   const StepReport report = phase.step();
-  state_.min_loss = phase.min_loss();
-  state_.phase_stopped = report.ends;
-  if (!report.ends) {
-    ++state_.step;
-    ++state_.phase_step;
-  }
-  state_.optimizer_steps = phase.optimizer().updates();
-  state_.epoch = report.epoch;
-  state_.batch = report.batch;
-  state_.evaluation_due = evaluation_due(phase);
+  state_.step += report.steps;
+  state_.phase_step += report.steps;
+  state_.evaluations_due = evaluations_after_step(phase);
   return report;
 } catch (const Error& error) {
   fail("phase '{}', step {}: {}; {}", state_.phase, state_.step + 1, error.what(),
@@ -86,44 +100,49 @@ StepReport Trainer::step(Phase& phase) try {
                                   : "the last checkpoint is " + result_.checkpoint.string());
 }
 
-bool Trainer::evaluation_due(const Phase& phase) const {
-  if (!phase.plan().config.evaluate) return false;
-  const int64_t every = config_.evaluate_every * phase.plan().batches_per_epoch;
-  return phase.done() || (every > 0 && state_.phase_step % every == 0);
+std::vector<std::string> Trainer::evaluations_after_step(const Phase& phase) {
+  if (!plan().config.evaluate || in_memory()) return {};
+  std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
+  if (phase.done()) return splits;
+  const int64_t every = config_.evaluate_every * plan().steps_per_epoch;
+  if (every == 0 || state_.phase_step % every != 0) return {};
+  splits.resize(1);  // Test data that validation data stand in for are for the end.
+  return splits;
 }
 
 // At its end a phase is saved by leave_phase().
 bool Trainer::checkpoint_due(const Phase& phase) const {
   const int64_t every = config_.checkpoint_every;
-  return every > 0 && state_.step % every == 0 && !phase.done();
+  return !in_memory() && every > 0 && state_.step % every == 0 && !phase.done();
 }
 
 std::unique_ptr<Phase> Trainer::enter_phase() {
-  const PhasePlan& plan = plan_[static_cast<size_t>(state_.phase_index)];
   const bool fresh = state_.phase.empty();
-  if (fresh) prepare_network(plan);
-  auto phase = std::make_unique<Phase>(
-      plan, model_, datasets_.get(plan.config.data, "train", plan.config.preprocess),
-      phase_seed(config_.seed, state_.phase_index), config_.loader_threads, state_);
+  if (fresh) prepare_network();
+  const PhaseConfig& config = plan().config;
+  PhaseContext context{.model = model_,
+                       .data = datasets_.get(config.data, "train", config.preprocess),
+                       .seed = phase_seed(config_.seed, state_.phase_index),
+                       .loader_threads = config_.loader_threads};
+  auto phase = phase_kinds().at(config.kind.name()).make(plan(), std::move(context));
   if (fresh) {
-    state_.phase = plan.config.name;
-    state_.evaluation_due = plan.steps == 0 && plan.config.evaluate;
+    state_.phase = config.name;
+    if (phase->done()) state_.evaluations_due = evaluations_after_step(*phase);
   } else {
-    phase->optimizer().load_state(resumed_optimizer_, state_.optimizer_steps);
-    resumed_optimizer_.clear();
+    phase->load({state_.phase_state.to_json(), std::move(resumed_tensors_)});
+    resumed_tensors_.clear();
   }
-  if (options_.progress && !phase->done()) {
-    const int64_t batch = std::min(plan.config.batch_size, plan.images);
-    progress_.emplace(ProgressOptions{.label = plan.config.name,
-                                      .total = plan.steps * batch,
-                                      .start = state_.phase_step * batch});
+  if (options_.progress && !in_memory() && !phase->done()) {
+    progress_.emplace(ProgressOptions{.label = config.name,
+                                      .total = plan().steps * plan().batch,
+                                      .start = state_.phase_step * plan().batch});
   }
   throughput_.restart();
   return phase;
 }
 
-void Trainer::prepare_network(const PhasePlan& plan) {
-  const EntryConfig& entry = plan.config.on_entry;
+void Trainer::prepare_network() {
+  const EntryConfig& entry = plan().config.on_entry;
   fs::path pretrained = entry.prune ? entry.prune->pretrained : "";
   for (int64_t i = 0; i < state_.phase_index; ++i) {
     const std::string& earlier = plan_[static_cast<size_t>(i)].config.name;
@@ -131,54 +150,84 @@ void Trainer::prepare_network(const PhasePlan& plan) {
   }
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   model_->to(at::kCPU);
-  const auto pruned = apply_entry(*model_, entry, plan.classes, pretrained, seed);
+  const auto pruned = apply_entry(*model_, entry, plan().outputs, pretrained, seed);
   model_->to(at::Device(options_.device));
-  if (pruned) recorder_->write("prune", state_.step, to_json(*pruned));
+  if (pruned && recorder_) recorder_->write("prune", state_.step, to_json(*pruned));
 }
 
-void Trainer::leave_phase(Phase& phase) {
+void Trainer::leave_phase(const Phase& phase) {
   progress_.reset();
   state_.phase_complete = true;
-  save(phase, folder_->phase_checkpoint(state_.phase));
-  save_step(phase);
+  if (!in_memory()) {
+    save(phase, folder_->phase_checkpoint(state_.phase));
+    save_step(phase);
+  }
   state_ = state_.next_phase();
 }
 
-void Trainer::evaluate_phase(const Phase& phase) {
-  const PhaseConfig& config = phase.plan().config;
-  EvaluateOptions options{
-      config_.evaluate_batch_size, config_.loader_threads, {}, config.loss, config_.precision};
-  options.proceed = [this](int64_t done, int64_t total) {
-    if (progress_) progress_->advance(0, fmt::format("testing {}%", 100 * done / total));
-    return !stopped();
-  };
-  const Evaluation evaluation =
-      evaluate(*model_, datasets_.get(config.data, "test", config.preprocess), options);
-  throughput_.restart();
-  if (!evaluation.complete) return;
-  state_.evaluation_due = false;
-  result_.evaluation = evaluation;
-  if (progress_) progress_->advance(0, fmt::format("test accuracy {:.2f} %", evaluation.accuracy));
-  recorder_->write("eval", state_.step, eval_line(state_.phase, config.data, evaluation));
+void Trainer::evaluate_due(const Phase& phase) {
+  const PhaseConfig& config = plan().config;
+  while (!state_.evaluations_due.empty()) {
+    const std::string split = state_.evaluations_due.front();
+    EvaluateOptions options;
+    options.batch_size = config_.evaluate_batch_size;
+    options.loader_threads = config_.loader_threads;
+    options.loss = objective_name(config);
+    options.precision = config_.precision;
+    options.proceed = [&](int64_t done, int64_t total) {
+      if (progress_) {
+        progress_->advance(0, fmt::format("{} {}%", split == "test" ? "testing" : "validating",
+                                          100 * done / total));
+      }
+      return !stopped();
+    };
+    const Evaluation evaluation =
+        evaluate(*model_, datasets_.get(config.data, split, config.preprocess), options);
+    throughput_.restart();
+    if (!evaluation.complete) return;
+    state_.evaluations_due.erase(state_.evaluations_due.begin());
+    result_.evaluation = evaluation;
+    record_evaluation(phase, split, evaluation);
+  }
+}
+
+void Trainer::record_evaluation(const Phase& phase, const std::string& split,
+                                const Evaluation& evaluation) {
+  const std::string& data = plan().config.data;
+  const Task& task = task_of(datasets_.get(data, "train")->info());
+  const MetricInfo followed = metric_of(task, in_last_phase() ? config_.best : "");
+  const double value = evaluation.metric(followed.name);
+  if (progress_) progress_->advance(0, split + " " + in_words(followed, value));
+  Json line = {
+      {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.images}};
+  line.update(rounded_numbers(to_json(evaluation.metrics)));
+  line["routing"] = routing_line(evaluation);
+  recorder_->write("eval", state_.step, line);
   recorder_->scalar("eval/images_per_second", evaluation.images_per_second, state_.step);
-  log_info("{}, step {}: test accuracy {:.2f} %, loss {:.4f}, {:.0f} images/s", state_.phase,
-           state_.step, evaluation.accuracy, evaluation.loss, evaluation.images_per_second);
-  if (!in_last_phase() || evaluation.accuracy <= state_.best_accuracy.value_or(-1.0)) return;
-  state_.best_accuracy = evaluation.accuracy;
+  log_info("{}, step {}: {} {}, loss {:.4f}, {:.0f} images/s", state_.phase, state_.step, split,
+           in_words(followed, value), evaluation.metric("loss"), evaluation.images_per_second);
+  const bool decides = split == datasets_.evaluation_splits(data).front();
+  if (!in_last_phase() || !decides || !better(followed, value, state_.best_value)) return;
+  state_.best_value = value;
   state_.best_step = state_.step;
   save(phase, folder_->best());
 }
 
 void Trainer::record(const Phase& phase, const StepReport& report) {
+  if (in_memory()) return;
   state_.window.add(report.metrics);
   throughput_.add(report.images);
   if (progress_) {
-    progress_->advance(report.images, fmt::format("loss {:.4f}", report.metrics.at("loss")));
+    const auto loss = report.metrics.find("loss");
+    const std::string note =
+        loss == report.metrics.end() ? "" : fmt::format("loss {:.4f}", loss->second);
+    progress_->advance(report.images, note);
   }
   if (state_.step % config_.log_every != 0 && !phase.done()) return;
   const double epochs =
-      static_cast<double>(state_.phase_step) / static_cast<double>(phase.plan().batches_per_epoch);
-  Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}, {"lr", rounded(report.lr)}};
+      static_cast<double>(state_.phase_step) / static_cast<double>(plan().steps_per_epoch);
+  Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};
+  if (report.lr) line["lr"] = rounded(*report.lr);
   for (const auto& [name, sum] : state_.window.sums) {
     line[name] = rounded(sum / static_cast<double>(state_.window.steps));
   }
@@ -188,15 +237,18 @@ void Trainer::record(const Phase& phase, const StepReport& report) {
 }
 
 void Trainer::save(const Phase& phase, const fs::path& folder) {
-  const std::string& data = phase.plan().config.data;
+  const std::string& data = plan().config.data;
   recorder_->sync();
   state_.metrics_lines = recorder_->lines();
+  PhaseState of_phase = phase.state();
+  state_.phase_state = Value::from_json(of_phase.values, "phase_state");
   const Json config = {{"model", model_->config()},
                        {"data", data},
-                       {"preprocess", to_json(phase.plan().config.preprocess)},
+                       {"preprocess", to_json(plan().config.preprocess)},
                        {"classes", datasets_.get(data, "train")->info().classes},
                        {"run", to_json(config_)}};
-  save_checkpoint(folder, {config, to_json(state_), state_of(*model_), phase.optimizer().state()});
+  Checkpoint checkpoint{config, to_json(state_), state_of(*model_), std::move(of_phase.tensors)};
+  save_checkpoint(folder, checkpoint);
 }
 
 void Trainer::save_step(const Phase& phase) {

@@ -2,6 +2,7 @@
 // How a run begins or goes on: everything that happens before the first step.
 #include <torch/cuda.h>
 
+#include <algorithm>
 #include <array>
 
 #include "moesaic/base/error.h"
@@ -42,48 +43,64 @@ void check_device(const std::string& device) {
     fail_usage("device cuda: no GPU that LibTorch can use; use cpu");
 }
 
-// Nothing is written before all of it is known to fit together.
+// Nothing is written before all of it is known to fit together, and nothing but shapes is built.
 Trainer::Trainer(RunConfig config, TrainerOptions options)
     : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
   check_device(options_.device);
-  RunFolder::check(options_.out, options_.resume);
+  if (!in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
   if (!started.is_null() && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
-  if (!resuming) check_init(config_);
-  model_ = build_initial_model(config_);
+  std::optional<RunStart> start;
+  if (!resuming) start.emplace(config_);
+  const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
   const RunConfig given = config_;
-  config_.model = Value::from_json(model_->config(), "model");
+  config_.model = Value::from_json(shape->config(), "model");
   if (!started.is_null()) check_same_run(started, to_json(config_), options_.out.string());
-  plan_ = plan_phases(given, *model_, datasets_);
-  if (!resuming) load_initial_weights(config_, *model_);
+  plan_ = plan_phases(given, *shape, datasets_);
+  if (in_memory()) check_needs_no_folder();
+  if (start) model_ = start->model();
 
-  folder_.emplace(options_.out, options_.resume);
+  if (!in_memory()) folder_.emplace(options_.out, options_.resume);
   if (resuming) {
-    restore(folder_->newest_checkpoint());
+    restore();
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
   model_->to(at::Device(options_.device));
-  write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+  if (!in_memory()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }
 
-void Trainer::restore(const fs::path& checkpoint) {
-  Checkpoint loaded = load_checkpoint(checkpoint);
-  state_ = read_state(loaded.state, checkpoint);
+/// A run in memory has no checkpoints of its phases to compare with.
+void Trainer::check_needs_no_folder() const {
+  for (const PhasePlan& phase : plan_) {
+    const auto& prune = phase.config.on_entry.prune;
+    const bool earlier =
+        prune && std::any_of(plan_.begin(), plan_.end(), [&](const PhasePlan& other) {
+          return other.config.name == prune->pretrained;
+        });
+    if (!earlier) continue;
+    fail_usage("{}: a run without a folder keeps no checkpoint of phase '{}'; give a checkpoint",
+               place_of(prune->source, {"pretrained"}), prune->pretrained);
+  }
+}
+
+void Trainer::restore() {
+  Checkpoint loaded = folder_->load_newest_checkpoint();
+  const std::string from = loaded.folder.string();
+  state_ = read_state(loaded.state, loaded.folder);
   const auto index = static_cast<size_t>(state_.phase_index);
   if (index >= plan_.size() || plan_[index].config.name != state_.phase) {
-    fail("{}: is in phase {} '{}', which this run does not have", checkpoint.string(),
-         state_.phase_index, state_.phase);
+    fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,
+         state_.phase);
   }
-  const std::string from = (checkpoint / "config.json").string();
-  model_ = model_of(Value::from_json(loaded.config.at("model"), from), loaded.model,
-                    checkpoint.string());
-  resumed_optimizer_ = std::move(loaded.optimizer);
-  result_.checkpoint = checkpoint;
-  log_info("going on from {}", checkpoint.string());
+  model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
+                    loaded.model, from);
+  resumed_tensors_ = std::move(loaded.optimizer);
+  result_.checkpoint = loaded.folder;
+  log_info("going on from {}", from);
   if (state_.phase_complete) state_ = state_.next_phase();
 }
 

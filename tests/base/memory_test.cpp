@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/memory.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include "base/support.h"
 
 namespace moesaic {
 namespace {
+
+using ::testing::StartsWith;
 
 TEST(Memory, HasALimit) {
   EXPECT_GT(memory_limit(), 64.0 * 1024 * 1024);
   EXPECT_LT(memory_limit(), 1e18);
 }
 
-TEST(Memory, IsWrittenInTheLargestUnit) {
-  EXPECT_EQ(bytes_text(12), "12 bytes");
-  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
-  EXPECT_EQ(bytes_text(4.0 * 1024 * 1024 * 1024 * 1024), "4.0 TiB");
+TEST(Memory, MoreThanTheMachineHasIsRefused) {
+  EXPECT_NO_THROW(check_memory(1024.0, "a small thing", "here"));
+  EXPECT_THAT(test::usage_of([] { check_memory(2e18, "a large thing", "here"); }),
+              StartsWith("here: a large thing needs 2.00 EB of memory, this machine has "));
 }
 
 }  // namespace

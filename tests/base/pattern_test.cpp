@@ -46,7 +46,7 @@ TEST(Pattern, SaysInOneLineWhatIsWrong) {
   EXPECT_THAT(Pattern::problem("a("), HasSubstr("'a(' is no regular expression"));
   EXPECT_THAT(Pattern::problem("(?=a)"), HasSubstr("'(?=a)' is no regular expression"));
   EXPECT_THAT(Pattern::problem("(\n"),
-              AllOf(HasSubstr("'(\\x0a' is no regular expression"), Not(HasSubstr("\n"))));
+              AllOf(HasSubstr("'(\\n' is no regular expression"), Not(HasSubstr("\n"))));
   EXPECT_THAT(Pattern::problem("\xff("), HasSubstr("no regular expression"));
 }
 

@@ -130,6 +130,21 @@ TEST(Progress, CountsOnlyNewItemsAfterAResume) {
   EXPECT_EQ(out.lines().at(1), "train: 50 images in 0:10, 5.00 images/s\n");
 }
 
+TEST(Progress, ALoopThatCountsItselfStartsTheClockWithItsFirstNumber) {
+  PlainOutput out;
+  FakeClock clock;
+  Progress progress({.label = "eval", .out = out.file(), .clock = clock.function()});
+  clock.now += 100.0;  // files are opened
+  progress.show(0, 1000);
+  clock.now += 10.0;
+  progress.show(200, 1000);
+  clock.now += 5.0;
+  progress.show(1000, 1000);
+  progress.finish();
+  EXPECT_EQ(out.lines().at(0), "eval: 20%, 200/1000 images, 20.0 images/s, 0:40 left\n");
+  EXPECT_EQ(out.lines().at(1), "eval: 1000 images in 0:15, 66.7 images/s\n");
+}
+
 TEST(Progress, AveragesTheRateOverTheLastSecondsOnly) {
   PlainOutput out;
   FakeClock clock;

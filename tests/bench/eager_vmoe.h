@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "eager_moe.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic::bench {
 

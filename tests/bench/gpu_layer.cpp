@@ -5,7 +5,7 @@
 #include <ATen/ops/_grouped_mm.h>
 #include <torch/torch.h>
 
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::bench {

@@ -12,9 +12,9 @@
 #include "eager_moe.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::bench {

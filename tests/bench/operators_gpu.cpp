@@ -10,8 +10,8 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic::bench {
 namespace {
@@ -103,10 +103,10 @@ void gpu_experts(const Report& report) {
 void gpu_skew(const Report& report) {
   const EagerLayer layer = gpu_layer(8, 2);
   const Tensor rows = gpu_tokens(2 * kTokens);
-  const auto experts = [&](const std::array<int64_t, 8>& fractions) {
+  const auto experts = [&](const std::array<int64_t, 8>& parts) {
     std::vector<int32_t> starts = {0};
-    for (const int64_t fraction : fractions) {
-      starts.push_back(starts.back() + static_cast<int32_t>(fraction * (2 * kTokens / 112)));
+    for (const int64_t part : parts) {
+      starts.push_back(starts.back() + static_cast<int32_t>(part * (2 * kTokens / 112)));
     }
     starts.back() = static_cast<int32_t>(2 * kTokens);
     const Tensor offsets = torch::tensor(starts, at::kInt).to(at::kCUDA);

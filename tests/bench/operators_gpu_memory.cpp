@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "gpu_layer.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 #ifdef MOESAIC_WITH_CUDA
 #include <ATen/cuda/CUDAGraph.h>

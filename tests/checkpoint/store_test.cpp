@@ -213,6 +213,16 @@ TEST(Store, CanLeaveOutHashesAndOptimizer) {
   EXPECT_EQ(load_checkpoint(folder / "a", {.verify = false}).optimizer.size(), 1u);
 }
 
+TEST(Resolve, StepsAreReadOffTheirFoldersNames) {
+  EXPECT_EQ(step_name(12), "step_12");
+  EXPECT_EQ(step_of("run/checkpoints/step_12"), 12);
+  EXPECT_EQ(step_of("step_0"), 0);
+  for (const char* name :
+       {"step_", "step_x", "step_1x", "step_-1", "best", "mystep_1", "step_99999999999999999999"}) {
+    EXPECT_FALSE(step_of(name)) << name;
+  }
+}
+
 TEST(Resolve, TakesTheLargestStepOfARun) {
   const test::TempDir folder;
   const fs::path checkpoints = folder / "run/checkpoints";

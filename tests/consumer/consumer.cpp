@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's example. Trains one MoE layer to copy its input, then removes half of its experts.
+// The example of docs/operators.md: trains one MoE layer to copy its input, then removes half of
+// its experts.
 #include <moesaic/base/error.h>
 #include <moesaic/nn/moe_layer.h>
 #include <torch/torch.h>
@@ -7,10 +8,10 @@
 #include <iostream>
 
 int main() {
+  torch::manual_seed(0);
   moesaic::nn::MoELayer layer(
       moesaic::nn::MoELayerOptions{.width = 16, .hidden = 32, .experts = 8});
   torch::optim::Adam optimizer(layer->parameters(), 1e-2);
-  torch::manual_seed(0);
   const torch::Tensor x = torch::randn({256, 16});  // [tokens, width]
   for (int step = 0; step < 200; ++step) {
     optimizer.zero_grad();
@@ -19,13 +20,13 @@ int main() {
     optimizer.step();
     if (step % 100 == 0 || step == 199) std::cout << step << "  " << loss.item<float>() << '\n';
   }
+  layer->keep_experts({0, 1, 2, 3});
+  const auto out = layer->forward(x);
+  std::cout << "rows computed after pruning: " << out.routing.offsets[-1].item<int>() << " of "
+            << out.routing.row_bound() << '\n';
   try {
     layer->keep_experts({0, 9});
   } catch (const moesaic::Error& error) {
     std::cout << error.what() << '\n';
   }
-  layer->keep_experts({0, 1, 2, 3});
-  const auto out = layer->forward(x);
-  std::cout << "rows computed after pruning: " << out.routing.offsets[-1].item<int>() << " of "
-            << out.routing.row_bound() << '\n';
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's example of the operators: one layer of experts, written out.
+// The example of docs/operators.md in C++: one layer of experts, written out.
 #include <moesaic/ops/combine.h>
 #include <moesaic/ops/dispatch.h>
 #include <moesaic/ops/grouped_mlp.h>
-#include <moesaic/ops/route.h>
+#include <moesaic/ops/route_token_choice.h>
 #include <torch/torch.h>
 
 #include <iomanip>

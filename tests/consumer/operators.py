@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The README's example of the operators from Python.
+# The example of docs/operators.md in Python.
 import torch
 
 torch.ops.load_library("build/release/lib/libmoesaic.so")

@@ -146,7 +146,7 @@ TEST(ClusterMixture, RefusesMoreThanTheMachineHolds) {
   EXPECT_NO_THROW(load_dataset_spec(file));
   EXPECT_NE(test::usage_of([&] {
               open_dataset(file, "train");
-            }).find("100000000 train examples of 4096 x 65536 numbers need "),
+            }).find("the train split of 100000000 examples of 4096 x 65536 numbers needs "),
             std::string::npos);
 }
 

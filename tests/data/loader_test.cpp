@@ -94,11 +94,14 @@ TEST(Batch, MovesItsTensorsToADevice) {
   const Batch soft = [&] {
     Batch other = batch;
     other.soft_labels = at::ones({2, 5});
+    other.targets = at::ones({2, 1});
     return other.to(at::kMeta);
   }();
   batch = batch.to(at::kMeta);
-  EXPECT_TRUE(batch.images.is_meta() && batch.labels.is_meta() && soft.soft_labels.is_meta());
+  EXPECT_TRUE(batch.images.is_meta() && batch.labels.is_meta() && soft.soft_labels.is_meta() &&
+              soft.targets.is_meta());
   EXPECT_FALSE(batch.soft_labels.defined());
+  EXPECT_FALSE(batch.targets.defined());
   EXPECT_EQ(batch.epoch, 3);
   EXPECT_EQ(batch.position, 4);
 }

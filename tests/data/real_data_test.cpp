@@ -92,8 +92,10 @@ TEST(Footwear, IsThreeClassesOfFashionMnist) {
 TEST(Cifar10, HasTheDescribedMeanAndStd) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
   if (find_folder(load_base_spec("cifar10")).empty()) GTEST_SKIP() << "not on this machine";
-  const auto train = open_dataset("cifar10", "train");
+  const auto train = open_dataset("cifar10", "train+validation");
   EXPECT_EQ(train->size(), 50000);
+  EXPECT_EQ(open_dataset("cifar10", "train")->size(), 49000);
+  EXPECT_EQ(open_dataset("cifar10", "validation")->size(), 1000);
   EXPECT_EQ(open_dataset("cifar10", "test")->size(), 10000);
   std::vector<int64_t> of_class(10);
   for (const int64_t label : test::labels_of(*train)) ++of_class[static_cast<size_t>(label)];

@@ -298,6 +298,7 @@ TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {
        {std::pair{
             R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher": {"capacity_factor": 1}})",
             "expert choice"},
+        std::pair{R"({"name": "adaptive", "gate": "one"})", "adaptive routing"},
         std::pair{R"({"gate": "logit"})", "gates 'logit'"},
         std::pair{R"({"dispatcher": {"capacity_factor": 1, "capacity_ceil_or_round": "round"}})",
                   "rounded to the nearest"},

@@ -10,7 +10,7 @@ namespace {
 
 class Consumer : public ProgramTest {};
 
-TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheReadmesExamples) {
+TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "a program built without sanitizers cannot load a library that has them";
 #endif
@@ -26,11 +26,13 @@ TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheReadmesExamples) {
   const auto result = run_command({text_path("build") + "/consumer"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("rows computed after pruning"), std::string::npos) << result.out;
-  expect_quoted("tests/consumer/consumer.cpp", "cpp", "#include");
+  expect_quoted("docs/operators.md", "tests/consumer/consumer.cpp", "cpp", "#include");
+  expect_excerpt("README.md", "tests/consumer/consumer.cpp", "cpp", "moesaic::nn::MoELayer layer(",
+                 "layer->keep_experts({0, 1, 2, 3}");
   const auto operators = run_command({text_path("build") + "/operators"});
   EXPECT_EQ(operators.exit_code, 0) << operators.err;
-  expect_quoted("tests/consumer/operators.cpp", "cpp", "#include");
-  expect_shown(operators.out);
+  expect_quoted("docs/operators.md", "tests/consumer/operators.cpp", "cpp", "#include");
+  expect_shown("docs/operators.md", operators.out);
 }
 
 TEST_F(Consumer, TheInstalledProgramFindsItsRecipes) {

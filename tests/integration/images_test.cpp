@@ -33,7 +33,7 @@ class Images : public ProgramTest {
                           text_path("mini-rotate.json") + R"(", "batch_size": 16, "steps": 3,
           "loss": "softmax_twice", "aux_losses": {"switch_balance": 0.001},
           "optimizer": {"name": "sgd", "lr": 1e-4, "momentum": 0.9, "l2": 5e-4},
-          "optimizers": [{"parameters": ["^experts"],
+          "optimizers": [{"parameters": ["^moe.experts"],
             "optimizer": {"name": "normalized_sgd", "lr": 0.01, "momentum": 0.9, "l2": 5e-4}}],
           "schedule": {"name": "constant"}, "augment": {"flip": true, "blur": {}}}]})");
   }

@@ -6,13 +6,13 @@
 
 #include <fstream>
 
-#include "checkpoint/vmoe_fixture.h"
+#include "checkpoint/vmoe/fixture.h"
 #include "formats/vmoe_checkpoint_fixture.h"
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic::testing {
 namespace {
@@ -140,8 +140,9 @@ TEST_F(Import, ThePrefixMayBeOneOfItsFiles) {
   expect_refused(2, "no such folder", run_import({}, "none/ckpt"));
 }
 
-/// The README's example: a released architecture in its full size, with values of our own.
-TEST_F(Import, TheReadmesExampleTakesMemoryForTwoTensors) {
+/// The example of docs/importing.md: a released architecture in its full size, with values of our
+/// own.
+TEST_F(Import, TheExampleOfItsPageTakesMemoryForTwoTensors) {
   write_checkpoint();
   const auto base = run_import();
   ASSERT_EQ(base.exit_code, 0) << base.err;
@@ -155,10 +156,10 @@ TEST_F(Import, TheReadmesExampleTakesMemoryForTwoTensors) {
   config.encoder.mlp_dim = 2048;
   config.encoder.moe.layers = {5, 7};
   write_arrays(path("pretrained"), random_arrays(config), {.shards = 4});
-  const std::string readme = test::get(source_path("README.md"));
-  const size_t begin = readme.find("```json\n{\n  \"name\": \"VisionTransformerMoe\"");
+  const std::string page = test::get(source_path("docs/importing.md"));
+  const size_t begin = page.find("```json\n{\n  \"name\": \"VisionTransformerMoe\"");
   ASSERT_NE(begin, std::string::npos);
-  write("model.json", readme.substr(begin + 8, readme.find("```", begin + 8) - begin - 8));
+  write("model.json", page.substr(begin + 8, page.find("```", begin + 8) - begin - 8));
 
   const auto imported = run_command(
       {"sh", "-c",
@@ -166,7 +167,7 @@ TEST_F(Import, TheReadmesExampleTakesMemoryForTwoTensors) {
                    "checkpoints/start --classes 10 --image-size 128",
                    shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
-  expect_shown(imported.out);
+  expect_shown("docs/importing.md", imported.out);
   const auto model = load_model(path("checkpoints/start"));
   EXPECT_EQ(model->classes(), 10);
   EXPECT_EQ(model->config()["encoder"]["moe"]["group_size"], 8 * 17);

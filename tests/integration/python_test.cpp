@@ -66,15 +66,17 @@ TEST_F(PythonOperators, PassGradcheckAndOpcheck) {
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
-TEST_F(PythonOperators, TheReadmesExamplePrintsWhatItShows) {
+TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {
   fs::create_directory(path("build"));
   fs::create_directory_symlink(MOESAIC_BUILD_DIR, path("build/release"));
   const std::string example = source_path("tests/consumer/operators.py");
   const auto result = run_command(
       {"sh", "-c", fmt::format("cd '{}' && '{}' '{}'", path("").string(), python_, example)});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_quoted("tests/consumer/operators.py", "python", "import torch");
-  expect_shown(result.out);
+  expect_quoted("docs/operators.md", "tests/consumer/operators.py", "python", "import torch");
+  expect_excerpt("README.md", "tests/consumer/operators.py", "python", "offsets, token, gate",
+                 "y = ops.combine");
+  expect_shown("docs/operators.md", result.out);
 }
 
 class PythonEmbeddings : public PythonOperators {

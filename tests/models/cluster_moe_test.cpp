@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "support/tensors.h"
@@ -28,7 +29,7 @@ ClusterMoEConfig small_mixture() {
 std::shared_ptr<ClusterMoE> trained_mixture(const ClusterMoEConfig& config) {
   auto model = std::make_shared<ClusterMoE>(config, 1);
   const torch::NoGradGuard no_grad;
-  if (config.router) model->router->weight.normal_(0, 0.3, nn::make_generator(3));
+  if (config.router) model->moe->router->weight.normal_(0, 0.3, nn::make_generator(3));
   return model;
 }
 
@@ -55,7 +56,7 @@ TEST(ClusterMoE, ForwardAndGradientsAreThoseOfThePaper) {
   EXPECT_GT(noise.max().item<float>(), 0.5F);
   EXPECT_LT(noise.max().item<float>(), 1.0F + 1e-6F);
   const at::Tensor x = images.squeeze(1);
-  const at::Tensor scores = x.sum(1).mm(model->router->weight.t()) + noise;
+  const at::Tensor scores = x.sum(1).mm(model->moe->router->weight.t()) + noise;
   const at::Tensor wanted = plain_forward(*model, x, scores);
   expect_close(output.logits, wanted, 1e-4);
   const at::Tensor weight = randn({40, 2}, 7, torch::kFloat);
@@ -93,40 +94,109 @@ TEST(ClusterMoE, ABatchThatWasChangedInPlaceIsNotTakenForTheOldOne) {
   model->forward(images).logits.sum().backward();  // no tensor of the inference is left
 }
 
-/// [N, 1, 3, 6], two patches of each being multiples of one of four directions.
-at::Tensor parallel_images(int64_t count) {
-  const at::Tensor directions = randn({4, 6}, 1, torch::kFloat);
-  at::Tensor x = randn({count, 1, 3, 6}, 2, torch::kFloat);
-  const at::Tensor scale = randn({count, 3}, 3, torch::kFloat);
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t p = 0; p < 3; ++p) {
-      if (p != i % 3) x[i][0][p].copy_(scale[i][p] * directions[(i + p) % 4]);
-    }
+TEST(ClusterMoE, RecordsTheDeviationOfGaussianNoiseThatWasDrawn) {
+  ClusterMoEConfig config = small_mixture();
+  config.router->noise_in_evaluation = false;
+  const at::Tensor images = randn({500, 1, 3, 6}, 2, torch::kFloat);
+  for (const char* kind : {"gaussian", "uniform"}) {
+    config.router->noise = kind;
+    const auto model = trained_mixture(config);
+    const RoutingRecord drawn = model->forward(images, nn::make_generator(5)).routings.at(0);
+    EXPECT_EQ(drawn.noise_std, kind == std::string("gaussian") ? 0.25 : 0.0);  // 1 / E
+    const at::Tensor noise = (drawn.noisy_logits_TE - drawn.logits_TE).detach();
+    EXPECT_FALSE(torch::equal(noise, torch::zeros_like(noise)));
+    if (drawn.noise_std > 0.0) EXPECT_NEAR(noise.std().item<double>(), drawn.noise_std, 0.02);
+    EXPECT_EQ(model->forward(images).routings.at(0).noise_std, 0.0);
   }
-  return x;
 }
 
-TEST(ClusterMoE, ParallelPatchesChangeATrainingStepByRoundingAlone) {
+TEST(ClusterMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
   ClusterMoEConfig config = small_mixture();
-  const auto plain = trained_mixture(config);
-  config.parallel_patches = true;
-  const auto parallel = trained_mixture(config);
-  const at::Tensor images = parallel_images(300);
-  for (int step = 0; step < 2; ++step) {
-    const at::Tensor wanted = plain->forward(images, nn::make_generator(5)).logits;
-    const at::Tensor found = parallel->forward(images, nn::make_generator(5)).logits;
-    EXPECT_FALSE(torch::equal(found, wanted));  // so that they are really read
-    expect_close(found, wanted, 1e-4);
-    wanted.square().sum().backward();
-    found.square().sum().backward();
-  }
-  for (const auto& item : plain->named_parameters()) {
-    expect_close(parallel->named_parameters()[item.key()].grad(), item.value().grad(), 1e-4);
-  }
-  plain->eval();
-  parallel->eval();
+  config.router->gate = "softmax_all";
+  const auto full = trained_mixture(config), pruned = trained_mixture(config);
+  ASSERT_EQ(pruned->moe_blocks().size(), 1U);
+  pruned->moe_blocks()[0].layer->keep_experts({1, 3});
+  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
   const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(torch::equal(parallel->forward(images).logits, plain->forward(images).logits));
+  for (const int64_t gone : {0, 2}) {
+    full->experts->w[gone].zero_();
+    full->experts->b[gone].zero_();
+  }
+  const ModelOutput wanted = full->forward(images, nn::make_generator(5));
+  const ModelOutput found = pruned->forward(images, nn::make_generator(5));
+  expect_close(found.logits, wanted.logits, 1e-6);
+  EXPECT_GT(found.logits.abs().sum(1).eq(0).sum().item<int64_t>(), 0);  // some lost their expert
+  EXPECT_TRUE(torch::equal(found.routings[0].routing.choice, wanted.routings[0].routing.choice));
+  EXPECT_EQ(found.routings[0].kept, (std::vector<int64_t>{1, 3}));
+  EXPECT_LT(found.routings[0].routing.offsets[2].item<int>(), 40);
+  EXPECT_EQ(pruned->experts->w.sizes(), (std::vector<int64_t>{2, 6, 8}));
+  // Half of the rows are left, and all of the router.
+  EXPECT_EQ(pruned->flops_per_image({{0, 0.5}}), 2.0 * 6 * 4 + 0.5 * 2.0 * 6 * 3 * 8);
+}
+
+TEST(ClusterMoE, ItsConfigurationNamesTheExpertsThatPruningLeft) {
+  const auto model = trained_mixture(small_mixture());
+  EXPECT_TRUE(model->config()["router"]["kept_experts"].empty());
+  model->moe_blocks()[0].layer->keep_experts({0, 3});
+  EXPECT_EQ(model->config()["router"]["kept_experts"], (std::vector<int64_t>{0, 3}));
+  const Value value = Value::from_json(model->config(), "model");
+  EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+  const auto again = build_model(value, 9);
+  EXPECT_EQ(again->config(), model->config());
+  load_state(*again, state_of(*model), "here");
+  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  EXPECT_TRUE(torch::equal(again->forward(images).logits, model->forward(images).logits));
+  EXPECT_EQ(again->moe_blocks()[0].layer->kept(), (std::vector<int64_t>{0, 3}));
+}
+
+/// Sum of every expert's output for every input, times its weight.
+at::Tensor weighted_forward(const ClusterMoE& model, const at::Tensor& x_NPd,
+                            const at::Tensor& weight_NE) {
+  at::Tensor sum = torch::zeros({x_NPd.size(0), 2});
+  for (int64_t e = 0; e < weight_NE.size(1); ++e) {
+    const at::Tensor seen = torch::matmul(x_NPd, model.experts->w[e]) + model.experts->b[e];
+    const at::Tensor own = seen.pow(3).sum(1).view({x_NPd.size(0), 2, -1}).sum(2);
+    sum = sum + weight_NE.select(1, e).unsqueeze(1) * own;
+  }
+  return sum;
+}
+
+TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
+  ClusterMoEConfig config = small_mixture();
+  config.router->noise_scale = 0.0;
+  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat), x = images.squeeze(1);
+  const torch::NoGradGuard no_grad;
+  config.router->name = kAdaptive;
+  config.router->threshold = 0.1;
+  config.router->gate = "one";
+  {
+    const auto model = trained_mixture(config);
+    const ModelOutput output = model->forward(images);
+    const at::Tensor selected = output.routings[0].logits_TE.ge(0.1).to(torch::kFloat);
+    EXPECT_GT(selected.sum(1).max().item<float>(), 1.0F);
+    expect_close(output.logits, weighted_forward(*model, x, selected), 1e-4);
+    EXPECT_EQ(build_model(Value::from_json(model->config(), "model"), 1)->config(),
+              model->config());
+  }
+  config.router->name = kExpertsChoose;
+  config.router->threshold = 0.0;
+  config.router->num_selected_tokens = 3;
+  config.router->group_size = 10;
+  {
+    const auto model = trained_mixture(config);
+    const ModelOutput output = model->forward(images);
+    at::Tensor selected = torch::zeros({40, 4});
+    for (int64_t group = 0; group < 4; ++group) {
+      const auto own = [&](const at::Tensor& rows) {
+        return rows.slice(0, 10 * group, 10 * group + 10);
+      };
+      const auto best = std::get<1>(own(output.routings[0].logits_TE).topk(3, 0));
+      own(selected).scatter_(0, best, 1.0);
+    }
+    expect_close(output.logits, weighted_forward(*model, x, selected), 1e-4);
+    EXPECT_EQ(output.routings[0].group_size, 10);
+    EXPECT_EQ(model->flops_per_image(), 2.0 * 6 * 4 + 3 * 4 / 10.0 * 2.0 * 6 * 3 * 8);
+  }
 }
 
 TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
@@ -138,11 +208,11 @@ TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
   config.router->noise_in_evaluation = false;
   const auto model = trained_mixture(config);
   model->eval();
-  EXPECT_EQ(model->router->weight.sizes(), (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(model->moe->router->weight.sizes(), (std::vector<int64_t>{4, 4}));
   const at::Tensor images = randn({40, 1, 1, 12}, 2, torch::kFloat);
   at::Tensor seen = torch::zeros({40, 4});
   for (int64_t j = 0; j < 12; ++j) seen.select(1, j % 4) += images.select(3, j).flatten();
-  const at::Tensor scores = seen.mm(model->router->weight.t());
+  const at::Tensor scores = seen.mm(model->moe->router->weight.t());
   const ModelOutput output = model->forward(images);
   expect_close(output.routings.at(0).logits_TE, scores, 1e-5);
   expect_close(output.logits, plain_forward(*model, images.squeeze(1), scores), 1e-4);
@@ -194,6 +264,24 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config = small_mixture();
   config.router->width = 4;
   EXPECT_EQ(config_problem(config).text, "a patch of 6 cannot be cut into pieces of 4");
+  config = small_mixture();
+  config.router->num_selected_experts = 5;
+  EXPECT_EQ(config_problem(config).text,
+            "router.num_selected_experts is 5, but there are 4 experts");
+  config = small_mixture();
+  config.router->kept_experts = {1, 4};
+  EXPECT_EQ(config_problem(config).text,
+            "router.kept_experts must be ascending experts below 4, at least one");
+  config = small_mixture();
+  config.router->threshold = 0.5;
+  EXPECT_EQ(config_problem(config).text, "router.threshold is for the router adaptive");
+  config.router->name = kAdaptive;
+  EXPECT_EQ(config_problem(config).text,
+            "router.gate is 'logit', but the router adaptive weighs nothing; set it to 'one'");
+  config.router->dispatcher.capacity_factor = 1.0;
+  EXPECT_EQ(config_problem(config).text,
+            "router.dispatcher limits an expert's rows, but the router adaptive drops nobody; "
+            "leave its capacity and batch_priority out");
   const auto model = trained_mixture(small_mixture());
   EXPECT_THROW(model->forward(torch::zeros({2, 1, 4, 6})), Error);
   EXPECT_THROW(model->forward(torch::zeros({2, 3, 6})), Error);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/image_moe.h"
+#include "moesaic/models/image_moe/image_moe.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/routing.h"
@@ -30,7 +31,7 @@ ImageMoEConfig small_images(const std::string& expert = "resnet18") {
 std::shared_ptr<ImageMoE> images_model(const ImageMoEConfig& config) {
   auto model = std::make_shared<ImageMoE>(config, 1);
   const torch::NoGradGuard no_grad;
-  if (config.router) model->router->weight.normal_(0, 0.1, nn::make_generator(3));
+  if (config.router) model->moe->router->weight.normal_(0, 0.1, nn::make_generator(3));
   return model;
 }
 
@@ -40,7 +41,7 @@ at::Tensor small_batch(int64_t count) {
 
 /// Section 6.2: the router as the convolution that it is.
 at::Tensor convolved_logits(const ImageMoE& model, const at::Tensor& images) {
-  const at::Tensor& weight = model.router->weight;
+  const at::Tensor& weight = model.moe->router->weight;
   const at::Tensor filters = weight.slice(1, 0, 48).reshape({-1, 3, 4, 4});
   return torch::conv2d(images, filters, weight.select(1, 48), 4).sum({2, 3});
 }
@@ -52,7 +53,7 @@ at::Tensor plain_output(const ImageMoE& model, const at::Tensor& images, const a
   for (int64_t e = 0; e < scores.size(1); ++e) {
     const at::Tensor own = choice.eq(e).nonzero().squeeze(1);
     if (own.size(0) == 0) continue;
-    const auto& expert = model.experts[static_cast<size_t>(e)];
+    const auto& expert = model.experts->network(e);
     const at::Tensor rows = expert->head->forward(expert->features(images.index_select(0, own)));
     output = output.index_add(0, own, rows * gate.index_select(0, own).select(1, e).unsqueeze(1));
   }
@@ -93,14 +94,14 @@ TEST(ImageMoE, TheEmbeddingIsThatOfTheExpertThatSawTheImage) {
   const ModelOutput output = model->forward(images);
   const at::Tensor choice = output.routings.at(0).routing.choice;
   for (int64_t i = 0; i < 9; ++i) {
-    const auto& expert = model->experts[static_cast<size_t>(choice[i][0].item<int64_t>())];
+    const auto& expert = model->experts->network(choice[i][0].item<int64_t>());
     expect_close(output.pre_logits[i], expert->features(images.slice(0, i, i + 1))[0], 1e-5);
   }
 }
 
 TEST(ImageMoE, BeginsWithoutPreferenceAndDrawsNoNoiseInEvaluation) {
   const auto model = std::make_shared<ImageMoE>(small_images("cnn"), 1);
-  EXPECT_EQ(model->router->weight.abs().max().item<double>(), 0.0);
+  EXPECT_EQ(model->moe->router->weight.abs().max().item<double>(), 0.0);
   model->eval();
   const RoutingRecord record = model->forward(small_batch(6)).routings.at(0);
   EXPECT_TRUE(torch::equal(record.logits_TE, record.noisy_logits_TE));
@@ -116,9 +117,9 @@ TEST(ImageMoE, AnExpertMayHaveOneImageOrNoneInTraining) {
     model->train();
     {
       const torch::NoGradGuard no_grad;  // expert 1 takes bright images, expert 0 dark ones
-      model->router->weight.zero_();
-      model->router->weight[0].slice(0, 0, 48).fill_(-1.0);
-      model->router->weight[1].slice(0, 0, 48).fill_(1.0);
+      model->moe->router->weight.zero_();
+      model->moe->router->weight[0].slice(0, 0, 48).fill_(-1.0);
+      model->moe->router->weight[1].slice(0, 0, 48).fill_(1.0);
     }
     at::Tensor images = torch::ones({7, 3, 4, 4}) + 0.1 * randn({7, 3, 4, 4}, 1, torch::kFloat);
     images[4].neg_();
@@ -126,8 +127,8 @@ TEST(ImageMoE, AnExpertMayHaveOneImageOrNoneInTraining) {
     EXPECT_TRUE(torch::equal(output.routings[0].routing.offsets.to(torch::kLong),
                              torch::tensor({0, 1, 7, 7}, torch::kLong)));
     output.logits.square().sum().backward();
-    EXPECT_TRUE(model->experts[0]->head->weight.grad().isfinite().all().item<bool>());
-    EXPECT_FALSE(model->experts[2]->head->weight.grad().defined());
+    EXPECT_TRUE(model->experts->network(0)->head->weight.grad().isfinite().all().item<bool>());
+    EXPECT_FALSE(model->experts->network(2)->head->weight.grad().defined());
     for (const at::Tensor& buffer : model->buffers()) {
       EXPECT_TRUE(buffer.isfinite().all().item<bool>());
     }
@@ -143,9 +144,56 @@ TEST(ImageMoE, ASingleExpertIsTheNetworkItself) {
   const at::Tensor images = small_batch(4);
   const ModelOutput output = model->forward(images);
   EXPECT_TRUE(output.routings.empty());
-  const at::Tensor features = model->experts[0]->features(images);
+  const at::Tensor features = model->experts->network(0)->features(images);
   expect_close(output.pre_logits, features, 1e-5);
-  expect_close(output.logits, model->experts[0]->head->forward(features), 1e-5);
+  expect_close(output.logits, model->experts->network(0)->head->forward(features), 1e-5);
+}
+
+TEST(ImageMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
+  for (const std::string& expert : nn::image_network_names()) {
+    const auto full = images_model(small_images(expert)),
+               pruned = images_model(small_images(expert));
+    ASSERT_EQ(pruned->moe_blocks().size(), 1U);
+    pruned->moe_blocks()[0].layer->keep_experts({0, 2});
+    const torch::NoGradGuard no_grad;
+    full->experts->network(1)->reset_head(5);
+    for (const auto& model : {full, pruned}) model->eval();
+    const ModelOutput wanted = full->forward(small_batch(24));
+    const ModelOutput found = pruned->forward(small_batch(24));
+    const at::Tensor lost = wanted.routings[0].routing.choice.squeeze(1).eq(1);
+    ASSERT_GT(lost.sum().item<int64_t>(), 0);
+    expect_close(found.logits, wanted.logits, 1e-5);
+    EXPECT_EQ(found.pre_logits.abs().sum(1).masked_select(lost).sum().item<double>(), 0.0);
+    EXPECT_TRUE(torch::equal(found.routings[0].routing.choice, wanted.routings[0].routing.choice));
+    EXPECT_EQ(pruned->named_parameters().size(), 2 * (full->named_parameters().size() - 1) / 3 + 1);
+
+    const Value value = Value::from_json(pruned->config(), "model");
+    EXPECT_EQ(pruned->config()["router"]["kept_experts"], (std::vector<int64_t>{0, 2}));
+    EXPECT_EQ(count_parameters(value), static_cast<double>(pruned->parameter_count()));
+    const auto again = build_model(value, 9);
+    EXPECT_EQ(again->config(), pruned->config());
+    load_state(*again, state_of(*pruned), "here");
+    again->eval();
+    EXPECT_TRUE(torch::equal(again->forward(small_batch(24)).logits, found.logits));
+  }
+}
+
+TEST(ImageMoE, AnImageMayBeSeenBySeveralExperts) {
+  ImageMoEConfig config = small_images("cnn");
+  config.router->num_selected_experts = 2;
+  const auto model = images_model(config);
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const at::Tensor images = small_batch(9);
+  const ModelOutput output = model->forward(images);
+  const at::Tensor weights = combine_weights(output.routings[0].routing);
+  at::Tensor wanted = torch::zeros({9, 5});
+  for (int64_t e = 0; e < 3; ++e) {
+    const auto& network = model->experts->network(e);
+    wanted += weights.select(1, e).unsqueeze(1) * network->head->forward(network->features(images));
+  }
+  EXPECT_TRUE(weights.ne(0).sum(1).eq(2).all().item<bool>());
+  expect_close(output.logits, wanted, 1e-5);
 }
 
 TEST(ImageMoE, NoImageAtAllTellsTheShapes) {
@@ -166,6 +214,7 @@ TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
     const auto shape = build_model_shape(value);
     EXPECT_TRUE(shape->parameters().front().is_meta());
+    const MetaKernels kernels;
     const at::Tensor images = torch::empty({6, 3, 8, 8}, torch::kMeta);
     EXPECT_EQ(shape->forward(images).logits.sizes(), (std::vector<int64_t>{6, 5}));
     load_state(*again, state_of(*model), "here");

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/meta_device.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
@@ -30,6 +35,7 @@ TEST(OnMetaDevice, HasTheShapesOfTheRealNetwork) {
     EXPECT_TRUE(found->requires_grad()) << item.key();
   }
   EXPECT_EQ(shape->config(), real->config());
+  const MetaKernels kernels;
   const at::Tensor images = at::empty({5, 3, 32, 32}, at::device(at::kMeta).dtype(at::kFloat));
   EXPECT_EQ(shape->forward(images).logits.sizes(), at::IntArrayRef({5, 10}));
 }
@@ -50,6 +56,49 @@ TEST(OnMetaDevice, EndsWithItsScope) {
   const OnMetaDevice on_meta;
   EXPECT_TRUE(at::zeros_like(source).is_cpu());
   EXPECT_TRUE((source + 1).is_cpu());
+}
+
+/// Whether the operator has a kernel of its own for the meta device.
+bool has_shape(const char* name) {
+  const auto found = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""});
+  return found && found->hasKernelForDispatchKey(c10::DispatchKey::Meta);
+}
+
+TEST(MetaKernels, AreRegisteredOnlyWhileTheyAreUsed) {
+  const auto names = {"_safe_softmax", "native_layer_norm", "native_batch_norm",
+                      "convolution_overrideable"};
+  for (const char* name : names) EXPECT_FALSE(has_shape(name)) << name;
+  {
+    const MetaKernels kernels;
+    { const OnMetaDevice on_meta; }
+    for (const char* name : names) EXPECT_TRUE(has_shape(name)) << name;
+  }
+  for (const char* name : names) EXPECT_FALSE(has_shape(name)) << name;
+}
+
+TEST(OnMetaDevice, WithoutOneItsKeyIsNotOurs) {
+  const auto build = [] {
+    const c10::impl::IncludeDispatchKeyGuard key(c10::DispatchKey::DeferredInit);
+    return at::zeros({2});
+  };
+  { const OnMetaDevice on_meta; }
+  EXPECT_THROW(build(), c10::Error);
+  const OnMetaDevice on_meta;
+  EXPECT_TRUE(build().is_meta());
+}
+
+TEST(OnMetaDevice, ThreadsBuildAtTheSameTime) {
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 20; ++i) {
+        const OnMetaDevice on_meta;
+        EXPECT_TRUE(at::zeros({2}).is_meta());
+      }
+      EXPECT_TRUE(at::zeros({2}).is_cpu());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {

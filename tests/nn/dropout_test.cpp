@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/experts.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/nn/mlp_experts.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -36,9 +36,9 @@ TEST(Dropout, DrawsFromItsGeneratorAloneOrNotAtAll) {
 // At a rate that drops nothing in so few numbers, the experts that drop are those that do not.
 TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
   for (const Activation activation : {Activation::gelu_tanh, Activation::relu, Activation::celu}) {
-    nn::ExpertsOptions options{
+    nn::MlpExpertsOptions options{
         .experts = 3, .width = 4, .hidden = 6, .activation = activation, .dropout = 1e-9};
-    nn::Experts experts(options, nn::make_generator(1));
+    nn::MlpExperts experts(options, nn::make_generator(1));
     for (at::Tensor& parameter : experts->parameters()) {
       torch::NoGradGuard no_grad;
       parameter.copy_(randn(parameter.sizes().vec(), 7, torch::kFloat));
@@ -46,20 +46,21 @@ TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
     const Routing routing =
         route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2, .capacity_factor = 0.5});
     const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
-    expect_close(experts->forward(x, routing, nn::make_generator(4)), experts->forward(x, routing),
-                 1e-5);
+    expect_close(experts->forward(x, routing, nn::make_generator(4)).y_To,
+                 experts->forward(x, routing, {}).y_To, 1e-5);
   }
 }
 
 TEST(Dropout, ExpertsDropInTrainingOnly) {
-  nn::Experts experts(nn::ExpertsOptions{.experts = 3, .width = 4, .hidden = 6, .dropout = 0.5},
-                      nn::make_generator(1));
+  nn::MlpExperts experts(
+      nn::MlpExpertsOptions{.experts = 3, .width = 4, .hidden = 6, .dropout = 0.5},
+      nn::make_generator(1));
   const Routing routing = route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
-  const at::Tensor plain = experts->forward(x, routing);
-  EXPECT_FALSE(torch::allclose(experts->forward(x, routing, nn::make_generator(4)), plain));
+  const at::Tensor plain = experts->forward(x, routing, {}).y_To;
+  EXPECT_FALSE(torch::allclose(experts->forward(x, routing, nn::make_generator(4)).y_To, plain));
   experts->eval();
-  EXPECT_TRUE(torch::equal(experts->forward(x, routing, nn::make_generator(4)), plain));
+  EXPECT_TRUE(torch::equal(experts->forward(x, routing, nn::make_generator(4)).y_To, plain));
 }
 
 }  // namespace

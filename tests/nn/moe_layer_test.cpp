@@ -5,6 +5,9 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/filter_experts.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -13,7 +16,7 @@ namespace {
 
 using testing::expect_close;
 using testing::randn;
-using testing::route_reference;
+using testing::token_choice_reference;
 
 nn::MoELayerOptions small_layer() {
   nn::MoELayerOptions options;
@@ -26,7 +29,10 @@ nn::MoELayerOptions small_layer() {
 
 testing::RouteReference reference_of(const at::Tensor& logits, const nn::RoutingRule& rule) {
   if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
-    return route_reference(logits, *options);
+    return token_choice_reference(logits, *options);
+  }
+  if (const auto* options = std::get_if<nn::AdaptiveOptions>(&rule)) {
+    return testing::adaptive_reference(logits, options->threshold, options->kept);
   }
   return testing::expert_choice_reference(logits, std::get<ExpertChoiceOptions>(rule));
 }
@@ -38,7 +44,7 @@ at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
   const auto routing = reference_of(layer->router->logits(x).detach(), rule);
   at::Tensor y = torch::zeros_like(x);
   for (size_t slot = 0; slot < ids.size(); ++slot) {
-    const auto& e = layer->experts;
+    const auto* e = layer->experts->as<nn::MlpExperts>();
     const auto s = static_cast<int64_t>(slot);
     const at::Tensor out =
         torch::matmul(at::gelu(torch::matmul(x, e->w1[s]) + e->b1[s], "tanh"), e->w2[s]) + e->b2[s];
@@ -53,6 +59,7 @@ TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
        {nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_all, .capacity_factor = 1.0}),
         nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_selected, .capacity_factor = 1.0}),
         nn::RoutingRule(ExpertChoiceOptions{.rows = 3}),
+        nn::RoutingRule(nn::AdaptiveOptions{.threshold = 0.2}),
         nn::RoutingRule(
             ExpertChoiceOptions{.capacity_factor = 0.9, .gate = ExpertGate::softmax_experts})}) {
     nn::MoELayerOptions options = small_layer();
@@ -66,6 +73,7 @@ TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
 TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
   const torch::NoGradGuard no_grad;
   for (nn::RoutingRule rule : {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
+                               nn::RoutingRule(nn::AdaptiveOptions{.threshold = 0.2}),
                                nn::RoutingRule(ExpertChoiceOptions{.rows = 4})}) {
     nn::MoELayerOptions options = small_layer();
     options.rule = rule;
@@ -73,7 +81,7 @@ TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
     const at::Tensor x = randn({40, 6}, 2, torch::kFloat);
     nn::set_kept_experts(rule, {1, 3});
     layer->keep_experts({1, 3});
-    EXPECT_EQ(layer->experts->w1.size(0), 2);
+    EXPECT_EQ(layer->experts->as<nn::MlpExperts>()->w1.size(0), 2);
     EXPECT_EQ(layer->router->weight.size(0), 5);
     expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {1, 3}, rule), 1e-6);
     layer->keep_experts({3});
@@ -92,14 +100,36 @@ TEST(MoELayer, RefusesToKeepWhatIsNotThere) {
   EXPECT_THROW(layer->keep_experts({0}), Error);
 }
 
+// A layer takes experts of any kind, whose inputs may have another shape than the router's.
+TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
+  nn::FilterExperts filters(
+      nn::FilterExpertsOptions{.experts = 3, .patches = 2, .width = 4, .filters = 6},
+      nn::make_generator(1));
+  nn::MoELayer layer(
+      nn::RouterOptions{.width = 5, .experts = 3, .rule = TokenChoiceOptions{.k = 2}},
+      filters.ptr(), nn::make_generator(2));
+  EXPECT_EQ(layer->named_parameters().size(), 3U);
+  EXPECT_TRUE(layer->named_parameters().contains("experts.w"));
+  const at::Tensor seen = randn({9, 5}, 3, torch::kFloat), x = randn({9, 2, 4}, 4, torch::kFloat);
+  const nn::MoEOutput out = layer->forward(seen, x, {});
+  EXPECT_EQ(out.y_Td.sizes(), (std::vector<int64_t>{9, 2}));
+  EXPECT_TRUE(torch::equal(out.logits_TE, layer->router->logits(seen)));
+  EXPECT_TRUE(torch::equal(out.y_Td, filters->forward(x, out.routing, {}).y_To));
+  EXPECT_THROW(nn::MoELayer(nn::RouterOptions{.width = 5, .experts = 4}, filters.ptr(),
+                            nn::make_generator(2)),
+               Error);
+}
+
 TEST(MoELayer, TheSeedDecidesTheWeights) {
   torch::manual_seed(1);
   nn::MoELayer a(small_layer(), 3);
   torch::manual_seed(2);
   nn::MoELayer b(small_layer(), 3), c(small_layer(), 4);
-  EXPECT_TRUE(torch::equal(a->experts->w1, b->experts->w1));
+  EXPECT_TRUE(
+      torch::equal(a->experts->as<nn::MlpExperts>()->w1, b->experts->as<nn::MlpExperts>()->w1));
   EXPECT_TRUE(torch::equal(a->router->weight, b->router->weight));
-  EXPECT_FALSE(torch::equal(a->experts->w1, c->experts->w1));
+  EXPECT_FALSE(
+      torch::equal(a->experts->as<nn::MlpExperts>()->w1, c->experts->as<nn::MlpExperts>()->w1));
 }
 
 }  // namespace

@@ -25,10 +25,10 @@ TEST(Router, DrawsNoiseFromItsGeneratorAlone) {
   const nn::Router router = noisy_router(8.0);
   const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
   torch::manual_seed(1);
-  const nn::RouterOutput a = router->forward(x, nn::make_generator(5));
+  const nn::RoutingRecord a = router->forward(x, nn::make_generator(5));
   torch::manual_seed(2);
-  const nn::RouterOutput b = router->forward(x, nn::make_generator(5));
-  const nn::RouterOutput c = router->forward(x, nn::make_generator(6));
+  const nn::RoutingRecord b = router->forward(x, nn::make_generator(5));
+  const nn::RoutingRecord c = router->forward(x, nn::make_generator(6));
   EXPECT_TRUE(torch::equal(a.logits_TE, router->logits(x)));
   EXPECT_TRUE(torch::equal(a.noisy_logits_TE, b.noisy_logits_TE));
   EXPECT_FALSE(torch::equal(a.noisy_logits_TE, c.noisy_logits_TE));
@@ -41,7 +41,7 @@ TEST(Router, IsDeterministicWithoutGeneratorOrNoise) {
   for (const double scale : {0.0, 8.0}) {
     const nn::Router router = noisy_router(scale);
     const at::Generator random = scale > 0 ? at::Generator() : nn::make_generator(3);
-    const nn::RouterOutput out = router->forward(x, random);
+    const nn::RoutingRecord out = router->forward(x, random);
     EXPECT_TRUE(out.noisy_logits_TE.is_same(out.logits_TE));
     expect_same_routing(out.routing, route_token_choice(out.logits_TE, TokenChoiceOptions{.k = 2}));
   }
@@ -82,6 +82,29 @@ TEST(Router, NoiseOfEvaluationHasTheDeviationOfTraining) {
   }
 }
 
+TEST(Router, RecordsAllThatTheLossesWantToKnow) {
+  nn::RouterOptions options{.width = 6, .experts = 4, .members = 2};
+  options.rule = TokenChoiceOptions{.k = 1, .group_size = 10, .kept = {0, 3}};
+  options.noise.scale = 8.0;
+  nn::Router router(options, nn::make_generator(1));
+  const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
+  const nn::RoutingRecord noisy = router->forward(x, nn::make_generator(5));
+  EXPECT_EQ(noisy.noise_std, 4.0);  // over the experts of one member
+  EXPECT_EQ(noisy.kept, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(noisy.group_size, 10);
+  EXPECT_EQ(noisy.members, 2);
+  EXPECT_FALSE(noisy.reroutes);
+  EXPECT_EQ(router->forward(x).noise_std, 0.0);
+  options.members = 1;
+  options.noise.kind = NoiseKind::uniform;
+  options.rule = TokenChoiceOptions{.k = 1, .kept = {0, 3}, .pruned = PrunedSelection::reroute};
+  const nn::Router other(options, nn::make_generator(1));
+  const nn::RoutingRecord uniform = other->forward(x, nn::make_generator(5));
+  EXPECT_FALSE(uniform.noisy_logits_TE.is_same(uniform.logits_TE));
+  EXPECT_EQ(uniform.noise_std, 0.0);
+  EXPECT_TRUE(uniform.reroutes);
+}
+
 TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(TokenChoiceOptions{.k = 3, .capacity_factor = 0.1}, 10, 8), 3.0);
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5}, 10, 8), 4.0);
@@ -90,12 +113,21 @@ TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 2.0}, 32, 8), 2.0);
   EXPECT_EQ(nn::choices_of_token(TokenChoiceOptions{.k = 3}), 3);
   EXPECT_EQ(nn::choices_of_token(ExpertChoiceOptions{.rows = 3}), 0);
+  EXPECT_EQ(nn::rows_per_token(nn::AdaptiveOptions{}, 10, 8), 8.0);
+  EXPECT_EQ(nn::choices_of_token(nn::AdaptiveOptions{}), 0);
+}
+
+TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 20}, 1, 8), 2.0);
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 1.5}, 1, 8), 1.5);
+  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 9.0}, 1, 8), 8.0);
 }
 
 TEST(RoutingRule, KnowsWhetherTokensCompete) {
   EXPECT_FALSE(nn::couples_tokens(TokenChoiceOptions{}));
   EXPECT_TRUE(nn::couples_tokens(TokenChoiceOptions{.capacity_factor = 1.0}));
   EXPECT_TRUE(nn::couples_tokens(ExpertChoiceOptions{.rows = 1}));
+  EXPECT_FALSE(nn::couples_tokens(nn::AdaptiveOptions{}));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -119,10 +119,9 @@ TEST(FilterExperts, GradientsEqualFiniteDifferences) {
 
 /// Gradients of w and b where y's gradient is `grad`.
 std::vector<at::Tensor> gradients(const at::Tensor& x, const Routing& routing,
-                                  const FilterWeights& weights, const at::Tensor& grad,
-                                  const ParallelPatches* parallel = nullptr) {
+                                  const FilterWeights& weights, const at::Tensor& grad) {
   const at::Tensor w = weights.w.clone().requires_grad_(), b = weights.b.clone().requires_grad_();
-  filter_experts(x, routing, {w, b}, grad.size(1), Activation::cubic, parallel).backward(grad);
+  filter_experts(x, routing, {w, b}, grad.size(1), Activation::cubic).backward(grad);
   return {w.grad(), b.grad()};
 }
 
@@ -144,108 +143,17 @@ TEST(FilterExperts, WideGradientsEqualThoseOfAutogradEvenWhereManyAreZero) {
   }
 }
 
-/// x [T, 4, d], of which three patches are multiples of one of three directions.
-at::Tensor parallel_inputs(int64_t tokens, int64_t width, at::ScalarType type) {
-  const at::Tensor directions = randn({3, width}, 11);
-  at::Tensor x = randn({tokens, 4, width}, 12);
-  const at::Tensor scale = randn({tokens, 4}, 13);
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t p = 0; p < 4; ++p) {
-      if (p != t % 4) x[t][p].copy_(scale[t][p] * directions[(t + p) % 3]);
-    }
-  }
-  return x.to(type);
-}
-
-TEST(FilterExperts, ParallelPatchesGiveTheSameButForRounding) {
-  const std::vector<int32_t> offsets = {0, 300, 301, 301, 680};
-  for (const auto& [filters, outputs] : {std::pair{16, 2}, std::pair{66, 3}, std::pair{64, 2}}) {
-    for (const auto type : {torch::kFloat, torch::kDouble}) {
-      const double tolerance = type == torch::kFloat ? 2e-5 : 1e-12;
-      const at::Tensor x = parallel_inputs(700, 9, type);
-      const Routing routing = routing_of(offsets, 690, 700);
-      const FilterWeights weights = filters_of({4, 9, filters, outputs}, 4, type);
-      const auto parallel = find_parallel_patches(x);
-      ASSERT_TRUE(parallel.has_value());
-      for (const Activation activation : {Activation::cubic, Activation::gelu}) {
-        expect_close(filter_experts(x, routing, weights, outputs, activation, &*parallel),
-                     plain_filters(x, routing, weights, outputs, activation), tolerance);
-      }
-      at::Tensor grad = randn({690, outputs}, 5, type);
-      grad.slice(0, 0, 690, 3).zero_();
-      const auto found = gradients(x, routing, weights, grad, &*parallel);
-      const auto wanted = gradients(x, routing, weights, grad);
-      for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], tolerance);
-    }
-  }
-}
-
 TEST(FilterExperts, WhatIsComputedAgainInsteadOfKeptIsTheSame) {
-  // Of 1 000 rows 4 x 550 numbers each, and of the patches that are no multiples 2 200 each, are
-  // more than are kept.
+  // 1 000 rows of 4 x 550 numbers are more than are kept.
+  const FilterCase c{4, 5, 550, 2};
   const Routing routing = routing_of({0, 400, 1000}, 1000, 1000);
-  for (const bool parallel_patches : {false, true}) {
-    const FilterCase c{4, 5, parallel_patches ? 2200 : 550, 2};
-    const at::Tensor x = parallel_inputs(1000, c.width, torch::kDouble);
-    const auto parallel = find_parallel_patches(x);
-    const FilterWeights weights = filters_of(c, 2, torch::kDouble);
-    const at::Tensor grad = randn({1000, 2}, 5);
-    const auto found =
-        gradients(x, routing, weights, grad, parallel_patches ? &*parallel : nullptr);
-    at::Tensor inputs = x.clone().requires_grad_();  // takes the way through grouped_mlp
-    const auto wanted = gradients(inputs, routing, weights, grad);
-    for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], 1e-11);
-  }
-}
-
-TEST(FilterExperts, ParallelPatchesMayCrowdInFewTokens) {
-  // Two of three tokens have nothing but multiples, and most rows are those of the third.
-  at::Tensor x = parallel_inputs(60, 9, torch::kDouble);
-  const at::Tensor plain = randn({60, 4, 9}, 17);
-  const auto parallel = [&] {
-    for (int64_t t = 0; t < 60; ++t) {
-      const at::Tensor multiples =
-          x[t][(t + 1) % 4].unsqueeze(0) *
-          torch::tensor({1.0, -0.5, 2.0, 0.25}, torch::kDouble).unsqueeze(1);
-      x[t].copy_(multiples);
-      if (t % 3 == 2) x[t].slice(0, 0, 2).copy_(plain[t].slice(0, 0, 2));
-    }
-    return find_parallel_patches(x);
-  }();
-  ASSERT_TRUE(parallel.has_value());
-  ASSERT_EQ(parallel->rest.size(0), 40);
-  Routing routing = routing_of({0, 3000, 3000, 6000}, 6000, 60);
-  routing.token = torch::arange(6000, torch::kInt).remainder(20) * 3 + 2;
-  routing.token.slice(0, 0, 6000, 7).zero_();
-  const FilterWeights weights = filters_of({4, 9, 40, 2}, 3, torch::kDouble);
-  const at::Tensor grad = randn({6000, 2}, 5);
-  expect_close(filter_experts(x, routing, weights, 2, Activation::cubic, &*parallel),
-               filter_experts(x, routing, weights, 2, Activation::cubic), 1e-12);
-  const auto found = gradients(x, routing, weights, grad, &*parallel);
-  const auto wanted = gradients(x, routing, weights, grad);
-  for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], 1e-12);
-}
-
-TEST(FilterExperts, RefuseParallelPatchesOfOtherInputs) {
-  const at::Tensor x = parallel_inputs(100, 9, torch::kDouble);
-  const Routing routing = routing_of({0, 60, 100}, 100, 100);
-  const FilterWeights weights = filters_of({4, 9, 16, 2}, 2, torch::kDouble);
-  const auto good = find_parallel_patches(x);
-  ASSERT_TRUE(good.has_value());
-  ParallelPatches bad = *good;
-  bad.rest = bad.rest.slice(0, 0, 50);  // `which` names rows beyond
-  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
-  bad = *good;
-  bad.directions = bad.directions.slice(0, 0, 2);
-  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
-  bad = *good;
-  bad.scale = bad.scale.slice(0, 0, 99);
-  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
-  bad = *good;
-  bad.which = torch::zeros_like(bad.which);
-  bad.directions = bad.directions.slice(0, 0, 0);
-  bad.rest = bad.rest.slice(0, 0, 0);  // there is nothing that `which` could name
-  EXPECT_THROW(filter_experts(x, routing, weights, 2, Activation::relu, &bad), Error);
+  const at::Tensor x = randn({1000, c.patches, c.width}, 1);
+  const FilterWeights weights = filters_of(c, 2, torch::kDouble);
+  const at::Tensor grad = randn({1000, 2}, 5);
+  const auto found = gradients(x, routing, weights, grad);
+  at::Tensor inputs = x.clone().requires_grad_();  // takes the way through grouped_mlp
+  const auto wanted = gradients(inputs, routing, weights, grad);
+  for (size_t i = 0; i < 2; ++i) expect_close(found[i], wanted[i], 1e-11);
 }
 
 TEST(FilterExperts, NothingOfAKindGivesZeros) {
@@ -282,21 +190,15 @@ TEST(FilterExperts, ResultsDoNotDependOnThreads) {
   const at::Tensor x = randn({3000, 4, 50}, 1, torch::kFloat);
   const FilterWeights weights = filters_of(c, 3, torch::kFloat);
   const at::Tensor grad = randn({3000, 2}, 5, torch::kFloat);
-  const at::Tensor multiples = parallel_inputs(3000, 50, torch::kFloat);
-  const auto parallel = find_parallel_patches(multiples);
-  ASSERT_TRUE(parallel.has_value());
   const int threads = at::get_num_threads();
   std::vector<std::vector<at::Tensor>> found;
   for (const int count : {1, 2, 3}) {
     at::set_num_threads(count);
     found.push_back(gradients(x, routing, weights, grad));
     found.back().push_back(filter_experts(x, routing, weights, 2, Activation::cubic));
-    for (const auto& tensor : gradients(multiples, routing, weights, grad, &*parallel)) {
-      found.back().push_back(tensor);
-    }
   }
   at::set_num_threads(threads);
-  for (size_t i = 0; i < 5; ++i) {
+  for (size_t i = 0; i < 3; ++i) {
     EXPECT_TRUE(torch::equal(found[0][i], found[1][i])) << i;
     EXPECT_TRUE(torch::equal(found[0][i], found[2][i])) << i;
   }

@@ -7,8 +7,8 @@
 
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"
 
 namespace moesaic {

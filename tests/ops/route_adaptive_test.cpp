@@ -21,7 +21,7 @@ using testing::randn;
 
 void expect_adaptive(const at::Tensor& logits, double threshold,
                      const std::vector<int64_t>& kept = {}) {
-  expect_routing(route_adaptive(logits, threshold, kept),
+  expect_routing(route_adaptive(logits, {threshold, kept}),
                  adaptive_reference(logits, threshold, kept), kept);
 }
 
@@ -40,7 +40,7 @@ TEST(RouteAdaptive, EqualsPlainLoopsOverASweep) {
 
 TEST(RouteAdaptive, TakesLogitsOfExactlyTheThreshold) {
   const at::Tensor logits = torch::tensor({{0.0, -0.0, -1.0}, {-1.0, -1.0, -1.0}});
-  const Routing routing = route_adaptive(logits, 0.0);
+  const Routing routing = route_adaptive(logits, {0.0});
   EXPECT_TRUE(torch::equal(routing.offsets, torch::tensor({0, 1, 2, 2}, torch::kInt)));
   EXPECT_TRUE(torch::equal(routing.token_offsets, torch::tensor({0, 2, 2}, torch::kInt)));
 }
@@ -62,16 +62,16 @@ TEST(RouteAdaptive, ItsGatesAreConstants) {
 
 TEST(RouteAdaptive, TheMetaDeviceKnowsTheShapes) {
   const at::Tensor logits = randn({9, 5}, 4, torch::kFloat);
-  expect_same_shapes(route_adaptive(logits, 0.0, {1, 2}),
-                     route_adaptive(logits.to(torch::kMeta), 0.0, {1, 2}));
+  expect_same_shapes(route_adaptive(logits, {0.0, {1, 2}}),
+                     route_adaptive(logits.to(torch::kMeta), {0.0, {1, 2}}));
 }
 
 TEST(RouteAdaptive, RefusesWrongInput) {
   const at::Tensor logits = torch::zeros({4, 3});
   EXPECT_THROW(route_adaptive(logits[0]), Error);
   EXPECT_THROW(route_adaptive(logits.to(torch::kLong)), Error);
-  EXPECT_THROW(route_adaptive(logits, std::nan("")), Error);
-  EXPECT_THROW(route_adaptive(logits, 0.0, {1, 1}), Error);
+  EXPECT_THROW(route_adaptive(logits, {std::nan("")}), Error);
+  EXPECT_THROW(route_adaptive(logits, {0.0, {1, 1}}), Error);
   EXPECT_THROW(route_adaptive(torch::zeros({1, 4}).expand({int64_t{1} << 30, 4})), Error);
   at::Tensor bad = torch::zeros({4, 3});
   bad[3][2] = std::nan("");

@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic::testing {
 
@@ -18,7 +18,8 @@ struct RouteReference {
   std::vector<std::vector<bool>> routed;
 };
 
-RouteReference route_reference(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
+RouteReference token_choice_reference(const at::Tensor& logits_TE,
+                                      const TokenChoiceOptions& options);
 RouteReference expert_choice_reference(const at::Tensor& logits_TE,
                                        const ExpertChoiceOptions& options);
 RouteReference adaptive_reference(const at::Tensor& logits_TE, double threshold,

@@ -7,7 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/ops/route.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -16,16 +16,16 @@ namespace moesaic {
 namespace {
 
 using testing::randn;
-using testing::route_reference;
+using testing::token_choice_reference;
 
 TEST(RoutingStatistics, EqualPlainLoops) {
   for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 2, 3}}) {
     const at::Tensor logits = randn({60, 5}, 4, torch::kFloat);
     const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.6, .kept = kept};
-    const auto reference = route_reference(logits, options);
+    const auto reference = token_choice_reference(logits, options);
     auto free = options;
     free.capacity_factor = 0.0;
-    const auto without_limit = route_reference(logits, free);
+    const auto without_limit = token_choice_reference(logits, free);
     const auto experts = kept.empty() ? std::vector<int64_t>{0, 1, 2, 3, 4} : kept;
     std::vector<double> rows(experts.size(), 0.0);
     double total = 0, wanted = 0, unrouted = 0;
@@ -75,7 +75,7 @@ TEST(DispatchEntropy, EqualsPlainLoops) {
   const at::Tensor logits = randn({200, 4}, 6, torch::kFloat);
   const TokenChoiceOptions options{.k = 1, .capacity_factor = 0.9, .kept = {0, 1, 3}};
   const Routing routing = route_token_choice(logits, options);
-  const auto reference = route_reference(logits, options);
+  const auto reference = token_choice_reference(logits, options);
   const at::Tensor cluster = torch::arange(200).remainder(7).clamp_max(4);
   std::vector<std::vector<double>> n(5, std::vector<double>(3, 0.0));
   double total = 0;

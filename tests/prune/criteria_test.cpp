@@ -7,6 +7,9 @@
 #include <limits>
 
 #include "base/support.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
+#include "moesaic/models/image_moe/image_moe.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -56,7 +59,7 @@ TEST(Criteria, RouterNormChangeIsSigned) {
 
 TEST(Criteria, NeuronMagnitudeIsTheMeanNormOfTheHiddenNeurons) {
   MoEBlock block = small_vmoe()->moe_blocks()[0];
-  const at::Tensor& w1 = block.layer->experts->w1;
+  const at::Tensor& w1 = block.layer->experts->as<nn::MlpExperts>()->w1;
   std::vector<double> wanted;
   for (int64_t expert = 0; expert < w1.size(0); ++expert) {
     const std::vector<double> norms = row_norms(w1[expert].t().contiguous());
@@ -89,6 +92,29 @@ TEST(Criteria, RandomDependsOnSeedBlockAndExpertOnly) {
   for (const double score : scores) {
     EXPECT_GE(score, 0.0);
     EXPECT_LT(score, 1.0);
+  }
+}
+
+TEST(Criteria, ScoreMixturesOfEveryFamily) {
+  ClusterMoEConfig filters;
+  filters.experts = 3;
+  ImageMoEConfig images;
+  images.experts = 3;
+  images.image_size = 8;
+  images.width = 0.1;
+  const std::vector<std::shared_ptr<Model>> models = {std::make_shared<ClusterMoE>(filters, 1),
+                                                      std::make_shared<ImageMoE>(images, 1)};
+  for (const auto& model : models) {
+    const torch::NoGradGuard no_grad;
+    const MoEBlock block = model->moe_blocks().at(0);
+    block.layer->router->weight[1].fill_(2.0);
+    const double norm = 2.0 * std::sqrt(static_cast<double>(block.layer->options().width));
+    expect_scores(expert_scores("router-magnitude", block, nullptr, 0), {0.0, norm, 0.0});
+    const std::vector<double> before = expert_scores("magnitude", block, nullptr, 0);
+    EXPECT_GT(*std::min_element(before.begin(), before.end()), 0.0);
+    MoEBlock pruned = block;
+    pruned.layer->keep_experts({2});
+    expect_scores(expert_scores("magnitude", block, nullptr, 0), {0.0, 0.0, before[2]});
   }
 }
 

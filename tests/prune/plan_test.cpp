@@ -5,6 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
+#include "moesaic/nn/mlp_experts.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -156,8 +157,8 @@ TEST_P(Surgery, LeavesTheOthersTermsAsTheyWere) {
     nn::MoELayer layer = full->moe_blocks()[i].layer;
     at::Tensor gone = torch::ones({6}, torch::kBool);
     for (const int64_t id : plan.layers[i].kept) gone[id] = false;
-    layer->experts->w2.masked_fill_(gone.view({6, 1, 1}), 0.0);
-    layer->experts->b2.masked_fill_(gone.view({6, 1}), 0.0);
+    layer->experts->as<nn::MlpExperts>()->w2.masked_fill_(gone.view({6, 1, 1}), 0.0);
+    layer->experts->as<nn::MlpExperts>()->b2.masked_fill_(gone.view({6, 1}), 0.0);
   }
   const at::Tensor images = small_images(9);
   const ModelOutput wanted = run(*full, images), found = run(*pruned, images);

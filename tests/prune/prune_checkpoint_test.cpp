@@ -5,6 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -59,6 +60,48 @@ TEST_F(PruneCheckpoint, WritesASmallerNetworkThatLoads) {
   EXPECT_EQ(after->config()["encoder"]["moe"]["kept_experts"]["1"], plan.layers[0].kept);
   EXPECT_LT(fs::file_size(options_.out / "model.safetensors"),
             fs::file_size(options_.finetuned / "model.safetensors"));
+}
+
+/// A mixture of six experts, of which the router's rows have these norms.
+std::shared_ptr<ClusterMoE> mixture_with_norms(const std::vector<double>& norms) {
+  ClusterMoEConfig config;
+  config.patches = 3;
+  config.width = 5;
+  config.experts = 6;
+  config.init_scale = 1.0;
+  auto model = std::make_shared<ClusterMoE>(config, 1);
+  const torch::NoGradGuard no_grad;
+  for (size_t e = 0; e < norms.size(); ++e) {
+    at::Tensor row = model->moe->router->weight[static_cast<int64_t>(e)];
+    row.copy_(testing::randn({5}, e + 1, torch::kFloat));
+    row.mul_(norms[e] / row.norm().item<double>());
+  }
+  return model;
+}
+
+TEST_F(PruneCheckpoint, PrunesAMixtureOfFilterNetworksToo) {
+  save(folder_ / "mixture", *mixture_with_norms({9, 2, 3, 1, 5, 1}));
+  save(folder_ / "before", *mixture_with_norms({9, 1, 1, 5, 1, 2}));
+  options_.pretrained = folder_ / "before";
+  options_.finetuned = folder_ / "mixture";
+  const PruneCheckpointResult result = prune_checkpoint(options_);
+  ASSERT_EQ(result.plan.layers.size(), 1U);
+  EXPECT_EQ(result.plan.layers[0].block, 0);
+  EXPECT_EQ(result.plan.layers[0].kept, (std::vector<int64_t>{2, 4}));  // changes 2 and 4
+  EXPECT_EQ(result.before.parameters - result.after.parameters, 4 * 16 * (5 + 1));
+  // Of an image's one choice, 4 of 6 go to experts that are not there.
+  EXPECT_NEAR(result.before.flops - result.after.flops, 4.0 / 6 * 2 * 3 * 5 * 16, 1e-6);
+
+  const auto pruned = load_model(options_.out);
+  EXPECT_EQ(pruned->config()["router"]["kept_experts"], (std::vector<int64_t>{2, 4}));
+  const at::Tensor images = testing::randn({50, 1, 3, 5}, 3, torch::kFloat);
+  const auto full = load_model(options_.finetuned);
+  const ModelOutput wanted = run(*full, images), found = run(*pruned, images);
+  const at::Tensor choice = wanted.routings[0].routing.choice;
+  EXPECT_TRUE(at::equal(found.routings[0].routing.choice, choice));
+  const at::Tensor lost = (choice != 2).logical_and(choice != 4);
+  EXPECT_GT(lost.sum().item<int64_t>(), 0);
+  testing::expect_close(found.logits, wanted.logits.masked_fill(lost, 0.0), 1e-6);
 }
 
 TEST_F(PruneCheckpoint, KeepsTheFactsAndDropsTheOptimizer) {

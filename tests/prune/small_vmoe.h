@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "support/tensors.h"
 
 namespace moesaic::testing {

@@ -186,14 +186,6 @@ def patches_of(x):
     return torch.stack((x, 2 * x), dim=1).detach()
 
 
-def parallel_patches_of(x):
-    """The same, the first patch as it is and the second one as a multiple of a direction, whatever it was."""
-    tokens = x.shape[0]
-    which = torch.stack((-1 - torch.arange(tokens), torch.zeros(tokens, dtype=torch.long)), dim=1).to(torch.int32)
-    scale = torch.stack((torch.zeros(tokens), torch.arange(tokens)), dim=1).to(x.dtype)
-    return [torch.ones(1, x.shape[1], dtype=x.dtype), which, scale, x.detach().clone()]
-
-
 def samples(dtype):
     """Arguments of every operator that users call, with and without gradients."""
     for grad in (True, False):
@@ -215,8 +207,8 @@ def samples(dtype):
                 yield OPS.grouped_mlp, (rows, offsets, *weights, TANH, keep)
             yield OPS.routed_mlp, (x, offsets, token, gate, token_offsets, token_row, *weights, TANH)
             for keep in (True, False):
-                for activation, parallel in ((TANH, []), (CUBIC, parallel_patches_of(x))):
-                    yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, activation, keep, parallel)
+                for activation in (TANH, CUBIC):
+                    yield OPS.filter_experts, (patches_of(x), offsets, token, *weights[:2], 1, activation, keep)
         labels = torch.arange(logits.shape[0]) % logits.shape[1]
         for twice in (False, True):
             yield OPS.cross_entropy, (logits, labels, twice)
@@ -231,10 +223,10 @@ def backward_samples(dtype):
     yield OPS.dispatch_backward, (rows, token_offsets, token_row)
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
     yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, w2, TANH)
-    for activation, parallel in ((TANH, []), (CUBIC, parallel_patches_of(x))):
-        arguments = (patches_of(x), offsets, token, w1, b1, 1, activation, True, parallel)
+    for activation in (TANH, CUBIC):
+        arguments = (patches_of(x), offsets, token, w1, b1, 1, activation, True)
         _, seen = OPS.filter_experts(*arguments)
-        yield OPS.filter_experts_backward, (rows[:, :1], *arguments[:3], seen, w1, b1, activation, parallel)
+        yield OPS.filter_experts_backward, (rows[:, :1], *arguments[:3], seen, w1, b1, activation)
     labels = torch.arange(logits.shape[0]) % logits.shape[1]
     yield OPS.cross_entropy_backward, (logits[:, 0].clone(), logits, labels, True)
     _, token, gate, _, _ = expert_choice(logits)

@@ -9,7 +9,7 @@
 
 #include "moesaic/data/cluster_mixture.h"
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/models/cluster_moe.h"
+#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "report/report_fixture.h"
@@ -39,7 +39,7 @@ std::shared_ptr<ClusterMoE> clustered_model() {
   config.router->noise_in_evaluation = false;
   const auto model = std::make_shared<ClusterMoE>(config, 1);
   const torch::NoGradGuard no_grad;
-  model->router->weight.normal_(0, 0.3, nn::make_generator(3));
+  model->moe->router->weight.normal_(0, 0.3, nn::make_generator(3));
   return model;
 }
 

@@ -19,7 +19,7 @@ inline std::string runs_text(const std::string& rest) {
       "name": "run", "seed": 5, "evaluate_batch_size": 16000,
       "model": {"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}},
       "phases": [{"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 5,
-                  "objective": "softmax_twice",
+                  "loss": "softmax_twice",
                   "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0},
                   "optimizers": [{"parameters": ["experts"],
                                   "optimizer": {"name": "normalized_sgd", "lr": 0.001, "momentum": 0}}]}]

@@ -54,19 +54,5 @@ TEST(WithCommas, GroupsDigitsByThree) {
   EXPECT_EQ(with_commas(-123456), "-123,456");
 }
 
-TEST(HumanBytes, KeepsThreeDigits) {
-  EXPECT_EQ(human_bytes(0), "0 B");
-  EXPECT_EQ(human_bytes(999), "999 B");
-  EXPECT_EQ(human_bytes(1000), "1.00 KB");
-  EXPECT_EQ(human_bytes(9994), "9.99 KB");
-  EXPECT_EQ(human_bytes(9996), "10.0 KB");
-  EXPECT_EQ(human_bytes(99960), "100 KB");
-  EXPECT_EQ(human_bytes(123456), "123 KB");
-  EXPECT_EQ(human_bytes(999400), "999 KB");
-  EXPECT_EQ(human_bytes(999600), "1.00 MB");
-  EXPECT_EQ(human_bytes(3264512), "3.26 MB");
-  EXPECT_EQ(human_bytes(7'000'000'000'000'000), "7000 TB");
-}
-
 }  // namespace
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model of what kernels/tensor_core_product.h asks of a Hopper GPU, after the PTX manual and
-// independent of the code under test: barriers with phases and expected bytes, the copy engine with
+// independent of the code under test: barriers with phases and expected bytes, the TMA with
 // its swizzle and its zeros outside of a matrix, tensor cores that read operands through
 // descriptors. The roles of a block run as threads of their own.
 //

@@ -87,7 +87,8 @@ std::vector<std::pair<int64_t, int64_t>> groups_of(int64_t tokens, int64_t group
 
 }  // namespace
 
-RouteReference route_reference(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
+RouteReference token_choice_reference(const at::Tensor& logits_TE,
+                                      const TokenChoiceOptions& options) {
   const std::vector<Row> rows = rows_of(logits_TE);
   const int64_t tokens = logits_TE.size(0), experts = logits_TE.size(1);
   const auto seen = seen_by(options.kept, experts, options.pruned == PrunedSelection::reroute);

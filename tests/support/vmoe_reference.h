@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "moesaic/models/vmoe.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic::testing {
 

@@ -89,7 +89,7 @@ TEST(ClassificationMetrics, OfOneNetwork) {
       EXPECT_NEAR(found.loss, plain.nll, 1e-5);
     }
     EXPECT_FALSE(found.ensemble);
-    EXPECT_FALSE(to_json(found).contains("ensemble"));
+    EXPECT_FALSE(to_json(named(found)).contains("ensemble"));
   }
 }
 
@@ -111,7 +111,7 @@ TEST(ClassificationMetrics, OfAnEnsembleAndItsMembers) {
     EXPECT_NEAR(found.ensemble->disagreement, plain.apart, 1e-9);
     EXPECT_LT(found.ensemble->negative_log_likelihood,
               found.ensemble->member_negative_log_likelihood);
-    EXPECT_EQ(to_json(found)["ensemble"]["disagreement"], found.ensemble->disagreement);
+    EXPECT_EQ(to_json(named(found))["ensemble"]["disagreement"], found.ensemble->disagreement);
   }
 }
 

@@ -15,7 +15,7 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 
 constexpr int64_t kStepLimit = 40;
 
-/// After five updates any loss that is not the least so far ends it.
+/// After five updates any loss that is not the smallest so far ends it.
 RunConfig stopping_run() {
   return config_of(std::string(R"({
     "name": "stops", "seed": 5, "log_every": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
@@ -74,8 +74,8 @@ TEST(EarlyStop, LeavesACheckpointAndAnEvaluationAtItsLastUpdate) {
   const Checkpoint last =
       load_checkpoint(stopped_run() / "checkpoints" / ("step_" + std::to_string(steps)));
   EXPECT_EQ(last.state["phase_step"], steps);
-  EXPECT_EQ(last.state["optimizer_steps"], steps);
-  EXPECT_EQ(last.state["phase_stopped"], true);
+  EXPECT_EQ(last.state["phase_state"]["updates"], steps);
+  EXPECT_EQ(last.state["phase_state"]["stopped"], true);
   EXPECT_EQ(last.state["phase_complete"], true);
   EXPECT_FALSE(fs::exists(stopped_run() / "checkpoints" / ("step_" + std::to_string(steps + 1))));
   std::vector<nlohmann::json> evaluations;

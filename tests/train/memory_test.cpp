@@ -89,13 +89,14 @@ TEST(TrainingMemory, IsKnownOfEveryRecipe) {
     const std::filesystem::path folder = family.path() / "recipes";
     if (!std::filesystem::is_directory(folder)) continue;
     for (const auto& file : std::filesystem::directory_iterator(folder)) {
-      const RunConfig config = parse<RunConfig>(Document::from_file(file.path()).root());
-      const auto model = build_initial_shape(config);
-      for (const PhaseConfig& phase : config.phases) {
-        const PhasePlan plan{.config = phase, .images = phase.batch_size, .steps = 1};
+      const RunConfig run = parse<RunConfig>(Document::from_file(file.path()).root());
+      const auto model = build_initial_shape(run);
+      for (const PhaseConfig& phase : run.phases) {
+        const auto& config = settings_of<GradientConfig>(phase);
+        const PhasePlan plan{.config = phase, .batch = config.batch_size, .steps = 1};
         const std::optional<double> found = training_memory(*model, plan).activations;
         // A block takes and gives a float32 token at least.
-        const double min = 2.0 * 4 * static_cast<double>(phase.batch_size / phase.accumulate) *
+        const double min = 2.0 * 4 * static_cast<double>(config.batch_size / config.accumulate) *
                            static_cast<double>(model->tokens_per_image());
         EXPECT_GT(found.value_or(0.0), min) << file.path() << ", " << phase.name;
         ++phases;

@@ -8,8 +8,9 @@
 #include <algorithm>
 
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/train/classification_loss.h"
 #include "moesaic/train/clip.h"
-#include "moesaic/train/main_loss.h"
+#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/schedule.h"
 #include "support/tensors.h"
@@ -36,10 +37,14 @@ TensorMap golden_below(const std::string& prefix) {
   return found;
 }
 
+struct ReferencePhase : GradientConfig {
+  std::vector<std::string> frozen;
+};
+
 /// The reference's optimizers, of 8 steps of which 5 are made.
-std::vector<PhaseConfig> reference_optimizers() {
-  std::vector<PhaseConfig> list(7);
-  for (PhaseConfig& phase : list) {
+std::vector<ReferencePhase> reference_optimizers() {
+  std::vector<ReferencePhase> list(7);
+  for (ReferencePhase& phase : list) {
     phase.optimizer.name = "sgd";
     phase.optimizer.lr = 0.1;
     phase.schedule.name = "constant";
@@ -67,9 +72,9 @@ std::vector<PhaseConfig> reference_optimizers() {
 }
 
 TEST(ReferenceOptimizer, EveryUpdateIsTheReferences) {
-  const std::vector<PhaseConfig> phases = reference_optimizers();
+  const std::vector<ReferencePhase> phases = reference_optimizers();
   for (size_t i = 0; i < phases.size(); ++i) {
-    const PhaseConfig& phase = phases[i];
+    const ReferencePhase& phase = phases[i];
     Optimizer::NamedParameters parameters;
     for (const auto& [name, value] : golden_below(fmt::format("optim/{}/param_0/", i))) {
       parameters.emplace_back(name, value.clone().requires_grad_());

@@ -8,8 +8,10 @@
 #include <set>
 
 #include "moesaic/nn/init.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/classification_objective.h"
 #include "moesaic/train/clip.h"
-#include "moesaic/train/objective.h"
+#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/schedule.h"
 #include "support/reference_files.h"
@@ -27,12 +29,13 @@ constexpr const char* kKernels =
     R"((embedding|head|pre_logits|qkv|out|fc1|fc2|router)\.weight$|experts\.w[12]$)";
 
 /// A phase of the reference as one of this library.
-PhaseConfig phase_of(const Json& reference) {
+GradientConfig phase_of(const Json& reference) {
   const Json &optimizer = reference["optimizer"], &rate = optimizer["learning_rate"];
-  PhaseConfig phase;
-  phase.loss = reference["loss"]["name"] == "sigmoid_xent"   ? "sigmoid"
-               : reference["loss"]["name"] == "softmax_xent" ? "softmax"
-                                                             : "ensemble_softmax";
+  GradientConfig phase;
+  const std::string loss = reference["loss"]["name"] == "sigmoid_xent"   ? "sigmoid"
+                           : reference["loss"]["name"] == "softmax_xent" ? "softmax"
+                                                                         : "ensemble_softmax";
+  phase.loss = objectives().at(loss).settings;
   phase.optimizer.name = optimizer["name"] == "sgd" ? "sgd" : "adamw";
   phase.optimizer.lr = rate["peak_value"];
   if (optimizer.contains("weight_decay")) phase.optimizer.weight_decays = {{kKernels, 0.1}};
@@ -73,15 +76,15 @@ class ReferenceTraining : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  Objective objective_of(int64_t step, const PhaseConfig& phase) {
+  LossTerms objective_of(int64_t step, const GradientConfig& phase) {
     replay_noise(step);
     const std::string place = fmt::format("step_{}/", step);
     const at::Tensor images = golden(place + "images").permute({0, 3, 1, 2}).contiguous();
     const at::Tensor labels = golden(place + "labels");
     const ModelOutput output = model_->forward(images, nn::make_generator(1));
-    const ObjectiveOptions options{0.0, aux_loss_weights({}, *model_), phase.loss};
-    const Objective objective =
-        compute_objective(output, labels.argmax(1), options, labels.to(at::kFloat));
+    const LossTerms objective =
+        classification_terms(phase.loss.name(), {0.0, aux_loss_weights({}, *model_)}, output,
+                             labels.argmax(1), labels.to(at::kFloat));
     for (const auto& [name, term] : objective.terms) {
       if (name != "cross_entropy") continue;
       expect_like(term, golden(place + "main_loss"), 5e-6, place + "main_loss");
@@ -108,7 +111,7 @@ bool is_key_bias(const std::string& name) {
 
 TEST_P(ReferenceTraining, EveryStepIsTheReferences) {
   const Json& config = reference_->config();
-  const PhaseConfig phase = phase_of(config);
+  const GradientConfig phase = phase_of(config);
   const bool adam = phase.optimizer.name != "sgd";
   Optimizer::NamedParameters named;
   std::map<std::string, at::Tensor> parameters;

@@ -54,7 +54,7 @@ TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
               "classes": 3, "width": 0.05, "router": {}},
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 5,
                 "optimizer": {"name": "sgd", "lr": 0.1, "l2": 0.01},
-                "optimizers": [{"parameters": ["^experts"],
+                "optimizers": [{"parameters": ["^moe.experts"],
                                 "optimizer": {"name": "normalized_sgd", "lr": 0.1}}]}]})");
   TempDir folder;
   const fs::path whole = folder / "whole", resumed = folder / "resumed";

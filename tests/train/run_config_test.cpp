@@ -18,9 +18,9 @@ using train_test::four_phases;
 TEST(RunConfig, ReadsPhasesAndKeepsDefaults) {
   const RunConfig config = config_of(four_phases());
   ASSERT_EQ(config.phases.size(), 4u);
-  EXPECT_EQ(config.phases[0].optimizer.weight_decay, 0.05);
+  EXPECT_EQ(settings_of<GradientConfig>(config.phases[0]).optimizer.weight_decay, 0.05);
   EXPECT_TRUE(config.phases[1].on_entry.new_head);
-  EXPECT_EQ(config.phases[1].optimizer.momentum, 0.9);
+  EXPECT_EQ(settings_of<GradientConfig>(config.phases[1]).optimizer.momentum, 0.9);
   EXPECT_EQ(config.phases[2].on_entry.prune->criterion, "router-norm-change");
   EXPECT_EQ(config.phases[3].epochs, 1);
   EXPECT_EQ(config.phases[3].trains, std::vector<std::string>{".*"});

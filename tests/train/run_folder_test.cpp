@@ -43,8 +43,9 @@ TEST(RunFolder, FilesOfSomeoneElseDo) {
     TempDir folder;
     leave_a_start(folder / "run");
     change(folder / "run");
-    EXPECT_THAT(error_of([&] { RunFolder::check(folder / "run", false); }),
-                HasSubstr("usage: " + (folder / "run").string() + ": there is something already"));
+    EXPECT_THAT(
+        error_of([&] { RunFolder::check(folder / "run", false); }),
+        HasSubstr("usage: " + (folder / "run").string() + ": output directory is not empty"));
   }
 }
 

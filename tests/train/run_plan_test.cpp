@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "moesaic/base/memory.h"
-#include "moesaic/checkpoint/initialise_vmoe.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/models/vmoe/initialise.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -111,6 +111,10 @@ TEST(RunPlan, RefusesLossesThatWouldBeZero) {
                 AllOf(StartsWith("usage: argument '"),
                       HasSubstr("aux_losses." + name + " balances tokens that choose")));
   }
+  EXPECT_THAT(
+      plan_refusal({R"(model.encoder.moe.router={"name": "adaptive", "gate": "one"})",
+                    "phases.0.aux_losses={\"importance\": 1}"}),
+      HasSubstr("aux_losses.importance balances tokens that choose, but here a threshold does"));
   EXPECT_EQ(plan_refusal({chosen, "model.encoder.moe.group_size=5",
                           "phases.0.aux_losses={\"router_z\": 1}"}),
             "no error");
@@ -244,7 +248,7 @@ TEST(RunPlan, MemoryCountsTheOptimizersOfParts) {
                  "router": {{}}}},
       "phases": [{{"name": "train", "data": "clusters-setting1", "steps": 1, "batch_size": 8,
                    "optimizer": {{"name": "sgd", "momentum": 0}},
-                   "optimizers": [{{"parameters": ["^experts"],
+                   "optimizers": [{{"parameters": ["^moe.experts"],
                                     "optimizer": {{"name": "adam"}}}}]}}]}})",
                                       2 * static_cast<int64_t>(filters / 2));
   EXPECT_THAT(error_of([&] { build_initial_model(config_of(run)); }),
@@ -261,7 +265,6 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
                                     .optimizer = {}});
   config = config_of(four_phases(), {"seed=6", "init=" + (folder / "from").string()});
   const auto model = build_initial_model(config);
-  load_initial_weights(config, *model);
   const TensorMap from = state_of(*source), to = state_of(*model);
   EXPECT_TRUE(
       torch::equal(to.at("position_embedding"), vit_zoom(from.at("position_embedding"), 5)));
@@ -270,8 +273,7 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   }
   config =
       config_of(four_phases(), {"model.encoder.mlp_dim=16", "init=" + (folder / "from").string()});
-  EXPECT_THAT(error_of([&] { load_initial_weights(config, *build_initial_model(config)); }),
-              HasSubstr("the shapes differ"));
+  EXPECT_THAT(error_of([&] { build_initial_model(config); }), HasSubstr("the shapes differ"));
 }
 
 }  // namespace

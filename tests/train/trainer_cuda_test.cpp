@@ -58,7 +58,7 @@ TEST_P(TrainerOnDevice, ItsCheckpointsAreWholeAndBelongToNoDevice) {
   }
   // The network of the last evaluation, on the CPU.
   const Evaluation here = evaluate(*load_model(result.checkpoint), open_tiny("two", "test"));
-  EXPECT_NEAR(here.loss, result.evaluation->loss, 1e-4);
+  EXPECT_NEAR(here.metric("loss"), result.evaluation->metric("loss"), 1e-4);
 }
 
 TEST_P(TrainerOnDevice, GoesOnWithTheSameBitsFromEveryKindOfPhase) {

@@ -80,8 +80,8 @@ TEST(Trainer, CheckpointsSayWhatTheyAre) {
   const Checkpoint pretrain = load_checkpoint(folder / "run/checkpoints/pretrain");
   EXPECT_TRUE(pretrain.optimizer.contains("head.weight.exp_avg_sq"));
   const Checkpoint on_the_way = load_checkpoint(folder / "run/checkpoints/step_5");
-  EXPECT_EQ(on_the_way.state["epoch"], 1);
-  EXPECT_EQ(on_the_way.state["batch"], 1);
+  EXPECT_EQ(on_the_way.state["phase_state"]["epoch"], 1);
+  EXPECT_EQ(on_the_way.state["phase_state"]["batch"], 1);
   EXPECT_EQ(on_the_way.state["phase_step"], 5);
 }
 
@@ -109,7 +109,7 @@ TEST(Trainer, LearnsATaskThatCanBeLearned) {
       train(folder / "run", {"seed=6", "phases.0.steps=150", "phases.1.steps=300",
                              "checkpoint_every=0", "phases.recover.epochs=20"});
   // Chance is 50 %. A network of width 8 does not learn from every seed, hence this one.
-  EXPECT_GT(result.evaluation->accuracy, 80.0);
+  EXPECT_GT(result.evaluation->metric("accuracy"), 80.0);
 }
 
 TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
@@ -249,9 +249,9 @@ TEST(Trainer, DescribesARunWithoutStartingIt) {
   const auto model = build_initial_model(config);
   const auto phases = plan_phases(config, *model, datasets);
   ASSERT_EQ(phases.size(), 4u);
-  EXPECT_EQ(phases[0].batches_per_epoch, 4);
+  EXPECT_EQ(phases[0].steps_per_epoch, 4);
   EXPECT_EQ(phases[3].steps, 3);
-  EXPECT_EQ(phases[1].classes, 2);
+  EXPECT_EQ(phases[1].outputs, 2);
   EXPECT_EQ(phases[0].trained, model->parameter_count());
   const std::string text = describe_run(config, *model, phases);
   for (const char* part : {"tiny", "vmoe", "parameters", "FLOPs/image", "pretrain", "new head",

@@ -9,7 +9,7 @@ namespace moesaic {
 /// limit of the shell says so.
 double memory_limit();
 
-/// "3.2 GiB", in the largest unit that leaves at least 1.
-std::string bytes_text(double bytes);
+/// Throws Error (usage), "<where>: <what> needs ... of memory", where this machine has less.
+void check_memory(double bytes, const std::string& what, const std::string& where);
 
 }  // namespace moesaic

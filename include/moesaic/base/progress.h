@@ -33,6 +33,9 @@ class Progress {
 
   /// `items` more are done. `note`, e.g. "loss 0.41", replaces the last one unless it is empty.
   void advance(int64_t items, std::string_view note = {});
+  /// `done` items of `total` are done, for loops that count themselves. The first call starts the
+  /// clock: what came before, such as opening files, is not part of the rate.
+  void show(int64_t done, int64_t total);
   void finish();
 
  private:
@@ -41,6 +44,7 @@ class Progress {
     int64_t done;
   };
 
+  void begin();
   void record(double now);
   double rate() const;
   std::string remaining() const;

@@ -15,7 +15,8 @@ nlohmann::ordered_json inspect(const std::filesystem::path& path);
 
 /// How two of them differ: {"only_in_first", "only_in_second", "different_shape", "changed":
 /// [{"name", "relative_change"}], "equal", "config": [{"key", "first", "second"}]}, where null
-/// is a key that is absent. A checkpoint of google-research/vmoe has its own names and dtypes;
+/// is a key that is absent; where it is the list of experts that pruning left, and absent means
+/// that there are all, an item also has "absent": "all". A checkpoint of google-research/vmoe has its own names and dtypes;
 /// beside one, a network here is compared under those names, as float32. The relative change of a
 /// tensor is ||b - a|| / ||a||.
 nlohmann::ordered_json inspect_difference(const std::filesystem::path& first,

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "moesaic/checkpoint/tensors.h"
@@ -27,6 +28,7 @@ struct Checkpoint {
   nlohmann::ordered_json state;
   TensorMap model;
   TensorMap optimizer;
+  std::filesystem::path folder = {};  ///< that it was read from
 };
 
 struct LoadOptions {
@@ -48,13 +50,23 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& chec
 /// altered.
 Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOptions& options = {});
 
+/// The same of a run or a checkpoint. A checkpoint folder gives itself. A run folder, or its
+/// checkpoints/, gives the step_N with the largest N that is whole; broken ones are passed over
+/// with a warning. Every file is hashed and read once, and the optimizer's not at all where it is
+/// not asked for. Throws Error: usage for a path that is neither, failure when none is whole.
+Checkpoint load_newest_checkpoint(const std::filesystem::path& run_or_checkpoint,
+                                  const LoadOptions& options = {});
+
 /// Only the checks of load_checkpoint.
 void verify_checkpoint(const std::filesystem::path& folder);
 
-/// A checkpoint folder gives itself, unverified. A run folder, or its checkpoints/, gives the
-/// step_N with the largest N that verify_checkpoint finds whole; broken ones are passed over with a
-/// warning. Throws Error: usage for a path that is neither, failure when none is whole.
+/// The folder that load_newest_checkpoint() would read: a checkpoint itself, unverified, or the
+/// newest whole one of a run.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& run_or_checkpoint);
+
+/// N of a folder that is named step_N, as the checkpoints of a run are by step_name(N).
+std::optional<int64_t> step_of(const std::filesystem::path& folder);
+std::string step_name(int64_t step);
 
 /// Deletes the older step_N folders in a run's checkpoints/, so that the newest `keep` complete
 /// ones remain. Call it once a new one is in place. Nothing else in the folder is touched. `keep`
@@ -66,6 +78,9 @@ void prune_old_checkpoints(const std::filesystem::path& checkpoints, int64_t kee
 /// Error.
 std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
                                 const std::string& from);
+
+/// Builds the model of a loaded checkpoint; its tensors must be finite.
+std::shared_ptr<Model> model_of(const Checkpoint& checkpoint);
 
 /// Builds the model that a checkpoint's config.json describes and loads its tensors strictly, which
 /// must be finite.

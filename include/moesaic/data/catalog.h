@@ -9,14 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/cluster_mixture_config.h"
-#include "moesaic/data/embeddings_config.h"
 #include "moesaic/data/rotate.h"
 
 namespace moesaic {
 
-/// One file of a dataset; size and hash are those of its unpacked bytes, whoever compressed it. A
+/// One file of a dataset. Size and hash are those of its unpacked bytes, whoever compressed it; a
 /// file that comes in an archive may have no hash of its own.
 struct DatasetFile {
   std::string name, sha256;
@@ -30,7 +29,7 @@ void describe(Fields& f, DatasetFile& c) {
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
 }
 
-/// What the rules of single settings cannot say: the form of name and hash.
+/// Checks what the rules of single settings cannot say: the form of name and hash.
 std::string config_problem(const DatasetFile& file);
 
 /// The archive that a dataset's files come in.
@@ -49,46 +48,42 @@ void describe(Fields& f, DatasetArchive& c) {
     at_least(1));
 }
 
-/// The form of names and hashes, one of which is needed.
+/// Checks the form of names and hashes, one of which is needed.
 std::string config_problem(const DatasetArchive& archive);
 
-/// datasets/<name>.json. Either a dataset of its own (format, classes, mean, std, and files
-/// or folders; what is no images has settings of its own in place of these) or made of another
-/// one (base): its images rotated, the first of them, some classes.
+/// A description, datasets/<name>.json: either of a dataset of its own (format, whose settings
+/// stand beside it, classes, mean, std, files) or of one that is made of another one (base): its
+/// images rotated, the first of them, some classes, or with another validation split.
 struct DatasetSpec {
   std::string name, description;
-  std::string format = "idx";
+  Choice format;  ///< one of dataset_formats(), with its own settings
   std::vector<std::string> classes;
   std::vector<double> mean, std;
-  int64_t class_count = 0;
-  std::map<std::string, int64_t> images;     ///< by split, where it is known
-  std::map<std::string, DatasetFile> files;  ///< idx: <split>_images, ..._labels; cifar: <split>_1
+  std::map<std::string, int64_t> images;     ///< by stored split, where it is known
+  std::map<std::string, DatasetFile> files;  ///< by role, as the format names them
   std::optional<DatasetArchive> archive;
-  int64_t label_bytes = 1, label_at = 0;
-  std::map<std::string, std::string> splits;
-  std::string attribute;
   std::vector<std::string> urls;  ///< folders on the web that hold <file>.gz, tried in order
   std::string debian_package;
   std::vector<std::string> paths;
-  std::optional<ClusterMixtureConfig> clusters;
-  std::optional<EmbeddingsConfig> embeddings;
+  std::optional<double> validation;  ///< fraction of the training files; unset: none, or the base's
   std::string base;
   std::vector<std::string> keep_classes;
   std::map<std::string, int64_t> first;  ///< by split
   std::optional<RotateConfig> rotate;
 
-  bool generated() const { return format == "clusters"; }
+  /// Whether the dataset is made when it is opened and has no files.
+  bool generated() const;
 };
+
+/// Every registered format with its defaults; the first one, idx, is the default.
+std::vector<Choice> dataset_format_choices();
 
 template <class Fields>
 void describe(Fields& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
   f("description", c.description, "one line for lists");
-  f("format", c.format, "file format",
-    one_of({"idx", "cifar", "image_folder", "celeba", "clusters", "embeddings"}));
+  f.choice("format", c.format, dataset_format_choices(), "file format, or how it is generated");
   f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
-  f("class_count", c.class_count,
-    "image_folder and embeddings: how many classes there have to be; 0: any", at_least(0));
   f("images", c.images, "number of images by split, known before the files are there", at_least(1));
   f("mean", c.mean, "mean of each channel, pixels scaled to [0, 1]");
   f("std", c.std, "standard deviation of each channel, pixels scaled to [0, 1]", above(0));
@@ -96,16 +91,14 @@ void describe(Fields& f, DatasetSpec& c) {
     "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
     "train_2, ..., test_1");
   f("archive", c.archive, "the archive that they come in");
-  f("label_bytes", c.label_bytes, "cifar: label bytes before the pixels", between(1, 2));
-  f("label_at", c.label_at, "cifar: which of them is the label, from 0", between(0, 1));
-  f("splits", c.splits,
-    "where train and test are; image_folder: folders (train, val); celeba: parts (0, 2)");
-  f("attribute", c.attribute, "celeba: the attribute that is the label, e.g. Smiling");
   f("urls", c.urls, "folders on the web that hold the archive, else the files with .gz appended");
   f("debian_package", c.debian_package, "package that installs the files");
   f("paths", c.paths, "further folders to look in");
-  f("clusters", c.clusters, "clusters: what is generated in place of files");
-  f("embeddings", c.embeddings, "embeddings: the files of texts that are embedded already");
+  f("validation", c.validation,
+    "fraction of the training files, the last ones (of sorted classes, the last ones of each), "
+    "that "
+    "are the validation split; 0: none; a dataset with base: in place of the base's",
+    between(0.0, 0.9));
   f("base", c.base, "the dataset that this one is made of, by one of the settings that follow");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
   f("first", c.first, "of a subset: how many images of a split it has, the first ones",
@@ -114,8 +107,9 @@ void describe(Fields& f, DatasetSpec& c) {
     "the task to tell its images from the same ones rotated; its classes become groups");
 }
 
-/// Which settings go together: a subset has no files, everything else needs all of them.
-std::string config_problem(const DatasetSpec& spec);
+/// Which settings go together: a dataset with base has no files, any other one has what its format
+/// asks for.
+ConfigProblem config_problem(const DatasetSpec& spec);
 
 /// Names of the described datasets, sorted.
 std::vector<std::string> dataset_names();
@@ -125,11 +119,20 @@ std::vector<std::string> dataset_names();
 /// (usage) for an unknown name or a wrong description.
 DatasetSpec load_dataset_spec(std::string_view name);
 
-/// The part of a dataset that is "train" or "test": spec.splits, or the format's habit.
+/// The splits whose images are stored apart from one another: train, test and, where the format or
+/// the description has one, validation.
+std::vector<std::string> stored_splits(const DatasetSpec& spec);
+
+/// Where a stored split is: its folder, file or part, as the description or the format's habit has
+/// it.
 std::string split_source(const DatasetSpec& spec, std::string_view split);
 
 /// The description that holds the files: the one named, or for a subset its base's, however deep.
 DatasetSpec load_base_spec(std::string_view name);
+
+/// The fraction of the training files that a dataset holds out for validation: its own setting, or
+/// else that of the nearest base that has one; 0 for none.
+double validation_fraction(std::string_view name);
 
 /// Folders that may hold the files, in order: $MOESAIC_DATA/<name>, datasets/cache/<name>, the
 /// description's paths; where there is an archive, each as well with the archive's folder, as
@@ -142,8 +145,8 @@ std::filesystem::path fetch_folder(const DatasetSpec& spec);
 /// `file` in `folder`, packed (<name>.gz) or not; empty where there is neither.
 std::filesystem::path find_in(const std::filesystem::path& folder, const DatasetFile& file);
 
-/// The first search folder that holds the files of `split`, or every file where `split` is empty;
-/// empty if none does.
+/// The first search folder that holds the files of the stored `split`, or every file where `split`
+/// is empty; empty if none does.
 std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 /// The name of the list that a fetch leaves beside the files of a verified archive: their SHA-256,

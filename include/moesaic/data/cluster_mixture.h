@@ -11,7 +11,7 @@
 
 namespace moesaic {
 
-/// Signals and centres, all orthonormal: float32.
+/// The signals v_k and centres c_k of the clusters, all orthonormal, float32.
 struct ClusterSignals {
   at::Tensor v_Kd, c_Kd;
 };
@@ -23,11 +23,14 @@ struct ClusterExamples {
   at::Tensor cluster_N;  ///< int64: k
 };
 
-/// Definition 3.1: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in their ranges; the
-/// patches y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in random
-/// order, times `scale`. Without `shuffle` they are the same patches in the order of this list.
-/// `split` is "train" or "test"; both share signals and centres. Example i depends on seed, split
-/// and i alone.
+/// Examples of definition 3.1: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in their
+/// ranges; the patches y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in
+/// random order, times `scale`. Without `shuffle` they are the same patches in the order of this
+/// list. `split` is "train" or "test"; both share signals and centres. Example i depends on seed,
+/// split and i alone. Gives all examples of the split, or any `count` of them from number `first`
+/// on.
 ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const std::string& split);
+ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                                 const std::string& split, int64_t first, int64_t count);
 
 }  // namespace moesaic

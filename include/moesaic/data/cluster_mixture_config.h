@@ -10,7 +10,7 @@
 namespace moesaic {
 
 inline constexpr double kMaxClusters = 1024;
-/// Beyond them cubes of products would leave float32.
+/// Beyond these numbers cubes of products would leave float32.
 inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 
 struct ClusterMixtureConfig {
@@ -20,6 +20,7 @@ struct ClusterMixtureConfig {
   double scale = 10.0;
   bool shuffle = true;
   int64_t train = 16000, test = 16000;
+  bool endless = false;
   int64_t seed = 1;
 };
 template <class Fields>
@@ -39,11 +40,15 @@ void describe(Fields& f, ClusterMixtureConfig& c) {
     between(kMinNumber, kMaxNumber));
   f("shuffle", c.shuffle,
     "an example's patches stand in random order; else as they are listed at 'patches'");
-  f("train", c.train, "examples to train on", between(1, 1e8));
+  f("train", c.train, "examples to train on; of an endless stream those that count as an epoch",
+    between(1, 1e8));
   f("test", c.test, "examples to test with", between(1, 1e8));
+  f("endless", c.endless,
+    "examples to train on never come again: epoch e has those from e * train on; the test split "
+    "stays as it is");
   f("seed", c.seed, "of signals, centres and examples", at_least(0));
 }
-/// Ranges are two numbers in order; 2 K vectors fit into d dimensions.
+/// Checks that ranges are two numbers in order and that 2 K vectors fit into d dimensions.
 ConfigProblem config_problem(const ClusterMixtureConfig& config);
 
 }  // namespace moesaic

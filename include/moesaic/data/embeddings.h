@@ -27,9 +27,9 @@ struct Embeddings {
 /// or dtype, for numbers that are not finite, and for labels or languages without a name.
 Embeddings read_embeddings(const std::filesystem::path& path);
 
-/// The split of files in `folder`. Throws also where rows are not of the width that is described,
-/// where the files of both splits have different names
-/// for classes or languages, and where one of the splits would be empty.
+/// Reads one split, "train" or "test", of the files in `folder`. Throws also where rows are not of
+/// the width that is described, where the files of both splits have different names for classes or
+/// languages, and where one of the splits would be empty.
 Embeddings read_embeddings(const EmbeddingsConfig& config, const std::filesystem::path& folder,
                            const std::string& split);
 

@@ -26,7 +26,7 @@ void describe(Fields& f, EmbeddingsConfig& c) {
   f("seed", c.seed, "of that split", at_least(0));
   f("width", c.width, "numbers that an embedding has to have; 0: any", between(0, 1048576));
 }
-/// One file, or one for each split; names without folders.
+/// Checks that there is one file, or one for each split, by names without folders.
 ConfigProblem config_problem(const EmbeddingsConfig& config);
 
 /// The file that holds `split`, "train" or "test".

@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-/// The weight of an image itself: the larger one of a pair drawn from Beta(a, a) and its
+/// Draws the weight w of an image itself: the larger one of a pair drawn from Beta(a, a) and its
 /// complement, a = `concentration` > 0.
 double mixup_weight(double concentration, CounterRng& rng);
 
@@ -18,7 +18,7 @@ double mixup_weight(double concentration, CounterRng& rng);
 /// w x_i + (1 - w) x_{i+1}. images: [B, ...] float32, contiguous.
 void mix_with_next(at::Tensor& images, double weight);
 
-/// The targets that belong to it, [B, classes] float32: w onehot(y_i) + (1 - w) onehot(y_{i+1}).
+/// Labels of a mixed batch, [B, classes] float32: w onehot(y_i) + (1 - w) onehot(y_{i+1}).
 /// labels: [B] int64.
 at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight);
 

@@ -38,7 +38,7 @@ void describe(Fields& f, PreprocessConfig& c) {
     one_of({"standardized", "symmetric", "unit"}));
 }
 
-/// Which settings go together.
+/// Checks which settings go together.
 std::string config_problem(const PreprocessConfig& config);
 
 /// `base` as a network sees it: info() has the final height and width, and the mean and std that
@@ -48,10 +48,12 @@ std::string config_problem(const PreprocessConfig& config);
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
 
-/// What such a dataset says of itself.
+/// The info of a preprocessed dataset: final height and width, and the mean and std that give the
+/// values.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 
-/// The whole of an image, or with `central_crop` above 0 the square in its middle.
+/// The part of an image that is kept: all of it, or with `central_crop` above 0 the square in its
+/// middle.
 Rectangle central_part(int64_t height, int64_t width, double central_crop);
 
 }  // namespace moesaic

@@ -25,7 +25,7 @@ void describe(Fields& f, RandAugmentConfig& c) {
     between(0.0, 20.0));
 }
 
-/// An image's bytes [channels, height, width], one or three channels, changed in place.
+/// Bytes of an image, [channels, height, width], one or three channels, changed in place.
 struct Planes {
   int64_t channels, height, width;
   uint8_t* pixels;
@@ -45,8 +45,8 @@ void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes
 /// The names of the changes, in the order in which they are drawn.
 const std::vector<std::string_view>& rand_augment_changes();
 
-/// One change alone; `rng` gives the sign or, for cutout, row and column of the middle. Throws
-/// Error (usage) for an unknown name.
+/// Makes one change by its name; `rng` gives the sign or, for cutout, row and column of the middle.
+/// Throws Error (usage) for an unknown name.
 void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
                          const Planes& image);
 

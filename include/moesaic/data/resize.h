@@ -21,7 +21,8 @@ enum class Interpolation { bilinear, bicubic };
 
 struct ResizeOptions {
   Interpolation interpolation = Interpolation::bilinear;
-  /// Every pixel of the part counts where it is made smaller (the filter widens with the scale).
+  /// Whether every pixel of the part counts where it is made smaller (the filter then widens with
+  /// the scale).
   bool antialias = true;
 };
 

@@ -26,12 +26,12 @@ void describe(Fields& f, RotateConfig& c) {
     at_least(0));
 }
 
-/// Every image of `base` twice: 2 i is image i, of the class "original", and 2 i + 1 the same
-/// rotated, of the class "rotated". What was its class is its group. A rotated image takes the
-/// nearest pixel, and 0 where nothing is, as torchvision does by default; both are then cropped and
-/// resized bilinearly, as RotateConfig says. They are made when they are asked for and share the
-/// memory of `base`. Throws Error (usage) where images differ in size or are smaller than the
-/// crop.
+/// A dataset of every image of `base` twice: 2 i is image i, of the class "original", and 2 i + 1
+/// the same rotated, of the class "rotated". What was its class is its group. A rotated image takes
+/// the nearest pixel, and 0 where nothing is, as torchvision does by default; both are then cropped
+/// and resized bilinearly, as RotateConfig says. Images are made when they are asked for and share
+/// the memory of `base`. Throws Error (usage) where images differ in size, are smaller than the
+/// crop or have no classes.
 std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
                                                   const RotateConfig& config, std::string name,
                                                   std::string description = "");

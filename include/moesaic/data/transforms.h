@@ -55,14 +55,14 @@ void describe(Fields& f, AugmentConfig& c) {
     between(0.0, 100.0));
 }
 
-/// As TensorFlow's sample_distorted_bounding_box has it, by which V-MoE was trained: a part whose
-/// aspect is uniform in its range and whose height is uniform among those that keep the area in its
-/// range and the part within the image; every place is equally likely, except that a part smaller
-/// than the image never touches the lower (or right) edge. Where 100 tries find none, it is the
-/// whole image.
+/// Draws a part of an image as TensorFlow's sample_distorted_bounding_box does, by which V-MoE was
+/// trained: its aspect is uniform in its range and its height is uniform among those that keep the
+/// area in its range and the part within the image; every place is equally likely, except that a
+/// part smaller than the image never touches the lower (or right) edge. Where 100 tries find none,
+/// it is the whole image.
 Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
-/// The random numbers that belong to a place in the order of an epoch.
+/// Random numbers that belong to a place in the order of an epoch.
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 
 /// Turns bytes [C, H, W] into normalised floats [C, H, W]: flipped with probability 1/2, changed by
@@ -75,8 +75,8 @@ class ImageTransform {
   /// < height, width, and images are larger than half the blur's kernel.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 
-  /// in: [C, H, W], which rand_augment and blur change in place, out: [C, H, W]. Draws nothing from
-  /// `rng` where augmentation is off.
+  /// Transforms `in` [C, H, W], which rand_augment and blur change in place, to `out` [C, H, W].
+  /// Draws nothing from `rng` where augmentation is off.
   void operator()(uint8_t* in, CounterRng& rng, float* out) const;
 
  private:

@@ -16,7 +16,7 @@ namespace moesaic {
 struct PredictOptions {
   bool routing = false;      ///< also what each MoE layer decided
   int64_t batch_size = 256;  ///< images at a time; all of them where experts have a capacity
-  std::string loss;          ///< that trained the network, see main_loss.h; empty: a softmax one
+  std::string loss;          ///< that trained the network, see classification_loss.h; empty: a softmax one
 };
 
 /// images_BCHW: [B, C, H, W] float32, normalised. Returns "logits" [B, classes], "pre_logits" [B,

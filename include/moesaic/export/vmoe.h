@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "moesaic/export/formats.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 #include "moesaic/models/model.h"
 
@@ -22,5 +23,8 @@ void check_new_vmoe_prefix(const std::filesystem::path& prefix, std::string_view
 void export_vmoe(const Model& model, const std::filesystem::path& prefix,
                  const vmoe_checkpoint::WriteOptions& options = {},
                  const std::map<std::string, std::string>& array_dtypes = {});
+
+inline constexpr const char* kVMoEFormat = "vmoe";
+ExportFormat vmoe_format();
 
 }  // namespace moesaic

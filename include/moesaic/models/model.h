@@ -8,26 +8,20 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "moesaic/models/setting_paths.h"
 #include "moesaic/nn/moe_layer.h"
+
+namespace torch::jit {
+struct Module;
+}
 
 namespace moesaic {
 
-/// What one MoE layer decided for a batch.
-struct RoutingRecord {
-  int64_t block = 0;           ///< index of the block that holds the layer
-  at::Tensor logits_TE;        ///< [T, E], differentiable, without noise; -infinity for the experts
-                               ///< of other members than the token's
-  at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
-  double noise_std = 0.0;      ///< of gaussian noise that was drawn; 0 without
-  Routing routing;
-  std::vector<int64_t> kept;  ///< ids of the experts that the routing's rows 0..K-1 stand for
-  bool reroutes = false;      ///< the router sees these alone, see PrunedSelection
-  int64_t group_size = 0;     ///< tokens that were routed together; 0: all
-  int64_t members = 1;        ///< of an ensemble: token t is of member t % members
-};
+using nn::RoutingRecord;
 
 struct ModelOutput {
   at::Tensor logits;                    ///< [B members, classes], an image's members in a row;
@@ -46,6 +40,10 @@ struct MoEBlock {
 /// choices.
 using RowsPerToken = std::map<int64_t, double>;
 
+/// Multiplications and additions of products that a layer takes for an image of so many tokens:
+/// those of its router, and of its experts' rows.
+double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& rows_per_token);
+
 class Model : public torch::nn::Module {
  public:
   /// images_BCHW: [B, C, H, W] float32, normalised. What is random in training is drawn from
@@ -59,13 +57,14 @@ class Model : public torch::nn::Module {
   /// numbers that it has in the whole, an image's noise does not depend on the size of batches.
   virtual void set_first_sample_index(int64_t image) {}
 
-  /// The resolved configuration, which rebuilds exactly this network; a pruned one names its
-  /// remaining experts under encoder.moe.kept_experts.
+  /// The resolved configuration, which rebuilds exactly this network; that of a pruned one names
+  /// the experts that each layer still has, under setting_paths().kept_experts.
   virtual nlohmann::ordered_json config() const = 0;
 
   /// Gives the network a fresh head of zeros for another number of classes.
   virtual void reset_head(int64_t classes) = 0;
 
+  /// Its layers with experts, in the order of their blocks; a network of one layer numbers it 0.
   virtual std::vector<MoEBlock> moe_blocks() const = 0;
 
   /// [C, H, W]
@@ -84,6 +83,28 @@ class Model : public torch::nn::Module {
   /// Multiplications and additions of matrix products in one forward pass of one image.
   virtual double flops_per_image(const RowsPerToken& rows_per_token = {}) const = 0;
 
+  /// Where its configuration has the settings that messages blame. By default it has none.
+  virtual SettingPaths setting_paths() const { return {}; }
+
+  /// Whether a parameter of this name may have another shape than in the network that this one was
+  /// fine-tuned from, or be absent there. By default experts may (".experts." or "experts." in
+  /// front), since pruning removes them, and what begins with "head".
+  virtual bool may_differ_from_pretrained(const std::string& parameter) const;
+
+  /// Takes its first values from `source`, a network that `from` names in messages. With `new_head`
+  /// the head is replaced before anything trains, so that of `source` may have another number of
+  /// classes: this network then takes it over. By default all tensors are copied. Throws Error
+  /// where they do not fit, before anything else changes. On the meta device this only checks.
+  virtual void initialise_from(const Model& source, bool new_head, const std::string& from);
+
+  /// The network as a script module, see to_torchscript(). By default there is none. Throws Error
+  /// for settings that have no such form.
+  virtual std::optional<torch::jit::Module> torchscript() const;
+
+  /// Weights that can be compared with known directions of the data: name -> [experts, vectors, d].
+  /// By default there are none.
+  virtual std::map<std::string, at::Tensor> weight_directions() const { return {}; }
+
   int64_t parameter_count() const;
 
   /// Where its parameters are.
@@ -97,5 +118,8 @@ class Model : public torch::nn::Module {
  private:
   bool recompute_ = false;
 };
+
+/// Does model.reset_head(), on the meta device where the model is a shape.
+void give_head(Model& model, int64_t classes);
 
 }  // namespace moesaic

@@ -2,50 +2,58 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
 
-#include "moesaic/ops/routed_mlp.h"
+#include <cstdint>
+#include <vector>
+
+#include "moesaic/ops/routing.h"
 
 namespace moesaic::nn {
 
-struct ExpertsOptions {
-  int64_t experts = 0;  ///< K, those that are computed
-  int64_t width = 0;    ///< d
-  int64_t hidden = 0;   ///< m
-  Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;  ///< what enters and leaves the experts is rounded to bfloat16
-  double dropout = 0.0;   ///< of hidden units and outputs in training
+/// What experts computed for the rows of a routing, [A, ...].
+struct ExpertRows {
+  at::Tensor outputs;     ///< [A, o]; the gates weigh them
+  at::Tensor embeddings;  ///< [A, d'] of experts with a head: its inputs; otherwise undefined
 };
 
-/// The expert networks of a layer, two-layer MLPs with stacked weights:
-/// w1 [K, d, m], b1 [K, m], w2 [K, m, d], b2 [K, d].
-class ExpertsImpl : public torch::nn::Module {
+/// What experts computed for the tokens of a routing, [T, ...]. A token without an expert gets 0.
+struct ExpertsOutput {
+  at::Tensor y_To;          ///< [T, o]: the sum over a token's rows of gate times output
+  at::Tensor embedding_Td;  ///< [T, d']: the sum of its embeddings, without gates; or undefined
+};
+
+/// The networks that a MoE layer sends tokens to, K of them; a variant is a file beside this one.
+///
+/// The inputs that experts see need not be those that the router saw: `x` holds an input of any
+/// shape for each of the T tokens, [T, ...]. A row without an expert (past the last offset) is
+/// zero.
+class Experts : public torch::nn::Module {
  public:
-  ExpertsImpl(ExpertsOptions options, at::Generator generator);
+  /// Dispatch, compute(), combine. What is random in training is drawn from `random`, nothing where
+  /// it is undefined.
+  virtual ExpertsOutput forward(const at::Tensor& x, const Routing& routing,
+                                const at::Generator& random);
 
-  /// x_Td [T, d] -> [T, d]: dispatch, these networks, combine. In training dropout is drawn from
-  /// `random`, none where it is undefined.
-  //
-  /// With `bfloat16` tokens are rounded before the dispatch and the experts' outputs before the
-  /// combine; so are, on the way back, the gradients of outputs, of an expert's inputs and of a
-  /// token's sum of these. All arithmetic keeps its own type.
-  at::Tensor forward(const at::Tensor& x_Td, const Routing& routing,
-                     const at::Generator& random = {}) const;
+  /// The rows alone: row r of expert e is its output for the input of token routing.token[r].
+  virtual ExpertRows compute(const at::Tensor& x, const Routing& routing,
+                             const at::Generator& random) = 0;
 
-  /// Removes all but these slots (places among the present K experts, ascending): the tensors
-  /// shrink.
-  void keep(const std::vector<int64_t>& slots);
+  /// Removes all but these slots (places among the present K experts, ascending) for good: the
+  /// parameters shrink.
+  virtual void keep(const std::vector<int64_t>& slots) = 0;
 
-  const ExpertsOptions& options() const { return options_; }
+  /// K, the experts that are present.
+  virtual int64_t count() const = 0;
 
-  at::Tensor w1, b1, w2, b2;
+  /// Multiplications and additions of products that a row costs.
+  virtual double flops_per_row() const = 0;
 
- private:
-  at::Tensor compute(const at::Tensor& rows_Ad, const Routing& routing,
-                     const at::Generator& random) const;
-
-  ExpertsOptions options_;
+  /// [K] float64: the mean over the neurons of an expert of the Euclidean norm of each neuron's
+  /// incoming weights, biases aside (pruning paper, section 5, III).
+  virtual at::Tensor neuron_magnitudes() const = 0;
 };
-TORCH_MODULE(Experts);
+
+/// Cuts stacked parameters [K, ...] down to the rows of these slots, in place; gradients go.
+void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots);
 
 }  // namespace moesaic::nn

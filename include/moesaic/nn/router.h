@@ -5,7 +5,9 @@
 #include <torch/nn/pimpl.h>
 
 #include <optional>
+#include <vector>
 
+#include "moesaic/nn/routing_record.h"
 #include "moesaic/nn/routing_rule.h"
 #include "moesaic/ops/router_noise.h"
 
@@ -21,13 +23,6 @@ struct RouterOptions {
       {};  ///< where there is none too, see set_first_sample_index()
 };
 
-/// What a router computed.
-struct RouterOutput {
-  at::Tensor logits_TE;        ///< [T, E], without noise; -infinity for other members' experts
-  at::Tensor noisy_logits_TE;  ///< [T, E], those that decided; the same tensor without noise
-  Routing routing;
-};
-
 /// A linear router without bias: logits = x W^T, W = `weight` [E, d]; row s is the w_s whose norm
 /// the pruning paper compares.
 class RouterImpl : public torch::nn::Module {
@@ -39,7 +34,7 @@ class RouterImpl : public torch::nn::Module {
   at::Tensor logits(const at::Tensor& x_Td) const;
   /// Draws noise from `random`; where it is undefined, from `evaluation_seed`, or none. Its
   /// deviation is that of E / M experts.
-  RouterOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
+  RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
   /// Noise by `evaluation_seed` is a function of a token's number. From now on the first token of a
   /// forward pass has this one; 0 at first.
@@ -50,7 +45,10 @@ class RouterImpl : public torch::nn::Module {
 
   const RouterOptions& options() const { return options_; }
   /// From now on only these experts, of all E, get rows. Ascending.
-  void keep(std::vector<int64_t> experts) { set_kept_experts(options_.rule, std::move(experts)); }
+  void keep(const std::vector<int64_t>& experts);
+  /// Ids of the experts that get rows, ascending; all E where none was pruned.
+  std::vector<int64_t> kept() const;
+  bool is_pruned() const { return !kept_experts(options_.rule).empty(); }
 
   at::Tensor weight;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Needs no tensors: the inner loops of the CPU include it too.
+// This header needs no tensors: the inner loops of the CPU include it too.
 #pragma once
 
 #include <array>
@@ -7,18 +7,19 @@
 
 namespace moesaic {
 
-/// What stands between the two layers of an expert. The numbers are those of the operators' schema.
+/// The function between the two layers of an expert. Its numbers are those of the operators'
+/// schema.
 enum class Activation {
   relu = 0,
   gelu_tanh = 1,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): V-MoE's
   gelu = 2,       ///< x Phi(x), with erf
   cubic = 3,      ///< x^3
   identity = 4,
-  celu = 5,  ///< x above 0, exp(x) - 1 below
+  celu = 5,  ///< x for x >= 0, else exp(x) - 1
   tanh = 6,
 };
 
-/// Names in the order of the numbers.
+/// The activations' names, in the order of their numbers.
 inline constexpr std::array<std::string_view, 7> kActivationNames = {
     "relu", "gelu_tanh", "gelu", "cubic", "identity", "celu", "tanh"};
 

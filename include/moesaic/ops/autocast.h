@@ -10,10 +10,11 @@
 
 namespace moesaic {
 
-/// While it lives, products run in bfloat16 on this thread: linear layers, convolutions, attention
-/// and, of this library, grouped_mlp and routed_mlp, whose sums over experts stay float32. Routers
-/// (route_* and the logits they take), norms and softmax stay float32, and so do the parameters,
-/// which are rounded as they are used. For "float32" it does nothing. CPU and CUDA.
+/// While an Autocast lives, products run in bfloat16 on this thread: linear layers, convolutions,
+/// attention and, of this library, grouped_mlp and routed_mlp, whose sums over experts stay
+/// float32. Routers (route_* and the logits they take), norms and softmax stay float32, and so do
+/// the parameters, which are rounded as they are used. For "float32" it does nothing. It works on
+/// CPU and CUDA.
 class Autocast {
  public:
   /// `precision`: float32 or bfloat16. Throws Error (usage) for another name.
@@ -28,7 +29,7 @@ class Autocast {
   c10::ScalarType was_type_ = c10::ScalarType::Undefined;
 };
 
-/// While it lives, nothing is cast on this thread, whatever autocast says.
+/// While a NoAutocast lives, nothing is cast on this thread, whatever autocast says.
 class NoAutocast {
  public:
   NoAutocast() : guard_(c10::autocast_dispatch_keyset) {}

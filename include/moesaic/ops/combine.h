@@ -5,7 +5,7 @@
 
 namespace moesaic {
 
-/// Brings experts' outputs back to their tokens: y[t] = sum over rows r of t of gate[r] * rows[r]
+/// Combines the experts' outputs for their tokens: y[t] = sum over rows r of t of gate[r] * rows[r]
 /// (pruning paper, eq. 1). A token without rows gives exactly 0.
 ///
 /// rows_Ad: [A, d] of the gates' dtype, or bfloat16 beside float32 gates. Returns [T, d].

@@ -5,10 +5,10 @@
 
 namespace moesaic {
 
-/// Cross entropy of each row with the class that its label names: -log softmax(logits)[label].
-/// `twice` takes the probabilities for logits again, -log softmax(softmax(logits))[label], as the
-/// released code of the clusters paper does: the loss of two classes lies between 0.3133
-/// and 1.3133.
+/// Computes the cross entropy of each row with the class that its label names: -log
+/// softmax(logits)[label]. `twice` takes the probabilities for logits again, -log
+/// softmax(softmax(logits))[label], as the released code of the clusters paper does: the loss of
+/// two classes lies between 0.3133 and 1.3133.
 ///
 /// logits_NC: [N, C] float32 or float64, labels_N: [N] int64 from 0 to C - 1. Returns [N], NaN
 /// where a logit is NaN or none is finite. Differentiable in the logits. Throws Error for other

@@ -4,7 +4,8 @@
 
 namespace moesaic {
 
-/// Have the operators kernels for a GPU? That one is there is torch::cuda::is_available()'s to say.
+/// Whether the operators have kernels for a GPU; torch::cuda::is_available() says whether there is
+/// one.
 bool has_cuda_operators();
 
 }  // namespace moesaic

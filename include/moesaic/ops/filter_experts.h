@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "moesaic/ops/activation.h"
-#include "moesaic/ops/parallel_patches.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
@@ -27,14 +26,10 @@ struct FilterWeights {
 /// x_TPd: [T, P, d] float32 or float64 (bfloat16 too, by way of grouped_mlp); of `routing` offsets
 /// and tokens are looked at. Returns [A, C]; rows past the last offset are zero. For the backward
 /// pass the first two million of the A P J numbers that the activation sees are kept, the others
-/// computed again; without an activation the sums of the patches, A d numbers. `parallel`, unless
-/// null, is find_parallel_patches(x): cubes of its multiples are polynomials, which no patch needs
-/// all filters for; it changes results by rounding, and other activations, inputs that want
-/// gradients and the ways over grouped_mlp do without it. Differentiable in x, w and b; an expert
-/// without rows gets exactly zero gradients. Throws Error where C does not divide J or shapes,
-/// dtypes or devices differ.
+/// computed again; without an activation the sums of the patches, A d numbers. Differentiable in
+/// x, w and b; an expert without rows gets exactly zero gradients. Throws Error where C does not
+/// divide J or shapes, dtypes or devices differ.
 at::Tensor filter_experts(const at::Tensor& x_TPd, const Routing& routing,
-                          const FilterWeights& weights, int64_t outputs, Activation activation,
-                          const ParallelPatches* parallel = nullptr);
+                          const FilterWeights& weights, int64_t outputs, Activation activation);
 
 }  // namespace moesaic

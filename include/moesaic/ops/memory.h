@@ -5,10 +5,10 @@
 
 namespace moesaic {
 
-/// Bytes of freed outputs and gradients, those of 2 MB or more, that the operators keep on a CPU
-/// for their next call.
+/// The bytes of freed outputs and gradients, those of 2 MB or more, that the operators keep on a
+/// CPU for their next call.
 size_t cached_memory();
-/// Gives them back.
+/// Returns these bytes to the system.
 void free_cached_memory();
 
 }  // namespace moesaic

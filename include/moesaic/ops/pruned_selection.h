@@ -8,16 +8,16 @@
 
 namespace moesaic {
 
-/// What becomes of a pruned expert's row of the router.
+/// What a router does with the row of a pruned expert.
 enum class PrunedSelection : int64_t {
-  zero,     ///< it stays: the expert is selected and gated as ever, costs nothing and adds zero, so
-            ///< that the others' gates do not change (pruning paper, eqs. 5-6)
-  reroute,  ///< it goes: selection, softmax and capacity see the kept experts only
+  zero,     ///< the row stays: the expert is selected and gated as ever, costs nothing and adds
+            ///< zero, so that the others' gates do not change (pruning paper, eqs. 5-6)
+  reroute,  ///< the row goes: selection, softmax and capacity see the kept experts only
 };
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.
 PrunedSelection pruned_selection_from_name(std::string_view name);
-/// Names in the order of the enumerators.
+/// The enumerators' names, in their order.
 std::vector<std::string> pruned_selection_names();
 
 }  // namespace moesaic

@@ -11,31 +11,33 @@
 
 namespace moesaic {
 
-/// What weighs an expert's output where experts choose tokens.
+/// The number that an expert's output is multiplied with where experts choose tokens.
 enum class ExpertGate : int64_t {
   softmax_selected,  ///< softmax over the tokens that the expert selected (pruning paper, eq. 4)
-  softmax_tokens,    ///< softmax over all tokens of the group, then the top rows (WRN-pMoE)
+  softmax_tokens,    ///< softmax over all tokens of the group, selected or not (WRN-pMoE)
   softmax_experts,   ///< softmax over the experts, for each token (V-MoE's expert choice)
   one,               ///< 1 (separately trained pMoE)
 };
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.
 ExpertGate expert_gate_from_name(std::string_view name);
-/// Names in the order of the enumerators.
+/// The enumerators' names, in their order.
 std::vector<std::string> expert_gate_names();
 
 /// Options of expert-choice routing; exactly one of `rows` and `capacity_factor` is given.
+/// route_token_choice.h says where another option is added.
 struct ExpertChoiceOptions {
-  int64_t rows = 0;  ///< l: tokens that an expert selects in each group
-  double capacity_factor =
-      0.0;                 ///< or rows = min(S, expert_capacity(S, 1, ..., experts)), S tokens
-  int64_t group_size = 0;  ///< tokens of an image, or of V-MoE's group; 0: all of the call
-  ExpertGate gate = ExpertGate::softmax_selected;
-  std::vector<int64_t> kept = {};  ///< experts that are computed, ascending; empty: all
-  PrunedSelection pruned = PrunedSelection::zero;  ///< do the others count: in softmax_experts, and
-                                                   ///< in the number that capacity divides by
-  CapacityRounding capacity_rounding = CapacityRounding::ceil;
-  int64_t capacity_multiple_of = 4;
+  int64_t rows = 0;              ///< l: tokens that an expert selects in each group.
+  double capacity_factor = 0.0;  ///< Instead of `rows`: an expert selects min(S, expert_capacity(S,
+                                 ///< 1, ..., experts)) of a group's S tokens.
+  int64_t group_size = 0;        ///< Tokens of an image, or of V-MoE's group; 0: all of the call.
+  ExpertGate gate = ExpertGate::softmax_selected;  ///< What the outputs are multiplied with.
+  std::vector<int64_t> kept = {};  ///< Experts that are computed, ascending; empty: all.
+  PrunedSelection pruned = PrunedSelection::zero;  ///< Whether experts that are not kept count, in
+                                                   ///< softmax_experts and in the number of experts
+                                                   ///< that a capacity divides by.
+  CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< How a capacity is rounded.
+  int64_t capacity_multiple_of = 4;  ///< A capacity is raised to a multiple of this.
 };
 
 /// Expert-choice top-l routing: each expert takes the `rows` best tokens of every group (pruning
@@ -46,10 +48,10 @@ struct ExpertChoiceOptions {
 /// go to the earlier token. Rows of an expert are in token order, a token's rows in the order of
 /// experts. Each expert selects by itself, so pruning leaves the others' rows alone (pruning paper,
 /// below eq. 6); experts are numbered by their place in `kept`. Every offset is known from the
-/// sizes. `choice` is [T, 0]. Deterministic; gradients flow through the gates. Throws Error for
-/// wrong shapes, more rows than a group has tokens, logits that are NaN or +infinity, or a softmax
-/// without a finite logit; on a GPU, which cannot report logits without waiting for them, an
-/// expert's gates in such a group are NaN.
+/// sizes. `choice` is [T, 0]. The routing is deterministic; gradients flow through the gates.
+/// Throws Error for wrong shapes, more rows than a group has tokens, logits that are NaN or
+/// +infinity, or a softmax without a finite logit; on a GPU, which cannot report logits without
+/// waiting for them, an expert's gates in such a group are NaN.
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
 
 }  // namespace moesaic

@@ -10,6 +10,7 @@
 
 namespace moesaic {
 
+/// The distribution that noise is drawn from.
 enum class NoiseKind : int64_t {
   gaussian,  ///< normal, standard deviation scale / E (V-MoE)
   uniform,   ///< scale * U[0, 1) (clusters paper, section 3)
@@ -17,20 +18,22 @@ enum class NoiseKind : int64_t {
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.
 NoiseKind noise_kind_from_name(std::string_view name);
+/// The enumerators' names, in their order.
 std::vector<std::string> noise_kind_names();
 
+/// Options of router noise.
 struct NoiseOptions {
-  NoiseKind kind = NoiseKind::gaussian;
-  double scale = 1.0;  ///< 0: no noise
+  NoiseKind kind = NoiseKind::gaussian;  ///< The distribution.
+  double scale = 1.0;                    ///< The scale in its formula; 0: no noise.
 };
 
-/// Standard deviation of the gaussian noise among this many experts, as load_loss() wants it.
+/// The standard deviation of the gaussian noise among this many experts, as load_loss() wants it.
 double gaussian_noise_std(const NoiseOptions& options, int64_t experts);
 
-/// logits + noise, drawn anew for every token and expert from `generator`, which must be defined
-/// and live on the logits' device. The gradient is that of the logits alone.
+/// Returns logits + noise, drawn anew for every token and expert from `generator`, which must be
+/// defined and live on the logits' device. The gradient is that of the logits alone.
 ///
-/// logits_TE: [T, E] float32 or float64. Same generator state, same bits.
+/// logits_TE: [T, E] float32 or float64. The same state of the generator gives the same bits.
 at::Tensor add_router_noise(const at::Tensor& logits_TE, const NoiseOptions& options,
                             const at::Generator& generator);
 

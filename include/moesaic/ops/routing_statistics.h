@@ -9,24 +9,26 @@ namespace moesaic {
 
 /// What one routing did, on its own device: nothing waits for the host.
 struct RoutingStatistics {
-  at::Tensor rows;      ///< [K] int64: rows of each expert
-  at::Tensor load;      ///< [K] float32: fraction of all rows; 0 without rows
-  at::Tensor dropped;   ///< int64 scalar: choices of computed experts that found no room
-  at::Tensor unrouted;  ///< int64 scalar: tokens without any row
+  at::Tensor rows;  ///< [K] int64: the number of rows of each expert
+  at::Tensor load;  ///< [K] float32: each expert's fraction of all rows; 0 without rows
+  at::Tensor
+      dropped;  ///< int64 scalar: the number of choices of computed experts that found no room
+  at::Tensor unrouted;  ///< int64 scalar: the number of tokens without any row
   at::Tensor entropy;   ///< float32 scalar: -sum of load ln load, ln K where the load is even
 };
 
-/// `kept`: the experts that the routing's rows 0..K-1 stand for; empty: all.
+/// Counts what a routing did. `kept`: the experts that the routing's rows 0..K-1 stand for; empty:
+/// all.
 RoutingStatistics routing_statistics(const Routing& routing, const std::vector<int64_t>& kept = {});
 
-/// Dispatch entropy (clusters paper, eq. 6.1): with n[k, m] the rows of expert m whose token is of
-/// cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). 0 where every expert sees
-/// one cluster at most, ln(clusters) where the dispatch tells nothing about them.
+/// Dispatch entropy (clusters paper, eq. 6.1). With n[k, m] the rows of expert m whose token is of
+/// cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). It is 0 where every expert
+/// sees one cluster at most, ln(clusters) where the dispatch tells nothing about them.
 ///
 /// cluster_T: [T] int64, values below `clusters`. Returns a float32 scalar; 0 without rows.
 at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters);
 
-/// The same of counts n[k, m].
+/// Dispatch entropy of counts n[k, m].
 at::Tensor dispatch_entropy(const at::Tensor& counts_CK);
 
 /// The counts n[k, m] above: [clusters, K] int64.

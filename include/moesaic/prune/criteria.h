@@ -14,8 +14,9 @@ namespace moesaic {
 ///
 ///   router-norm-change  ||w_s fine-tuned|| - ||w_s pre-trained||, signed (paper, sec. 3.2)
 ///   router-magnitude    ||w_s|| (sec. 5, II)
-///   neuron-magnitude    mean over the expert's hidden neurons r of ||w1[s, :, r]||: the average
-///                       neuron magnitude (sec. 5, III)
+///   neuron-magnitude    mean over the expert's neurons of the norm of their incoming weights, of
+///                       MLPs ||w1[s, :, r]||: the average neuron magnitude (sec. 5, III), see
+///                       nn::Experts::neuron_magnitudes()
 ///   magnitude           another name of neuron-magnitude
 ///   random              uniform on [0, 1), from the seed, the block and the expert only
 ///

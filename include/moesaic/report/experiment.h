@@ -25,7 +25,7 @@ struct ReproduceOptions {
   std::filesystem::path out;
   const StopSignal* stop = nullptr;  ///< polled all the time; what is finished stays
   bool progress = true;              ///< draw progress bars on standard error
-  DatasetOpener open = open_dataset;
+  DatasetOpener open = {};
 };
 
 struct Experiment {

@@ -32,7 +32,5 @@ class TextTable {
 
 /// 1234567 as "1,234,567".
 std::string with_commas(int64_t number);
-/// Bytes as "512 B", "4.1 KB", "3.26 MB": powers of 1000.
-std::string human_bytes(int64_t bytes);
 
 }  // namespace moesaic

@@ -4,11 +4,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
-#include "moesaic/train/main_loss.h"
+#include "moesaic/train/classification_loss.h"
+#include "moesaic/train/task.h"
 
 namespace moesaic {
 
@@ -60,8 +60,8 @@ class ClassificationMeter {
   double likelihood_ = 0.0, member_likelihood_ = 0.0, member_correct_ = 0.0, pairs_apart_ = 0.0;
 };
 
-/// {"accuracy", "top5_accuracy", "loss", "calibration_error"} and, of an ensemble, {"ensemble":
-/// {"members", "negative_log_likelihood", ...}}.
-nlohmann::ordered_json to_json(const ClassificationMetrics& quality);
+/// The same by name: "accuracy", "top5_accuracy", "loss", "calibration_error" and, of an ensemble,
+/// "ensemble.members", "ensemble.negative_log_likelihood", ...
+Metrics named(const ClassificationMetrics& metrics);
 
 }  // namespace moesaic

@@ -1,41 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
 
-/// Opens a dataset by name and split, as open_dataset() does.
-using DatasetOpener =
-    std::function<std::shared_ptr<const Dataset>(std::string_view name, std::string_view split)>;
+/// Opens datasets by name and split, and knows which splits they have: by default those that are
+/// described (open_dataset(), dataset_splits()).
+class DatasetOpener {
+ public:
+  using Open = std::function<std::shared_ptr<const Dataset>(std::string_view, std::string_view)>;
+  using Splits = std::function<std::vector<std::string>(std::string_view name)>;
 
-/// Opens each dataset once, however many phases use it.
+  DatasetOpener() : open_(open_dataset), splits_(dataset_splits) {}
+  /// Datasets of one's own; without `splits` each has "train" and "test".
+  template <std::invocable<std::string_view, std::string_view> F>
+  requires(!std::same_as<F, DatasetOpener>)
+      DatasetOpener(F open, Splits splits = {})  // NOLINT(google-explicit-constructor)
+      : open_(std::move(open)), splits_(std::move(splits)) {}
+
+  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split) const {
+    return open_(name, split);
+  }
+  std::vector<std::string> splits(std::string_view name) const {
+    return splits_ ? splits_(name) : std::vector<std::string>{"train", "test"};
+  }
+
+ private:
+  Open open_;
+  Splits splits_;
+};
+
+/// Opens each dataset once, however many phases, runs and threads use it.
 class Datasets {
  public:
-  explicit Datasets(DatasetOpener open = open_dataset) : open_(std::move(open)) {}
+  explicit Datasets(DatasetOpener open = {}) : open_(std::move(open)) {}
 
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split) {
+    const std::lock_guard lock(mutex_);
     auto& dataset = opened_[{name, split}];
     if (dataset == nullptr) dataset = open_(name, split);
     return dataset;
   }
 
-  /// As the network sees it.
+  /// The dataset as the network sees it.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
                                      const PreprocessConfig& preprocess) {
     return preprocessed(get(name, split), preprocess);
   }
 
+  /// The splits that a network is measured on: "validation" where the dataset has one, which is for
+  /// decisions during training, then "test".
+  std::vector<std::string> evaluation_splits(const std::string& name) const {
+    const std::vector<std::string> splits = open_.splits(name);
+    const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();
+    return validates ? std::vector<std::string>{"validation", "test"}
+                     : std::vector<std::string>{"test"};
+  }
+
  private:
   DatasetOpener open_;
+  std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const Dataset>> opened_;
 };
 

@@ -12,7 +12,7 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/train/classification_metrics.h"
+#include "moesaic/train/task.h"
 
 namespace moesaic {
 
@@ -32,7 +32,8 @@ struct EvaluateOptions {
   /// Called with the images done: 0 at first, then after each batch; false ends the evaluation
   /// early.
   std::function<bool(int64_t done, int64_t total)> proceed;
-  std::string loss;  ///< see main_loss.h; empty: softmax, or ensemble_softmax for an ensemble
+  /// The objective that trained the network (train/objective.h); empty: the usual one.
+  std::string loss = {};
   std::string precision = "float32";  ///< see Autocast
   /// Called with each batch, in order, in inference mode.
   std::function<void(const EvaluatedBatch& batch)> observe = {};
@@ -55,12 +56,16 @@ struct LayerRouting {
   std::optional<Dispatch> by_group;  ///< where the dataset has groups
 };
 
-struct Evaluation : ClassificationMetrics {
+struct Evaluation {
+  Metrics metrics;  ///< of the data's task: "accuracy" in %, "loss", ...; see train/task.h
+  int64_t images = 0;
   bool complete = true;  ///< false where `proceed` ended it; then nothing else is to be used
   double seconds = 0.0;
   double images_per_second = 0.0;
   std::vector<LayerRouting> routing;
 
+  /// A metric by its name. Throws Error where the task has none of that name.
+  double metric(const std::string& name) const;
   RowsPerToken rows_per_token() const;
 };
 
@@ -70,7 +75,7 @@ struct Evaluation : ClassificationMetrics {
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 
-/// Throws Error (usage) that names both shapes, or both numbers of classes, where they differ.
+/// Throws Error (usage) that names both shapes, or both numbers of outputs, where they differ.
 void check_fits(const Model& model, const DatasetInfo& data);
 
 /// [{"layer", "experts", "kept", "rows_per_token", "load", "dispatch_entropy", "dispatch"}, ...],

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 
@@ -14,7 +15,7 @@ struct EvaluateCheckpointOptions {
   std::filesystem::path checkpoint;  ///< or a run: its newest checkpoint
   std::string data;                  ///< empty: what the checkpoint was last trained on
   EvaluateOptions evaluate;
-  DatasetOpener open = open_dataset;
+  DatasetOpener open = {};
 };
 
 /// A checkpoint's quality and cost; FLOPs count the rows that the data's routing really computed.
@@ -27,14 +28,13 @@ struct CheckpointEvaluation {
   int64_t parameters = 0;
 };
 
-/// The loss that the phase of a checkpoint (a folder) minimised, see main_loss.h; "" where it does
-/// not say.
-std::string trained_loss(const std::filesystem::path& checkpoint);
+/// The objective that the phase of a checkpoint minimised, by its name; "" where it does not say.
+std::string trained_loss(const Checkpoint& checkpoint);
 
 /// On the test split. Throws Error (usage) where the data does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// {"checkpoint", "data", "images", those of ClassificationMetrics, "images_per_second",
+/// {"checkpoint", "data", "images", the metrics, "images_per_second",
 /// "flops_per_image", "parameters", "classes", "groups" (where there are any), "routing"}
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
 /// The same as a small table for people.

@@ -23,11 +23,12 @@ struct TrainingMemory {
   double sum() const { return weights + gradients + optimizer + activations.value_or(0.0); }
 };
 
-/// Bytes of the tensors that the phase's optimizers keep from one update to the next.
-double optimizer_bytes(const Model& model, const PhaseConfig& phase);
-
 /// `model`: on the meta device, see build_model_shape(); the phase's network, or one much like it.
 TrainingMemory training_memory(Model& model, const PhasePlan& phase);
+
+/// Throws Error (usage), at the place of the model, where weights, gradients and optimizers of a
+/// phase are more than this machine has; what a step needs besides is not counted.
+void check_training_memory(const RunConfig& config, const Model& shape);
 
 /// Bytes of the tensors that model.forward() makes of so many images, which also checks all shapes.
 /// Nothing where LibTorch lacks the shape function of an operator. Throws Error where they do not

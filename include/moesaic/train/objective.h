@@ -1,45 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
+// What a gradient phase minimises, found by name. An objective is a file in src/train/objectives/
+// with settings of its own.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
-#include <map>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/registry.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {
 
-struct ObjectiveOptions {
-  double label_smoothing = 0.0;
-  std::map<std::string, double> aux_losses;  ///< weight of each, see aux_loss_names()
-  std::string loss = "softmax";              ///< see main_loss.h
-};
+class PhasePlaces;  // train/places.h
 
 /// What is minimised, and what it is made of: float32 scalars on the network's device.
-struct Objective {
+struct LossTerms {
   at::Tensor loss;
-  std::vector<std::pair<std::string, at::Tensor>> terms;  ///< unweighted
+  /// Named numbers for the report: parts of the loss, unweighted, and what comes for free.
+  std::vector<std::pair<std::string, at::Tensor>> terms = {};
 };
 
-/// gshard, importance, load, router_z, switch_balance, and switch_balance_logit, the same with the
-/// logit as the proxy; see ops/losses.h.
-std::vector<std::string> aux_loss_names();
+class Objective {
+ public:
+  virtual ~Objective() = default;
+  /// Runs the network on the batch, with what is random drawn from `random`, and returns what is to
+  /// be minimised, ready for backward().
+  virtual LossTerms operator()(Model& model, const Batch& batch,
+                               const at::Generator& random) const = 0;
+};
 
-/// The weights that a phase gives, and the model's own for losses that it does not name.
-std::map<std::string, double> aux_loss_weights(const std::map<std::string, double>& phase,
-                                               const Model& model);
+/// An entry of the registry.
+struct ObjectiveKind {
+  Choice settings;  ///< the name and the defaults of its settings
+  /// Makes it for a network whose products run in `precision` (see Autocast).
+  std::function<std::unique_ptr<Objective>(const Choice& settings, const Model& model,
+                                           const std::string& precision)>
+      make;
+  /// Throws Error (usage) with the place of the setting to blame where it does not fit the network
+  /// or the data.
+  std::function<void(const Choice& settings, const PhasePlaces& places, const Model& model,
+                     const DatasetInfo& data)>
+      check;
+};
 
-/// loss = cross entropy + sum of weight * auxiliary loss. The cross entropy is the mean over the
-/// rows of logits of training_losses(); an auxiliary loss is the sum over the MoE layers (as in
-/// V-MoE) of the mean over groups, 0 without one. Layers whose experts choose are balanced: there
-/// all but router_z are 0, as is the load loss where no gaussian noise was drawn. Rerouted layers
-/// count the experts that are left; members of an ensemble have losses of their own, over their own
-/// experts, of which the mean counts. logits [B members, classes], labels [B] int64, in whose place
-/// `soft_labels` [B, classes] stand where they are defined.
-Objective compute_objective(const ModelOutput& output, const at::Tensor& labels,
-                            const ObjectiveOptions& options, const at::Tensor& soft_labels = {});
+/// softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid
+/// (train/classification_loss.h) for classes; squared for real-valued targets.
+Registry<ObjectiveKind>& objectives();
+
+/// Their settings, "softmax" first.
+std::vector<Choice> objective_choices();
 
 }  // namespace moesaic

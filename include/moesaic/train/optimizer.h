@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/checkpoint/store.h"
-#include "moesaic/train/run_config.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/train/optimizer_config.h"
 
 namespace moesaic {
 

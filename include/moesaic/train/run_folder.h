@@ -7,6 +7,7 @@
 #include <string>
 
 #include "moesaic/base/file.h"
+#include "moesaic/checkpoint/store.h"
 
 namespace moesaic {
 
@@ -39,9 +40,9 @@ class RunFolder {
   std::filesystem::path step_checkpoint(int64_t step) const;
   std::filesystem::path phase_checkpoint(const std::string& phase) const;
 
-  /// The step_<N> with the largest N that is whole; the damaged ones after it are deleted, since
-  /// the run will write them anew. Throws Error where none is whole.
-  std::filesystem::path newest_checkpoint() const;
+  /// Reads the step_<N> with the largest N that is whole; the damaged ones after it are deleted,
+  /// since the run will write them anew. Throws Error where none is whole.
+  Checkpoint load_newest_checkpoint() const;
   /// Deletes all step_<N> but the `count` newest.
   void keep_last(int64_t count) const;
 

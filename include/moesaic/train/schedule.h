@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "moesaic/train/run_config.h"
+#include "moesaic/train/optimizer_config.h"
 
 namespace moesaic {
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,27 +20,35 @@
 #include "moesaic/train/run_config.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
 #include "moesaic/train/train_state.h"
 
 namespace moesaic {
 
 struct TrainerOptions {
-  std::filesystem::path out;         ///< the run's folder
-  bool resume = false;               ///< go on from its newest whole checkpoint
+  /// The run's folder; empty: the run stays in memory, where nothing is written, drawn or
+  /// evaluated.
+  std::filesystem::path out = {};
+  bool resume = false;               ///< go on from the folder's newest whole checkpoint
   std::string device = "cpu";        ///< cpu | cuda
   const StopSignal* stop = nullptr;  ///< polled after each step and in evaluations
   bool progress = true;              ///< draw a progress bar on standard error
-  DatasetOpener open = open_dataset;
+  DatasetOpener open = {};
+  /// Called before each step and after the last one, with the steps made so far; false ends the
+  /// run.
+  std::function<bool(Model& model, int64_t step)> watch = {};
 };
 
 struct TrainResult {
-  int signal = 0;                        ///< the one that stopped the run; 0: it is complete
-  int64_t steps = 0;                     ///< updates made since the run began
+  int signal = 0;                        ///< the one that stopped the run; 0: none did
+  bool complete = true;                  ///< false where a signal or `watch` ended the run
+  int64_t steps = 0;                     ///< steps made since the run began
   std::filesystem::path checkpoint;      ///< the last one written or resumed from
   std::optional<Evaluation> evaluation;  ///< the last one made
 };
 
-/// Same seed, same bits: twice, with any number of loader threads, and resumed at any step.
+/// Same seed, same bits, on one machine and build: twice, with any number of loader threads, and
+/// resumed at any step.
 class Trainer {
  public:
   /// Checks everything that can be checked before the first step, then makes the run's folder.
@@ -48,29 +57,38 @@ class Trainer {
   Trainer(RunConfig config, TrainerOptions options);
 
   /// Runs the phases that are left. A run that is complete returns at once. Throws Error where the
-  /// loss or the gradients are no longer finite; the last good checkpoint stays.
+  /// numbers of a phase are no longer finite; the last good checkpoint stays.
   TrainResult run();
 
-  Model& model() { return *model_; }
+  const std::shared_ptr<Model>& model() const { return model_; }
+  const RunConfig& config() const { return config_; }
 
  private:
   void train(Phase& phase);
   StepReport step(Phase& phase);
   std::unique_ptr<Phase> enter_phase();
-  void leave_phase(Phase& phase);
-  void prepare_network(const PhasePlan& plan);
-  void evaluate_phase(const Phase& phase);
+  void leave_phase(const Phase& phase);
+  void prepare_network();
+  /// On the splits that are due; ends early where the run is stopped.
+  void evaluate_due(const Phase& phase);
+  void record_evaluation(const Phase& phase, const std::string& split,
+                         const Evaluation& evaluation);
   void record(const Phase& phase, const StepReport& report);
-  bool evaluation_due(const Phase& phase) const;
+  std::vector<std::string> evaluations_after_step(const Phase& phase);
   bool checkpoint_due(const Phase& phase) const;
   void save(const Phase& phase, const std::filesystem::path& folder);
   void save_step(const Phase& phase);
-  void restore(const std::filesystem::path& checkpoint);
+  void restore();
+  void check_needs_no_folder() const;
+  const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
+  bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
   bool in_last_phase() const {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
   bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
+  /// Whether the run is to go on, as far as signals and `watch` are concerned.
+  bool going();
 
   RunConfig config_;
   TrainerOptions options_;
@@ -82,7 +100,7 @@ class Trainer {
   std::optional<Progress> progress_;
   Throughput throughput_;
   TrainState state_;
-  TensorMap resumed_optimizer_;
+  TensorMap resumed_tensors_;
   TrainResult result_;
 };
 

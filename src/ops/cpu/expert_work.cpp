@@ -11,14 +11,14 @@ constexpr int64_t kSliver = 8;
 
 }  // namespace
 
-std::vector<std::vector<Segment>> share_rows(const int32_t* offsets, int64_t experts, int64_t parts,
+std::vector<std::vector<Segment>> split_rows(const int32_t* offsets, int64_t experts, int64_t parts,
                                              int64_t overhead) {
   int64_t left = 0;  // work: rows, and the overhead of each expert that has some
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t rows = offsets[e + 1] - offsets[e];
     left += rows > 0 ? rows + overhead : 0;
   }
-  std::vector<std::vector<Segment>> shares(parts);
+  std::vector<std::vector<Segment>> pieces(parts);
   int64_t part = 0;
   int64_t room = left / parts;
   for (int64_t e = 0; e < experts; ++e) {
@@ -32,13 +32,13 @@ std::vector<std::vector<Segment>> share_rows(const int32_t* offsets, int64_t exp
         room = left / (parts - ++part);
         continue;
       }
-      shares[part].push_back({e, begin, begin + take});
+      pieces[part].push_back({e, begin, begin + take});
       begin += take;
       room -= take + overhead;
       left -= take + (begin == end ? overhead : 0);
     }
   }
-  return shares;
+  return pieces;
 }
 
 }  // namespace moesaic::ops

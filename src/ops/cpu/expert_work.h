@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of all experts are shared out among threads.
+// How the rows of all experts are divided among threads.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -24,7 +24,7 @@ constexpr int64_t kBlockRows = 320;
 /// The rows of all experts in order, cut into `parts` pieces of equal work; packing an expert's
 /// weights counts as `overhead` rows. Results do not depend on the cut: every row is computed by
 /// itself. `offsets` has experts + 1 entries.
-std::vector<std::vector<Segment>> share_rows(const int32_t* offsets, int64_t experts, int64_t parts,
+std::vector<std::vector<Segment>> split_rows(const int32_t* offsets, int64_t experts, int64_t parts,
                                              int64_t overhead);
 
 /// Rows of a block, fewer the more threads share `budget` bytes of scratch, of which scratch(rows)
@@ -46,13 +46,13 @@ void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block 
                 int64_t block_rows = kBlockRows) {
   constexpr int64_t kPackingWork = 12;  // rows; measured at d 192 and d 768
   const int64_t parts = at::get_num_threads();
-  const auto shares = share_rows(offsets, experts, parts, kPackingWork);
+  const auto pieces = split_rows(offsets, experts, parts, kPackingWork);
   const int64_t bytes = (scratch * static_cast<int64_t>(sizeof(Scalar)) + 63) / 64 * 64;
   const at::Tensor memory = at::empty({parts * bytes}, at::kByte);
   at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
       auto* own = reinterpret_cast<Scalar*>(memory.mutable_data_ptr<uint8_t>() + part * bytes);
-      for (const Segment& s : shares[part]) {
+      for (const Segment& s : pieces[part]) {
         const int64_t blocks = (s.rows() + block_rows - 1) / block_rows;
         for (int64_t i = 0; i < blocks; ++i) {
           block(Segment{s.expert, s.begin + s.rows() * i / blocks,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows are taken in pieces that are a function of the routing. Gradients are sums over all rows of
 // an expert: each piece has sums of its own, which are added in order, so that no bit depends on
-// the number of threads. The products of directions, and those without an activation, are ATen's.
+// the number of threads. Products without an activation are ATen's.
 #include "moesaic/ops/filter_experts.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +14,6 @@
 
 #include "../check.h"
 #include "../filters_by_grouped_mlp.h"
-#include "cubic_multiples.h"
 #include "filter_layer.h"
 #include "filter_order.h"
 #include "large_memory.h"
@@ -102,7 +101,6 @@ void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scalars, Use use
 struct FilterRows {
   Tensor x;  // [T, P, d]
   Tensor offsets, token;
-  int64_t block;  // so many tokens' rows are computed together
 
   int64_t count() const { return filled(offsets); }
 };
@@ -117,8 +115,7 @@ template <class Scalar>
 FilterOrder order_of(const FilterLayer<Scalar>& layer, const FilterRows& rows) {
   const int64_t experts = rows.offsets.size(0) - 1;
   return filter_order(rows.offsets, rows.token, rows.x.size(0),
-                      experts * layer.weights_size() * static_cast<int64_t>(sizeof(Scalar)),
-                      rows.block);
+                      experts * layer.weights_size() * static_cast<int64_t>(sizeof(Scalar)));
 }
 
 /// w [K, d, J] with b [K, J] in the layer's order.
@@ -264,67 +261,17 @@ std::tuple<Tensor, Tensor> filters_backward(const Tensor& grad, const Tensor& hi
   return {grad_w, grad_b};
 }
 
-/// A ParallelPatches, and what is read of it.
-struct ParallelOperands {
-  Tensor directions, which, scale;
-  RestRows rest;
-  FilterRows rest_as_rows;
-
-  ParallelOperands(at::TensorList parallel, const Tensor& offsets, const Tensor& token)
-      : directions(parallel[0]),
-        which(parallel[1].contiguous()),
-        scale(parallel[2].contiguous()),
-        rest(rest_rows(offsets, token, which)) {
-    // What is left is small, and experts are best read for several of its rows.
-    rest_as_rows = {parallel[3].contiguous().unsqueeze(1), rest.offsets, rest.token,
-                    FilterLayer<float>::kChunkPatches};
-  }
-
-  MultiplesRead multiples(const Tensor& offsets, const Tensor& token) const {
-    return {offsets, token, which, scale};
-  }
-};
-
-template <class Scalar>
-Tensor parallel_forward(const ParallelOperands& in, const FilterRows& rows, const Tensor& w,
-                        const Tensor& b, int64_t outputs, int64_t activation, Tensor& hidden) {
-  Tensor y = cubic_multiples(in.multiples(rows.offsets, rows.token), at::matmul(in.directions, w),
-                             b, outputs);
-  const Tensor of_rest =
-      filters_forward<Scalar>(in.rest_as_rows, w, b, outputs, activation, hidden);
-  const auto* const row = in.rest.row.const_data_ptr<int32_t>();
-  const auto* from = of_rest.const_data_ptr<Scalar>();
-  auto* const to = y.mutable_data_ptr<Scalar>();
-  for (int64_t i = 0; i < in.rest.row.size(0); ++i) {
-    for (int64_t c = 0; c < outputs; ++c) to[row[i] * outputs + c] += *from++;
-  }
-  return y;
-}
-
-template <class Scalar>
-std::tuple<Tensor, Tensor> parallel_backward(const Tensor& grad, const Tensor& hidden,
-                                             const ParallelOperands& in, const FilterRows& rows,
-                                             const Tensor& w, const Tensor& b, int64_t activation) {
-  auto [grad_w, grad_b] = filters_backward<Scalar>(grad.index_select(0, in.rest.row), hidden,
-                                                   in.rest_as_rows, w, b, activation);
-  const auto [grad_met, grad_b_too] = cubic_multiples_backward(
-      grad, in.multiples(rows.offsets, rows.token), at::matmul(in.directions, w), b);
-  return {grad_w.add_(at::matmul(in.directions.t(), grad_met)), grad_b.add_(grad_b_too)};
-}
-
 std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& offsets,
                                               const Tensor& token, const Tensor& w,
                                               const Tensor& b_in, int64_t outputs,
-                                              int64_t activation, bool keep_hidden,
-                                              at::TensorList parallel) {
-  check_filter_experts(x, offsets, token, w, b_in, outputs, activation, parallel);
+                                              int64_t activation, bool keep_hidden) {
+  check_filter_experts(x, offsets, token, w, b_in, outputs, activation);
   if (x.scalar_type() == at::kBFloat16) {
-    return filters_by_grouped_mlp(x, offsets, token, w, b_in, outputs, activation, keep_hidden,
-                                  parallel);
+    return filters_by_grouped_mlp(x, offsets, token, w, b_in, outputs, activation, keep_hidden);
   }
-  const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous(), 1};
+  const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous()};
   const Tensor b = b_in.contiguous();
-  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation, parallel) : 0;
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
   Tensor y, hidden;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
     if (static_cast<Activation>(activation) == Activation::identity) {
@@ -334,12 +281,7 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& off
       return;
     }
     hidden = empty_large({kept}, x.options());
-    if (reads_parallel(activation, parallel)) {
-      const ParallelOperands read(parallel, rows.offsets, rows.token);
-      y = parallel_forward<scalar_t>(read, rows, w, b, outputs, activation, hidden);
-    } else {
-      y = filters_forward<scalar_t>(rows, w, b, outputs, activation, hidden);
-    }
+    y = filters_forward<scalar_t>(rows, w, b, outputs, activation, hidden);
   });
   return {y, hidden};
 }
@@ -347,25 +289,18 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& off
 std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, const Tensor& x,
                                                        const Tensor& offsets, const Tensor& token,
                                                        const Tensor& hidden_in, const Tensor& w,
-                                                       const Tensor& b_in, int64_t activation,
-                                                       at::TensorList parallel) {
-  check_filter_experts_backward(grad_in, x, offsets, token, hidden_in, w, b_in, activation,
-                                parallel);
+                                                       const Tensor& b_in, int64_t activation) {
+  check_filter_experts_backward(grad_in, x, offsets, token, hidden_in, w, b_in, activation);
   const Tensor grad = grad_in.contiguous(), hidden = hidden_in.contiguous();
   const Tensor b = b_in.contiguous();
-  const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous(), 1};
+  const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous()};
   if (static_cast<Activation>(activation) == Activation::identity) {
     return linear_filters_backward(grad, hidden.view({token.size(0), x.size(2)}), rows.offsets, w,
                                    x.size(1));
   }
   std::tuple<Tensor, Tensor> found;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts_backward", [&] {
-    if (reads_parallel(activation, parallel)) {
-      const ParallelOperands read(parallel, rows.offsets, rows.token);
-      found = parallel_backward<scalar_t>(grad, hidden, read, rows, w, b, activation);
-    } else {
-      found = filters_backward<scalar_t>(grad, hidden, rows, w, b, activation);
-    }
+    found = filters_backward<scalar_t>(grad, hidden, rows, w, b, activation);
   });
   return found;
 }

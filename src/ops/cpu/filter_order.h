@@ -14,9 +14,6 @@ struct FilterPiece {
   int64_t begin, end, expert, experts;
 };
 
-/// Rows in the order of their experts, in pieces of one expert each.
-std::vector<FilterPiece> expert_pieces(const at::Tensor& offsets);
-
 struct FilterOrder {
   std::vector<int32_t> row;     ///< of each position
   std::vector<int32_t> expert;  ///< whose row it is
@@ -24,10 +21,10 @@ struct FilterOrder {
   std::vector<FilterPiece> pieces;
 };
 
-/// The rows that experts have: where the `weight_bytes` of all experts stay in a core's caches, by
-/// blocks of so many tokens, and in a block expert by expert; else expert by expert. `tokens` is
-/// above every token. A function of its arguments alone, so that both passes agree.
+/// The rows that experts have: where the `weight_bytes` of all experts stay in a core's caches,
+/// token by token; else expert by expert. `tokens` is above every token. A function of its
+/// arguments alone, so that both passes agree.
 FilterOrder filter_order(const at::Tensor& offsets, const at::Tensor& token, int64_t tokens,
-                         int64_t weight_bytes, int64_t block = 1);
+                         int64_t weight_bytes);
 
 }  // namespace moesaic::ops

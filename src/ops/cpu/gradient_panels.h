@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of weights: sums over rows, shared out among threads by panels of the result.
+// Gradients of weights: sums over rows, divided among threads by panels of the result.
 #pragma once
 
 #include <ATen/Parallel.h>

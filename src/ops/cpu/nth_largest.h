@@ -21,8 +21,8 @@ struct KeyRow {
   int64_t size = 0;
 };
 
-/// What separates the n largest keys from the others: all above `key` belong to them, and so many
-/// of those equal to it. 1 <= n <= size.
+/// The border between the n largest keys and the others, for 1 <= n <= size: all keys above `key`
+/// are among them, and `equal` of those equal to it.
 template <class Key>
 struct KeyBorder {
   Key key;

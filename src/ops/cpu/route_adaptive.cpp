@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "../check.h"
+#include "../route_arguments.h"
 #include "moesaic/base/error.h"
 #include "row_layout.h"
 
 namespace moesaic::ops {
 namespace {
 
-/// Which experts a token goes to: those of `columns` whose logit is at least `least`.
+/// Which experts a token goes to: those of `columns` whose logit is at least `min`.
 template <class Scalar>
 struct Threshold {
   const Scalar* logits;
@@ -51,12 +52,12 @@ struct Threshold {
   }
 };
 
-/// The least number of the logits' type that is not below the threshold.
+/// The smallest number of the logits' type that is not below the threshold.
 template <class Scalar>
 Scalar rounded_up(double threshold) {
-  const auto min = static_cast<Scalar>(threshold);
-  const bool below = static_cast<double>(min) < threshold;
-  return below ? std::nextafter(min, std::numeric_limits<Scalar>::infinity()) : min;
+  const auto rounded = static_cast<Scalar>(threshold);
+  const bool below = static_cast<double>(rounded) < threshold;
+  return below ? std::nextafter(rounded, std::numeric_limits<Scalar>::infinity()) : rounded;
 }
 
 template <class Scalar>
@@ -106,15 +107,12 @@ void fill_adaptive(const Segments& segments, const Threshold<Scalar>& select, in
   out.clear_from(filled, bound);
 }
 
-using AdaptiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-AdaptiveTensors route_adaptive_cpu(const at::Tensor& logits_in, double threshold,
-                                   at::IntArrayRef kept) {
-  check_route_adaptive(logits_in, threshold, kept);
+RowTensors route_adaptive_cpu(const at::Tensor& logits_in, const AdaptiveOptions& options) {
+  check_route_adaptive(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const int64_t tokens = logits.size(0), experts = logits.size(1);
-  std::vector<int32_t> columns(kept.begin(), kept.end());
-  if (kept.empty()) {
+  std::vector<int32_t> columns(options.kept.begin(), options.kept.end());
+  if (columns.empty()) {
     columns.resize(experts);
     std::iota(columns.begin(), columns.end(), 0);
   }
@@ -129,7 +127,8 @@ AdaptiveTensors route_adaptive_cpu(const at::Tensor& logits_in, double threshold
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_adaptive", [&] {
     fill_adaptive<scalar_t>(
         Segments(TokenGroups(tokens, 0), kTokensPerSegment),
-        {logits.const_data_ptr<scalar_t>(), experts, columns, rounded_up<scalar_t>(threshold)},
+        {logits.const_data_ptr<scalar_t>(), experts, columns,
+         rounded_up<scalar_t>(options.threshold)},
         bound,
         {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
          token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
@@ -139,7 +138,7 @@ AdaptiveTensors route_adaptive_cpu(const at::Tensor& logits_in, double threshold
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_adaptive", route_adaptive_cpu);
+  m.impl("route_adaptive", AdaptiveOperator::unpacked<route_adaptive_cpu>);
 }
 
 }  // namespace

@@ -208,9 +208,9 @@ Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
   return {probabilities.data(), plan.seen_count(), columns};
 }
 
-/// The rows that each token of a group pulls back, in the order of experts.
-void pull_back(const ExpertChoicePlan& plan, int64_t group, const int32_t* token,
-               int32_t* token_offsets, int32_t* token_row) {
+/// Fills the rows that each token of a group combines, in the order of experts.
+void fill_token_rows(const ExpertChoicePlan& plan, int64_t group, const int32_t* token,
+                     int32_t* token_offsets, int32_t* token_row) {
   const int64_t begin = plan.cut.begin(group), size = plan.cut.size(group);
   const int64_t rows = plan.rows.of(group);
   std::vector<int32_t> cursor(size + 1, 0);
@@ -257,22 +257,14 @@ void choose_tokens(const ExpertChoicePlan& plan, const Scalar* logits,
   }
   at::parallel_for(0, groups, plan.pair_grain(), [&](int64_t from, int64_t to) {
     for (int64_t group = from; group < to; ++group) {
-      pull_back(plan, group, out.token, out.token_offsets, out.token_row);
+      fill_token_rows(plan, group, out.token, out.token_offsets, out.token_row);
     }
   });
   out.token_offsets[plan.tokens] = static_cast<int32_t>(plan.bound());
 }
 
-using ExpertChoiceTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-ExpertChoiceTensors route_expert_choice_cpu(const at::Tensor& logits_in, int64_t rows,
-                                            double capacity_factor, int64_t group_size,
-                                            int64_t gate_kind, at::IntArrayRef kept, bool reroute,
-                                            int64_t capacity_rounding,
-                                            int64_t capacity_multiple_of) {
-  const ExpertChoiceOptions options =
-      expert_choice_options(rows, capacity_factor, group_size, gate_kind, kept, reroute,
-                            capacity_rounding, capacity_multiple_of);
+RowTensors route_expert_choice_cpu(const at::Tensor& logits_in,
+                                   const ExpertChoiceOptions& options) {
   check_route_expert_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const ExpertChoicePlan plan(logits, options);
@@ -338,14 +330,7 @@ void gradient_over_tokens(const ExpertChoicePlan& plan, const Scalar* logits, co
 
 at::Tensor route_expert_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                                             const at::Tensor& token_in, const at::Tensor& gates_in,
-                                            int64_t rows, double capacity_factor,
-                                            int64_t group_size, int64_t gate_kind,
-                                            at::IntArrayRef kept, bool reroute,
-                                            int64_t capacity_rounding,
-                                            int64_t capacity_multiple_of) {
-  const ExpertChoiceOptions options =
-      expert_choice_options(rows, capacity_factor, group_size, gate_kind, kept, reroute,
-                            capacity_rounding, capacity_multiple_of);
+                                            const ExpertChoiceOptions& options) {
   check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor token = token_in.contiguous();
@@ -369,8 +354,9 @@ at::Tensor route_expert_choice_backward_cpu(const at::Tensor& grad_in, const at:
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_expert_choice", route_expert_choice_cpu);
-  m.impl("route_expert_choice_backward", route_expert_choice_backward_cpu);
+  m.impl("route_expert_choice", ExpertChoiceOperator::unpacked<route_expert_choice_cpu>);
+  m.impl("route_expert_choice_backward",
+         ExpertChoiceBackward::unpacked<route_expert_choice_backward_cpu>);
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 
 namespace moesaic::ops {
 
-/// Is this a product that router_product_cpu() computes sooner than others do?
+/// Whether router_product_cpu() computes this product sooner than a library does.
 bool suits_router_kernel(const at::Tensor& x_Td, const at::Tensor& weight_Ed);
 
-/// x W^T for contiguous tensors that suit.
+/// Computes x W^T for contiguous tensors that suit.
 at::Tensor router_product_cpu(const at::Tensor& x_Td, const at::Tensor& weight_Ed);
 
 }  // namespace moesaic::ops

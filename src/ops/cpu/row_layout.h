@@ -10,7 +10,7 @@
 
 namespace moesaic::ops {
 
-/// Tokens of a segment, and the least that is worth a task of its own.
+/// Tokens of a segment, and the fewest that are worth a task of their own.
 constexpr int64_t kTokensPerSegment = 256;
 constexpr int64_t kTokensPerTask = 1024;
 
@@ -20,9 +20,9 @@ inline int64_t segment_grain(const Segments& segments) {
   return std::max<int64_t>(1, kTokensPerTask / length);
 }
 
-/// counts [segments][slots]: rows of each segment at each computed expert; on return, where they
-/// begin. offsets [slots + 1]: where an expert's rows begin. pulled [segments + 1]: where a
-/// segment's entries of `token_row` begin.
+/// Lays out the rows of all segments. counts [segments][slots]: rows of each segment at each
+/// computed expert; on return, where they begin. offsets [slots + 1]: where each expert's rows
+/// begin. pulled [segments + 1]: where each segment's entries of `token_row` begin.
 inline void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32_t* offsets,
                          int32_t* pulled) {
   std::fill_n(pulled, segments + 1, 0);
@@ -46,7 +46,7 @@ struct RoutingArrays {
   int32_t *offsets, *token, *token_offsets, *token_row;
   Scalar* gate;
 
-  /// Unused rows: token and gate 0.
+  /// Clears the unused rows [row, bound).
   void clear_from(int64_t row, int64_t bound) const {
     std::fill(token + row, token + bound, 0);
     std::fill(token_row + row, token_row + bound, 0);

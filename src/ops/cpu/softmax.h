@@ -6,7 +6,7 @@
 
 namespace moesaic::ops {
 
-/// values[i] = exp(values[i] - top); top is at least every value.
+/// Sets values[i] = exp(values[i] - top); top is at least every value.
 template <class Scalar>
 void softmax_terms(Scalar* values, int64_t count, Scalar top);
 
@@ -15,8 +15,8 @@ void softmax_terms<float>(float*, int64_t, float);
 template <>
 void softmax_terms<double>(double*, int64_t, double);
 
-/// Softmax of each row of values [rows, width], in place, summed in the order of columns. Returns
-/// the first row that holds a NaN or has no finite largest value, or -1.
+/// Computes the softmax of each row of values [rows, width], in place, summed in the order of
+/// columns. Returns the first row that holds a NaN or has no finite largest value, or -1.
 template <class Scalar>
 int64_t softmax_rows(Scalar* values, int64_t rows, int64_t width);
 

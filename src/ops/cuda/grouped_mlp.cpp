@@ -53,7 +53,7 @@ ProductChoice usable_product(const Tensor& rows, const Tensor& w1, int64_t exper
 void require_started(bool started) {
   if (!started) {
     fail(
-        "grouped_mlp: the driver cannot describe these matrices to the GPU's copy engine; set "
+        "grouped_mlp: the driver cannot make a tensor map of these matrices for the GPU's TMA; set "
         "MOESAIC_CUDA_PRODUCT=library");
   }
 }

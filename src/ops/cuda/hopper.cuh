@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instructions of a Hopper GPU that kernels/tensor_core_product.h is written over: barriers in
-// shared memory, the copy engine, the tensor cores. Other chips' code holds none of it.
+// shared memory, the tensor memory accelerator (TMA), the tensor cores. Other chips' code holds
+// none of it.
 #pragma once
 
 #include <cuda.h>
@@ -102,7 +103,7 @@ __device__ __forceinline__ void hold(float* d) {
 #undef MOESAIC_SUMS_8
 #endif
 
-constexpr int kMostOffsets = 1024;  // that are kept in shared memory
+constexpr int kMaxOffsets = 1024;  // that are kept in shared memory
 /// A third group for the loading thread: registers pass from group to group.
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kLoadingRegisters = 40, kMultiplyingRegisters = 232;
@@ -115,7 +116,7 @@ struct SharedLayout {
   static constexpr int kStages = Product::Share::kStages;
   static constexpr int kBarriers = kStages * kStageBytes<Product>;
   static constexpr int kOffsets = kBarriers + 2 * kStages * 8;
-  static constexpr int kBytes = kPatternBytes + kOffsets + kMostOffsets * 4;
+  static constexpr int kBytes = kPatternBytes + kOffsets + kMaxOffsets * 4;
   static_assert(kStageBytes<Product> % kPatternBytes == 0, "the pattern begins with each stage");
   static_assert(kBytes <= 227 * 1024, "a block may have that much");
 };
@@ -156,7 +157,7 @@ struct BlockView {
 #endif
 };
 
-/// The thread that gives the copy engine its work.
+/// The thread that starts the TMA's copies.
 template <class Product>
 struct Loader : BlockView<Product> {
   const CUtensorMap *map_a, *map_b;
@@ -296,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   char* const shared = raw + (kPatternBytes - shared_address(raw) % kPatternBytes) % kPatternBytes;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarp, 0);
   BlockView<Product> view{shared, product.offsets};
-  if (product.experts < kMostOffsets) {
+  if (product.experts < kMaxOffsets) {
     auto* const copy = reinterpret_cast<int32_t*>(shared + Layout::kOffsets);
     for (int i = static_cast<int>(threadIdx.x); i <= product.experts; i += kThreads) {
       copy[i] = product.offsets[i];

@@ -28,8 +28,8 @@ class KeptScope {
   template <class Device>
   KeptScope(const char* op, const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
     const int64_t experts = logits.size(1);
-    if (experts > kernels::kMostExperts) {
-      fail("{}: a GPU routes to at most {} experts, found {}", op, kernels::kMostExperts, experts);
+    if (experts > kernels::kMaxExperts) {
+      fail("{}: a GPU routes to at most {} experts, found {}", op, kernels::kMaxExperts, experts);
     }
     if (kept.empty()) return;
     storage_ =

@@ -10,8 +10,8 @@
 
 namespace moesaic::ops::kernels {
 
-/// `Threads`: the most threads of a block, and `Blocks`: how many a multiprocessor should hold at
-/// once, so that the compiler knows how many registers there are.
+/// A block has at most `Threads` threads, and a multiprocessor should hold `Blocks` blocks at once:
+/// from both the compiler knows how many registers there are.
 template <int Threads, int Blocks, class Kernel>
 __global__ void __launch_bounds__(Threads, Blocks) run(const __grid_constant__ Kernel kernel) {
   extern __shared__ __align__(16) char shared[];

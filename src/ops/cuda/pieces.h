@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many numbers of a row may be moved at once.
+// Chooses how many numbers of a row are moved at once.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which products the grouped MLP takes on a GPU. Knows no GPU: tests run it anywhere.
+// Which products the grouped MLP takes on a GPU. This header needs no GPU: tests run it anywhere.
 #pragma once
 
 #include <cstdlib>
@@ -16,9 +16,9 @@ namespace moesaic::ops {
 /// there is to `portable`, are our own products for any chip.
 enum class ProductChoice { library, wgmma, portable };
 
-/// What the environment variable MOESAIC_CUDA_PRODUCT=library|wgmma|portable asks for; `library`
-/// without it. It is read at every call, so that one program can compare them. Throws Error (usage)
-/// for another value.
+/// The products that the environment variable MOESAIC_CUDA_PRODUCT=library|wgmma|portable asks for;
+/// `library` without it. It is read at every call, so that one program can compare them. Throws
+/// Error (usage) for another value.
 inline ProductChoice product_choice() {
   const char* const value = std::getenv("MOESAIC_CUDA_PRODUCT");
   if (value == nullptr || *value == '\0') return ProductChoice::library;

@@ -8,16 +8,15 @@
 namespace moesaic::ops {
 namespace {
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> route_adaptive_cuda(
-    const at::Tensor& logits, double threshold, at::IntArrayRef kept) {
+RowTensors route_adaptive_cuda(const at::Tensor& logits, const AdaptiveOptions& options) {
   const DeviceScope device(logits);
-  const auto out = on_device::route_adaptive_on(device, logits, threshold, kept);
+  const auto out = on_device::route_adaptive_on(device, logits, options);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  m.impl("route_adaptive", route_adaptive_cuda);
+  m.impl("route_adaptive", AdaptiveOperator::unpacked<route_adaptive_cuda>);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 // serial one.
 #pragma once
 
-#include <tuple>
-
 #include "../check.h"
+#include "../kernels/route_adaptive.h"
+#include "../route_arguments.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "route_rule.h"
 #include "tensor_data.h"
@@ -17,19 +17,17 @@ namespace moesaic::ops::on_device {
 using at::Tensor;
 
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> route_adaptive_on(const Device& device,
-                                                                     const Tensor& logits_in,
-                                                                     double threshold,
-                                                                     at::IntArrayRef kept) {
-  check_route_adaptive(logits_in, threshold, kept);
+RowTensors route_adaptive_on(const Device& device, const Tensor& logits_in,
+                             const AdaptiveOptions& options) {
+  check_route_adaptive(logits_in, options);
   const Tensor logits = logits_in.contiguous();
-  const KeptScope computed("route_adaptive", logits, kept, device);
-  const int64_t slots = kept.empty() ? logits.size(1) : static_cast<int64_t>(kept.size());
+  const KeptScope computed("route_adaptive", logits, options.kept, device);
+  const int64_t slots = computed_experts(options, logits.size(1));
   const RuleTensors to(logits, slots, logits.size(0) * slots);
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
     const kernels::ThresholdRule<Scalar> rule{in<Scalar>(logits), logits.size(1), computed.view(),
-                                              threshold};
+                                              options.threshold};
     route_by_rule<Scalar>(logits, slots, rule, to.arrays<Scalar>(), device);
   });
   return {to.offsets, to.token, to.gate, to.token_offsets, to.token_row};

@@ -9,9 +9,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "../check.h"
+#include "../kernels/route_expert_choice.h"
 #include "../route_plan.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "route_rule.h"
@@ -99,8 +99,8 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 }
 
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> route_expert_choice_on(
-    const Device& device, const Tensor& logits_in, const ExpertChoiceOptions& options) {
+RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
+                                  const ExpertChoiceOptions& options) {
   check_route_expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_expert_choice", logits, options.kept, device);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the kernels that turn a rule of kernels/dense_routing.h into a routing.
+// Starts the kernels that turn a rule of kernels/route_rule.h into a routing.
 #pragma once
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 
-#include "../kernels/dense_routing.h"
+#include "../kernels/route_rule.h"
 #include "kept_scope.h"
 #include "tensor_data.h"
 

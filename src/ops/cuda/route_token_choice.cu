@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../kernels/priority.h"
-#include "../kernels/queues.h"
-#include "../kernels/token_choice.h"
+#include "../kernels/route_token_choice.h"
+#include "../kernels/route_token_choice_priority.h"
+#include "../kernels/route_token_choice_queues.h"
 #include "start.cuh"
 
 namespace moesaic::ops::kernels {
@@ -20,8 +20,6 @@ MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)
 #undef MOESAIC_INSTANTIATE
 
-MOESAIC_START(256, ExpandKept)
 MOESAIC_START(kScanThreads, ScanQueues)
-MOESAIC_START(kScanThreads, ScanRows)
 
 }  // namespace moesaic::ops::kernels

@@ -9,7 +9,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// `Threads`: the most threads of a block.
+/// Starts `blocks` blocks of `threads` threads, at most `Threads`, on the stream.
 template <int Threads, class Kernel>
 void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes,
            cudaStream_t stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between tensors and kernels that know pointers only. Knows no GPU: tests run the same code on the
-// host.
+// What stands between tensors and kernels, which know pointers only. This header needs no GPU:
+// tests run the same code on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,7 @@ T* out(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-/// What sums of numbers of this type are kept in.
+/// The type that sums of numbers of this type are kept in.
 inline at::ScalarType sum_type(at::ScalarType type) {
   return type == at::kBFloat16 ? at::kFloat : type;
 }

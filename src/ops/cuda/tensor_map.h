@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of matrices for a GPU's copy engine. They are made by the driver, which is asked for
-// the function when it is needed: nothing links against it.
+// Tensor maps: descriptions of matrices for the tensor memory accelerator (TMA) of a GPU. The
+// driver makes them; it is asked for the function when it is needed, so that nothing links against
+// it.
 #pragma once
 
 #include <cuda.h>

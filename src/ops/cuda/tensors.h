@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator's kernel on a GPU begins with.
+// The device and stream of an operator on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>

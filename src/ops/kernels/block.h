@@ -34,8 +34,11 @@
 
 namespace moesaic::ops::kernels {
 
+/// Lanes of a warp.
 constexpr int kWarp = 32;
 
+// Of this namespace, in which unqualified calls find them before CUDA's global ones; std::min is
+// not for a device without a compiler's flag.
 template <class T>
 MOESAIC_INLINE T min(T a, T b) {
   return b < a ? b : a;
@@ -57,12 +60,13 @@ MOESAIC_INLINE int count_bits(uint32_t bits) {
 #endif
 }
 
-/// The bits of the lanes before `lane`.
+/// A mask with the bits of the lanes before `lane`.
 MOESAIC_INLINE uint32_t lanes_before(int lane) {
   return (uint32_t{1} << lane) - 1u;
 }
 
-/// Threads that share a row: the power of two up to `max_lanes` that covers `columns` best.
+/// The number of lanes that share a row: the smallest power of two that covers `columns`, at most
+/// `max_lanes`.
 MOESAIC_INLINE int lanes_for(int64_t columns, int max_lanes) {
   int lanes = 1;
   while (lanes < columns && lanes < max_lanes) lanes *= 2;
@@ -112,9 +116,10 @@ class DeviceBlock {
 #endif
   }
 
-  /// What all threads read outside a phase, before anyone may write there again.
+  /// The number at `at`, which every thread reads outside a phase; afterwards it may be written
+  /// again.
   template <class T>
-  MOESAIC_INLINE T agree(const T* at) {
+  MOESAIC_INLINE T broadcast(const T* at) {
     const T value = *at;
 #if defined(__CUDA_ARCH__)
     __syncthreads();
@@ -127,17 +132,17 @@ class DeviceBlock {
     return reinterpret_cast<T*>(shared_ + byte_offset);
   }
 
-  MOESAIC_INLINE void add([[maybe_unused]] int32_t* to, [[maybe_unused]] int32_t value) {
+  MOESAIC_INLINE void atomic_add([[maybe_unused]] int32_t* to, [[maybe_unused]] int32_t value) {
 #if defined(__CUDA_ARCH__)
     atomicAdd(to, value);
 #endif
   }
-  MOESAIC_INLINE void join([[maybe_unused]] uint32_t* to, [[maybe_unused]] uint32_t bits) {
+  MOESAIC_INLINE void atomic_or([[maybe_unused]] uint32_t* to, [[maybe_unused]] uint32_t bits) {
 #if defined(__CUDA_ARCH__)
     atomicOr(to, bits);
 #endif
   }
-  MOESAIC_INLINE void raise([[maybe_unused]] int32_t* to, [[maybe_unused]] int32_t value) {
+  MOESAIC_INLINE void atomic_max([[maybe_unused]] int32_t* to, [[maybe_unused]] int32_t value) {
 #if defined(__CUDA_ARCH__)
     atomicMax(to, value);
 #endif

@@ -9,9 +9,9 @@
 
 namespace moesaic::ops::kernels {
 
-constexpr int32_t kMostExperts = 4096;
+constexpr int32_t kMaxExperts = 4096;
 
-/// On the device: slot_of[e] is e's place among the computed experts or -1, columns[slot] its
+/// Lists on the device: slot_of[e] is e's place among the computed experts or -1, columns[slot] its
 /// number. Null where all experts are computed.
 struct KeptView {
   const int32_t *slot_of, *columns;
@@ -26,7 +26,7 @@ struct KeptView {
 
 /// Writes what KeptView reads. One block.
 struct ExpandKept {
-  uint32_t bits[kMostExperts / 32];
+  uint32_t bits[kMaxExperts / 32];
   int32_t experts;
   int32_t *slot_of, *columns;
 

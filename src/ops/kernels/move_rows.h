@@ -134,10 +134,10 @@ struct CombineBackward {
     block.each([&](int thread) {
       const RowLane at = RowLane::of(block, thread, lanes);
       if (at.lane == 0 && at.row < tokens) {
-        block.raise(longest, token_offsets[at.row + 1] - token_offsets[at.row]);
+        block.atomic_max(longest, token_offsets[at.row + 1] - token_offsets[at.row]);
       }
     });
-    const int32_t turns = block.agree(longest);
+    const int32_t turns = block.broadcast(longest);
     for (int32_t i = 0; i < turns; ++i) {
       block.each([&](int thread) { part[thread] = scale_and_multiply(block, thread, i); });
       block.each([&](int thread) { add_up(block, thread, i, part); });

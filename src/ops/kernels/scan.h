@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of what comes before, within a block.
+// Exclusive sums within a block.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ MOESAIC_INLINE int64_t scan_bytes(int threads) {
   return static_cast<int64_t>(sizeof(int32_t)) * (2 * threads + 1);
 }
 
-/// put(i, sum of get(j) for j < i) for i < count; returns the sum of all. `get(i)` is called before
-/// `put(i)`, so both may speak of the same place. `work` is scan_bytes() of shared memory.
+/// Calls put(i, sum of get(j) for j < i) for i < count; returns the sum of all. `get(i)` is called
+/// before `put(i)`, so both may speak of the same place. `work` is scan_bytes() of shared memory.
 template <class Block, class Get, class Put>
 MOESAIC_INLINE int32_t exclusive_scan(Block& block, int32_t* work, int64_t count, const Get& get,
                                       const Put& put) {
@@ -48,7 +48,7 @@ MOESAIC_INLINE int32_t exclusive_scan(Block& block, int32_t* work, int64_t count
       if (thread == 0) *carry += from[threads - 1];
     });
   }
-  return block.agree(carry);
+  return block.broadcast(carry);
 }
 
 }  // namespace moesaic::ops::kernels

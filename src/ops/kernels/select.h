@@ -16,8 +16,8 @@ constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kSelectThreads = 1024;
 
-/// A place in such a queue; the key is the complement of the value's order_key, which fills the
-/// lower half only where values are float.
+/// An entry's place in such a queue; the key is the complement of the value's order_key, which
+/// fills the lower half only where values are float.
 struct QueueEntry {
   uint64_t key;
   int64_t token;
@@ -117,7 +117,8 @@ MOESAIC_INLINE Border select_border(Block& block, char* shared, int64_t count, i
       for (int64_t i = thread; i < count; i += block.threads()) {
         if (!candidate(i)) continue;
         const QueueEntry at = place(i);
-        if (prefix.matches(at, digits.first_token)) block.add(histogram + digits.at(at, digit), 1);
+        if (prefix.matches(at, digits.first_token))
+          block.atomic_add(histogram + digits.at(at, digit), 1);
       }
     });
     exclusive_scan(
@@ -128,7 +129,7 @@ MOESAIC_INLINE Border select_border(Block& block, char* shared, int64_t count, i
             *result = {static_cast<int32_t>(i), rank - before, here};
           }
         });
-    const SelectShared found = block.agree(result);
+    const SelectShared found = block.broadcast(result);
     prefix.append(digits, digit, found.digit);
     rank = found.rank;
     if (found.rank == found.found) break;  // all that begin like this are accepted

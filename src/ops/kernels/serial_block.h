@@ -38,7 +38,7 @@ class SerialBlock {
 
   SerialBlock(int64_t index, int64_t count, int threads, size_t shared_bytes, Order order)
       : index_(index), count_(count), threads_(threads), order_(order) {
-    // What is left in shared memory by others is anything: all ones is NaN and -1.
+    // Shared memory holds what others left in it, here bits of one: NaN and -1.
     shared_.resize(shared_bytes / sizeof(std::max_align_t) + 1);
     std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(std::max_align_t));
   }
@@ -53,7 +53,7 @@ class SerialBlock {
   }
 
   template <class T>
-  T agree(const T* at) const {
+  T broadcast(const T* at) const {
     return *at;
   }
 
@@ -62,9 +62,9 @@ class SerialBlock {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(shared_.data()) + byte_offset);
   }
 
-  void add(int32_t* to, int32_t value) { *to += value; }
-  void join(uint32_t* to, uint32_t bits) { *to |= bits; }
-  void raise(int32_t* to, int32_t value) { *to = std::max(*to, value); }
+  void atomic_add(int32_t* to, int32_t value) { *to += value; }
+  void atomic_or(uint32_t* to, uint32_t bits) { *to |= bits; }
+  void atomic_max(int32_t* to, int32_t value) { *to = std::max(*to, value); }
 
  private:
   int64_t index_, count_;

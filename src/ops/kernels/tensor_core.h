@@ -2,9 +2,9 @@
 // How a Hopper GPU's tensor cores find bfloat16 operands in shared memory and where they leave
 // float32 sums: what the PTX manual says of wgmma, as far as a host can compute and check it.
 //
-// Operands lie in lines of 64 numbers, 128 bytes, as the chip's copy engine lays them out with a
-// swizzle of 128 bytes; its pattern repeats after 8 lines. Copy engine and tensor cores both apply
-// it to addresses, so that nothing here does.
+// Operands lie in lines of 64 numbers, 128 bytes, as the tensor memory accelerator (TMA) lays them
+// out with a swizzle of 128 bytes; its pattern repeats after 8 lines. TMA and tensor cores both
+// apply it to addresses, so that nothing here does.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ struct StageOperand {
   }
 };
 
-/// A matrix, or one for each expert, of which the copy engine fetches boxes; what lies outside is
+/// A matrix, or one for each expert, of which the TMA fetches boxes; what lies outside is
 /// 0.
 struct BoxSource {
   const void* data;

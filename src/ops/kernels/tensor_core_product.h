@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of bfloat16 numbers on a Hopper GPU's tensor cores. A block stays on its multiprocessor
-// and takes tile after tile: one warp has the copy engine fill the stages of a ring, two groups of
+// and takes tile after tile: one warp has the TMA fill the stages of a ring, two groups of
 // 128 threads multiply what is there, end the sums and store them. Everything but the chip's own
 // instructions is here; those are in `Loader` and `Group`, on the GPU ops/cuda/hopper.cuh, in tests
 // a model of the chip.

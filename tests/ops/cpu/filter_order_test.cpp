@@ -24,13 +24,6 @@ TEST(FilterOrder, SmallWeightsAreReadInTheOrderOfTokens) {
   EXPECT_EQ(order.pieces[0].end, 5);
 }
 
-TEST(FilterOrder, BlocksOfTokensAreReadExpertByExpert) {
-  const at::Tensor offsets = indices({0, 2, 2, 5}), token = indices({1, 4, 0, 1, 3, 0});
-  const FilterOrder order = filter_order(offsets, token, 5, 1024, 2);
-  EXPECT_EQ(order.row, (std::vector<int32_t>{0, 2, 3, 4, 1}));
-  EXPECT_EQ(order.expert, (std::vector<int32_t>{0, 2, 2, 2, 0}));
-}
-
 TEST(FilterOrder, LargeWeightsAreReadOnceForAllTheirRows) {
   const at::Tensor offsets = indices({0, 2, 2, 5}), token = indices({1, 4, 0, 1, 3, 0});
   const FilterOrder order = filter_order(offsets, token, 5, int64_t{1} << 30);

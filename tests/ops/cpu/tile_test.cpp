@@ -265,15 +265,15 @@ TEST(Tile, TheTableIsOneThatTheProcessorRuns) {
   EXPECT_TRUE(known);
 }
 
-TEST(ShareRows, CoversEveryRowOnceInOrderAndEvenly) {
+TEST(SplitRows, CoversEveryRowOnceInOrderAndEvenly) {
   const std::vector<int32_t> offsets = {0, 0, 500, 507, 507, 800, 1600};
   for (const int64_t parts : {1, 2, 3, 7}) {
-    const auto fractions = share_rows(offsets.data(), 6, parts, 12);
-    ASSERT_EQ(static_cast<int64_t>(fractions.size()), parts);
+    const auto pieces = split_rows(offsets.data(), 6, parts, 12);
+    ASSERT_EQ(static_cast<int64_t>(pieces.size()), parts);
     int64_t at = 0;
-    for (const auto& fraction : fractions) {
+    for (const auto& piece : pieces) {
       int64_t rows = 0;
-      for (const Segment& s : fraction) {
+      for (const Segment& s : piece) {
         EXPECT_EQ(s.begin, at);
         EXPECT_GE(s.begin, offsets[s.expert]);
         EXPECT_LE(s.end, offsets[s.expert + 1]);

@@ -11,7 +11,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "support/cuda.h"
 #include "support/poison.h"
 #include "support/tensors.h"

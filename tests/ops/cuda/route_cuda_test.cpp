@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing on a GPU against the CPU: indices equal to the letter.
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -107,7 +107,7 @@ TEST_F(RouteCuda, AdaptiveEqualsTheCpu) {
   const Poison poison;
   for (const int64_t tokens : {0, 1, 3000}) {
     expect_like_cpu(randn({tokens, 7}, 8, torch::kFloat), [](const auto& logits) {
-      return route_adaptive(logits, 0.3, {0, 2, 6});
+      return route_adaptive(logits, {0.3, {0, 2, 6}});
     });
   }
 }

@@ -8,7 +8,7 @@
 
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "ops/kernels/epilogue.h"
 #include "ops/kernels/expert_rows.h"
 #include "ops/kernels/grouped_product.h"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
+#pragma once
+
+#include "moesaic/models/cluster_moe/config.h"
+#include "moesaic/models/model.h"
+#include "moesaic/nn/filter_experts.h"
+
+namespace moesaic {
+
+/// h(x) = sum over patches p of Theta^T x^(p);  m = argmax h + r;  F(x) = gate_m f_m(x), where f_m
+/// is eq. 3.1 for each class. Without a router F = f_1. An input is an image of one channel whose
+/// P rows are its patches.
+class ClusterMoE : public Model {
+ public:
+  ClusterMoE(ClusterMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void set_first_sample_index(int64_t image) override;
+  nlohmann::ordered_json config() const override;
+  void reset_head(int64_t classes) override;
+  std::vector<MoEBlock> moe_blocks() const override;
+  std::vector<int64_t> input_shape() const override;
+  int64_t classes() const override { return config_.classes; }
+  int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  SettingPaths setting_paths() const override;
+  /// "expert": the filters [K, J, d]; "router": its rows [E, 1, d].
+  std::map<std::string, at::Tensor> weight_directions() const override;
+
+  const ClusterMoEConfig& settings() const { return config_; }
+
+  nn::FilterExperts experts{nullptr};  ///< those of `moe` where there is one
+  nn::MoELayer moe{nullptr};           ///< null where there is a single expert without a router
+
+ private:
+  /// What is known of inputs beside their numbers.
+  struct Seen {
+    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]
+    uint64_t version = 0;
+  };
+  at::Tensor router_input(const at::Tensor& images_BCHW);
+  at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
+
+  ClusterMoEConfig config_;
+  Seen last_;  ///< a full batch is the same tensor at every step
+};
+
+}  // namespace moesaic

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/models/router_config.h"
+#include "moesaic/ops/activation.h"
+
+namespace moesaic {
+
+inline constexpr char kClusterMoE[] = "cluster-moe";
+
+struct ClusterRouterConfig : ImageTokenRouterConfig {
+  ClusterRouterConfig() {
+    gate = "logit";
+    noise_in_evaluation = true;
+  }
+
+  int64_t width = 0;
+};
+template <class Fields>
+void describe(Fields& f, ClusterRouterConfig& c) {
+  describe(f, static_cast<ImageTokenRouterConfig&>(c));
+  f("width", c.width,
+    "numbers that a filter sees: an input's pieces of this width are summed; 0: whole patches",
+    between(0, 65536));
+}
+
+struct ClusterMoEConfig {
+  std::string name = kClusterMoE;
+  int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
+  std::string activation = "cubic";
+  double init_scale = 0.001;
+  std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
+};
+template <class Fields>
+void describe(Fields& f, ClusterMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kClusterMoE}));
+  f("patches", c.patches, "P of an input", between(1, 4096));
+  f("width", c.width, "d of a patch", between(1, 65536));
+  f("classes", c.classes, "outputs of an expert", between(1, 65536));
+  f("experts", c.experts, "M, two-layer convolutional networks", between(1, 4096));
+  f("filters", c.filters, "J of an expert, shared out among the classes", between(1, 1048576));
+  f("activation", c.activation, "what is applied to each filter",
+    one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
+  f("init_scale", c.init_scale,
+    "initial filters are uniform on +- this / sqrt(d); the router starts at 0",
+    between(1e-12, 1e6));
+  f("router", c.router,
+    "switch over the sum of the patches, or of their pieces; null: a single expert without one");
+}
+/// Numbers that the router sees: of a patch, or of the pieces that it is cut into.
+int64_t router_width(const ClusterMoEConfig& config);
+
+/// Filters are shared out evenly; without a router there is one expert; its pieces make up a patch.
+ConfigProblem config_problem(const ClusterMoEConfig& config);
+
+}  // namespace moesaic

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/models/router_config.h"
+#include "moesaic/nn/image_network.h"
+
+namespace moesaic {
+
+inline constexpr char kImageMoE[] = "image-moe";
+
+struct ImageRouterConfig : ImageTokenRouterConfig {
+  int64_t patch_size = 4;
+};
+template <class Fields>
+void describe(Fields& f, ImageRouterConfig& c) {
+  f("patch_size", c.patch_size, "side of the squares whose sum it looks at", between(1, 1024));
+  describe(f, static_cast<ImageTokenRouterConfig&>(c));
+}
+
+struct ImageMoEConfig {
+  std::string name = kImageMoE;
+  std::string expert = "cnn";
+  int64_t experts = 4;
+  int64_t image_size = 32, channels = 3, classes = 10;
+  double width = 1.0;
+  std::optional<ImageRouterConfig> router = ImageRouterConfig{};
+};
+template <class Fields>
+void describe(Fields& f, ImageMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kImageMoE}));
+  f("expert", c.expert, "what an expert is", one_of(nn::image_network_names()));
+  f("experts", c.experts, "M, networks of which one sees an image", between(1, 1024));
+  f("image_size", c.image_size, "height and width of the images", between(4, 1024));
+  f("channels", c.channels, "of the images", between(1, 16));
+  f("classes", c.classes, "outputs of an expert", between(1, 65536));
+  f("width", c.width, "fraction of an expert's usual channels, rounded", between(0.01, 16.0));
+  f("router", c.router,
+    "linear switch over the sum of the image's squares; null: a single expert without one");
+}
+/// Squares fill the image; without a router there is one expert.
+ConfigProblem config_problem(const ImageMoEConfig& config);
+
+}  // namespace moesaic

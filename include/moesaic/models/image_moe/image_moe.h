@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of convolutional networks, of which one sees an image ("Towards Understanding Mixture
+// of Experts in Deep Learning", section 6.2).
+#pragma once
+
+#include "moesaic/models/image_moe/config.h"
+#include "moesaic/models/model.h"
+#include "moesaic/nn/image_experts.h"
+
+namespace moesaic {
+
+/// h(x) = sum over the image's squares s of Theta^T x^(s) + b;  m = argmax h + r;  F(x) = gate_m
+/// f_m(x), where the f_m are networks of their own and only f_m is computed. Without a router F =
+/// f_1. Batch normalisation sees the images of its expert alone. The embedding (pre_logits) is
+/// that of the expert that saw the image, before its head.
+class ImageMoE : public Model {
+ public:
+  ImageMoE(ImageMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void set_first_sample_index(int64_t image) override;
+  nlohmann::ordered_json config() const override;
+  void reset_head(int64_t classes) override;
+  std::vector<MoEBlock> moe_blocks() const override;
+  std::vector<int64_t> input_shape() const override;
+  int64_t classes() const override { return config_.classes; }
+  int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  SettingPaths setting_paths() const override;
+
+  const ImageMoEConfig& settings() const { return config_; }
+
+  nn::ImageExperts experts{nullptr};  ///< those of `moe` where there is one
+  /// Null where there is a single expert without a router. Its router's `weight` is
+  /// [M, C s s + 1], the bias behind the rest.
+  nn::MoELayer moe{nullptr};
+
+ private:
+  at::Tensor square_sums(const at::Tensor& images_BCHW) const;
+
+  ImageMoEConfig config_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings of routers, which every family embeds: who chooses whom, and how many rows there are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/nn/router.h"
+
+namespace moesaic {
+
+// No router that a machine can hold comes near these bounds. They keep products of settings within
+// 64 bits, and a slip of the finger from being built.
+inline constexpr double kMostExperts = 65536, kMostTokens = 2147483647;
+inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6, kLargestLogit = 1e6;
+
+/// How many rows an expert takes, and who is dropped; with the names of the V-MoE reference.
+struct DispatcherConfig {
+  int64_t capacity = 0;
+  double capacity_factor = 0.0;
+  std::string capacity_ceil_or_round = "ceil";
+  int64_t capacity_multiple_of = 4;
+  bool batch_priority = false;
+
+  bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
+};
+template <class Fields>
+void describe(Fields& f, DispatcherConfig& c) {
+  f("capacity", c.capacity, "rows of an expert in a group; 0: by capacity_factor",
+    between(0, kMostTokens));
+  f("capacity_factor", c.capacity_factor,
+    "rows of an expert over an even split; 0: no token is ever dropped",
+    between(0.0, kLargestCapacityFactor));
+  f("capacity_ceil_or_round", c.capacity_ceil_or_round, "how rows become a whole number",
+    one_of(capacity_rounding_names()));
+  f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
+    between(1, kMostTokens));
+  f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
+}
+
+inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
+inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
+inline constexpr const char* kAdaptive = "adaptive";
+
+/// Who chooses whom; with the names of the V-MoE reference.
+struct RoutingConfig {
+  std::string name = kTokensChoose;
+  int64_t num_selected_experts = 2;
+  int64_t num_selected_tokens = 0;
+  double threshold = 0.0;
+  std::string gate = "softmax_all";
+  std::string pruned = "zero";
+
+  bool tokens_choose() const { return name == kTokensChoose; }
+  bool experts_choose() const { return name == kExpertsChoose; }
+};
+template <class Fields>
+void describe(Fields& f, RoutingConfig& c) {
+  f("name", c.name,
+    "tokens choose experts, experts choose tokens, or each token goes to all experts whose logit "
+    "reaches the threshold",
+    one_of({kTokensChoose, kExpertsChoose, kAdaptive}));
+  f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
+    between(1, kMostExperts));
+  f("num_selected_tokens", c.num_selected_tokens,
+    "tokens that an expert selects in a group, where experts choose; 0: by the capacity",
+    between(0, kMostTokens));
+  f("threshold", c.threshold, "of the adaptive router: the lowest logit that selects an expert",
+    between(-kLargestLogit, kLargestLogit));
+  f("gate", c.gate,
+    "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
+    "the logit itself; one",
+    one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
+  f("pruned", c.pruned, "pruned experts are selected and add zero, or tokens reroute to the others",
+    one_of(pruned_selection_names()));
+}
+
+/// What a router stands among, and where a family keeps its settings: dotted paths below the model.
+struct RouterPlace {
+  int64_t experts = 0;     ///< E
+  int64_t group_size = 0;  ///< tokens that are routed together; 0: all
+  bool is_pruned = false;
+  std::string router = "router.";  ///< what stands before the names of RoutingConfig
+  std::string group_size_key = "router.group_size";
+  std::string experts_key = "experts";
+};
+
+/// The rule of a router, of all its experts.
+nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                             int64_t group_size);
+
+/// What is wrong with settings of a rule that do not go together.
+ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                              const RouterPlace& place);
+/// What is wrong with a capacity factor that leaves an expert less than a row of a group.
+ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                               const RouterPlace& place);
+/// What is wrong with a list of the experts that pruning left.
+ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
+                           const std::string& key);
+
+/// The router of a network that routes each image as a whole, as one token; top-1 unless told
+/// otherwise (clusters paper, section 3).
+struct ImageTokenRouterConfig : RoutingConfig {
+  ImageTokenRouterConfig() { num_selected_experts = 1; }
+
+  DispatcherConfig dispatcher;
+  int64_t group_size = 0;
+  std::string noise = "uniform";
+  double noise_scale = 1.0;
+  bool noise_in_evaluation = false;
+  std::vector<int64_t> kept_experts;
+};
+template <class Fields>
+void describe(Fields& f, ImageTokenRouterConfig& c) {
+  describe(f, static_cast<RoutingConfig&>(c));
+  f("dispatcher", c.dispatcher, "how many images an expert takes");
+  f("group_size", c.group_size,
+    "images that share a capacity, or that experts choose among; the last group of a batch has "
+    "those that are left; 0: all of a batch",
+    between(0, kMostTokens));
+  f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
+  f("noise_scale", c.noise_scale,
+    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
+  f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
+  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+}
+
+ConfigProblem router_problem(const ImageTokenRouterConfig& config, int64_t experts);
+/// Options of such a router that sees `width` numbers of an image.
+nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
+                                 int64_t experts);
+/// Experts that are there, of so many.
+int64_t present_experts(const ImageTokenRouterConfig& config, int64_t experts);
+
+}  // namespace moesaic

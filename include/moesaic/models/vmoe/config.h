@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// V-MoE's settings, with the names and the nesting of the reference implementation.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/config/sides.h"
+#include "moesaic/models/router_config.h"
+
+namespace moesaic {
+
+// No network that a machine can hold comes near these bounds, see router_config.h.
+inline constexpr double kMostLayers = 1024, kMaxWidth = 1048576;
+inline constexpr double kLargestImage = 65536, kMostChannels = 4096;
+
+struct VMoEDispatcherConfig : DispatcherConfig {
+  bool bfloat16 = false;
+};
+template <class Fields>
+void describe(Fields& f, VMoEDispatcherConfig& c) {
+  describe(f, static_cast<DispatcherConfig&>(c));
+  f("bfloat16", c.bfloat16,
+    "tokens and experts' outputs, and the gradients of both, are rounded to bfloat16");
+}
+
+/// When a router draws noise: where it has a generator, everywhere, nowhere.
+inline constexpr const char *kNoiseInTraining = "training", *kNoiseAlways = "always",
+                            *kNoiseNever = "never";
+
+struct VMoERouterConfig : RoutingConfig {
+  double noise_std = 0.0;
+  std::string noise = kNoiseInTraining;
+  double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
+  VMoEDispatcherConfig dispatcher;
+};
+template <class Fields>
+void describe(Fields& f, VMoERouterConfig& c) {
+  describe(f, static_cast<RoutingConfig&>(c));
+  f("noise_std", c.noise_std, "of the noise on logits, times the number of experts (of one member)",
+    between(0.0, kLargestNoise));
+  f("noise", c.noise,
+    "when there is noise: in training; in evaluation too, the same whenever a network runs; never, "
+    "and then there is no load loss",
+    one_of({kNoiseInTraining, kNoiseAlways, kNoiseNever}));
+  f("importance_loss_weight", c.importance_loss_weight,
+    "weight of V-MoE's importance loss in training, unless a phase's aux_losses has its own",
+    at_least(0.0));
+  f("load_loss_weight", c.load_loss_weight, "likewise, of its load loss", at_least(0.0));
+  f("gshard_loss_weight", c.gshard_loss_weight, "likewise, of GShard's loss", at_least(0.0));
+  f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
+}
+
+struct VMoEMoeConfig {
+  std::vector<int64_t> layers;
+  int64_t num_experts = 8;
+  int64_t ensemble_size = 1;
+  int64_t group_size = 0;
+  std::optional<int64_t> mlp_dim;
+  std::optional<double> dropout_rate;
+  VMoERouterConfig router;
+  std::map<std::string, std::vector<int64_t>> kept_experts;
+};
+template <class Fields>
+void describe(Fields& f, VMoEMoeConfig& c) {
+  f("layers", c.layers, "blocks whose MLP is a mixture of experts", between(0, kMostLayers - 1));
+  f("num_experts", c.num_experts, "experts a layer, of all members of an ensemble",
+    between(1, kMostExperts));
+  f("ensemble_size", c.ensemble_size,
+    "members among which the experts are shared out; each image has a row of logits for each (e3)",
+    between(1, kMostExperts));
+  f("group_size", c.group_size,
+    "tokens that share a capacity, counted over all members; the last group of a batch has those "
+    "that are left, and the capacity of so many; 0: all of a batch",
+    between(0, kMostTokens));
+  f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
+    between(1, kMaxWidth));
+  f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
+    at_least(0.0), below(1.0));
+  f("router", c.router, "how tokens select experts");
+  f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
+}
+
+inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
+inline constexpr double kLargestTemperature = 1e30;
+
+struct VMoEPositionConfig {
+  std::string name = kLearned;
+  double temperature = 10000.0;
+};
+template <class Fields>
+void describe(Fields& f, VMoEPositionConfig& c) {
+  f("name", c.name, "a parameter, sines and cosines of the patch's row and column, or nothing",
+    one_of({kLearned, kSinCos2d, kNoPosition}));
+  f("temperature", c.temperature, "the longest wave of sincos2d, in patches over 2 pi", above(0.0),
+    at_most(kLargestTemperature));
+}
+
+struct VMoEEncoderConfig {
+  int64_t num_layers = 4, num_heads = 4, mlp_dim = 384;
+  double dropout_rate = 0.0, attention_dropout_rate = 0.0;
+  bool attention_qk_norm = false;
+  VMoEPositionConfig position_emb;
+  VMoEMoeConfig moe;
+
+  /// Hidden width of the experts.
+  int64_t expert_dim() const { return moe.mlp_dim.value_or(mlp_dim); }
+};
+template <class Fields>
+void describe(Fields& f, VMoEEncoderConfig& c) {
+  f("num_layers", c.num_layers, "transformer blocks", between(1, kMostLayers));
+  f("num_heads", c.num_heads, "attention heads", between(1, kMaxWidth));
+  f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
+  f("dropout_rate", c.dropout_rate,
+    "of embedded tokens, attention's outputs and the MLPs' units in training", at_least(0.0),
+    below(1.0));
+  f("attention_dropout_rate", c.attention_dropout_rate, "of attention's weights in training",
+    at_least(0.0), below(1.0));
+  f("attention_qk_norm", c.attention_qk_norm, "normalize the queries and keys of each head");
+  f("position_emb", c.position_emb, "what is added to tokens to tell where they stand");
+  f("moe", c.moe, "the mixture-of-experts layers");
+}
+
+/// The two families that one class builds; all else that differs is encoder.moe.ensemble_size.
+inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
+
+struct VMoEConfig {
+  std::string name = kVMoE;
+  Sides image_size = 28;
+  int64_t channels = 1;
+  Sides patch_size = 7;
+  int64_t hidden_size = 96, classes = 10;
+  std::string classifier = "token";
+  std::optional<bool> map_head_qk_norm;
+  int64_t representation_size = 0;
+  double head_bias_init = 0.0;
+  VMoEEncoderConfig encoder;
+
+  bool has_head() const { return classes > 0; }
+  bool learns_positions() const { return encoder.position_emb.name == kLearned; }
+  bool has_class_token() const { return classifier == "token"; }
+  bool has_map_head() const { return classifier == "map"; }
+  bool map_head_normalizes() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
+  /// Width of the head's input.
+  int64_t pre_logits_size() const {
+    return representation_size > 0 ? representation_size : hidden_size;
+  }
+  /// Patches, down and across.
+  Sides grid() const {
+    return {image_size.height / patch_size.height, image_size.width / patch_size.width};
+  }
+  int64_t patches() const { return grid().height * grid().width; }
+  int64_t tokens() const { return patches() + (has_class_token() ? 1 : 0); }
+};
+template <class Fields>
+void describe(Fields& f, VMoEConfig& c) {
+  f("name", c.name, "model family; e3 is vmoe with an ensemble", required, one_of({kVMoE, kE3}));
+  f("image_size", c.image_size, "height and width of the images, pixels",
+    between(1, kLargestImage));
+  f("channels", c.channels, "colour channels of the images", between(1, kMostChannels));
+  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestImage));
+  f("hidden_size", c.hidden_size, "width of a token", between(1, kMaxWidth));
+  f("classes", c.classes, "outputs of the head; 0: no head, the network gives its input",
+    between(0, kMaxWidth));
+  f("classifier", c.classifier,
+    "what the head sees: a class token, the mean of all tokens, attention pooling, the first patch",
+    one_of({"token", "gap", "map", "0"}));
+  f("map_head_qk_norm", c.map_head_qk_norm,
+    "normalize the queries and keys of attention pooling; null: as encoder.attention_qk_norm");
+  f("representation_size", c.representation_size,
+    "width of a layer with tanh before the head; 0: none", between(0, kMaxWidth));
+  f("head_bias_init", c.head_bias_init, "biases of a fresh head", between(-1e6, 1e6));
+  f("encoder", c.encoder, "the transformer");
+}
+
+/// What one setting alone does not show, e.g. a patch size that does not divide the image size; ""
+/// if all fits.
+ConfigProblem config_problem(const VMoEConfig& config);
+
+}  // namespace moesaic

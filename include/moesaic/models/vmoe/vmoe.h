@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "moesaic/models/model.h"
+#include "moesaic/models/vmoe/config.h"
+#include "moesaic/nn/encoder_block.h"
+#include "moesaic/nn/map_head.h"
+
+namespace moesaic {
+
+/// V-MoE: a vision transformer some of whose blocks have experts in place of the MLP.
+/// Patches -> class token -> + position embedding -> blocks -> norm -> class token, mean or
+/// attention pooling -> tanh layer -> head, each of the four where the configuration has it. As E3
+/// it is an ensemble: before the first MoE block each image is repeated for every member, image 0
+/// of members 0..M-1, image 1, ...; each member has experts of its own.
+class VMoE : public Model {
+ public:
+  VMoE(VMoEConfig config, uint64_t seed);
+
+  using Model::forward, Model::to;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+  void set_first_sample_index(int64_t image) override;
+  nlohmann::ordered_json config() const override;
+  void reset_head(int64_t classes) override;
+  std::vector<MoEBlock> moe_blocks() const override;
+  std::vector<int64_t> input_shape() const override;
+  int64_t classes() const override { return config_.classes; }
+  int64_t members() const override { return config_.encoder.moe.ensemble_size; }
+  std::map<std::string, double> aux_losses() const override;
+  int64_t tokens_per_image() const override { return config_.tokens() * members(); }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  SettingPaths setting_paths() const override;
+  /// The position embedding too, for images of another size, and the layer before the head.
+  bool may_differ_from_pretrained(const std::string& parameter) const override;
+  /// A source that differs_as_in_fine_tuning() goes through fine_tuning_rules().
+  void initialise_from(const Model& source, bool new_head, const std::string& from) override;
+  /// Of one network whose tokens choose experts.
+  std::optional<torch::jit::Module> torchscript() const override;
+
+  const VMoEConfig& settings() const { return config_; }
+  /// [1, patches, d]; undefined but for sincos2d. The configuration tells them, so they are no part
+  /// of the network's state.
+  const at::Tensor& position_waves() const { return position_waves_; }
+
+  torch::nn::Conv2d embedding{nullptr};
+  at::Tensor cls;                 ///< [1, 1, d]; undefined where the head sees the mean
+  at::Tensor position_embedding;  ///< [1, T, d]; undefined where it is not learned
+  torch::nn::ModuleList blocks{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  nn::MapHead map_head{nullptr};          ///< null where the head sees a token or the mean
+  torch::nn::Linear pre_logits{nullptr};  ///< null without representation_size
+  torch::nn::Linear head{nullptr};        ///< null without classes
+
+ private:
+  at::Tensor embed(const at::Tensor& images_BCHW);
+  at::Tensor pool(const at::Tensor& x_BTd);
+  void move_positions(torch::Device device, bool non_blocking);
+  void check_images(const at::Tensor& images_BCHW) const;
+
+  VMoEConfig config_;
+  at::Tensor position_waves_;
+};
+
+}  // namespace moesaic

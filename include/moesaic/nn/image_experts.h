@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/nn/experts.h"
+#include "moesaic/nn/image_network.h"
+
+namespace moesaic::nn {
+
+/// Convolutional networks of their own as experts (clusters paper, section 6.2), children "0" to
+/// "K-1". Batch normalisation sees the images of its expert alone. A neuron is an output channel of
+/// a convolution, or an output of a linear layer.
+class ImageExpertsImpl : public Experts {
+ public:
+  /// `network` is one of image_network_names().
+  ImageExpertsImpl(const std::string& network, int64_t experts, const ImageNetworkOptions& options,
+                   const at::Generator& generator);
+
+  /// images_TCHW [T, C, S, S] -> outputs [A, classes] and embeddings [A, d']. Waits for the
+  /// offsets; an expert without images is not computed.
+  ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
+                     const at::Generator& random) override;
+  void keep(const std::vector<int64_t>& slots) override;
+  int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
+  double flops_per_row() const override { return networks_.front()->flops(); }
+  at::Tensor neuron_magnitudes() const override;
+
+  /// Gives every network a fresh head of zeros.
+  void reset_heads(int64_t classes);
+
+  const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
+    return networks_.at(static_cast<size_t>(slot));
+  }
+
+ private:
+  std::vector<std::shared_ptr<ImageNetwork>> networks_;
+};
+TORCH_MODULE(ImageExperts);
+
+}  // namespace moesaic::nn

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings of the phase kind "gradient".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/data/transforms.h"
+#include "moesaic/train/objective.h"
+#include "moesaic/train/optimizer_config.h"
+
+namespace moesaic {
+
+inline constexpr double kMaxBatchSize = 1048576;  // No memory holds so many images at once.
+
+struct StopConfig {
+  double loss_threshold = 0.0;
+  std::optional<double> loss_rise;
+  int64_t after_steps = 0;
+};
+template <class Fields>
+void describe(Fields& f, StopConfig& c) {
+  f("loss_threshold", c.loss_threshold, "a loss so small ends the phase", at_least(0.0));
+  f("loss_rise", c.loss_rise, "so does one that is more than this above the smallest so far",
+    at_least(0.0));
+  f("after_steps", c.after_steps, "but not before so many updates", at_least(0));
+}
+
+struct GradientConfig {
+  int64_t batch_size = 128;
+  int64_t accumulate = 1;
+  OptimizerConfig optimizer;
+  std::vector<PartOptimizerConfig> optimizers;
+  ScheduleConfig schedule;
+  std::optional<StopConfig> stop;
+  std::vector<PatternValue> gradient_scale;
+  double clip_norm = 0.0, clip_value = 0.0;
+  Choice loss = objective_choices().front();
+  AugmentConfig augment;
+};
+template <class Fields>
+void describe(Fields& f, GradientConfig& c) {
+  f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize));
+  f("accumulate", c.accumulate,
+    "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
+    between(1, kMaxBatchSize));
+  f("optimizer", c.optimizer, "how parameters are updated");
+  f("optimizers", c.optimizers,
+    "others for some of the parameters; their learning rates follow the same schedule");
+  f("schedule", c.schedule, "learning rate over the phase");
+  f("stop", c.stop,
+    "end the phase early, before the update of the first step whose loss says so and is not the "
+    "smallest so far");
+  f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
+  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: any", at_least(0.0));
+  f("clip_value", c.clip_value, "or max magnitude of each of their numbers; 0: any", at_least(0.0));
+  f.choice("loss", c.loss, objective_choices(), "the objective: what is minimised");
+  f("augment", c.augment, "random changes to the images");
+}
+ConfigProblem config_problem(const GradientConfig& config);
+
+}  // namespace moesaic

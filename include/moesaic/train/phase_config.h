@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings that every phase of a run has, whatever its kind.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/data/preprocess.h"
+
+namespace moesaic {
+
+inline constexpr double kMaxSteps = 1e9;  // Products with batch sizes stay within 64 bits.
+
+/// The kinds of phases that are registered (train/phase_kind.h), with their settings' defaults;
+/// "gradient" comes first.
+std::vector<Choice> phase_kind_choices();
+
+struct PrunePhaseConfig {
+  std::string criterion = "router-norm-change";
+  Value keep;
+  std::string pretrained;
+  Value source;  ///< where it was written
+};
+template <class Fields>
+void describe(Fields& f, PrunePhaseConfig& c) {
+  f("criterion", c.criterion, "what ranks the experts (moesaic list criteria)");
+  f("keep", c.keep, "experts that stay in a layer: a fraction (0.25), a number (2) or a file",
+    required);
+  f("pretrained", c.pretrained, "an earlier phase, or a checkpoint, to compare with");
+}
+
+struct EntryConfig {
+  bool new_head = false;
+  std::optional<PrunePhaseConfig> prune;
+};
+template <class Fields>
+void describe(Fields& f, EntryConfig& c) {
+  f("new_head", c.new_head, "a fresh head for the classes of the phase's data");
+  f("prune", c.prune, "remove experts");
+}
+
+struct PhaseConfig {
+  std::string name;
+  Choice kind = phase_kind_choices().front();
+  std::string data;
+  std::optional<int64_t> epochs, steps;
+  std::vector<std::string> trains = {".*"}, frozen;
+  PreprocessConfig preprocess;
+  EntryConfig on_entry;
+  bool evaluate = true;
+  Value source;  ///< where it was written
+};
+template <class Fields>
+void describe(Fields& f, PhaseConfig& c) {
+  f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty);
+  f("data", c.data, "data set (moesaic list datasets)", required, not_empty);
+  f("epochs", c.epochs, "how often the data is seen", between(0, kMaxSteps));
+  f("steps", c.steps, "or how many updates are made", between(0, kMaxSteps));
+  f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty);
+  f("frozen", c.frozen,
+    "of these, those that never move, though their gradients count in the norm: patterns");
+  f("preprocess", c.preprocess, "what every image becomes, in training and in evaluation");
+  f("on_entry", c.on_entry, "what happens to the network before the phase");
+  f("evaluate", c.evaluate, "measure on the data's validation and test splits");
+  f.choice("kind", c.kind, phase_kind_choices(), "what a step of the phase does");
+}
+ConfigProblem config_problem(const PhaseConfig& config);
+
+/// The objective that the phase minimises, by its name; "" where its kind has none.
+std::string objective_name(const PhaseConfig& phase);
+
+/// The settings of a phase of kind `Config`, e.g. GradientConfig. Throws Error for another kind.
+template <class Config>
+const Config& settings_of(const PhaseConfig& phase) {
+  return phase.kind.as<Config>();
+}
+
+}  // namespace moesaic

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/vmoe/model_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char *kDenseClass = "VisionTransformer", *kLayers = "encoder.moe.layers";
+
+/// Sizes of the reference are [height, width]; here a square's are one number.
+Value shortest_sides(const Value& value, const std::string& name) {
+  if (value.kind() != Value::Kind::array) return value;
+  const Value::Array& sides = value.items(name);
+  if (sides.empty() || sides.size() > 2) {
+    fail_usage("{}: '{}' must be one number or [height, width], found {}", value.where(), name,
+               value.to_json().dump());
+  }
+  const bool square = sides.front().as_int(name) == sides.back().as_int(name);
+  return square ? sides.front() : value;
+}
+
+Value patch_sides(const Value& value, const std::string& name) {
+  for (const Value::Member& member : value.members(name)) {
+    if (member.key != "size") {
+      fail_usage("{}: unknown key '{}' in {}; choose one of size", member.origin.text(), member.key,
+                 name);
+    }
+  }
+  return shortest_sides(value.at("size"), name + ".size");
+}
+
+/// The names of the reference's classes, which may stand behind their module's.
+std::optional<std::string> family_of_class(const std::string& name) {
+  static const std::map<std::string, std::string> kClasses = {
+      {kDenseClass, kVMoE}, {"VisionTransformerMoe", kVMoE}, {"VisionTransformerMoeEnsemble", kE3}};
+  const auto found = kClasses.find(name.substr(name.rfind('.') + 1));
+  return found == kClasses.end() ? std::nullopt : std::optional(found->second);
+}
+
+Value family(const Value& value, const std::string& name) {
+  const std::string& given = value.as_string(name);
+  if (given == kVMoE || given == kE3) return value;
+  if (const auto known = family_of_class(given)) return Value(value.origin(), *known);
+  fail_usage("{}: unknown model '{}'; {}", value.where(), given,
+             did_you_mean(given, std::vector<std::string>{"VisionTransformerMoe",
+                                                          "VisionTransformerMoeEnsemble",
+                                                          "VisionTransformer", kVMoE, kE3}));
+}
+
+/// A class may stand behind its module's name.
+Value router_class(const Value& value, const std::string& name) {
+  const std::string& given = value.as_string(name);
+  if (const size_t call = given.find('('); call != std::string::npos) {
+    const std::string called = given.substr(0, call);
+    fail_usage("{}: {} '{}' is a call; give its arguments as settings beside the name; {}",
+               value.where(), name, given,
+               did_you_mean(called.substr(called.rfind('.') + 1),
+                            std::vector<std::string>{kTokensChoose, kExpertsChoose}));
+  }
+  return Value(value.origin(), given.substr(given.rfind('.') + 1));
+}
+
+/// Of the reference's `deterministic`; left out, it is true in evaluation alone.
+Value router_noise(const Value& value, const std::string& name) {
+  return Value(value.origin(), std::string(value.as_bool(name) ? kNoiseNever : kNoiseAlways));
+}
+
+/// The order of blocks means nothing.
+Value as_set(const Value& value, const std::string& name) {
+  std::set<int64_t> blocks;
+  for (const Value& block : value.items(name)) blocks.insert(block.as_int(name));
+  return Value::from_json(blocks, value.where());
+}
+
+/// Nothing and less mean that capacities are not raised.
+Value multiple(const Value& value, const std::string& name) {
+  return value.as_int(name) > 0 ? value : Value(value.origin(), int64_t{1});
+}
+
+/// Settings that have no use here may still ask for what there is not.
+void check_unused(const std::string& name, const Value& value) {
+  const auto check = [&](std::string_view key, const std::vector<std::string>& choices) {
+    if (value.is_null() || !name.ends_with(key)) return;
+    const std::string given =
+        value.kind() == Value::Kind::string ? value.as_string() : value.to_json().dump();
+    if (std::ranges::find(choices, given) != choices.end()) return;
+    fail_usage("{}: {} '{}' is not supported; {}", value.where(), name, given,
+               did_you_mean(given, choices));
+  };
+  check("dtype", {"float32"});
+  check("dispatcher.name", {"einsum", "indices"});
+}
+
+using Conversion = std::function<Value(const Value&, const std::string&)>;
+
+/// One group of settings: which names it may have here and there.
+struct Group {
+  std::vector<std::string> own;                                       ///< as described
+  std::map<std::string, std::pair<std::string, Conversion>> renamed;  ///< to one of `own`
+  std::vector<std::string> unused;
+};
+
+template <class Config>
+std::vector<std::string> keys_of() {
+  Config config;
+  const Value nothing = Value::from_json(nlohmann::ordered_json::object(), "");
+  const std::string path;
+  config_detail::KeyCollector keys(nothing, path);
+  describe(keys, config);
+  return keys.keys();
+}
+
+Value as_it_is(const Value& value, const std::string&) {
+  return value;
+}
+
+const std::map<std::string, Group>& groups() {
+  static const std::map<std::string, Group> list = {
+      {"",
+       {keys_of<VMoEConfig>(),
+        {{"name", {"name", family}},
+         {"num_classes", {"classes", as_it_is}},
+         {"patch_size", {"patch_size", shortest_sides}},
+         {"patches", {"patch_size", patch_sides}},
+         {"image_size", {"image_size", shortest_sides}},
+         {"transformer", {"encoder", as_it_is}}},
+        {"deterministic", "dtype", "head_kernel_zero_init", "encoder_cls"}}},
+      {"encoder", {keys_of<VMoEEncoderConfig>(), {}, {"deterministic", "dtype"}}},
+      {"encoder.position_emb", {keys_of<VMoEPositionConfig>(), {}, {"h", "w"}}},
+      {"encoder.moe",
+       {keys_of<VMoEMoeConfig>(),
+        {{"layers", {"layers", as_set}}},
+        {"deterministic", "dtype", "split_rngs", "router_cls"}}},
+      {"encoder.moe.router",
+       {keys_of<VMoERouterConfig>(),
+        {{"name", {"name", router_class}}, {"deterministic", {"noise", router_noise}}},
+        {"dtype"}}},
+      {"encoder.moe.router.dispatcher",
+       {keys_of<VMoEDispatcherConfig>(),
+        {{"capacity_multiple_of", {"capacity_multiple_of", multiple}}},
+        {"name", "partition_spec", "einsum_precision", "dtype"}}}};
+  return list;
+}
+
+class Translation {
+ public:
+  std::vector<std::string> unused;
+  std::map<std::string, std::string> given_names;
+
+  Value group(const Value& given, const std::string& path) {
+    const Group& known = groups().at(path);
+    Value::Object members;
+    for (const Value::Member& member : given.members(path)) add(known, path, member, members);
+    return Value(given.origin(), std::move(members));
+  }
+
+ private:
+  /// Of most settings, null means the same as leaving them out; the reference takes a router's
+  /// `deterministic` for false.
+  static std::optional<Json> meant_by_null(const std::string& key) {
+    if (key == "capacity_multiple_of") return 1;
+    if (key == "representation_size" || key == "classes" || key == "num_classes") return 0;
+    if (key == "deterministic") return kNoiseAlways;
+    return std::nullopt;
+  }
+
+  void add(const Group& known, const std::string& path, const Value::Member& member,
+           Value::Object& members) {
+    const std::string name = config_detail::join_path(path, member.key);
+    if (std::ranges::find(known.unused, member.key) != known.unused.end()) {
+      check_unused(name, member.value);
+      unused.push_back(name);
+      return;
+    }
+    const auto alias = known.renamed.find(member.key);
+    const std::string key = alias == known.renamed.end() ? member.key : alias->second.first;
+    if (std::ranges::find(known.own, key) == known.own.end()) refuse(known, path, member);
+    const std::string inner = config_detail::join_path(path, key);
+    if (std::ranges::find(members, key, &Value::Member::key) != members.end()) {
+      fail_usage("{}: '{}' is given twice: '{}' is the same setting; leave one out",
+                 member.origin.text(), name, given_names.at(inner));
+    }
+    if (member.value.is_null()) {
+      if (const auto meant = meant_by_null(member.key)) {
+        given_names[inner] = name;
+        members.push_back({key, member.origin, Value::from_json(*meant, member.value.where())});
+      }
+      return;
+    }
+    given_names[inner] = name;
+    const Value value =
+        alias == known.renamed.end() ? member.value : alias->second.second(member.value, name);
+    members.push_back({key, member.origin, groups().contains(inner) ? group(value, inner) : value});
+  }
+
+  [[noreturn]] static void refuse(const Group& known, const std::string& path,
+                                  const Value::Member& member) {
+    std::vector<std::string> names = known.own;
+    for (const auto& [name, unused] : known.renamed) names.push_back(name);
+    names.insert(names.end(), known.unused.begin(), known.unused.end());
+    fail_usage("{}: unknown key '{}'{}; {}", member.origin.text(), member.key,
+               path.empty() ? "" : " in " + path, did_you_mean(member.key, names));
+  }
+};
+
+/// What the reference's classes do where a setting is left out, and this library does not. Its
+/// router whose experts choose has no losses.
+Value reference_defaults(const Value& model) {
+  const Value* name = find_setting(model, "encoder.moe.router.name");
+  const bool experts_choose = name != nullptr && name->to_json() == kExpertsChoose;
+  Json router = {{"noise_std", 1.0}};
+  if (!experts_choose) {
+    router["num_selected_experts"] = 1;
+    router["importance_loss_weight"] = router["load_loss_weight"] = 1.0;
+  }
+  return Value::from_json({{"encoder", {{"moe", {{"router", router}}}}}}, model.where());
+}
+
+/// "" where the name is none of the reference's.
+std::string reference_class(const Value& model) {
+  const Value* name = model.find("name");
+  if (name == nullptr || name->kind() != Value::Kind::string) return "";
+  const std::string& given = name->as_string();
+  return family_of_class(given) ? given.substr(given.rfind('.') + 1) : "";
+}
+
+[[noreturn]] void refuse_experts(const Value& model, const std::string& found) {
+  const Value* members = find_setting(model, "encoder.moe.ensemble_size");
+  const bool ensemble = members != nullptr && members->to_json() != 1;
+  fail_usage("{}: {} has no experts, but {}; choose {}", model.at("name").where(), kDenseClass,
+             found, ensemble ? "VisionTransformerMoeEnsemble" : "VisionTransformerMoe");
+}
+
+bool holds_items(const Value* list) {
+  return list != nullptr && list->kind() == Value::Kind::array && !list->items().empty();
+}
+
+Value without_setting(const Value& group, std::string_view key) {
+  Value::Object members = group.members();
+  std::erase_if(members, [&](const Value::Member& member) { return member.key == key; });
+  return Value(group.origin(), std::move(members));
+}
+
+/// The reference's ensembles always learn their positions, and normalize queries and keys in
+/// attention pooling alone, whatever the configuration says.
+void drop_what_ensembles_ignore(VMoEModelConfig& config) {
+  const Value* classifier = config.model.find("classifier");
+  const bool map = classifier != nullptr && classifier->to_json() == "map";
+  for (const std::string key : {"position_emb", "attention_qk_norm"}) {
+    const Value* found = find_setting(config.model, "encoder." + key);
+    if (found == nullptr) continue;
+    if (map && key == "attention_qk_norm") {
+      config.model = config.model.with("map_head_qk_norm", *found);
+    } else {
+      config.unused.push_back("encoder." + key);
+    }
+    config.model = config.model.with("encoder", without_setting(config.model.at("encoder"), key));
+  }
+}
+
+/// A file may hold more than the model: the whole configuration of a run or of a checkpoint.
+struct ModelInFile {
+  Value model;
+  std::vector<std::string> beside;
+};
+
+ModelInFile model_in_file(const Value& root) {
+  root.members("the model's configuration");
+  const Value* model = root.find("model");
+  if (model == nullptr) return {root, {}};
+  ModelInFile found{*model, {}};
+  model->members("model");
+  for (const Value::Member& member : root.members()) {
+    if (member.key == "image_size" && model->find("image_size") == nullptr) {
+      found.model = found.model.with("image_size", member.value);
+    } else if (member.key != "model") {
+      found.beside.push_back(member.key);
+    }
+  }
+  return found;
+}
+
+int64_t patches_of(const Value& image_size, const Value* patch_size) {
+  if (patch_size == nullptr) return 0;
+  const Sides image = config_detail::read_sides(image_size, "model.image_size", {});
+  const Sides patch = config_detail::read_sides(*patch_size, "model.patch_size", at_least(1));
+  return (image.height / patch.height) * (image.width / patch.width);
+}
+
+bool agrees(const VMoEFact& fact, const Value& value, const Value& model) {
+  if (fact.key == "image_size") {
+    return fact.patches == 0 || patches_of(value, model.find("patch_size")) == fact.patches;
+  }
+  if (fact.value.is_null()) return value.to_json() != kLearned;  // of position_emb.name
+  // The arrays do not tell the first patch's row from the mean of all.
+  const bool first_patch = fact.key == "classifier" && fact.value == "gap" &&
+                           value.kind() == Value::Kind::string && value.as_string() == "0";
+  return first_patch || value.to_json() == fact.value;
+}
+
+std::string found_in_arrays(const VMoEFact& fact) {
+  return fact.value.is_null() ? "another" : fact.value.dump();
+}
+
+/// What the reference has no default for and no shape tells.
+std::vector<std::string> untold_settings(const Value& model, bool reference) {
+  const Value* layers = find_setting(model, kLayers);
+  if (layers == nullptr || layers->items(kLayers).empty()) return {};
+  std::vector<std::string> needed = {"encoder.moe.group_size"};
+  if (find_setting(model, "encoder.moe.router.dispatcher.capacity") == nullptr) {
+    needed.emplace_back("encoder.moe.router.dispatcher.capacity_factor");
+  }
+  if (!reference) needed.emplace_back("encoder.moe.router.num_selected_experts");
+  std::erase_if(needed,
+                [&](const std::string& key) { return find_setting(model, key) != nullptr; });
+  return needed;
+}
+
+/// As the configuration calls the setting.
+std::string given_name(const VMoEModelConfig& config, const std::string& key) {
+  const auto found = config.given_names.find(key);
+  return found == config.given_names.end() ? key : found->second;
+}
+
+/// Every dispatcher of the reference has a capacity.
+void check_capacity(const Value& model) {
+  const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");
+  const Value* layers = find_setting(model, kLayers);
+  if (dispatcher == nullptr || layers == nullptr || layers->items(kLayers).empty()) return;
+  for (const char* key : {"capacity", "capacity_factor"}) {
+    const Value* value = dispatcher->find(key);
+    if (value == nullptr) continue;
+    const auto json = value->to_json();
+    if (!json.is_number() || json.get<double>() > 0) return;  // others are refused by their type
+  }
+  fail_usage("{}: the dispatcher needs a capacity_factor above 0, or a capacity",
+             dispatcher->where());
+}
+
+}  // namespace
+
+const Value* find_setting(const Value& root, std::string_view path) {
+  const size_t dot = path.find('.');
+  const Value* found = root.find(path.substr(0, dot));
+  if (found == nullptr || dot == std::string_view::npos) return found;
+  return find_setting(*found, path.substr(dot + 1));
+}
+
+Value with_setting(const Value& root, std::string_view path, const Value& value) {
+  const size_t dot = path.find('.');
+  const std::string_view key = path.substr(0, dot);
+  if (dot == std::string_view::npos) return root.with(key, value);
+  const Value* inner = root.find(key);
+  const Value empty(value.origin(), Value::Object{});
+  return root.with(key,
+                   with_setting(inner == nullptr ? empty : *inner, path.substr(dot + 1), value));
+}
+
+VMoEModelConfig vmoe_model_config(const Value& root) {
+  const ModelInFile found = model_in_file(root);
+  Translation translation;
+  translation.unused = found.beside;
+  VMoEModelConfig config;
+  const std::string given_class = reference_class(found.model);
+  config.of_reference = !given_class.empty();
+  config.dense = given_class == kDenseClass;
+  config.model = translation.group(found.model, "");
+  if (config.of_reference) {
+    config.model = reference_defaults(config.model).merged(config.model);
+  }
+  config.unused = std::move(translation.unused);
+  config.given_names = std::move(translation.given_names);
+  const Value* layers = find_setting(config.model, kLayers);
+  if (config.dense && holds_items(layers)) {
+    refuse_experts(config.model, "encoder.moe.layers is " + layers->to_json().dump());
+  }
+  const Value* family = config.model.find("name");
+  if (config.of_reference && family->to_json() == kE3) drop_what_ensembles_ignore(config);
+  if (config.model.find("name") == nullptr) {
+    fail_usage(
+        "{}: missing key 'name'; choose one of VisionTransformerMoe, "
+        "VisionTransformerMoeEnsemble, VisionTransformer, {}, {}",
+        found.model.where(), kVMoE, kE3);
+  }
+  return config;
+}
+
+Value with_facts(const VMoEModelConfig& config, const std::vector<VMoEFact>& facts,
+                 const std::string& from, const std::set<std::string>& free) {
+  Value model = config.model;
+  const bool named = model.find("name") != nullptr;
+  for (const VMoEFact& fact : facts) {
+    const Value* given = find_setting(model, fact.key);
+    const bool is_free = free.contains(fact.key);
+    if (config.dense && !is_free && fact.key == kLayers && !fact.value.empty()) {
+      refuse_experts(model, fmt::format("in {} {}", from, fact.told_by));
+    }
+    if (given == nullptr && !fact.value.is_null()) {
+      model = with_setting(model, fact.key, Value::from_json(fact.value, from));
+    } else if (given == nullptr && !is_free) {
+      fail_usage("{}: the model's configuration must have {}: {}", from, fact.key, fact.told_by);
+    } else if (given != nullptr && !is_free && !agrees(fact, *given, model)) {
+      fail_usage("{}: {} is {}, but {} has {}: {}", given->where(), given_name(config, fact.key),
+                 given->to_json().dump(), from, found_in_arrays(fact), fact.told_by);
+    }
+  }
+  if (model.find("name") == nullptr) model = model.with("name", Value::from_json(kVMoE, from));
+  const bool own_defaults = named && !config.of_reference;
+  if (own_defaults) return model;
+  const std::vector<std::string> untold = untold_settings(model, config.of_reference);
+  if (untold.empty() && config.of_reference) check_capacity(model);
+  if (untold.empty()) return model;
+  fail_usage("{}: the model's configuration must have {}, which the arrays do not tell",
+             config.of_reference ? model.where() : from, fmt::join(untold, ", "));
+}
+
+}  // namespace moesaic

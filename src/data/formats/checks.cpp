@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks.h"
+
+#include <set>
+
+#include "../image_files.h"
+#include "moesaic/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+
+ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {
+  const size_t count = spec.classes.size();
+  if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
+    return {"classes names a class twice", {"classes"}};
+  }
+  if (class_count > 0 && count > 0 && static_cast<size_t>(class_count) != count) {
+    return {fmt::format("class_count is {}, but classes has {}", class_count, count),
+            {"class_count", "classes"}};
+  }
+  return {};
+}
+
+ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels) {
+  if (spec.mean.size() == channels && spec.std.size() == channels) return {};
+  return {fmt::format("{} images have {}: mean and std need {} each", spec.format.name(),
+                      channels == 1 ? "one channel" : "three channels",
+                      channels == 1 ? "one number" : "three numbers"),
+          {spec.mean.size() == channels ? "std" : "mean"}};
+}
+
+ConfigProblem no_files_problem(const DatasetSpec& spec) {
+  if (spec.files.empty()) return {};
+  return {fmt::format("format {} has no described files", spec.format.name()), {"files:"}};
+}
+
+ConfigProblem no_images_problem(const DatasetSpec& spec) {
+  if (spec.files.empty() && spec.mean.empty() && spec.std.empty() && spec.classes.empty()) {
+    return {};
+  }
+  return {fmt::format("format {} has no files, mean, std or classes", spec.format.name()),
+          {"files:", "mean:", "std:", "classes:"}};
+}
+
+fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std::string& role) {
+  const DatasetFile& file = spec.files.at(role);
+  const fs::path path = find_in(folder, file);
+  const std::string problem = compare_file(path, file);
+  if (!problem.empty()) fail("{}; see moesaic data verify {}", problem, spec.name);
+  return path;
+}
+
+std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
+                                                 const fs::path& folder) {
+  const auto images = std::dynamic_pointer_cast<const ImageFiles>(
+      format_of(spec).open(spec, described_info(spec, split), folder));
+  std::vector<FileVerification> results = verify_images(*images);
+  const auto expected = spec.images.find(split);
+  if (expected != spec.images.end() && expected->second != images->size()) {
+    results.push_back(
+        {split, folder,
+         fmt::format("{}: {} images, expected {}", split, images->size(), expected->second)});
+  }
+  return results;
+}
+
+}  // namespace moesaic

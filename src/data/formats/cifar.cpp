@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// CIFAR-10 and CIFAR-100: binary batches, any number of them for each split.
+#include "moesaic/formats/cifar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "../check_labels.h"
+#include "built_in.h"
+#include "checks.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+struct CifarSettings {
+  int64_t label_bytes = 1, label_at = 0;
+};
+template <class Fields>
+void describe(Fields& f, CifarSettings& c) {
+  f("label_bytes", c.label_bytes, "label bytes before the pixels", between(1, 2));
+  f("label_at", c.label_at, "which of them is the label, from 0", between(0, 1));
+}
+ConfigProblem config_problem(const CifarSettings& c) {
+  if (c.label_at < c.label_bytes) return {};
+  return {"label_at must be below label_bytes", {"label_at", "label_bytes"}};
+}
+
+ConfigProblem files_problem(const DatasetSpec& spec) {
+  for (const auto& [role, file] : spec.files) {
+    const std::string number = role.substr(role.find('_') + 1);
+    const bool known = (role.starts_with("train_") || role.starts_with("test_")) &&
+                       !number.empty() &&
+                       number.find_first_not_of("0123456789") == std::string::npos;
+    if (!known) {
+      return {fmt::format("unknown key '{}' in files: train_1, test_1 and so on", role),
+              {"files." + role + ":"}};
+    }
+  }
+  for (const char* role : {"train_1", "test_1"}) {
+    if (!spec.files.contains(role)) return {fmt::format("files.{} is missing", role), {"files"}};
+  }
+  return {};
+}
+
+ConfigProblem check(const DatasetSpec& spec) {
+  return first_problem(
+      files_problem(spec),
+      spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
+      unknown_split(spec.images, "images"), channels_problem(spec, cifar::kChannels));
+}
+
+cifar::Layout layout(const DatasetSpec& spec) {
+  const auto& settings = spec.format.as<CifarSettings>();
+  return {settings.label_bytes, settings.label_at};
+}
+
+/// The roles of a split in the order of their numbers: test_2 before test_10.
+std::vector<std::string> numbered_roles(const DatasetSpec& spec, const std::string& split) {
+  std::vector<std::string> roles;
+  for (const auto& [role, file] : spec.files) {
+    if (role.starts_with(split + "_")) roles.push_back(role);
+  }
+  std::stable_sort(roles.begin(), roles.end(),
+                   [](const std::string& a, const std::string& b) { return a.size() < b.size(); });
+  return roles;
+}
+
+/// Batches that came from elsewhere have no hash to compare with: they are used. Whoever asks, by
+/// 'moesaic data verify', is told; at every run it would only be in the way.
+void note_unverified(const DatasetSpec& spec, const fs::path& folder) {
+  const bool all_known = std::all_of(spec.files.begin(), spec.files.end(),
+                                     [](const auto& item) { return !item.second.sha256.empty(); });
+  if (all_known) return;
+  log_debug(
+      "dataset '{}': {} was not unpacked by 'moesaic data fetch': sizes and labels are "
+      "checked, pixels cannot be compared with the official archive's",
+      spec.name, folder.string());
+}
+
+void set_shape(const DatasetSpec&, DatasetInfo& info) {
+  info.channels = cifar::kChannels;
+  info.height = cifar::kHeight;
+  info.width = cifar::kWidth;
+}
+
+std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
+                                    const fs::path& folder) {
+  cifar::Records records;
+  for (const std::string& role : numbered_roles(spec, info.split)) {
+    const fs::path path = checked_file(spec, folder, role);
+    const size_t before = records.labels.size();
+    cifar::read(path, spec.files.at(role).size, layout(spec), records);
+    check_labels(std::span(records.labels).subspan(before), info.classes.size(), path.string());
+  }
+  note_unverified(spec, folder);
+  set_shape(spec, info);
+  return make_memory_dataset(std::move(info), std::move(records.pixels), std::move(records.labels));
+}
+
+/// Of a file without a hash: whether all that can be known of it is right.
+std::string verify_file(const DatasetSpec& spec, const fs::path& path, const DatasetFile& file) {
+  cifar::Records records;
+  try {
+    cifar::read(path, file.size, layout(spec), records);
+    check_labels(records.labels, spec.classes.size(), path.string());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return fmt::format(
+      "{}: size and labels are right, but it was not unpacked by 'moesaic data fetch "
+      "{}': nothing says that its pixels are the official ones",
+      path.string(), spec.name);
+}
+
+}  // namespace
+
+DatasetFormat cifar_format() {
+  return {.settings = Choice("cifar", CifarSettings{}),
+          .check = check,
+          .open = open,
+          .outline = set_shape,
+          .verify_file = verify_file};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// MNIST and its kin: a file of images and one of labels for each split.
+#include "moesaic/formats/idx.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "../check_labels.h"
+#include "built_in.h"
+#include "checks.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+struct IdxSettings {};
+template <class Fields>
+void describe(Fields&, IdxSettings&) {}
+
+/// Both splits need their files, and every role has to be one of the format's.
+ConfigProblem files_problem(const DatasetSpec& spec) {
+  static const std::vector<std::string> kRoles = {"train_images", "train_labels", "test_images",
+                                                  "test_labels"};
+  for (const auto& [role, file] : spec.files) {
+    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+      return {fmt::format("unknown key '{}' in files; {}", role, did_you_mean(role, kRoles)),
+              {"files." + role + ":"}};
+    }
+    if (file.sha256.empty()) {
+      return {fmt::format("files.{}.sha256 is missing", role), {"files." + role}};
+    }
+  }
+  for (const std::string& role : kRoles) {
+    if (!spec.files.contains(role)) return {fmt::format("files.{} is missing", role), {"files"}};
+  }
+  return {};
+}
+
+ConfigProblem check(const DatasetSpec& spec) {
+  return first_problem(
+      files_problem(spec),
+      spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
+      unknown_split(spec.images, "images"), channels_problem(spec, 1));
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
+                                    const fs::path& folder) {
+  const fs::path images_path = checked_file(spec, folder, info.split + "_images");
+  const fs::path labels_path = checked_file(spec, folder, info.split + "_labels");
+  idx::Array images = idx::read(images_path);
+  idx::Array labels = idx::read(labels_path);
+  if (images.shape.size() != 3) {
+    fail("{}: images need shape [N, height, width], found {}", images_path.string(),
+         shape_text(images.shape));
+  }
+  if (labels.shape.size() != 1) {
+    fail("{}: labels need shape [N], found {}", labels_path.string(), shape_text(labels.shape));
+  }
+  if (images.shape[0] != labels.shape[0]) {
+    fail("{} holds {} images, but {} holds {} labels", images_path.string(), images.shape[0],
+         labels_path.string(), labels.shape[0]);
+  }
+  check_labels(labels.values, info.classes.size(), labels_path.string());
+  info.channels = 1;
+  info.height = images.shape[1];
+  info.width = images.shape[2];
+  if (info.height < 1 || info.width < 1) {
+    fail("{}: images without pixels: {}", images_path.string(), shape_text(images.shape));
+  }
+  return make_memory_dataset(std::move(info), std::move(images.values), std::move(labels.values));
+}
+
+}  // namespace
+
+DatasetFormat idx_format() {
+  return {.settings = Choice("idx", IdxSettings{}), .check = check, .open = open};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders of images, one for each class: <split>/<class>/<image>.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+#include <system_error>
+
+#include "../image_files.h"
+#include "built_in.h"
+#include "checks.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+struct ImageFolderSettings {
+  int64_t class_count = 0;
+  std::map<std::string, std::string> splits;
+};
+template <class Fields>
+void describe(Fields& f, ImageFolderSettings& c) {
+  f("class_count", c.class_count, "how many classes there have to be; 0: any", at_least(0));
+  f("splits", c.splits,
+    "folder of each split, by default train and, to test with, val; there is a validation split "
+    "where its folder is given");
+}
+
+const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
+  return spec.format.as<ImageFolderSettings>();
+}
+
+ConfigProblem check(const DatasetSpec& spec) {
+  return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
+                       unknown_split(spec.images, "images"),
+                       unknown_split(settings_of(spec).splits, "splits"),
+                       channels_problem(spec, 3));
+}
+
+std::vector<std::string> splits(const DatasetSpec& spec) {
+  if (!settings_of(spec).splits.contains("validation")) return {"train", "test"};
+  return {"train", "validation", "test"};
+}
+
+std::string source(const DatasetSpec& spec, const std::string& split) {
+  const auto& folders = settings_of(spec).splits;
+  if (const auto found = folders.find(split); found != folders.end()) return found->second;
+  return split == "train" ? "train" : "val";
+}
+
+int64_t class_count(const DatasetSpec& spec) {
+  return spec.classes.empty() ? settings_of(spec).class_count
+                              : static_cast<int64_t>(spec.classes.size());
+}
+
+void outline(const DatasetSpec& spec, DatasetInfo& info) {
+  for (int64_t i = static_cast<int64_t>(info.classes.size()); i < class_count(spec); ++i) {
+    info.classes.push_back(fmt::format("class {}", i));
+  }
+}
+
+enum class Listed { folders, images };
+
+bool is_jpeg_name(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".jpg" || extension == ".jpeg";
+}
+
+struct Listing {
+  std::vector<std::string> names;  ///< sorted
+  int64_t others = 0;              ///< files that are left out
+};
+
+/// What lies directly in `folder`; hidden names are passed over. Links are followed, but nothing is
+/// entered, so a circle of links leads nowhere.
+Listing list_folder(const fs::path& folder, Listed what) {
+  Listing listing;
+  std::error_code error, unknown;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (name.starts_with('.')) continue;
+    if (what == Listed::folders) {
+      if (it->is_directory(unknown)) listing.names.push_back(std::move(name));
+    } else if (is_jpeg_name(it->path()) && it->is_regular_file(unknown)) {
+      listing.names.push_back(std::move(name));
+    } else {
+      ++listing.others;
+    }
+  }
+  if (error) fail("{}: cannot be listed: {}", folder.string(), error.message());
+  std::sort(listing.names.begin(), listing.names.end());
+  return listing;
+}
+
+/// The described classes, else the folders of the training images, which the others have too.
+std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
+                                    const fs::path& part) {
+  if (!spec.classes.empty()) return spec.classes;
+  const fs::path train = folder / source(spec, "train");
+  std::error_code error;
+  const fs::path& listed = fs::is_directory(train, error) ? train : part;
+  std::vector<std::string> classes = list_folder(listed, Listed::folders).names;
+  if (classes.empty()) fail("{}: no folder of a class in it", listed.string());
+  const int64_t expected = settings_of(spec).class_count;
+  if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
+    fail("dataset '{}': {} has folders of {} classes, expected {}", spec.name, listed.string(),
+         classes.size(), expected);
+  }
+  return classes;
+}
+
+void check_known(const std::vector<std::string>& found, const std::vector<std::string>& classes,
+                 const fs::path& part) {
+  const std::set<std::string> known(classes.begin(), classes.end());
+  for (const std::string& name : found) {
+    if (!known.contains(name)) {
+      fail("{}: not a class of this dataset; {}", (part / name).string(),
+           did_you_mean(name, classes));
+    }
+  }
+}
+
+std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
+                                    const fs::path& folder) {
+  const fs::path part = folder / source(spec, info.split);
+  info.classes = classes_in(spec, folder, part);
+  info.channels = 3;
+  const std::vector<std::string> found = list_folder(part, Listed::folders).names;
+  check_known(found, info.classes, part);
+  FileList files(part);
+  int64_t others = 0;
+  for (size_t label = 0; label < info.classes.size(); ++label) {
+    const std::string& name = info.classes[label];
+    if (!std::binary_search(found.begin(), found.end(), name)) continue;
+    const int32_t number = files.add_folder(name);
+    const Listing listing = list_folder(part / name, Listed::images);
+    others += listing.others;
+    for (const std::string& file : listing.names) {
+      files.add(number, file, static_cast<int32_t>(label));
+    }
+  }
+  if (files.size() == 0) fail("{}: no JPEG images in its folders", part.string());
+  if (others > 0) {
+    log_warning("dataset '{}': {} files below {} are no JPEG by their names and are left out",
+                info.name, others, part.string());
+  }
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files));
+}
+
+/// The folders of images that nobody has described: val is the test split, but where there is a
+/// folder test as well it is the validation split; so is a folder validation.
+std::map<std::string, std::string> habitual_splits(const fs::path& folder) {
+  const auto has = [&](const char* name) {
+    std::error_code error;
+    return fs::is_directory(folder / name, error);
+  };
+  std::map<std::string, std::string> found = {{"train", "train"}};
+  found["test"] = has("test") ? "test" : "val";
+  if (has("validation")) {
+    found["validation"] = "validation";
+  } else if (has("val") && found["test"] == "test") {
+    found["validation"] = "val";
+  }
+  return found;
+}
+
+}  // namespace
+
+Choice image_folder_settings(const fs::path& folder) {
+  return Choice("image_folder", ImageFolderSettings{.splits = habitual_splits(folder)});
+}
+
+DatasetFormat image_folder_format() {
+  return {.settings = Choice("image_folder", ImageFolderSettings{}),
+          .sorted_by_class = true,
+          .check = check,
+          .open = open,
+          .splits = splits,
+          .source = source,
+          .parts =
+              [](const DatasetSpec& spec, const std::string& split) {
+                return std::vector<DatasetPart>{{source(spec, split)}};
+              },
+          .class_count = class_count,
+          .outline = outline,
+          .verify = verify_image_files};
+}
+
+}  // namespace moesaic

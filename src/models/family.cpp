@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/family.h"
+
+#include "moesaic/models/cluster_moe/cluster_moe.h"
+#include "moesaic/models/image_moe/image_moe.h"
+#include "moesaic/models/vmoe/vmoe.h"
+
+namespace moesaic {
+namespace {
+
+/// An E3 has the settings of a V-MoE.
+Family e3_family() {
+  Family family = family_of<VMoE, VMoEConfig>();
+  family.listed = false;
+  return family;
+}
+
+}  // namespace
+
+Registry<Family>& families() {
+  static Registry<Family> list("model", {{kVMoE, family_of<VMoE, VMoEConfig>()},
+                                         {kE3, e3_family()},
+                                         {kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>()},
+                                         {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()}});
+  return list;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/router_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+/// The settings that the rules with a capacity have in common.
+template <class Options>
+Options with_capacity(Options rule, const RoutingConfig& routing,
+                      const DispatcherConfig& dispatcher, int64_t group_size) {
+  rule.capacity_factor = dispatcher.capacity_factor;
+  rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_ceil_or_round);
+  rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
+  rule.group_size = group_size;
+  rule.pruned = pruned_selection_from_name(routing.pruned);
+  return rule;
+}
+
+ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                               const RouterPlace& place) {
+  const std::string& path = place.router;
+  if (dispatcher.limits() || dispatcher.batch_priority) {
+    return {fmt::format("{0}dispatcher limits an expert's rows, but the router {1} drops nobody; "
+                        "leave its capacity and batch_priority out",
+                        path, kAdaptive),
+            {path + "dispatcher.capacity", path + "dispatcher.capacity_factor",
+             path + "dispatcher.batch_priority", path + "name"}};
+  }
+  if (routing.gate != "one") {
+    return {fmt::format("{}gate is '{}', but the router {} weighs nothing; set it to 'one'", path,
+                        routing.gate, kAdaptive),
+            {path + "gate", path + "name"}};
+  }
+  return {};
+}
+
+ConfigProblem expert_choice_problem(const RoutingConfig& routing,
+                                    const DispatcherConfig& dispatcher, const RouterPlace& place) {
+  const std::string& path = place.router;
+  const bool limited = dispatcher.limits();
+  if (routing.gate == "logit") {
+    return {fmt::format("{}gate 'logit' is for the router {}", path, kTokensChoose),
+            {path + "gate"}};
+  }
+  if (limited == (routing.num_selected_tokens > 0)) {
+    return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor; "
+                        "{} given",
+                        kExpertsChoose, path, limited ? "both are" : "neither is"),
+            {path + "num_selected_tokens", path + "name"}};
+  }
+  if (routing.num_selected_tokens > 0 && place.group_size == 0) {
+    return {fmt::format("{}num_selected_tokens counts tokens of a group: set {}, for instance to "
+                        "the tokens of an image",
+                        path, place.group_size_key),
+            {path + "num_selected_tokens"}};
+  }
+  return {};
+}
+
+/// Settings that say who is dropped.
+ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                                 const RouterPlace& place) {
+  const std::string path = place.router + "dispatcher.";
+  if (dispatcher.capacity > 0 && dispatcher.capacity_factor > 0.0) {
+    return {fmt::format("{0}capacity and {0}capacity_factor are both given; leave one out", path),
+            {path + "capacity", path + "capacity_factor"}};
+  }
+  if (dispatcher.batch_priority && (routing.experts_choose() || !dispatcher.limits())) {
+    return {
+        fmt::format("{}batch_priority says who is dropped, but {}", path,
+                    routing.experts_choose()
+                        ? fmt::format("experts choose; leave it out or choose {}", kTokensChoose)
+                        : "nobody is without " + path + "capacity_factor; set that"),
+        {path + "batch_priority", path + "capacity_factor"}};
+  }
+  return {};
+}
+
+/// Settings that only another router has.
+ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterPlace& place) {
+  const std::string& path = place.router;
+  if (routing.threshold != 0.0 && routing.name != kAdaptive) {
+    return {fmt::format("{}threshold is for the router {}", path, kAdaptive), {path + "threshold"}};
+  }
+  if (routing.experts_choose()) return {};
+  if (routing.num_selected_tokens > 0) {
+    return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertsChoose),
+            {path + "num_selected_tokens"}};
+  }
+  if (routing.gate == "softmax_tokens") {
+    return {fmt::format("{}gate 'softmax_tokens' is for the router {}", path, kExpertsChoose),
+            {path + "gate"}};
+  }
+  return {};
+}
+
+}  // namespace
+
+nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                             int64_t group_size) {
+  if (routing.name == kAdaptive) return nn::AdaptiveOptions{.threshold = routing.threshold};
+  if (routing.experts_choose()) {
+    ExpertChoiceOptions rule;
+    rule.gate = routing.gate == "softmax_all" ? ExpertGate::softmax_experts
+                                              : expert_gate_from_name(routing.gate);
+    rule.rows = routing.num_selected_tokens > 0 ? routing.num_selected_tokens : dispatcher.capacity;
+    return with_capacity(rule, routing, dispatcher, group_size);
+  }
+  TokenChoiceOptions rule;
+  rule.k = routing.num_selected_experts;
+  rule.gate = gate_from_name(routing.gate);
+  rule.batch_priority = dispatcher.batch_priority;
+  rule.capacity = dispatcher.capacity;
+  return with_capacity(rule, routing, dispatcher, group_size);
+}
+
+ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                              const RouterPlace& place) {
+  if (routing.tokens_choose() && routing.num_selected_experts > place.experts) {
+    return {fmt::format("{}num_selected_experts is {}, but there are {} experts", place.router,
+                        routing.num_selected_experts, place.experts),
+            {place.router + "num_selected_experts", place.experts_key}};
+  }
+  if (ConfigProblem problem = foreign_problem(routing, place); !problem.empty()) return problem;
+  if (routing.name == kAdaptive) return adaptive_problem(routing, dispatcher, place);
+  ConfigProblem problem = dispatcher_problem(routing, dispatcher, place);
+  if (!problem.empty() || routing.tokens_choose()) return problem;
+  return expert_choice_problem(routing, dispatcher, place);
+}
+
+ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
+                               const RouterPlace& place) {
+  const bool told = dispatcher.capacity_factor > 0.0 && place.group_size > 0;
+  const bool reroutes = routing.pruned != "zero" && place.is_pruned;
+  if (!told || reroutes) return {};
+  const CapacityRule rule{dispatcher.capacity_factor,
+                          capacity_rounding_from_name(dispatcher.capacity_ceil_or_round),
+                          dispatcher.capacity_multiple_of};
+  const int64_t choices = routing.experts_choose() ? 1 : routing.num_selected_experts;
+  try {
+    expert_capacity(place.group_size, choices, rule, place.experts);
+  } catch (const Error& error) {
+    return {fmt::format("{}dispatcher.capacity_factor {} is too small: {}", place.router,
+                        dispatcher.capacity_factor, error.what()),
+            {place.router + "dispatcher.capacity_factor", place.group_size_key}};
+  }
+  return {};
+}
+
+ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
+                           const std::string& key) {
+  const bool ascending = std::is_sorted(kept.begin(), kept.end(), std::less_equal<>());
+  if (!kept.empty() && ascending && kept.front() >= 0 && kept.back() < experts) return {};
+  return {fmt::format("{} must be ascending experts below {}, at least one", key, experts)};
+}
+
+ConfigProblem router_problem(const ImageTokenRouterConfig& config, int64_t experts) {
+  const bool pruned = !config.kept_experts.empty();
+  const RouterPlace place{.experts = experts, .group_size = config.group_size, .is_pruned = pruned};
+  for (const auto check : {routing_problem, capacity_problem}) {
+    ConfigProblem problem = check(config, config.dispatcher, place);
+    if (!problem.empty()) return problem;
+  }
+  if (!pruned) return {};
+  const std::string key = place.router + "kept_experts";
+  ConfigProblem problem = kept_problem(config.kept_experts, experts, key);
+  problem.blamed = {key};
+  return problem;
+}
+
+nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
+                                 int64_t experts) {
+  nn::RouterOptions options;
+  options.width = width;
+  options.experts = experts;
+  options.rule = routing_rule(config, config.dispatcher, config.group_size);
+  const bool pruned = present_experts(config, experts) < experts;
+  if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
+  options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
+  if (config.noise_in_evaluation) options.evaluation_seed = 0;
+  return options;
+}
+
+int64_t present_experts(const ImageTokenRouterConfig& config, int64_t experts) {
+  return config.kept_experts.empty() ? experts : static_cast<int64_t>(config.kept_experts.size());
+}
+
+}  // namespace moesaic

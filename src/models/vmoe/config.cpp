@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
+  for (const auto& [block, ids] : moe.kept_experts) {
+    const bool known = std::any_of(moe.layers.begin(), moe.layers.end(),
+                                   [&](int64_t layer) { return std::to_string(layer) == block; });
+    const std::string key = "encoder.moe.kept_experts." + block;
+    if (!known) {
+      return {fmt::format("encoder.moe.kept_experts names block {}, which is not in layers", block),
+              {key + ":"}};
+    }
+    ConfigProblem problem = kept_problem(
+        ids, moe.num_experts, fmt::format("encoder.moe.kept_experts of block {}", block));
+    if (problem.empty()) continue;
+    problem.blamed = {key};
+    return problem;
+  }
+  return {};
+}
+
+/// What its routers stand among.
+RouterPlace router_place(const VMoEMoeConfig& moe) {
+  return {.experts = moe.num_experts,
+          .group_size = moe.group_size,
+          .is_pruned = !moe.kept_experts.empty(),
+          .router = "encoder.moe.router.",
+          .group_size_key = "encoder.moe.group_size",
+          .experts_key = "encoder.moe.num_experts"};
+}
+
+ConfigProblem router_problem(const VMoEMoeConfig& moe) {
+  return routing_problem(moe.router, moe.router.dispatcher, router_place(moe));
+}
+
+ConfigProblem group_problem(const VMoEMoeConfig& moe) {
+  if (moe.layers.empty()) return {};
+  return capacity_problem(moe.router, moe.router.dispatcher, router_place(moe));
+}
+
+/// Each member has experts of its own, and equal shares of the experts and of each group.
+ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
+  const int64_t members = moe.ensemble_size;
+  const std::string path = "encoder.moe.", size = path + "ensemble_size";
+  if (members == 1) return {};
+  if (moe.layers.empty()) {
+    return {fmt::format("{} is {}, but no block of {}layers has experts", size, members, path),
+            {size}};
+  }
+  if (moe.num_experts % members != 0) {
+    return {fmt::format("{} {} does not divide the {} experts", size, members, moe.num_experts),
+            {size, path + "num_experts"}};
+  }
+  if (moe.group_size % members != 0) {
+    return {
+        fmt::format("{} {} does not divide {}group_size {}", size, members, path, moe.group_size),
+        {size, path + "group_size"}};
+  }
+  if (moe.router.experts_choose()) {
+    return {fmt::format("{}router.name {} knows no ensemble; {} does", path, kExpertsChoose,
+                        kTokensChoose),
+            {path + "router.name", size}};
+  }
+  if (moe.router.tokens_choose() && moe.router.num_selected_experts > moe.num_experts / members) {
+    return {fmt::format("{}router.num_selected_experts is {}, but a member has {} experts", path,
+                        moe.router.num_selected_experts, moe.num_experts / members),
+            {path + "router.num_selected_experts", size}};
+  }
+  if (moe.router.pruned != "zero") {
+    return {fmt::format("{}router.pruned must be 'zero' in an ensemble", path),
+            {path + "router.pruned", size}};
+  }
+  return {};
+}
+
+std::string sides_text(const Sides& sides) {
+  if (sides.is_square()) return fmt::format("{}", sides.height);
+  return fmt::format("[{}, {}]", sides.height, sides.width);
+}
+
+ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
+  const VMoEMoeConfig& moe = encoder.moe;
+  if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
+    return {"encoder.moe.layers must be ascending, each block once", {"encoder.moe.layers"}};
+  }
+  if (!moe.layers.empty() && moe.layers.back() >= encoder.num_layers) {
+    return {fmt::format("encoder.moe.layers names block {}, but there are {} blocks (0 to {})",
+                        moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
+            {"encoder.moe.layers", "encoder.num_layers"}};
+  }
+  for (const auto check : {router_problem, ensemble_problem, group_problem, kept_blocks_problem}) {
+    const ConfigProblem problem = check(moe);
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const VMoEConfig& config) {
+  const Sides &image = config.image_size, &patch = config.patch_size;
+  if (image.height % patch.height != 0 || image.width % patch.width != 0) {
+    return {fmt::format("patch_size {} does not divide image_size {}", sides_text(patch),
+                        sides_text(image)),
+            {"patch_size", "image_size"}};
+  }
+  if (config.hidden_size % config.encoder.num_heads != 0) {
+    return {fmt::format("encoder.num_heads {} does not divide hidden_size {}",
+                        config.encoder.num_heads, config.hidden_size),
+            {"encoder.num_heads", "hidden_size"}};
+  }
+  if (config.name == kVMoE && config.encoder.moe.ensemble_size > 1) {
+    return {fmt::format("encoder.moe.ensemble_size is for the family {}", kE3),
+            {"encoder.moe.ensemble_size", "name"}};
+  }
+  if (config.map_head_qk_norm && !config.has_map_head()) {
+    return {"map_head_qk_norm is for the classifier 'map'", {"map_head_qk_norm", "classifier"}};
+  }
+  const bool waves = config.encoder.position_emb.name == kSinCos2d;
+  if (waves && (config.hidden_size % 4 != 0 || config.hidden_size < 8)) {
+    return {fmt::format("encoder.position_emb '{}' needs a hidden_size that is a multiple of 4 and "
+                        "at least 8, found {}",
+                        kSinCos2d, config.hidden_size),
+            {"encoder.position_emb", "hidden_size"}};
+  }
+  return moe_problem(config.encoder);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/jit/api/module.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/models/vmoe/vmoe.h"
+#include "moesaic/nn/script.h"
+
+namespace moesaic {
+namespace {
+
+using script::Children, script::Unit;
+using torch::jit::Module;
+
+constexpr char kEmbedding[] = R"(
+def forward(self, images: Tensor) -> Tensor:
+    x = torch.conv2d(images, self.weight, self.bias, [{patch_height}, {patch_width}])
+    return x.flatten(2).transpose(1, 2)
+)";
+
+Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, const Sides& patch) {
+  return script::make_module(unit, "PatchEmbedding", from, {},
+                             fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
+                                         fmt::arg("patch_width", patch.width)));
+}
+
+constexpr char kPositions[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return x + self.waves
+)";
+
+Module make_positions(const Unit& unit, const at::Tensor& waves) {
+  torch::nn::Module holder("positions");
+  holder.register_buffer("waves", waves);
+  return script::make_module(unit, "PositionWaves", holder, {}, kPositions);
+}
+
+constexpr char kEntrance[] = R"(
+def forward(self, images: Tensor) -> Tensor:
+    size = images.size()
+    fits = images.dim() == 4 and size[1:] == [{shape}]
+    assert fits, "images must have the shape [batch, {shape}], found {{}}".format(size)
+    x = self.embedding.forward(images)
+)";
+
+std::string forward_source(const VMoE& from) {
+  std::string source =
+      fmt::format(kEntrance, fmt::arg("shape", fmt::join(from.input_shape(), ", ")));
+  if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
+  const bool token = from.cls.defined();
+  if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
+  if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
+  for (size_t block = 0; block < from.blocks->size(); ++block) {
+    source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
+  }
+  source += "    x = self.norm.forward(x)\n";
+  const std::string& classifier = from.settings().classifier;
+  const char* pooled = classifier == "map"   ? "self.map_head.forward(x)"
+                       : classifier == "gap" ? "x.mean([1])"
+                                             : "x[:, 0]";
+  source += fmt::format("    x = {}\n", pooled);
+  if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
+  source += from.head.is_empty() ? "    return x\n" : "    return self.head.forward(x)\n";
+  return source;
+}
+
+Module make_vmoe(const Unit& unit, const VMoE& from) {
+  const VMoEConfig& config = from.settings();
+  Children blocks;
+  for (size_t block = 0; block < from.blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
+    blocks.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
+  }
+  Children children = {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
+                       {"blocks", script::make_module(unit, "Blocks", *from.blocks, blocks, "")},
+                       {"norm", script::make_layer_norm(unit, *from.norm)}};
+  if (from.position_waves().defined()) {
+    children.emplace_back("positions", make_positions(unit, from.position_waves()));
+  }
+  if (!from.head.is_empty()) children.emplace_back("head", script::make_linear(unit, *from.head));
+  if (!from.map_head.is_empty()) {
+    children.emplace_back("map_head", script::make_map_head(unit, *from.map_head));
+  }
+  if (!from.pre_logits.is_empty()) {
+    children.emplace_back("pre_logits", script::make_linear(unit, *from.pre_logits));
+  }
+  return script::make_module(unit, "VMoE", from, children, forward_source(from));
+}
+
+}  // namespace
+
+std::optional<Module> VMoE::torchscript() const {
+  if (members() > 1) {
+    fail("torchscript: ensembles cannot be exported yet; {}", script::kOtherFormat);
+  }
+  return make_vmoe(std::make_shared<torch::jit::CompilationUnit>(), *this);
+}
+
+}  // namespace moesaic

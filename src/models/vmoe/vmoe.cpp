@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe/vmoe.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/dropout.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/layer_norm.h"
+#include "moesaic/nn/linear.h"
+#include "moesaic/nn/recompute.h"
+
+namespace moesaic {
+namespace {
+
+nn::RoutingRule rule_of(const VMoEMoeConfig& moe) {
+  return routing_rule(moe.router, moe.router.dispatcher, moe.group_size);
+}
+
+nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
+  const VMoEMoeConfig& moe = config.encoder.moe;
+  nn::MoELayerOptions options;
+  options.width = config.hidden_size;
+  options.hidden = config.encoder.expert_dim();
+  options.experts = moe.num_experts;
+  options.members = moe.ensemble_size;
+  options.bfloat16 = moe.router.dispatcher.bfloat16;
+  options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
+  options.rule = rule_of(moe);
+  options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
+  if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
+  const auto kept = moe.kept_experts.find(std::to_string(block));
+  const bool pruned =
+      kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
+  if (pruned) nn::set_kept_experts(options.rule, kept->second);
+  return options;
+}
+
+nn::AttentionOptions attention_options(const VMoEConfig& config) {
+  return {.width = config.hidden_size,
+          .heads = config.encoder.num_heads,
+          .qk_norm = config.encoder.attention_qk_norm,
+          .dropout = config.encoder.attention_dropout_rate};
+}
+
+nn::AttentionOptions map_head_options(const VMoEConfig& config) {
+  nn::AttentionOptions options = attention_options(config);
+  options.qk_norm = config.map_head_normalizes();
+  return options;
+}
+
+bool has_experts(const VMoEConfig& config, int64_t block) {
+  const auto& layers = config.encoder.moe.layers;
+  return std::find(layers.begin(), layers.end(), block) != layers.end();
+}
+
+nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
+  nn::EncoderBlockOptions options{.attention = attention_options(config),
+                                  .hidden = config.encoder.mlp_dim,
+                                  .dropout = config.encoder.dropout_rate,
+                                  .moe = std::nullopt};
+  if (has_experts(config, block)) options.moe = moe_options(config, block);
+  return options;
+}
+
+/// Of the patch in row y and column x of the grid: sin(x w), cos(x w), sin(y w), cos(y w), where w
+/// falls from 1 to 1 / temperature over the d / 4 columns of each [1, h * w, d]. Each step is
+/// rounded to float32, as the reference's are.
+at::Tensor sincos2d(const VMoEConfig& config) {
+  const Sides grid = config.grid();
+  const int64_t waves = config.hidden_size / 4;
+  const double temperature = static_cast<float>(config.encoder.position_emb.temperature);
+  const auto rounded = [](const at::Tensor& x) { return x.to(at::kFloat); };
+  const at::Tensor exponent = at::arange(waves, at::kFloat) / static_cast<double>(waves - 1);
+  const at::Tensor omega = at::reciprocal(rounded(at::pow(temperature, exponent.to(at::kDouble))));
+  const auto angles = [&](const at::Tensor& place) {
+    return at::outer(place.reshape({-1}), omega).to(at::kDouble);
+  };
+  const auto steps = [&](int64_t count) { return at::arange(count, at::kFloat); };
+  const at::Tensor x = angles(steps(grid.width).repeat({grid.height}));
+  const at::Tensor y = angles(steps(grid.height).repeat_interleave(grid.width));
+  return rounded(at::cat({x.sin(), x.cos(), y.sin(), y.cos()}, 1)).unsqueeze(0);
+}
+
+torch::nn::Linear fresh_head(const VMoEConfig& config) {
+  torch::nn::Linear linear(config.pre_logits_size(), config.classes);
+  const torch::NoGradGuard no_grad;
+  linear->weight.zero_();
+  linear->bias.fill_(config.head_bias_init);
+  return linear;
+}
+
+}  // namespace
+
+VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+  const ConfigProblem problem = config_problem(config_);
+  if (!problem.empty()) fail_usage("vmoe: {}", problem.text);
+  at::Generator generator = nn::make_generator(seed);
+  const int64_t width = config_.hidden_size;
+  const Sides& patch = config_.patch_size;
+
+  const torch::ExpandingArray<2> kernel({patch.height, patch.width});
+  embedding = register_module(
+      "embedding",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, kernel).stride(kernel)));
+  nn::lecun_normal(embedding->weight, config_.channels * patch.height * patch.width, generator);
+  {
+    const torch::NoGradGuard no_grad;
+    embedding->bias.zero_();
+  }
+  if (config_.has_class_token()) {
+    cls = register_parameter("cls", torch::zeros({1, 1, width}));
+  }
+  if (config_.learns_positions()) {
+    position_embedding = register_parameter(
+        "position_embedding",
+        torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
+  } else if (config_.encoder.position_emb.name == kSinCos2d) {
+    position_waves_ = sincos2d(config_);
+  }
+  blocks = register_module("blocks", torch::nn::ModuleList());
+  for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
+    blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
+  }
+  norm = register_module("norm", nn::make_layer_norm(width));
+  if (config_.has_map_head()) {
+    map_head = register_module(
+        "map_head", nn::MapHead(map_head_options(config_), config_.encoder.mlp_dim, generator));
+  }
+  if (config_.representation_size > 0) {
+    pre_logits = register_module("pre_logits",
+                                 nn::make_linear(width, config_.representation_size, generator));
+  }
+  if (config_.has_head()) head = register_module("head", fresh_head(config_));
+}
+
+void VMoE::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  Model::to(device, dtype, non_blocking);
+  move_positions(device, non_blocking);
+}
+
+void VMoE::to(torch::Device device, bool non_blocking) {
+  Model::to(device, non_blocking);
+  move_positions(device, non_blocking);
+}
+
+void VMoE::move_positions(torch::Device device, bool non_blocking) {
+  if (position_waves_.defined()) position_waves_ = position_waves_.to(device, non_blocking);
+}
+
+void VMoE::check_images(const at::Tensor& images_BCHW) const {
+  const auto shape = input_shape();
+  if (images_BCHW.dim() != 4 || images_BCHW.size(1) != shape[0] ||
+      images_BCHW.size(2) != shape[1] || images_BCHW.size(3) != shape[2]) {
+    fail("vmoe: images must have the shape [batch, {}, {}, {}], found {}", shape[0], shape[1],
+         shape[2], c10::str(images_BCHW.sizes()));
+  }
+}
+
+at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
+  at::Tensor x_BTd = embedding->forward(images_BCHW).flatten(2).transpose(1, 2);
+  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
+  if (cls.defined()) {
+    x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
+  }
+  return position_embedding.defined() ? x_BTd + position_embedding : x_BTd;
+}
+
+at::Tensor VMoE::pool(const at::Tensor& x_BTd) {
+  at::Tensor x_Bd;
+  if (!map_head.is_empty()) {
+    x_Bd = map_head->forward(x_BTd);
+  } else {
+    x_Bd = config_.classifier == "gap" ? x_BTd.mean(1) : x_BTd.select(1, 0);
+  }
+  return pre_logits.is_empty() ? x_Bd : pre_logits->forward(x_Bd).tanh();
+}
+
+ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_images(images_BCHW);
+  ModelOutput out;
+  at::Tensor x_BTd = embed(images_BCHW);
+  x_BTd = nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random);
+  for (size_t block = 0; block < blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
+    if (divides) x_BTd = x_BTd.repeat_interleave(members(), 0);
+    auto result = recomputes() ? nn::forward_recomputed(encoder, x_BTd, random)
+                               : encoder->forward(x_BTd, random);
+    x_BTd = result.x_BTd;
+    if (!result.moe) continue;
+    out.routings.push_back(*result.moe);
+    out.routings.back().block = static_cast<int64_t>(block);
+  }
+  x_BTd = norm->forward(x_BTd);
+  out.pre_logits = pool(x_BTd);
+  out.logits = head.is_empty() ? out.pre_logits : head->forward(out.pre_logits);
+  return out;
+}
+
+void VMoE::set_first_sample_index(int64_t image) {
+  for (MoEBlock& block : moe_blocks())
+    block.layer->router->set_first_sample_index(image * tokens_per_image());
+}
+
+nlohmann::ordered_json VMoE::config() const {
+  VMoEConfig config = config_;
+  config.encoder.moe.kept_experts.clear();
+  for (const auto& [block, layer] : moe_blocks()) {
+    if (layer->is_pruned()) config.encoder.moe.kept_experts[std::to_string(block)] = layer->kept();
+  }
+  return to_json(config);
+}
+
+void VMoE::reset_head(int64_t classes) {
+  config_.classes = classes;
+  head = head.is_empty() ? register_module("head", fresh_head(config_))
+                         : replace_module("head", fresh_head(config_));
+}
+
+std::map<std::string, double> VMoE::aux_losses() const {
+  const VMoERouterConfig& router = config_.encoder.moe.router;
+  std::map<std::string, double> weights = {{"importance", router.importance_loss_weight},
+                                           {"load", router.load_loss_weight},
+                                           {"gshard", router.gshard_loss_weight}};
+  std::erase_if(weights, [](const auto& item) { return item.second == 0.0; });
+  return weights;
+}
+
+std::vector<MoEBlock> VMoE::moe_blocks() const {
+  std::vector<MoEBlock> list;
+  for (size_t block = 0; block < blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    if (!encoder->moe.is_empty()) list.push_back({static_cast<int64_t>(block), encoder->moe});
+  }
+  return list;
+}
+
+std::vector<int64_t> VMoE::input_shape() const {
+  return {config_.channels, config_.image_size.height, config_.image_size.width};
+}
+
+double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  const auto T = static_cast<double>(config_.tokens());
+  const auto d = static_cast<double>(config_.hidden_size);
+  const auto m = static_cast<double>(config_.encoder.mlp_dim);
+  const auto& moe = config_.encoder.moe;
+  const auto expert = static_cast<double>(config_.encoder.expert_dim());
+  const Sides& patch = config_.patch_size;
+  const double pixels = static_cast<double>(config_.channels * patch.height * patch.width);
+  double products = static_cast<double>(config_.patches()) * pixels * d;
+  const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
+  double views = 1.0;  // of an image: one before the first MoE block, then one for each member
+  for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
+    if (!has_experts(config_, block)) {
+      products += views * (attention + 2 * T * d * m);
+      continue;
+    }
+    views = static_cast<double>(members());
+    const auto found = rows_per_token.find(block);
+    const double rows = found == rows_per_token.end()
+                            ? nn::rows_per_token(rule_of(moe), tokens_per_image(), moe.num_experts)
+                            : found->second;
+    products += views * (attention + T * d * static_cast<double>(moe.num_experts) +
+                         rows * T * 2 * d * expert);
+  }
+  if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
+  const auto representation = static_cast<double>(config_.pre_logits_size());
+  if (!pre_logits.is_empty()) products += views * d * representation;
+  return 2 * (products + views * representation * static_cast<double>(config_.classes));
+}
+
+}  // namespace moesaic

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/filter_experts.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/ops/autocast.h"
+#include "moesaic/ops/filter_experts.h"
+
+namespace moesaic::nn {
+
+FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator)
+    : options_(options) {
+  w = register_parameter("w", torch::empty({options.experts, options.width, options.filters}));
+  b = register_parameter("b", torch::empty({options.experts, options.filters}));
+  const torch::NoGradGuard no_grad;
+  const double bound = options.init_scale / std::sqrt(static_cast<double>(options.width));
+  for (at::Tensor* parameter : {&w, &b}) parameter->uniform_(-bound, bound, generator);
+}
+
+ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
+                                      const at::Generator&) {
+  const NoAutocast exact;
+  return {filter_experts(x_TPd, routing, {w, b}, options_.outputs, options_.activation), {}};
+}
+
+void FilterExpertsImpl::keep(const std::vector<int64_t>& slots) {
+  keep_rows({&w, &b}, slots);
+  options_.experts = count();
+}
+
+double FilterExpertsImpl::flops_per_row() const {
+  return 2.0 * static_cast<double>(options_.width) *
+         static_cast<double>(options_.patches * options_.filters);
+}
+
+at::Tensor FilterExpertsImpl::neuron_magnitudes() const {
+  return w.to(at::kDouble).norm(2, {1}).mean({1});
+}
+
+}  // namespace moesaic::nn

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/image_experts.h"
+
+#include <torch/torch.h>
+
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic::nn {
+namespace {
+
+/// Where the rows of each expert begin, and end; without numbers, as if all got as many.
+std::vector<int64_t> row_offsets(const Routing& routing) {
+  const int64_t experts = routing.experts();
+  std::vector<int64_t> offsets;
+  if (routing.offsets.is_meta()) {
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.row_bound() * e / experts);
+    return offsets;
+  }
+  const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
+  const auto* const first = numbers.const_data_ptr<int64_t>();
+  return {first, first + experts + 1};
+}
+
+/// The experts' rows one below the other, then zeros for the rows that are nobody's.
+at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
+  if (unused > 0) {
+    parts.push_back(at::zeros({unused, parts.front().size(1)}, parts.front().options()));
+  }
+  return at::cat(parts);
+}
+
+/// Mean norm of the rows of all weights of products in a network.
+at::Tensor mean_row_norm(const ImageNetwork& network) {
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& parameter : network.parameters()) {
+    if (parameter.dim() < 2) continue;  // a bias, or the scale of a normalisation
+    norms.push_back(parameter.to(at::kDouble).flatten(1).norm(2, {1}));
+  }
+  return at::cat(norms).mean();
+}
+
+}  // namespace
+
+ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
+                                   const ImageNetworkOptions& options,
+                                   const at::Generator& generator) {
+  for (int64_t e = 0; e < experts; ++e) {
+    networks_.push_back(
+        register_module(std::to_string(e), make_image_network(network, options, generator)));
+  }
+}
+
+// Images stay channels first: with channels last, convolutions of a few channels have been seen
+// to write outside of their memory on more than one thread (LibTorch 2, oneDNN).
+ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
+                                     const at::Generator&) {
+  std::vector<int64_t> shape = images_TCHW.sizes().vec();
+  shape[0] = routing.row_bound();
+  const at::Tensor rows_ACHW = dispatch(images_TCHW.flatten(1), routing).view(shape);
+  const std::vector<int64_t> offsets = row_offsets(routing);
+  std::vector<at::Tensor> features, outputs;
+  for (size_t e = 0; e < networks_.size(); ++e) {
+    const bool last_chance = e + 1 == networks_.size() && features.empty();  // for the shapes
+    if (offsets[e] == offsets[e + 1] && !last_chance) continue;
+    const at::Tensor own = rows_ACHW.slice(0, offsets[e], offsets[e + 1]);
+    features.push_back(networks_[e]->features(own));
+    outputs.push_back(networks_[e]->head->forward(features.back()));
+  }
+  const int64_t unused = shape[0] - offsets.back();
+  return {stacked(std::move(outputs), unused), stacked(std::move(features), unused)};
+}
+
+void ImageExpertsImpl::keep(const std::vector<int64_t>& slots) {
+  std::vector<std::shared_ptr<ImageNetwork>> kept;
+  for (const int64_t slot : slots) kept.push_back(network(slot));
+  for (int64_t e = 0; e < count(); ++e) unregister_module(std::to_string(e));
+  networks_.clear();
+  for (auto& network : kept) {
+    networks_.push_back(register_module(std::to_string(networks_.size()), std::move(network)));
+  }
+}
+
+at::Tensor ImageExpertsImpl::neuron_magnitudes() const {
+  std::vector<at::Tensor> means;
+  for (const auto& network : networks_) means.push_back(mean_row_norm(*network));
+  return at::stack(means);
+}
+
+void ImageExpertsImpl::reset_heads(int64_t classes) {
+  for (const auto& network : networks_) network->reset_head(classes);
+}
+
+}  // namespace moesaic::nn

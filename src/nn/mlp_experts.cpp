@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/mlp_experts.h"
+
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/dropout.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic::nn {
+namespace {
+
+at::Tensor activate(const at::Tensor& hidden, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return at::relu(hidden);
+    case Activation::gelu_tanh:
+      return at::gelu(hidden, "tanh");
+    case Activation::gelu:
+      return at::gelu(hidden);
+    case Activation::cubic:
+      return hidden * hidden * hidden;
+    case Activation::identity:
+      return hidden;
+    case Activation::celu:
+      return at::celu(hidden);
+    case Activation::tanh:
+      return at::tanh(hidden);
+  }
+  fail("MlpExperts: unknown activation {}", static_cast<int>(activation));
+}
+
+}  // namespace
+
+MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator)
+    : options_(options) {
+  const int64_t experts = options.experts, width = options.width, hidden = options.hidden;
+  w1 = register_parameter("w1", torch::empty({experts, width, hidden}));
+  b1 = register_parameter("b1", torch::zeros({experts, hidden}));
+  w2 = register_parameter("w2", torch::empty({experts, hidden, width}));
+  b2 = register_parameter("b2", torch::zeros({experts, width}));
+  xavier_uniform(w1, generator);
+  xavier_uniform(w2, generator);
+}
+
+at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
+  return is_training() && options_.dropout > 0.0 ? random : at::Generator();
+}
+
+ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
+                                      const at::Generator& random) {
+  if (options_.bfloat16 || drops(random).defined()) {
+    return Experts::forward(x_Td, routing, random);
+  }
+  return {routed_mlp(x_Td, routing, {w1, b1, w2, b2}, options_.activation), {}};
+}
+
+ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+                                   const at::Generator& random) {
+  const auto type = x_Td.scalar_type();
+  const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
+  at::Tensor rows_Ad = products(dispatch(x, routing).to(type), routing, drops(random));
+  // A cast's gradient is cast too, which is the rounding on the way back.
+  if (options_.bfloat16) rows_Ad = rows_Ad.to(at::kBFloat16).to(type);
+  return {rows_Ad, {}};
+}
+
+at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& routing,
+                                    const at::Generator& drops) const {
+  if (!drops.defined()) {
+    return grouped_mlp(rows_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
+  }
+  // No kernel drops hidden units: expert by expert, which waits for the offsets.
+  const at::Tensor offsets = routing.offsets.to(at::kCPU, at::kLong);
+  const auto* begins = offsets.const_data_ptr<int64_t>();
+  const int64_t experts = count();
+  std::vector<at::Tensor> outputs;
+  for (int64_t e = 0; e < experts; ++e) {
+    const at::Tensor x = rows_Ad.narrow(0, begins[e], begins[e + 1] - begins[e]);
+    const at::Tensor hidden = activate(at::addmm(b1[e], x, w1[e]), options_.activation);
+    outputs.push_back(at::addmm(b2[e], dropout(hidden, options_.dropout, drops), w2[e]));
+  }
+  outputs.push_back(
+      at::zeros_like(rows_Ad.narrow(0, begins[experts], rows_Ad.size(0) - begins[experts])));
+  return dropout(at::cat(outputs), options_.dropout, drops);
+}
+
+void MlpExpertsImpl::keep(const std::vector<int64_t>& slots) {
+  keep_rows({&w1, &b1, &w2, &b2}, slots);
+  options_.experts = count();
+}
+
+double MlpExpertsImpl::flops_per_row() const {
+  return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
+}
+
+at::Tensor MlpExpertsImpl::neuron_magnitudes() const {
+  return w1.to(at::kDouble).norm(2, {1}).mean({1});
+}
+
+}  // namespace moesaic::nn

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/route_token_choice.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "../check.h"
+#include "../route_arguments.h"
+#include "../route_math.h"
+#include "../route_plan.h"
+#include "moesaic/base/error.h"
+#include "route_token_choice_select.h"
+#include "row_layout.h"
+
+namespace moesaic::ops {
+namespace {
+
+constexpr int32_t kDropped = -1;
+
+/// Everything about a call that depends on sizes and options only.
+struct TokenChoicePlan {
+  int64_t tokens, experts, k, computed;
+  std::vector<int32_t> columns;  ///< experts that selection sees
+  std::vector<int32_t> slot_of;  ///< [E]: an expert's place among the computed ones, or -1
+  int64_t bound;
+  bool limited;  ///< can anything be dropped?
+  Segments segments;
+  GroupRows rows;
+
+  TokenChoicePlan(const at::Tensor& logits, const TokenChoiceOptions& options)
+      : tokens(logits.size(0)),
+        experts(logits.size(1)),
+        k(options.k),
+        computed(computed_experts(options, experts)),
+        columns(seen_columns(experts, options.kept, options.pruned)),
+        slot_of(experts, kDropped),
+        segments(TokenGroups(tokens, options.group_size), kTokensPerSegment),
+        rows(capacity_rows(segments.cut, k, capacity_of(options),
+                           static_cast<int64_t>(columns.size()))) {
+    bound = token_choice_row_bound(segments.cut, k, computed, rows);
+    limited = rows.limits(segments.cut);
+    // Groups only matter to capacities.
+    if (!limited) segments = Segments(TokenGroups(tokens, 0), kTokensPerSegment);
+    for (int64_t slot = 0; slot < computed; ++slot) {
+      slot_of[options.kept.empty() ? slot : options.kept[slot]] = static_cast<int32_t>(slot);
+    }
+  }
+
+  static std::vector<int32_t> seen_columns(int64_t experts, at::IntArrayRef kept,
+                                           PrunedSelection pruned) {
+    if (pruned == PrunedSelection::reroute && !kept.empty()) return {kept.begin(), kept.end()};
+    std::vector<int32_t> all(experts);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+};
+
+/// The choices of all tokens, and how often each rank of each segment names each expert.
+template <class Scalar>
+struct Selection {
+  const int32_t* choice_Tk;
+  const Scalar* gate_Tk;
+  std::vector<int32_t> counts;  ///< [segments][k][E]
+};
+
+template <class Scalar>
+Selection<Scalar> select_all(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router,
+                             int32_t* choice_Tk, Scalar* gate_Tk) {
+  const int64_t count = plan.segments.count(), k = plan.k, width = k * plan.experts;
+  Selection<Scalar> out{choice_Tk, gate_Tk, std::vector<int32_t>(count * width, 0)};
+  std::vector<int64_t> bad(count, -1);
+  at::parallel_for(0, count, segment_grain(plan.segments), [&](int64_t from, int64_t to) {
+    for (int64_t s = from; s < to; ++s) {
+      const int64_t begin = plan.segments.begin(s), end = plan.segments.end(s);
+      bad[s] = select_experts(router, begin, end, choice_Tk, gate_Tk);
+      if (bad[s] >= 0) continue;
+      int32_t* counts = out.counts.data() + s * width;
+      for (int64_t t = begin; t < end; ++t) {
+        for (int64_t r = 0; r < k; ++r) ++counts[r * plan.experts + choice_Tk[t * k + r]];
+      }
+    }
+  });
+  for (const int64_t token : bad) {
+    if (token >= 0) {
+      fail("route_token_choice: the logits of token {} are NaN, infinite, or all -infinity", token);
+    }
+  }
+  return out;
+}
+
+/// Adds up what segment s gives to each computed expert if all its choices are accepted.
+void count_all(const TokenChoicePlan& plan, const int32_t* counts, int32_t* rows) {
+  for (int64_t i = 0; i < plan.k * plan.experts; ++i) {
+    const int32_t slot = plan.slot_of[i % plan.experts];
+    if (slot >= 0) rows[slot] += counts[i];
+  }
+}
+
+/// Queues by position: all first choices of a group before the second ones, each rank in token
+/// order. On return `counts` says where each segment's entries begin in their queues, `drops`
+/// [segments] whether any finds no room, and the result [segments][K] how many rows it gets.
+std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<int32_t>& counts,
+                                       std::vector<uint8_t>& drops) {
+  const Segments& segments = plan.segments;
+  const int64_t total = segments.count(), groups = segments.cut.count();
+  std::vector<int32_t> rows(total * plan.computed, 0);
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t first = segments.first_of(group);
+    const int64_t last = group + 1 < groups ? segments.first_of(group + 1) : total;
+    const int64_t capacity = plan.rows.of(group);
+    std::vector<int32_t> queue(plan.experts, 0);
+    for (int64_t rank = 0; rank < plan.k; ++rank) {
+      for (int64_t s = first; s < last; ++s) {
+        int32_t* count = counts.data() + (s * plan.k + rank) * plan.experts;
+        for (int64_t e = 0; e < plan.experts; ++e) {
+          const int32_t found = count[e];
+          count[e] = queue[e];
+          queue[e] += found;
+          if (plan.slot_of[e] < 0) continue;
+          const auto fits = static_cast<int32_t>(accepted(count[e], found, capacity));
+          drops[s] |= fits < found ? 1 : 0;
+          rows[s * plan.computed + plan.slot_of[e]] += fits;
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+/// Where an expert's queue overflows: choices of lower ranks than `rank` are all accepted, of
+/// `rank` itself the `room` first by priority, which end with `last`.
+template <class Scalar>
+struct QueueBorder {
+  int64_t rank, room;
+  QueuePlace<Scalar> last;
+};
+
+template <class Scalar>
+class PriorityQueues {
+ public:
+  PriorityQueues(const TokenChoicePlan& plan, const Selection<Scalar>& selection)
+      : plan_(plan), selection_(selection) {}
+
+  /// Marks the accepted choices of a group with 0, the others with kDropped, and counts rows
+  /// [segments][K].
+  void mark(int64_t group, int32_t* mark_Tk, int32_t* rows) const {
+    const std::vector<QueueBorder<Scalar>> borders = find_borders(group);
+    const int64_t k = plan_.k;
+    const Segments& segments = plan_.segments;
+    for (int64_t s = segments.first_of(group); s < end_segment(group); ++s) {
+      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
+        for (int64_t i = t * k; i < (t + 1) * k; ++i) {
+          const int32_t expert = selection_.choice_Tk[i], slot = plan_.slot_of[expert];
+          const bool fits = slot >= 0 && has_room(borders[expert], t, i - t * k);
+          mark_Tk[i] = fits ? 0 : kDropped;
+          if (fits) ++rows[s * plan_.computed + slot];
+        }
+      }
+    }
+  }
+
+ private:
+  int64_t end_segment(int64_t group) const {
+    const Segments& segments = plan_.segments;
+    return group + 1 < segments.cut.count() ? segments.first_of(group + 1) : segments.count();
+  }
+
+  QueuePlace<Scalar> place(int64_t token) const {
+    return queue_place(selection_.gate_Tk[token * plan_.k], token);
+  }
+
+  bool has_room(const QueueBorder<Scalar>& border, int64_t token, int64_t rank) const {
+    return rank < border.rank ||
+           (rank == border.rank && border.room > 0 && !(border.last < place(token)));
+  }
+
+  std::vector<QueueBorder<Scalar>> find_borders(int64_t group) const {
+    std::vector<QueueBorder<Scalar>> borders(plan_.experts, {plan_.k, 0, {}});
+    std::vector<int64_t> queue(plan_.experts, 0);
+    for (int64_t rank = 0; rank < plan_.k; ++rank) {
+      for (int64_t s = plan_.segments.first_of(group); s < end_segment(group); ++s) {
+        const int32_t* count = selection_.counts.data() + (s * plan_.k + rank) * plan_.experts;
+        for (int64_t e = 0; e < plan_.experts; ++e) queue[e] += count[e];
+      }
+      for (int64_t e = 0; e < plan_.experts; ++e) {
+        const bool overflows = borders[e].rank == plan_.k && queue[e] > plan_.rows.of(group);
+        if (overflows) borders[e].rank = rank;
+      }
+    }
+    set_room(group, borders);
+    return borders;
+  }
+
+  /// The last accepted choice of the rank at which a queue overflows.
+  void set_room(int64_t group, std::vector<QueueBorder<Scalar>>& borders) const {
+    const int64_t k = plan_.k;
+    std::vector<std::vector<QueuePlace<Scalar>>> places(plan_.experts);
+    std::vector<int64_t> lower(plan_.experts, 0);
+    const TokenGroups& cut = plan_.segments.cut;
+    for (int64_t t = cut.begin(group); t < cut.end(group); ++t) {
+      for (int64_t rank = 0; rank < k; ++rank) {
+        const int32_t expert = selection_.choice_Tk[t * k + rank];
+        if (rank < borders[expert].rank) ++lower[expert];
+        if (rank == borders[expert].rank) places[expert].push_back(place(t));
+      }
+    }
+    for (int64_t e = 0; e < plan_.experts; ++e) {
+      if (borders[e].rank == k) continue;
+      borders[e].room = plan_.rows.of(group) - lower[e];
+      if (borders[e].room == 0) continue;
+      const auto nth = places[e].begin() + (borders[e].room - 1);
+      std::nth_element(places[e].begin(), nth, places[e].end());
+      borders[e].last = *nth;
+    }
+  }
+
+  const TokenChoicePlan& plan_;
+  const Selection<Scalar>& selection_;
+};
+
+template <class Scalar>
+std::vector<int32_t> queue_by_priority(const TokenChoicePlan& plan,
+                                       const Selection<Scalar>& selection, int32_t* mark_Tk) {
+  std::vector<int32_t> rows(plan.segments.count() * plan.computed, 0);
+  const PriorityQueues<Scalar> queues(plan, selection);
+  const TokenGroups& cut = plan.segments.cut;
+  const int64_t grain = std::max<int64_t>(1, kTokensPerTask / cut.group_size);
+  at::parallel_for(0, cut.count(), grain, [&](int64_t from, int64_t to) {
+    for (int64_t group = from; group < to; ++group) queues.mark(group, mark_Tk, rows.data());
+  });
+  return rows;
+}
+
+/// Fills the rows of one segment. accept(rank, expert, i) says whether choice i of [T, k] finds
+/// room; it is asked once for each, in the order of tokens.
+template <class Scalar, class Accept>
+void fill_segment(const TokenChoicePlan& plan, const Selection<Scalar>& selection, int64_t segment,
+                  int32_t* cursor, int32_t pulled, const RoutingArrays<Scalar>& out,
+                  int32_t* choice_row, const Accept& accept) {
+  const int64_t k = plan.k;
+  const int32_t* slot_of = plan.slot_of.data();
+  const int64_t end = plan.segments.end(segment);
+  for (int64_t t = plan.segments.begin(segment); t < end; ++t) {
+    out.token_offsets[t] = pulled;
+    for (int64_t rank = 0; rank < k; ++rank) {
+      const int64_t i = t * k + rank;
+      const int32_t expert = selection.choice_Tk[i], slot = slot_of[expert];
+      const bool fits = accept(rank, expert, i) && slot >= 0;
+      if (!fits) {
+        choice_row[i] = kDropped;
+        continue;
+      }
+      const int32_t row = cursor[slot]++;
+      out.token[row] = static_cast<int32_t>(t);
+      out.gate[row] = selection.gate_Tk[i];
+      out.token_row[pulled++] = row;
+      choice_row[i] = row;
+    }
+  }
+}
+
+template <class Scalar>
+void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router,
+                  bool batch_priority, int32_t* choice, Scalar* gate_Tk, int32_t* choice_row,
+                  const RoutingArrays<Scalar>& out) {
+  Selection<Scalar> selection = select_all(plan, router, choice, gate_Tk);
+  const int64_t count = plan.segments.count(), width = plan.k * plan.experts;
+  const bool by_priority = plan.limited && batch_priority;
+  std::vector<int32_t> rows;
+  std::vector<uint8_t> drops(count, 0);  // most segments drop nothing and need no look at queues
+  if (by_priority) {
+    rows = queue_by_priority(plan, selection, choice_row);
+  } else if (plan.limited) {
+    rows = queue_by_position(plan, selection.counts, drops);
+  } else {
+    rows.assign(count * plan.computed, 0);
+    for (int64_t s = 0; s < count; ++s) {
+      count_all(plan, selection.counts.data() + s * width, rows.data() + s * plan.computed);
+    }
+  }
+  std::vector<int32_t> pulled(count + 1);
+  lay_out_rows(count, plan.computed, rows.data(), out.offsets, pulled.data());
+  at::parallel_for(0, count, segment_grain(plan.segments), [&](int64_t from, int64_t to) {
+    for (int64_t s = from; s < to; ++s) {
+      int32_t* cursor = rows.data() + s * plan.computed;
+      const auto fill = [&](const auto& accept) {
+        fill_segment(plan, selection, s, cursor, pulled[s], out, choice_row, accept);
+      };
+      int32_t* queue = selection.counts.data() + s * width;
+      const auto capacity = static_cast<int32_t>(plan.rows.of(plan.segments.group(s)));
+      if (by_priority) {
+        fill([&](int64_t, int32_t, int64_t i) { return choice_row[i] != kDropped; });
+      } else if (drops[s] != 0) {
+        fill([&](int64_t rank, int32_t expert, int64_t) {
+          return queue[rank * plan.experts + expert]++ < capacity;
+        });
+      } else {
+        fill([](int64_t, int32_t, int64_t) { return true; });
+      }
+    }
+  });
+  out.token_offsets[plan.tokens] = pulled[count];
+  out.clear_from(pulled[count], plan.bound);
+}
+
+ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
+                                     const TokenChoiceOptions& options) {
+  check_route_token_choice(logits_in, options);
+  const at::Tensor logits = logits_in.contiguous();
+  const TokenChoicePlan plan(logits, options);
+  const auto index = logits.options().dtype(at::kInt);
+  const at::Tensor offsets = at::empty({plan.computed + 1}, index);
+  const at::Tensor token = at::empty({plan.bound}, index);
+  const at::Tensor gate = at::empty({plan.bound}, logits.options());
+  const at::Tensor token_offsets = at::empty({plan.tokens + 1}, index);
+  const at::Tensor token_row = at::empty({plan.bound}, index);
+  const at::Tensor choice = at::empty({plan.tokens, plan.k}, index);
+  const at::Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
+  const at::Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
+  AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
+    const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
+                                        plan.columns, plan.k, options.gate};
+    route_tokens<scalar_t>(
+        plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
+        gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
+        {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
+         token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
+         gate.mutable_data_ptr<scalar_t>()});
+  });
+  return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
+}
+
+at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
+                                           const at::Tensor& choice_in, const at::Tensor& row_in,
+                                           const TokenChoiceOptions& options) {
+  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
+  const at::Tensor grad_gate = grad_in.contiguous();
+  const at::Tensor logits = logits_in.contiguous();
+  const at::Tensor choice = choice_in.contiguous();
+  const at::Tensor choice_row = row_in.contiguous();
+  const int64_t experts = logits.size(1);
+  const std::vector<int32_t> columns =
+      TokenChoicePlan::seen_columns(experts, options.kept, options.pruned);
+  const at::Tensor grad_logits = at::empty(logits.sizes(), logits.options());
+  AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice_backward", [&] {
+    const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), experts, columns,
+                                        choice.size(1), options.gate};
+    at::parallel_for(0, logits.size(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
+      gate_gradients(router, begin, end, choice.const_data_ptr<int32_t>(),
+                     choice_row.const_data_ptr<int32_t>(), grad_gate.const_data_ptr<scalar_t>(),
+                     grad_logits.mutable_data_ptr<scalar_t>());
+    });
+  });
+  return grad_logits;
+}
+
+TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
+  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cpu>);
+  m.impl("route_token_choice_backward",
+         TokenChoiceBackward::unpacked<route_token_choice_backward_cpu>);
+}
+
+}  // namespace
+}  // namespace moesaic::ops

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of token choice on stretches of tokens: selection, gates, and the gates' gradient.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moesaic/ops/route_token_choice.h"
+
+namespace moesaic::ops {
+
+/// What selection sees: logits [T, stride], of which the columns named by `columns` take part, in
+/// ascending order.
+template <class Scalar>
+struct RouterLogits {
+  const Scalar* logits;
+  int64_t stride;
+  const std::vector<int32_t>& columns;
+  int64_t k;
+  Gate gate;
+};
+
+/// Selects for the tokens [begin, end): choice_Tk gets the k largest logits' columns, best first,
+/// ties to the lower one; gate_Tk their gates. Returns the first token whose logits allow no
+/// routing, or -1; the arrays are then unfinished.
+template <class Scalar>
+int64_t select_experts(const RouterLogits<Scalar>& router, int64_t begin, int64_t end,
+                       int32_t* choice_Tk, Scalar* gate_Tk);
+
+/// d loss / d logits of the tokens [begin, end). row_Tk: the row of each choice in grad_gate, or
+/// negative. With g the softmax that gates come from and u_e what arrives at expert e's gate (0 for
+/// drops): g_e * (u_e - sum_i g_i u_i) over the experts that the softmax runs over; u_e itself for
+/// Gate::logit; 0 for Gate::one.
+template <class Scalar>
+void gate_gradients(const RouterLogits<Scalar>& router, int64_t begin, int64_t end,
+                    const int32_t* choice_Tk, const int32_t* row_Tk, const Scalar* grad_gate,
+                    Scalar* grad_logits);
+
+template <>
+int64_t select_experts<float>(const RouterLogits<float>&, int64_t, int64_t, int32_t*, float*);
+template <>
+int64_t select_experts<double>(const RouterLogits<double>&, int64_t, int64_t, int32_t*, double*);
+template <>
+void gate_gradients<float>(const RouterLogits<float>&, int64_t, int64_t, const int32_t*,
+                           const int32_t*, const float*, float*);
+template <>
+void gate_gradients<double>(const RouterLogits<double>&, int64_t, int64_t, const int32_t*,
+                            const int32_t*, const double*, double*);
+
+}  // namespace moesaic::ops

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "route_token_choice_on.h"
+
+#include <torch/library.h>
+
+#include "tensors.h"
+
+namespace moesaic::ops {
+namespace {
+
+ChoiceTensors route_token_choice_cuda(const at::Tensor& logits, const TokenChoiceOptions& options) {
+  const DeviceScope device(logits);
+  const auto out = on_device::route_token_choice_on(device, logits, options);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+
+at::Tensor route_token_choice_backward_cuda(const at::Tensor& grad_gate, const at::Tensor& logits,
+                                            const at::Tensor& choice, const at::Tensor& choice_row,
+                                            const TokenChoiceOptions& options) {
+  const DeviceScope device(logits);
+  const auto out = on_device::route_token_choice_backward_on(device, grad_gate, logits, choice,
+                                                             choice_row, options);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
+  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cuda>);
+  m.impl("route_token_choice_backward",
+         TokenChoiceBackward::unpacked<route_token_choice_backward_cuda>);
+}
+
+}  // namespace
+}  // namespace moesaic::ops

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the rows of a routing stand. Every segment of tokens counts its rows for each expert;
+// running sums of these counts say where they begin, and bit masks say which of a segment's rows is
+// a token's.
+#pragma once
+
+#include <cstdint>
+
+#include "../route_segments.h"
+#include "block.h"
+#include "scan.h"
+
+namespace moesaic::ops::kernels {
+
+/// Turns before[slot, segment], the rows of each segment, into the rows of the segments before it,
+/// in place; totals[slot]: all rows of the expert. A block has an expert.
+struct ScanRows {
+  int64_t count;  // of segments
+  int32_t *before, *totals;
+
+  static MOESAIC_INLINE int64_t shared_bytes(int threads) { return scan_bytes(threads); }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    int32_t* const rows = before + block.index() * count;
+    const int32_t total = exclusive_scan(
+        block, block.template shared<int32_t>(0), count, [&](int64_t i) { return rows[i]; },
+        [&](int64_t i, int32_t sum) { rows[i] = sum; });
+    block.each([&](int thread) {
+      if (thread == 0) totals[block.index()] = total;
+    });
+  }
+};
+
+/// Which tokens of a segment go to which expert, as bits in shared memory: a word a warp.
+struct SegmentMasks {
+  uint32_t* masks;  // [threads / 32][slots]
+  int32_t slots;
+
+  static MOESAIC_INLINE int64_t bytes(int threads, int64_t slots) {
+    return static_cast<int64_t>(sizeof(uint32_t)) * divide_up(threads, kWarp) * slots;
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void clear(Block& block) const {
+    block.each([&](int thread) {
+      const int words = divide_up(block.threads(), kWarp) * slots;
+      for (int i = thread; i < words; i += block.threads()) masks[i] = 0;
+    });
+  }
+  template <class Block>
+  MOESAIC_INLINE void set(Block& block, int thread, int32_t slot) const {
+    block.atomic_or(masks + thread / kWarp * slots + slot, uint32_t{1} << (thread % kWarp));
+  }
+  /// Of the tokens before this thread's, how many go to the expert.
+  MOESAIC_INLINE int32_t before(int thread, int32_t slot) const {
+    const int warp = thread / kWarp;
+    int32_t found = count_bits(masks[warp * slots + slot] & lanes_before(thread % kWarp));
+    for (int w = 0; w < warp; ++w) found += count_bits(masks[w * slots + slot]);
+    return found;
+  }
+  MOESAIC_INLINE int32_t count(int threads, int32_t slot) const {
+    int32_t found = 0;
+    for (int w = 0; w < divide_up(threads, kWarp); ++w)
+      found += count_bits(masks[w * slots + slot]);
+    return found;
+  }
+};
+
+/// The arrays of a routing that the last kernel fills.
+template <class Scalar>
+struct RoutingArrays {
+  int32_t *offsets, *token, *token_offsets, *token_row;
+  Scalar* gate;
+  int64_t bound, tokens;
+};
+
+/// Where the rows of the block's segment begin.
+struct SegmentRows {
+  const int32_t *before, *totals;  // of ScanQueues or ScanRows
+  int64_t count;
+  int32_t slots;
+
+  static MOESAIC_INLINE int64_t bytes(int threads, int64_t slots) {
+    return scan_bytes(threads) + static_cast<int64_t>(sizeof(int32_t)) * slots;
+  }
+
+  struct Found {
+    int32_t filled, pulled;  // rows of all segments; entries of token_row of earlier ones
+  };
+
+  /// starts[slot] in shared memory; the first block writes `offsets` and the last of
+  /// `token_offsets`.
+  template <class Block, class Scalar>
+  MOESAIC_INLINE Found find(Block& block, int32_t* work, int32_t* starts,
+                            const RoutingArrays<Scalar>& out) const {
+    const int64_t segment = block.index();
+    const bool first = segment == 0;
+    const int32_t filled = exclusive_scan(
+        block, work, slots, [&](int64_t s) { return totals[s]; },
+        [&](int64_t s, int32_t sum) {
+          if (first) out.offsets[s] = sum;
+          starts[s] = sum + (segment < count ? before[s * count + segment] : 0);
+        });
+    const int32_t pulled = exclusive_scan(
+        block, work, slots,
+        [&](int64_t s) { return segment < count ? before[s * count + segment] : 0; },
+        [](int64_t, int32_t) {});
+    block.each([&](int thread) {
+      if (thread == 0 && first) {
+        out.offsets[slots] = filled;
+        out.token_offsets[out.tokens] = filled;
+      }
+      const int64_t stride = block.count() * block.threads();
+      for (int64_t r = filled + segment * block.threads() + thread; r < out.bound; r += stride) {
+        out.token[r] = 0;
+        out.token_row[r] = 0;
+        out.gate[r] = 0;
+      }
+    });
+    return {filled, pulled};
+  }
+};
+
+}  // namespace moesaic::ops::kernels

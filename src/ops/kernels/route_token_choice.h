@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token choice, first half: every token's best experts, their gates, and how often each rank of
+// each segment names each expert. A thread has a token; a block a segment. Logits pass through
+// shared memory, some columns at a time, so that reads of global memory are of neighbours.
+#pragma once
+
+#include <cstdint>
+
+#include "../route_math.h"
+#include "block.h"
+#include "kept_experts.h"
+#include "number.h"
+#include "route_token_choice_queues.h"
+
+namespace moesaic::ops::kernels {
+
+/// The numbers of moesaic::Gate.
+enum class GateKind : int { softmax_selected, softmax_all, logit, one };
+
+constexpr int kChunkColumns = 32;
+
+/// The columns [from, from + width) of a segment's logits in shared memory.
+template <class Scalar>
+struct LogitChunk {
+  Scalar* at;
+  int64_t from;
+  int width, stride;  // the stride is odd: a thread's row begins in a bank of its own
+
+  static MOESAIC_INLINE int stride_for(int64_t experts) {
+    return static_cast<int>(min<int64_t>(experts, kChunkColumns)) | 1;
+  }
+  static MOESAIC_INLINE int64_t bytes(int threads, int64_t experts) {
+    return static_cast<int64_t>(sizeof(Scalar)) * threads * stride_for(experts);
+  }
+  MOESAIC_INLINE Scalar& of(int thread, int column) const { return at[thread * stride + column]; }
+};
+
+/// Calls visit(chunk) for all columns of the tokens [begin, end) in turn; visit has to end with a
+/// phase. A single chunk that is loaded already is not loaded again.
+template <class Scalar, class Block, class Visit>
+MOESAIC_INLINE void for_chunks(Block& block, Scalar* shared, const Scalar* logits, int64_t experts,
+                               int64_t begin, int64_t end, bool loaded, const Visit& visit) {
+  for (int64_t from = 0; from < experts; from += kChunkColumns) {
+    const int width = static_cast<int>(min<int64_t>(kChunkColumns, experts - from));
+    const LogitChunk<Scalar> chunk{shared, from, width, LogitChunk<Scalar>::stride_for(experts)};
+    if (!loaded || experts > kChunkColumns) {
+      block.each([&](int thread) {
+        const int64_t count = (end - begin) * width;
+        for (int64_t i = thread; i < count; i += block.threads()) {
+          const int row = static_cast<int>(i) / width, column = static_cast<int>(i) % width;
+          chunk.of(row, column) = logits[(begin + row) * experts + from + column];
+        }
+      });
+    }
+    visit(chunk);
+  }
+}
+
+/// The best experts of a token so far, best first, ties to the lower expert.
+template <class Scalar, int Max>
+struct BestExperts {
+  Scalar value[Max];
+  int32_t expert[Max];
+  bool started, nan;
+
+  MOESAIC_INLINE void offer(Scalar candidate, int32_t index) {
+    if (!started) {
+      MOESAIC_UNROLL
+      for (int i = 0; i < Max; ++i) expert[i] = -1;
+      started = true;
+    }
+    nan = nan || candidate != candidate;
+    Scalar carried = candidate != candidate ? -infinity<Scalar>() : candidate;
+    bool placed = false;
+    MOESAIC_UNROLL
+    for (int i = 0; i < Max; ++i) {
+      placed = placed || expert[i] < 0 || carried > value[i];
+      if (!placed) continue;
+      const Scalar pushed = value[i];
+      const int32_t pushed_index = expert[i];
+      value[i] = carried;
+      expert[i] = index;
+      carried = pushed;
+      index = pushed_index;
+    }
+  }
+};
+
+/// What a routing by token choice writes before rows are laid out. choice, slot, gate: [T, k]; slot
+/// is the expert's place among the computed ones, or -1. counts: see QueueIndex.
+template <class Scalar>
+struct ChooseExperts {
+  static constexpr int kMax = 8;
+
+  const Scalar* logits;
+  int64_t experts;
+  int32_t k;
+  GateKind kind;
+  KeptView kept;
+  bool reroute;  // selection sees the kept experts only
+  QueueIndex queues;
+  int32_t *choice, *slot, *counts;
+  Scalar* gate;
+
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return LogitChunk<Scalar>::bytes(threads, experts) +
+           static_cast<int64_t>(sizeof(int32_t)) * queues.slots;
+  }
+  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
+};
+
+template <class Scalar, int Max>
+struct ChooseFewExperts {
+  ChooseExperts<Scalar> in;
+
+  using Best = BestExperts<Scalar, Max>;
+  struct State {
+    Best best;
+    Scalar sum;
+  };
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t begin = in.queues.segments.begin(block.index());
+    const int64_t end = in.queues.segments.end(block.index());
+    Scalar* const tile = block.template shared<Scalar>(0);
+    typename Block::template Local<State> state(block);
+    for_chunks(block, tile, in.logits, in.experts, begin, end, false, [&](const auto& chunk) {
+      block.each([&](int thread) {
+        if (begin + thread >= end) return;
+        for (int c = 0; c < chunk.width; ++c) {
+          if (in.seen(chunk.from + c)) {
+            state[thread].best.offer(chunk.of(thread, c), static_cast<int32_t>(chunk.from + c));
+          }
+        }
+      });
+    });
+    if (in.kind == GateKind::softmax_all) {
+      for_chunks(block, tile, in.logits, in.experts, begin, end, true, [&](const auto& chunk) {
+        block.each([&](int thread) {
+          if (begin + thread >= end) return;
+          for (int c = 0; c < chunk.width; ++c) {
+            if (!in.seen(chunk.from + c)) continue;
+            state[thread].sum += softmax_exp(chunk.of(thread, c) - state[thread].best.value[0]);
+          }
+        });
+      });
+    }
+    block.each([&](int thread) {
+      if (begin + thread < end) finish(begin + thread, state[thread]);
+    });
+    int32_t* const histogram =
+        block.template shared<int32_t>(LogitChunk<Scalar>::bytes(block.threads(), in.experts));
+    count_choices(block, in.queues, in.k, in.slot, histogram, in.counts);
+  }
+
+ private:
+  MOESAIC_INLINE void finish(int64_t token, const State& state) const {
+    const Best& best = state.best;
+    bool good = !best.nan;
+    Scalar sum = state.sum;
+    MOESAIC_UNROLL
+    for (int rank = 0; rank < Max; ++rank) {
+      if (rank >= in.k) continue;
+      if (in.kind == GateKind::softmax_selected)
+        sum += softmax_exp(best.value[rank] - best.value[0]);
+      if (rank == 0 || in.kind == GateKind::logit) good = good && is_finite(best.value[rank]);
+    }
+    MOESAIC_UNROLL
+    for (int rank = 0; rank < Max; ++rank) {
+      if (rank >= in.k) continue;
+      const int64_t place = token * in.k + rank;
+      Scalar weight = 1;
+      if (in.kind == GateKind::logit) weight = best.value[rank];
+      if (in.kind == GateKind::softmax_selected || in.kind == GateKind::softmax_all) {
+        weight = softmax_exp(best.value[rank] - best.value[0]) / sum;
+      }
+      in.choice[place] = best.expert[rank];
+      in.slot[place] = in.kept.slot(best.expert[rank]);
+      in.gate[place] = good ? weight : not_a_number<Scalar>();
+    }
+  }
+};
+
+/// Chooses any number of experts: each rank looks for the best that ranks after the one before it.
+template <class Scalar>
+struct ChooseManyExperts {
+  ChooseExperts<Scalar> in;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t begin = in.queues.segments.begin(block.index());
+    const int64_t end = in.queues.segments.end(block.index());
+    block.each([&](int thread) {
+      if (begin + thread < end) choose(begin + thread);
+    });
+    int32_t* const histogram =
+        block.template shared<int32_t>(LogitChunk<Scalar>::bytes(block.threads(), in.experts));
+    count_choices(block, in.queues, in.k, in.slot, histogram, in.counts);
+  }
+
+ private:
+  MOESAIC_INLINE Scalar value(const Scalar* from, int64_t expert, bool& nan) const {
+    const Scalar found = from[expert];
+    nan = nan || found != found;
+    return found != found ? -infinity<Scalar>() : found;
+  }
+
+  MOESAIC_INLINE void choose(int64_t token) const {
+    const Scalar* const from = in.logits + token * in.experts;
+    Scalar before = infinity<Scalar>(), top = 0, sum = 0;
+    int64_t before_at = -1;
+    bool nan = false, good = true;
+    for (int32_t rank = 0; rank < in.k; ++rank) {
+      Scalar best = 0;
+      int64_t at = -1;
+      for (int64_t e = 0; e < in.experts; ++e) {
+        if (!in.seen(e)) continue;
+        const Scalar v = value(from, e, nan);
+        if (rank > 0 && !ranks_before(before, before_at, v, e)) continue;
+        if (at < 0 || v > best) {
+          best = v;
+          at = e;
+        }
+      }
+      if (rank == 0) top = best;
+      if (rank == 0 || in.kind == GateKind::logit) good = good && is_finite(best);
+      if (in.kind == GateKind::softmax_selected) sum += softmax_exp(best - top);
+      in.choice[token * in.k + rank] = static_cast<int32_t>(at);
+      in.slot[token * in.k + rank] = in.kept.slot(at);
+      in.gate[token * in.k + rank] = best;
+      before = best;
+      before_at = at;
+    }
+    for (int64_t e = 0; e < in.experts && in.kind == GateKind::softmax_all; ++e) {
+      if (in.seen(e)) sum += softmax_exp(from[e] - top);
+    }
+    for (int32_t rank = 0; rank < in.k; ++rank) weigh(token * in.k + rank, top, sum, good && !nan);
+  }
+
+  MOESAIC_INLINE void weigh(int64_t place, Scalar top, Scalar sum, bool good) const {
+    Scalar weight = in.gate[place];
+    if (in.kind == GateKind::one) weight = 1;
+    if (in.kind == GateKind::softmax_selected || in.kind == GateKind::softmax_all) {
+      weight = softmax_exp(weight - top) / sum;
+    }
+    in.gate[place] = good ? weight : not_a_number<Scalar>();
+  }
+};
+
+/// Writes d loss / d logits. With g the softmax that gates come from and u_e what arrives at expert
+/// e's gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts that the softmax runs over;
+/// u_e itself where the logit is the gate.
+template <class Scalar>
+struct GateGradient {
+  const Scalar *grad_gate, *logits;
+  const int32_t *choice, *choice_row;  // [T, k]
+  int64_t tokens, experts;
+  int32_t k;
+  GateKind kind;
+  KeptView kept;
+  bool reroute;
+  Scalar* grad_logits;
+
+  struct State {
+    Scalar top, sum, inner;
+  };
+
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return LogitChunk<Scalar>::bytes(threads, experts);
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t begin = block.index() * block.threads();
+    const int64_t end = min<int64_t>(begin + block.threads(), tokens);
+    Scalar* const tile = block.template shared<Scalar>(0);
+    typename Block::template Local<State> state(block);
+    block.each([&](int thread) {
+      if (begin + thread < end) start(begin + thread, state[thread]);
+    });
+    if (kind == GateKind::softmax_all) {
+      for_chunks(block, tile, logits, experts, begin, end, false, [&](const auto& chunk) {
+        block.each([&](int thread) {
+          if (begin + thread >= end) return;
+          for (int c = 0; c < chunk.width; ++c) {
+            if (seen(chunk.from + c)) {
+              state[thread].sum += softmax_exp(chunk.of(thread, c) - state[thread].top);
+            }
+          }
+        });
+      });
+    }
+    block.each([&](int thread) {
+      if (begin + thread < end) add_inner(begin + thread, state[thread]);
+    });
+    for_chunks(block, tile, logits, experts, begin, end, kind == GateKind::softmax_all,
+               [&](const auto& chunk) {
+                 block.each([&](int thread) {
+                   if (begin + thread < end)
+                     differentiate(begin + thread, thread, chunk, state[thread]);
+                 });
+                 block.each([&](int thread) { store(thread, begin, end, chunk, block.threads()); });
+               });
+  }
+
+ private:
+  MOESAIC_INLINE bool softmax() const {
+    return kind == GateKind::softmax_selected || kind == GateKind::softmax_all;
+  }
+  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
+
+  MOESAIC_INLINE Scalar logit(int64_t token, int32_t rank) const {
+    return logits[token * experts + choice[token * k + rank]];
+  }
+
+  MOESAIC_INLINE void start(int64_t token, State& state) const {
+    state.top = logit(token, 0);
+    if (kind != GateKind::softmax_selected) return;
+    for (int32_t rank = 0; rank < k; ++rank) {
+      state.sum += softmax_exp(logit(token, rank) - state.top);
+    }
+  }
+
+  MOESAIC_INLINE void add_inner(int64_t token, State& state) const {
+    for (int32_t rank = 0; rank < k && softmax(); ++rank) {
+      const int32_t row = choice_row[token * k + rank];
+      if (row < 0) continue;
+      state.inner += softmax_exp(logit(token, rank) - state.top) / state.sum * grad_gate[row];
+    }
+  }
+
+  /// Turns a chunk's logits into their gradients.
+  MOESAIC_INLINE void differentiate(int64_t token, int thread, const LogitChunk<Scalar>& chunk,
+                                    const State& state) const {
+    for (int c = 0; c < chunk.width; ++c) {
+      Scalar& at = chunk.of(thread, c);
+      const bool in_softmax = kind == GateKind::softmax_all && seen(chunk.from + c);
+      at = in_softmax ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
+    }
+    for (int32_t rank = 0; rank < k && kind != GateKind::one; ++rank) {
+      const int64_t column = choice[token * k + rank] - chunk.from;
+      if (column < 0 || column >= chunk.width) continue;
+      const int32_t row = choice_row[token * k + rank];
+      Scalar& at = chunk.of(thread, static_cast<int>(column));
+      if (kind == GateKind::logit) {
+        if (row >= 0) at += grad_gate[row];
+        continue;
+      }
+      const Scalar probability = softmax_exp(logit(token, rank) - state.top) / state.sum;
+      if (row >= 0) at += probability * grad_gate[row];
+      if (kind == GateKind::softmax_selected) at -= probability * state.inner;
+    }
+  }
+
+  MOESAIC_INLINE void store(int thread, int64_t begin, int64_t end, const LogitChunk<Scalar>& chunk,
+                            int threads) const {
+    const int64_t count = (end - begin) * chunk.width;
+    for (int64_t i = thread; i < count; i += threads) {
+      const int row = static_cast<int>(i) / chunk.width, column = static_cast<int>(i) % chunk.width;
+      grad_logits[(begin + row) * experts + chunk.from + column] = chunk.of(row, column);
+    }
+  }
+};
+
+}  // namespace moesaic::ops::kernels

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators of the dispatcher whose arguments are tensors, then options one by one. A schema knows
+// no structs, so the options of a call are packed into arguments and unpacked from them; a
+// `Packing` does both, once for an operator:
+//
+//   static constexpr const char* kName = "moesaic::...";
+//   static std::tuple<...> pack(const Options& options);  // in the order of the schema
+//   static Options unpack(...);                           // takes the same arguments
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <tuple>
+#include <type_traits>
+
+namespace moesaic::ops {
+
+template <class Packing, class Kernel,
+          class Unpack = std::remove_pointer_t<decltype(&Packing::unpack)>>
+struct OptionsOperator;
+
+/// The operator Return(Tensors..., arguments of Packing).
+template <class Packing, class Return, class... Tensors, class Options, class... Arguments>
+struct OptionsOperator<Packing, Return(Tensors...), Options(Arguments...)> {
+  /// A kernel as it is registered: takes arguments, and hands options to `kernel`.
+  template <Return (*kernel)(Tensors..., const Options&)>
+  static Return unpacked(Tensors... tensors, Arguments... arguments) {
+    return kernel(tensors..., Packing::unpack(arguments...));
+  }
+
+  /// Calls the operator through the dispatcher. Throws where the schema has other arguments.
+  static Return call(Tensors... tensors, const Options& options) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow(Packing::kName, "")
+                               .template typed<Return(Tensors..., Arguments...)>();
+    return std::apply([&](const auto&... packed) { return op.call(tensors..., packed...); },
+                      Packing::pack(options));
+  }
+
+  /// Options as an autograd function saves them from its forward to its backward pass, and back.
+  static c10::IValue saved(const Options& options) { return Packing::pack(options); }
+  static Options restored(const c10::IValue& value) {
+    return std::apply(&Packing::unpack, value.to<decltype(Packing::pack(Options()))>());
+  }
+};
+
+}  // namespace moesaic::ops

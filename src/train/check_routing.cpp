@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check_routing.h"
+
+#include <ATen/ATen.h>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+bool choosing_rows(const nn::RoutingRule& rule) {
+  const auto* options = std::get_if<ExpertChoiceOptions>(&rule);
+  return options != nullptr && options->rows > 0;
+}
+
+}  // namespace
+
+void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+                  int64_t tokens) {
+  const nn::RouterOptions& options = block.layer->options();
+  try {
+    nn::route(at::empty({tokens, options.experts}, at::device(at::kMeta)), options.rule);
+  } catch (const Error& error) {
+    const SettingPaths paths = model.setting_paths();
+    const std::string& rows =
+        choosing_rows(options.rule) ? paths.rows_per_expert : paths.capacity_factor;
+    fail_usage("{}: phase '{}': {}",
+               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
+                                   places.of_model(rows, "batch_size")}),
+               places.phase().name, error.what());
+  }
+}
+
+}  // namespace moesaic

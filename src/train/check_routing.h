@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "moesaic/models/model.h"
+#include "moesaic/train/places.h"
+
+namespace moesaic {
+
+/// Routes so many tokens without numbers: whatever the block's router refuses in training, it
+/// refuses here. Throws Error (usage) with the place of the setting to blame.
+void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+                  int64_t tokens);
+
+}  // namespace moesaic

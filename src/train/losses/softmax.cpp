@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/torch.h>
+
+#include "losses.h"
+#include "moesaic/ops/cross_entropy.h"
+
+namespace moesaic {
+namespace {
+
+template <bool Twice>
+at::Tensor softmax_of_rows(const at::Tensor& logits_RC, const Targets& targets) {
+  if (!targets.soft_labels.defined() && targets.smoothing == 0.0) {
+    return cross_entropy(logits_RC, targets.labels, Twice);
+  }
+  const at::Tensor& wanted = targets.soft_labels.defined() ? targets.soft_labels : targets.labels;
+  return at::cross_entropy_loss(Twice ? logits_RC.softmax(1) : logits_RC, wanted, {},
+                                at::Reduction::None, -100, targets.smoothing);
+}
+
+at::Tensor log_softmax_probabilities(const at::Tensor& logits) {
+  return logits.log_softmax(-1);
+}
+
+at::Tensor softmax_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targets_BC) {
+  return -(targets_BC * log_mean_exp(log_softmax_probabilities(logits_BMC))).sum(1);
+}
+
+}  // namespace
+
+ClassificationLoss softmax_loss() {
+  return {.of_rows = softmax_of_rows<false>,
+          .log_probabilities = log_softmax_probabilities,
+          .of_mean = softmax_of_mean,
+          .counterpart = "ensemble_softmax"};
+}
+
+ClassificationLoss softmax_twice_loss() {
+  ClassificationLoss loss = softmax_loss();
+  loss.of_rows = softmax_of_rows<true>;
+  return loss;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/classification_objective.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "moesaic/base/nearest.h"
+#include "moesaic/ops/autocast.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/places.h"
+#include "objectives.h"
+
+namespace moesaic {
+namespace {
+
+/// %, of all rows of logits, an image's members in a row.
+at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor hits = logits.argmax(1).view({labels.size(0), -1}).eq(labels.unsqueeze(1));
+  return hits.to(at::kFloat).mean() * 100;
+}
+
+class ClassificationObjective final : public Objective {
+ public:
+  ClassificationObjective(std::string loss, ClassificationObjectiveConfig config,
+                          std::string precision)
+      : loss_(std::move(loss)), config_(std::move(config)), precision_(std::move(precision)) {}
+
+  LossTerms operator()(Model& model, const Batch& batch,
+                       const at::Generator& random) const override {
+    const ModelOutput output = [&] {
+      const Autocast autocast(precision_, batch.images.device());
+      return model.forward(batch.images, random);
+    }();
+    return classification_terms(loss_, config_, output, batch.labels, batch.soft_labels);
+  }
+
+ private:
+  std::string loss_;
+  ClassificationObjectiveConfig config_;
+  std::string precision_;
+};
+
+/// The load loss needs noise whose distribution it knows.
+void check_noise(const NoiseOptions& noise, const SettingPaths& paths, const PhasePlaces& places,
+                 const std::string& key) {
+  if (noise.kind != NoiseKind::gaussian) {
+    fail_usage(
+        "{}: phase '{}': {} needs gaussian noise, but the router's noise is uniform; set {} to "
+        "'gaussian' or choose importance",
+        PhasePlaces::blame(
+            {places.of({key + ":"}), places.of_model(paths.router_noise_kind, key + ":")}),
+        places.phase().name, key, paths.router_noise_kind.empty() ? "it" : paths.router_noise_kind);
+  }
+  if (noise.scale == 0.0) {
+    fail_usage(
+        "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; set it (to 1, "
+        "for instance) or choose importance",
+        PhasePlaces::blame({places.of({key + ":"}), places.of_model(paths.router_noise, key + ":")}),
+        places.phase().name, key, paths.router_noise.empty() ? "its scale" : paths.router_noise);
+  }
+}
+
+/// Refuses an auxiliary loss that would be 0 whatever the network does.
+void check_aux_losses(const ClassificationObjectiveConfig& config, const PhasePlaces& places,
+                      const Model& model) {
+  const SettingPaths paths = model.setting_paths();
+  for (const auto& [name, weight] : config.aux_losses) {
+    const std::string key = "aux_losses." + name;
+    for (const MoEBlock& block : model.moe_blocks()) {
+      const nn::RouterOptions& options = block.layer->options();
+      if (name != "router_z" && nn::choices_of_token(options.rule) == 0) {
+        fail_usage(
+            "{}: phase '{}': {} balances tokens that choose, but here {}; leave it out or choose "
+            "router_z",
+            PhasePlaces::blame(
+                {places.of({key + ":"}), places.of_model(paths.router_name, key + ":")}),
+            places.phase().name, key,
+            std::holds_alternative<ExpertChoiceOptions>(options.rule)
+                ? "experts choose and are balanced"
+                : "a threshold does");
+      }
+      if (name == "load") check_noise(options.noise, paths, places, key);
+    }
+  }
+}
+
+void check_members(const std::string& loss, const PhasePlaces& places, const Model& model) {
+  const ClassificationLoss& found = classification_losses().at(loss);
+  const bool ensemble = model.members() > 1;
+  if (ensemble == found.of_ensemble) return;
+  const std::string setting = model.setting_paths().members;
+  const std::string place =
+      PhasePlaces::blame({places.of({"loss"}), places.of_model(setting, "loss")});
+  if (ensemble) {
+    fail_usage(
+        "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
+        place, places.phase().name, loss, model.members(), found.counterpart);
+  }
+  fail_usage(
+      "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network{}; "
+      "choose '{}'",
+      place, places.phase().name, loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting),
+      found.counterpart);
+}
+
+void check_classes(const std::string& loss, const PhasePlaces& places, const DatasetInfo& data) {
+  if (!data.classes.empty()) return;
+  fail_usage(
+      "{}: phase '{}': loss '{}' compares logits with classes, but the targets of '{}' are "
+      "real numbers; choose squared",
+      places.of({"loss", "data"}), places.phase().name, loss, data.name);
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const ClassificationObjectiveConfig& config) {
+  const std::vector<std::string> known = aux_loss_names();
+  for (const auto& [name, weight] : config.aux_losses) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return {fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known)),
+              {"aux_losses." + name + ":"}};
+    }
+  }
+  return {};
+}
+
+LossTerms classification_terms(const std::string& loss, const ClassificationObjectiveConfig& config,
+                               const ModelOutput& output, const at::Tensor& labels,
+                               const at::Tensor& soft_labels) {
+  const Targets targets{labels, soft_labels, config.label_smoothing};
+  LossTerms sum{training_losses(loss, output.logits, targets).mean()};
+  sum.terms = {{"accuracy", accuracy_of(output.logits, labels)}, {"cross_entropy", sum.loss}};
+  for (const auto& [name, weight] : config.aux_losses) {
+    const at::Tensor term = aux_loss(name, output);
+    sum.terms.emplace_back(name, term);
+    sum.loss = sum.loss + weight * term;
+  }
+  return sum;
+}
+
+ObjectiveKind classification_objective(const std::string& loss) {
+  ObjectiveKind kind;
+  kind.settings = Choice(loss, ClassificationObjectiveConfig{});
+  kind.make = [loss](const Choice& settings, const Model& model, const std::string& precision) {
+    auto config = settings.as<ClassificationObjectiveConfig>();
+    config.aux_losses = aux_loss_weights(config.aux_losses, model);
+    return std::make_unique<ClassificationObjective>(loss, std::move(config), precision);
+  };
+  kind.check = [loss](const Choice& settings, const PhasePlaces& places, const Model& model,
+                      const DatasetInfo& data) {
+    check_classes(loss, places, data);
+    check_aux_losses(settings.as<ClassificationObjectiveConfig>(), places, model);
+    check_members(loss, places, model);
+  };
+  return kind;
+}
+
+}  // namespace moesaic

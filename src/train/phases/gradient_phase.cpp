@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/gradient_phase.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
+#include "moesaic/config/value.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/train/clip.h"
+#include "moesaic/train/schedule.h"
+
+namespace moesaic {
+namespace {
+
+Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
+  Optimizer::NamedParameters chosen;
+  const Patterns trains(phase.trains);
+  for (const auto& item : model.named_parameters()) {
+    at::Tensor parameter = item.value();
+    const bool trained = trains.any_found_in(item.key());
+    parameter.requires_grad_(trained);
+    parameter.mutable_grad().reset();
+    if (trained) chosen.emplace_back(item.key(), parameter);
+  }
+  return chosen;
+}
+
+LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, int64_t threads) {
+  LoaderOptions options;
+  options.batch_size = plan.batch;
+  options.seed = seed;
+  options.shuffle = true;
+  options.drop_last = true;
+  options.threads = threads;
+  options.augment = settings_of<GradientConfig>(plan.config).augment;
+  return options;
+}
+
+/// Part `index` of `count`, which divide the batch.
+Batch part_of(const Batch& batch, int64_t index, int64_t count) {
+  if (count == 1) return batch;
+  const int64_t size = batch.images.size(0) / count;
+  Batch part = batch;
+  for (at::Tensor* tensor : {&part.images, &part.labels, &part.soft_labels, &part.targets}) {
+    if (tensor->defined()) *tensor = tensor->narrow(0, index * size, size);
+  }
+  return part;
+}
+
+}  // namespace
+
+GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
+    : plan_(plan),
+      config_(settings_of<GradientConfig>(plan_.config)),
+      seed_(context.seed),
+      model_(std::move(context.model)),
+      objective_(objectives().at(config_.loss.name()).make(config_.loss, *model_, plan.precision)),
+      optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
+                 config_.optimizers),
+      gradient_scale_(config_.gradient_scale),
+      loader_(std::move(context.data), loader_options(plan, seed_, context.loader_threads)) {
+  model_->set_recompute(plan.recompute);
+  model_->train();
+}
+
+PhaseState GradientPhase::state() const {
+  GradientPhaseState values = state_;
+  values.updates = optimizer_.updates();
+  return {to_json(values), optimizer_.state()};
+}
+
+void GradientPhase::load(const PhaseState& state) {
+  state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
+  optimizer_.load_state(state.tensors, state_.updates);
+  loader_.seek(state_.epoch, state_.batch);
+}
+
+std::vector<std::string> GradientPhase::parameters() const {
+  std::vector<std::string> names;
+  const Patterns trains(plan_.config.trains), frozen(plan_.config.frozen);
+  for (const auto& item : model_->named_parameters()) {
+    const bool moves = trains.any_found_in(item.key()) && !frozen.any_found_in(item.key());
+    if (moves) names.push_back(item.key());
+  }
+  return names;
+}
+
+at::Generator GradientPhase::generator() const {
+  return nn::make_generator(
+      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.updates())),
+      model_->device());
+}
+
+StepReport GradientPhase::step() {
+  const Batch batch = loader_.next().to(model_->device());
+  Scalars scalars = accumulate(batch);
+  optimizer_.scale_gradients(gradient_scale_);
+  std::vector<at::Tensor> gradients = optimizer_.gradients();
+  scalars.emplace_back("grad_norm", gradient_norm(gradients));
+  StepReport report = read(scalars);
+  report.images = batch.images.size(0);
+  state_.stopped = ends_with(report.metrics.at("loss"));
+  advance(batch);
+  if (state_.stopped) {
+    report.steps = 0;
+    optimizer_.zero_grad();
+    return report;
+  }
+  clip_gradients(gradients, report.metrics.at("grad_norm"), config_.clip_norm);
+  clip_gradient_values(gradients, config_.clip_value);
+  report.lr =
+      learning_rate(config_.schedule, config_.optimizer.lr, optimizer_.updates(), plan_.steps);
+  optimizer_.step(*report.lr);
+  optimizer_.zero_grad();
+  return report;
+}
+
+bool GradientPhase::ends_with(double loss) {
+  const auto& stop = config_.stop;
+  if (!stop) return false;
+  if (!state_.min_loss || loss <= *state_.min_loss) {
+    state_.min_loss = loss;
+    return false;
+  }
+  if (optimizer_.updates() < stop->after_steps) return false;
+  return loss <= stop->loss_threshold ||
+         (stop->loss_rise && loss > *state_.min_loss + *stop->loss_rise);
+}
+
+void GradientPhase::advance(const Batch& batch) {
+  state_.epoch = batch.epoch;
+  state_.batch = batch.position + 1;
+  if (state_.batch == loader_.batches_per_epoch()) {
+    ++state_.epoch;
+    state_.batch = 0;
+  }
+}
+
+GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Generator& random,
+                                                 double fraction) {
+  const LossTerms sum = (*objective_)(*model_, part, random);
+  (fraction == 1.0 ? sum.loss : sum.loss * fraction).backward();
+  Scalars scalars = {{"loss", sum.loss}};
+  scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
+  for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);
+  return scalars;
+}
+
+GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
+  const int64_t count = config_.accumulate;
+  const double fraction = 1.0 / static_cast<double>(count);
+  const at::Generator random = generator();
+  Scalars means = accumulate(part_of(batch, 0, count), random, fraction);
+  for (int64_t index = 1; index < count; ++index) {
+    const Scalars part = accumulate(part_of(batch, index, count), random, fraction);
+    for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
+  }
+  for (auto& [name, scalar] : means) scalar = scalar * fraction;
+  return means;
+}
+
+// All numbers come over in one read, which is the step's only wait for the device.
+StepReport GradientPhase::read(const Scalars& scalars) const {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> list;
+  for (const auto& [name, scalar] : scalars) list.push_back(scalar.to(at::kDouble));
+  const at::Tensor values = at::stack(list).cpu();
+  StepReport report;
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    report.metrics[scalars[i].first] = values.const_data_ptr<double>()[i];
+  }
+  for (const char* name : {"loss", "grad_norm"}) {
+    const double value = report.metrics.at(name);
+    if (std::isnan(value)) fail("{} is nan", name);  // The sign of nan says nothing.
+    if (std::isinf(value)) fail("{} is {}", name, value);
+  }
+  return report;
+}
+
+}  // namespace moesaic

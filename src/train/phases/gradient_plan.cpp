@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a gradient phase checks before anything is trained.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "../check_routing.h"
+#include "../patterns.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/schedule.h"
+
+namespace moesaic {
+namespace {
+
+/// Inputs that are no images cannot be changed as images are.
+void check_augment(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
+  if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
+    fail_usage(
+        "{}: phase '{}': '{}' has inputs that are no images: nothing of 'augment' can be done to "
+        "them",
+        places.of({"augment", "data"}), places.phase().name, places.phase().data);
+  }
+  at_place(places.of({"augment.shift", "augment"}),
+           [&] { return ImageTransform(data.info(), config.augment); });
+}
+
+void check_schedule(const GradientConfig& config, const PhasePlaces& places, int64_t steps) {
+  const ScheduleConfig& schedule = config.schedule;
+  if (steps == 0) return;
+  if (schedule.cooldown_steps == 0) {
+    if (schedule.warmup_steps <= steps) return;
+    log_warning(
+        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} it "
+        "reaches {:.3g}",
+        places.of({"schedule.warmup_steps", "steps", "epochs"}), places.phase().name,
+        schedule.warmup_steps, steps, config.optimizer.lr,
+        learning_rate(schedule, config.optimizer.lr, steps - 1, steps));
+    return;
+  }
+  if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
+  fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
+             places.of({"schedule.cooldown_steps", "schedule.warmup_steps"}), places.phase().name,
+             schedule.warmup_steps, schedule.cooldown_steps, steps);
+}
+
+void check_all_patterns(const GradientConfig& config, const PhasePlaces& places,
+                        const Model& model) {
+  check_patterns(model, places, "gradient_scale", config.gradient_scale);
+  check_patterns(model, places, "optimizer.weight_decays", config.optimizer.weight_decays);
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    const PartOptimizerConfig& part = config.optimizers[i];
+    const std::string setting = fmt::format("optimizers.{}.", i);
+    check_patterns(model, places, setting + "parameters", part.parameters);
+    check_patterns(model, places, setting + "optimizer.weight_decays",
+                   part.optimizer.weight_decays);
+  }
+}
+
+/// Everything about tokens that a step would find out; `batch` images go through the network at
+/// once.
+void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t batch,
+                         bool has_aux_losses) {
+  const int64_t tokens = batch * model.tokens_per_image();
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RoutingRule& rule = block.layer->options().rule;
+    const int64_t choices = std::max<int64_t>(1, nn::choices_of_token(rule));
+    if (tokens > std::numeric_limits<int32_t>::max() / choices) {
+      fail_usage(
+          "{}: phase '{}': {} images of {} tokens that select {} experts are more rows than the "
+          "2^31 of a routing",
+          places.of({"batch_size"}), places.phase().name, batch, model.tokens_per_image(), choices);
+    }
+    check_tokens(places, model, block, tokens);
+    const int64_t group_size = nn::group_size(rule);
+    if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
+    fail_usage(
+        "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} images of {}), "
+        "since "
+        "there are auxiliary losses",
+        places.of_model(model.setting_paths().group_size, "batch_size"), places.phase().name,
+        group_size, tokens, batch, model.tokens_per_image());
+  }
+}
+
+void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                   const Dataset& data) {
+  const PhaseConfig& phase = plan.config;
+  const auto& config = settings_of<GradientConfig>(phase);
+  check_augment(config, places, data);
+  const ObjectiveKind& objective = objectives().at(config.loss.name());
+  objective.check(config.loss, places, model, data.info());
+  check_all_patterns(config, places, model);
+  plan.steps_per_epoch = std::max<int64_t>(1, data.size() / config.batch_size);
+  plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
+  check_schedule(config, places, plan.steps);
+  plan.batch = std::min(config.batch_size, data.size());
+  if (plan.batch % config.accumulate != 0) {
+    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {} images",
+               places.of({"accumulate"}), phase.name, config.accumulate, plan.batch);
+  }
+  if (plan.steps == 0) return;
+  const nlohmann::ordered_json settings = to_json(config);
+  const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
+  check_batch_routing(places, model, plan.batch / config.accumulate,
+                      !aux_loss_weights(weights, model).empty());
+}
+
+/// How many tensors like a parameter the optimizer keeps that moves it: as Optimizer divides them,
+/// the first part whose patterns find it, else the phase's own.
+class OptimizerSlots {
+ public:
+  explicit OptimizerSlots(const GradientConfig& config) : of_others_(count(config.optimizer)) {
+    for (const PartOptimizerConfig& part : config.optimizers) {
+      parts_.emplace_back(Patterns(part.parameters), count(part.optimizer));
+    }
+  }
+
+  double of(const std::string& parameter) const {
+    for (const auto& [patterns, slots] : parts_) {
+      if (patterns.any_found_in(parameter)) return slots;
+    }
+    return of_others_;
+  }
+
+ private:
+  static double count(const OptimizerConfig& config) {
+    return static_cast<double>(make_update_rule(config)->slot_names().size());
+  }
+
+  std::vector<std::pair<Patterns, double>> parts_;
+  double of_others_;
+};
+
+}  // namespace
+
+double optimizer_bytes(const Model& model, const PhaseConfig& phase) {
+  const OptimizerSlots slots(settings_of<GradientConfig>(phase));
+  const Patterns trains(phase.trains), frozen(phase.frozen);
+  double sum = 0.0;
+  for (const auto& item : model.named_parameters()) {
+    if (!trains.any_found_in(item.key()) || frozen.any_found_in(item.key())) continue;
+    sum += slots.of(item.key()) * static_cast<double>(item.value().numel()) * sizeof(float);
+  }
+  return sum;
+}
+
+namespace {
+
+StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
+  const auto& config = settings_of<GradientConfig>(phase);
+  StepMemory memory{.optimizer = optimizer_bytes(model, phase), .parts = config.accumulate};
+  const Patterns trains(phase.trains);
+  for (const auto& item : model.named_parameters()) {
+    if (!trains.any_found_in(item.key())) continue;
+    memory.gradients += static_cast<double>(item.value().numel()) * sizeof(float);
+  }
+  memory.by = config.optimizer.name;
+  for (const PartOptimizerConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
+  return memory;
+}
+
+}  // namespace
+
+PhaseKind gradient_phase_kind() {
+  PhaseKind kind;
+  kind.settings = Choice("gradient", GradientConfig{});
+  kind.plan = plan_gradient;
+  kind.memory = gradient_memory;
+  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+    return std::make_unique<GradientPhase>(plan, std::move(context));
+  };
+  return kind;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace moesaic {
+namespace {
+
+TEST(Text, InvalidUtf8IsFoundAtItsFirstByte) {
+  EXPECT_FALSE(find_invalid_utf8("a\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80"));
+  EXPECT_EQ(find_invalid_utf8("ab\x80"), 2U);
+  EXPECT_EQ(find_invalid_utf8("a\xC0\xAF"), 1U);          // overlong
+  EXPECT_EQ(find_invalid_utf8("\xED\xA0\x80"), 0U);       // a surrogate
+  EXPECT_EQ(find_invalid_utf8("a\xF4\x90\x80\x80"), 1U);  // past U+10FFFF
+  for (const char* cut : {"a\xC3", "a\xE2\x82", "a\xF0\x9F\x98", "a\xF0\x9F\x98 "}) {
+    EXPECT_EQ(find_invalid_utf8(cut), 1U);
+  }
+}
+
+TEST(Text, CharactersAreCountedAndNotBytes) {
+  EXPECT_EQ(count_characters(""), 0U);
+  EXPECT_EQ(count_characters("a\xC3\xA4\xE2\x82\xAC"), 3U);
+}
+
+TEST(Text, MessagesGetOneShortLine) {
+  EXPECT_EQ(one_line("a\nb\x1b\x7f"), "a\\nb\\x1b\\x7f");
+  EXPECT_EQ(printable("a b"), "'a b'");
+  EXPECT_EQ(printable(std::string(500, 'x')), "'" + std::string(120, 'x') + "...'");
+  // No character is cut into pieces, and bytes that are none do not make it longer.
+  EXPECT_EQ(one_line(std::string(119, 'x') + "\xC3\xA4 and more"), std::string(119, 'x') + "...");
+  EXPECT_EQ(one_line(std::string(100'000, '\x80')), "...");
+}
+
+TEST(Text, BytesKeepThreeDigits) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1000), "1.00 KB");
+  EXPECT_EQ(bytes_text(9994), "9.99 KB");
+  EXPECT_EQ(bytes_text(9996), "10.0 KB");
+  EXPECT_EQ(bytes_text(99960), "100 KB");
+  EXPECT_EQ(bytes_text(123456), "123 KB");
+  EXPECT_EQ(bytes_text(999400), "999 KB");
+  EXPECT_EQ(bytes_text(999600), "1.00 MB");
+  EXPECT_EQ(bytes_text(3264512), "3.26 MB");
+  EXPECT_EQ(bytes_text(7e15), "7.00 PB");
+  EXPECT_EQ(bytes_text(7e21), "7000 EB");
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the pages for people promise: a version that is the same everywhere, a front page that stays
+// short, and links and files that are there.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "integration/program.h"
+#include "integration/readme.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> pages() {
+  const fs::path root = source_path(".");
+  std::vector<fs::path> list = {root / "src/README.md", root / "tests/README.md"};
+  for (const fs::path& folder : {root, root / "docs"}) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".md") list.push_back(entry.path());
+    }
+  }
+  for (const auto& family : fs::directory_iterator(root / "models")) {
+    if (fs::exists(family.path() / "README.md")) list.push_back(family.path() / "README.md");
+  }
+  return list;
+}
+
+/// The first group of every match, line by line.
+std::vector<std::string> matches(const std::string& text, const std::regex& pattern) {
+  std::vector<std::string> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    for (std::sregex_iterator it(line.begin(), line.end(), pattern), end; it != end; ++it) {
+      found.push_back((*it)[1]);
+    }
+  }
+  return found;
+}
+
+TEST(Pages, TheVersionIsTheSameEverywhere) {
+  std::string version = read_text(source_path("VERSION"));
+  ASSERT_TRUE(version.ends_with('\n'));
+  version.pop_back();
+  EXPECT_EQ(run_program({"--version"}).out, version + "\n");
+  const auto has = [&](const char* file, const std::string& text) {
+    EXPECT_NE(read_text(source_path(file)).find(text), std::string::npos) << file << ": " << text;
+  };
+  has("CITATION.cff", "\nversion: " + version + "\n");
+  has("CHANGELOG.md", "\n## [" + version + "]");
+}
+
+TEST(Pages, TheFrontPageIsReadInTwoMinutes) {
+  const std::string text = read_text(source_path("README.md"));
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 150);
+}
+
+TEST(Pages, LinksLeadSomewhere) {
+  const std::regex link(R"(\]\(([^)#\s]+)(?:#[^)\s]*)?\))");
+  for (const fs::path& page : pages()) {
+    for (const std::string& target : matches(read_text(page), link)) {
+      if (target.starts_with("http")) continue;
+      EXPECT_TRUE(fs::exists(page.parent_path() / target)) << page << ": " << target;
+    }
+  }
+}
+
+TEST(Pages, FilesThatCommandsNameAreThere) {
+  const std::regex file(R"((?:^|[\s`(/])((?:models|datasets|tools)/[\w./-]+\.(?:json|sh|py|txt)))");
+  for (const fs::path& page : pages()) {
+    for (const std::string& name : matches(read_text(page), file)) {
+      if (name.starts_with("datasets/cache")) continue;
+      EXPECT_TRUE(fs::exists(source_path(name))) << page << ": " << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe/config.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Value config_with(const std::string& change) {
+  Document document = Document::from_text(R"({"name": "vmoe", "encoder": {"num_layers": 2,
+    "moe": {"layers": [1]}}})",
+                                          "recipe.json");
+  document.set(change);
+  return document.root();
+}
+
+TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
+  std::vector<VMoEConfig> configs(8, testing::small_vmoe_config());
+  configs[1].classifier = "gap";
+  configs[2].encoder.moe.kept_experts["3"] = {0, 4};
+  configs[3].encoder.moe.layers = {};
+  configs[4].classifier = "map";
+  configs[4].encoder.attention_qk_norm = true;
+  configs[5].representation_size = 7;
+  configs[5].classifier = "0";
+  configs[7].classifier = "map";
+  configs[7].map_head_qk_norm = true;
+  configs[6].name = kE3;
+  configs[6].encoder.moe.ensemble_size = 3;
+  for (const VMoEConfig& config : configs) {
+    EXPECT_EQ(count_parameters(Value::from_json(to_json(config), "model")),
+              static_cast<double>(VMoE(config, 1).parameter_count()));
+  }
+}
+
+TEST(VMoEConfig, AMapHeadMayNormalizeByItself) {
+  VMoEConfig config = testing::small_vmoe_config();
+  config.map_head_qk_norm = true;
+  EXPECT_THAT(config_problem(config).text, HasSubstr("map_head_qk_norm is for the classifier"));
+  config.classifier = "map";
+  EXPECT_TRUE(config_problem(config).empty());
+  for (const auto& [own, blocks, wanted] : {std::tuple{std::optional<bool>(), true, true},
+                                            std::tuple{std::optional<bool>(), false, false},
+                                            std::tuple{std::optional(true), false, true},
+                                            std::tuple{std::optional(false), true, false}}) {
+    config.map_head_qk_norm = own;
+    config.encoder.attention_qk_norm = blocks;
+    const VMoE model(config, 1);
+    EXPECT_EQ(!model.map_head->attention->query_norm.is_empty(), wanted);
+    EXPECT_EQ(state_of(model).contains("blocks.0.attention.query_norm.weight"), blocks);
+    EXPECT_EQ(parse<VMoEConfig>(Value::from_json(model.config(), "x")).map_head_qk_norm, own);
+  }
+}
+
+TEST(VMoEConfig, BoundsEverySetting) {
+  for (const char* setting :
+       {"encoder.num_layers", "encoder.num_heads", "encoder.mlp_dim", "encoder.moe.num_experts",
+        "encoder.moe.group_size", "encoder.moe.router.num_selected_experts", "image_size",
+        "channels", "patch_size", "hidden_size", "classes"}) {
+    for (const char* value : {"=-1", "=1000000000000000000"}) {
+      EXPECT_THAT(
+          test::usage_of([&] { build_model(config_with(setting + std::string(value)), 0); }),
+          AllOf(HasSubstr(setting), HasSubstr("must be between")));
+    }
+  }
+  EXPECT_THAT(test::usage_of([&] {
+                build_model(config_with("encoder.moe.router.dispatcher.capacity_factor=1e300"), 0);
+              }),
+              HasSubstr("must be between 0 and 1000000"));
+}
+
+TEST(VMoEConfig, ANetworkThatNoMachineHoldsIsRefusedBeforeItIsBuilt) {
+  const Value config =
+      config_with(R"(encoder={"mlp_dim": 1048576, "moe": {"layers": [1], "num_experts": 65536}})");
+  EXPECT_THAT(test::usage_of([&] { build_model(config, 0); }),
+              AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("parameters needs")));
+}
+
+TEST(VMoEConfig, ATensorThat64BitsDoNotCountIsRefusedInOneLine) {
+  Document document = Document::from_text(
+      R"({"name": "vmoe", "image_size": 65536, "patch_size": 65536, "channels": 4096,
+          "hidden_size": 1048576, "encoder": {"num_layers": 1}})",
+      "recipe.json");
+  const std::string message = test::usage_of([&] { build_model_shape(document.root()); });
+  EXPECT_THAT(message, AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("64 bits")));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_EQ(test::usage_of([&] { build_model(document.root(), 0); }), message);
+}
+
+TEST(VMoEConfig, BlamesTheSettingThatDoesNotFit) {
+  EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
+              HasSubstr("argument 'patch_size=5': patch_size 5 does not divide"));
+  EXPECT_THAT(test::usage_of([&] { build_model(config_with("encoder.num_layers=1"), 0); }),
+              HasSubstr("argument 'encoder.num_layers=1': "));
+}
+
+TEST(VMoEConfig, SaysTheWholeNameOfWhatDoesNotFit) {
+  EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
+              ::testing::EndsWith(" image_size 28 (model.patch_size)"));
+}
+
+TEST(VMoEConfig, BatchPriorityNeedsACapacity) {
+  const std::string dispatcher = "encoder.moe.router.dispatcher=";
+  const auto refusal = [&](const std::string& change) {
+    return test::usage_of([&] { build_model(config_with(change), 0); });
+  };
+  EXPECT_THAT(
+      refusal(dispatcher + R"({"batch_priority": true})"),
+      HasSubstr("nobody is without encoder.moe.router.dispatcher.capacity_factor; set that"));
+  EXPECT_THAT(refusal(R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter", "dispatcher":
+                         {"batch_priority": true, "capacity_factor": 1}})"),
+              HasSubstr("experts choose; leave it out"));
+  EXPECT_NO_THROW(build_model(
+      config_with(dispatcher + R"({"batch_priority": true, "capacity_factor": 1})"), 0));
+}
+
+TEST(BuildModel, NamesWhatIsNoModel) {
+  EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("3", "r.json").root(), 0); }),
+              HasSubstr("r.json:1:1: 'model' must be an object"));
+  EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("{}", "r.json").root(), 0); }),
+              AllOf(HasSubstr("missing key 'name' in model"), HasSubstr("vmoe")));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe/vmoe.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/mlp_experts.h"
+#include "support/cuda.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::expect_close;
+using testing::randn;
+
+VMoEConfig small_config() {
+  VMoEConfig config;
+  config.image_size = 8;
+  config.patch_size = 4;
+  config.hidden_size = 12;
+  config.classes = 3;
+  config.encoder.num_layers = 3;
+  config.encoder.num_heads = 3;
+  config.encoder.mlp_dim = 20;
+  config.encoder.moe.layers = {0, 2};
+  config.encoder.moe.num_experts = 4;
+  return config;
+}
+
+Value model_value(const nlohmann::ordered_json& json) {
+  return Value::from_json(json, "test");
+}
+
+TEST(VMoE, GivesLogitsAndARoutingForEachLayer) {
+  VMoE model(small_config(), 1);
+  const ModelOutput out = model.forward(torch::zeros({2, 1, 8, 8}));
+  EXPECT_EQ(out.logits.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(out.pre_logits.sizes(), (std::vector<int64_t>{2, 12}));
+  ASSERT_EQ(out.routings.size(), 2U);
+  EXPECT_EQ(out.routings[1].block, 2);
+  EXPECT_EQ(out.routings[1].logits_TE.sizes(), (std::vector<int64_t>{2 * 5, 4}));
+}
+
+TEST(VMoE, NoiseIsDrawnForTrainingOnly) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.noise_std = 4.0;
+  VMoE model(config, 1);
+  const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
+  const ModelOutput quiet = model.forward(images);
+  EXPECT_TRUE(quiet.routings[0].noisy_logits_TE.is_same(quiet.routings[0].logits_TE));
+  EXPECT_EQ(quiet.routings[0].noise_std, 0.0);
+  const ModelOutput a = model.forward(images, nn::make_generator(2));
+  const ModelOutput b = model.forward(images, nn::make_generator(2));
+  EXPECT_TRUE(torch::equal(a.routings[1].noisy_logits_TE, b.routings[1].noisy_logits_TE));
+  EXPECT_FALSE(torch::equal(a.routings[1].noisy_logits_TE, a.routings[1].logits_TE));
+  EXPECT_EQ(a.routings[1].noise_std, 1.0);  // 4 / E
+}
+
+TEST(VMoE, ItsExpertsCanChooseTheTokens) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.num_selected_tokens = 2;
+  config.encoder.moe.group_size = 5;  // the tokens of an image
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
+  EXPECT_EQ(out.routings[0].routing.row_bound(), 3 * 2 * 4);
+  const double d = 12, m = 20;
+  config.encoder.moe.router.num_selected_tokens = 4;
+  EXPECT_DOUBLE_EQ(VMoE(config, 1).flops_per_image() - model.flops_per_image(),
+                   2 * (2 * 4) * 2 * 2 * d * m);  // two layers, two more rows of each expert
+  EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
+}
+
+TEST(VMoE, ItsConfigurationRebuildsItPrunedOrNot) {
+  VMoE model(small_config(), 1);
+  model.moe_blocks()[1].layer->keep_experts({1, 3});
+  model.reset_head(7);
+  const auto copy = build_model(model_value(model.config()), 9);
+  const auto wanted = model.named_parameters();
+  const auto found = copy->named_parameters();
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& item : wanted) {
+    ASSERT_NE(found.find(item.key()), nullptr) << item.key();
+    EXPECT_EQ(found[item.key()].sizes(), item.value().sizes()) << item.key();
+  }
+  EXPECT_EQ(copy->config(), model.config());
+  EXPECT_EQ(copy->parameter_count(), model.parameter_count());
+}
+
+TEST(VMoE, AnImageDoesNotDependOnItsBatchWhenNothingIsDropped) {
+  VMoE model(small_config(), 1);
+  model.head->weight.mutable_data_ptr<float>()[0] = 1.0F;
+  const torch::NoGradGuard no_grad;
+  const at::Tensor images = randn({5, 1, 8, 8}, 2, torch::kFloat);
+  const at::Tensor all = model.forward(images).pre_logits;
+  expect_close(model.forward(images.slice(0, 3, 4)).pre_logits[0], all[3], 1e-6);
+}
+
+TEST(VMoE, EveryParameterGetsAGradient) {
+  VMoE model(small_config(), 1);
+  torch::NoGradGuard no_grad;
+  model.head->weight.copy_(randn({3, 12}, 3, torch::kFloat));
+  torch::AutoGradMode grad(true);
+  model.forward(randn({6, 1, 8, 8}, 4, torch::kFloat)).logits.square().sum().backward();
+  for (const auto& item : model.named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_GT(item.value().grad().abs().sum().item<double>(), 0.0) << item.key();
+  }
+}
+
+TEST(VMoE, CountsTheMatrixProducts) {
+  VMoEConfig config = small_config();
+  config.encoder.num_layers = 1;
+  config.encoder.moe.layers = {0};
+  const VMoE model(config, 1);
+  const double T = 5, d = 12, m = 20;
+  const double fixed = 4 * 16 * d + d * 3 + T * d * 3 * d + 2 * T * T * d + T * d * d + T * d * 4;
+  EXPECT_DOUBLE_EQ(model.flops_per_image(), 2 * (fixed + 2 * T * 2 * d * m));
+  EXPECT_DOUBLE_EQ(model.flops_per_image({{0, 0.5}}), 2 * (fixed + 0.5 * T * 2 * d * m));
+}
+
+TEST(VMoE, MeansOfTokensCanTakeTheClassTokensPlace) {
+  VMoEConfig config = small_config();
+  config.classifier = "gap";
+  VMoE model(config, 1);
+  EXPECT_EQ(model.named_parameters().find("cls"), nullptr);
+  EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).routings[0].logits_TE.size(0), 8);
+}
+
+TEST(VMoE, AFreshHeadHasItsBias) {
+  VMoEConfig config = small_config();
+  config.head_bias_init = -2.5;
+  config.representation_size = 7;
+  VMoE model(config, 1);
+  EXPECT_TRUE(torch::equal(model.head->bias, torch::full({3}, -2.5)));
+  model.reset_head(4);
+  EXPECT_TRUE(torch::equal(model.head->bias, torch::full({4}, -2.5)));
+  EXPECT_EQ(model.head->weight.sizes(), (std::vector<int64_t>{4, 7}));
+  EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).logits.sizes(), (std::vector<int64_t>{2, 4}));
+}
+
+TEST(VMoE, DropsInTrainingOnlyAndFromItsGeneratorAlone) {
+  for (const char* rate : {"encoder", "attention", "moe"}) {
+    VMoEConfig config = small_config();
+    if (rate == std::string("encoder")) config.encoder.dropout_rate = 0.3;
+    if (rate == std::string("attention")) config.encoder.attention_dropout_rate = 0.3;
+    if (rate == std::string("moe")) config.encoder.moe.dropout_rate = 0.3;
+    VMoE model(config, 1);
+    const at::Tensor images = randn({4, 1, 8, 8}, 2, torch::kFloat);
+    const at::Tensor plain = model.forward(images).pre_logits;
+    const at::Tensor dropped = model.forward(images, nn::make_generator(3)).pre_logits;
+    EXPECT_FALSE(torch::allclose(dropped, plain)) << rate;
+    EXPECT_TRUE(torch::equal(model.forward(images, nn::make_generator(3)).pre_logits, dropped));
+    model.eval();
+    EXPECT_TRUE(torch::equal(model.forward(images, nn::make_generator(3)).pre_logits, plain));
+  }
+}
+
+// The reference hands the encoder's rate on to the experts, unless they have their own.
+TEST(VMoE, ExpertsDropAtTheEncodersRateUnlessTheyHaveTheirOwn) {
+  VMoEConfig config = small_config();
+  config.encoder.dropout_rate = 0.25;
+  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->experts->as<nn::MlpExperts>()->options().dropout,
+            0.25);
+  config.encoder.moe.dropout_rate = 0.0;
+  EXPECT_EQ(VMoE(config, 1).moe_blocks()[0].layer->experts->as<nn::MlpExperts>()->options().dropout,
+            0.0);
+}
+
+TEST(VMoE, TellsTheLossesThatItsConfigurationWeighs) {
+  VMoEConfig config = small_config();
+  EXPECT_TRUE(VMoE(config, 1).aux_losses().empty());
+  config.encoder.moe.router.load_loss_weight = 0.25;
+  EXPECT_EQ(VMoE(config, 1).aux_losses(), (std::map<std::string, double>{{"load", 0.25}}));
+}
+
+TEST(VMoE, RefusesImagesOfAnotherShape) {
+  VMoE model(small_config(), 1);
+  EXPECT_THROW(model.forward(torch::zeros({2, 1, 8, 9})), Error);
+  EXPECT_THROW(model.forward(torch::zeros({1, 8, 8})), Error);
+}
+
+struct BadConfig {
+  const char* change;
+  const char* message;
+};
+
+class VMoEBadConfig : public ::testing::TestWithParam<BadConfig> {};
+
+TEST_P(VMoEBadConfig, IsRefusedWithTheReason) {
+  Document document = Document::from_text(R"({"name": "vmoe"})", "model.json");
+  document.set(GetParam().change);
+  try {
+    build_model(document.root(), 0);
+    FAIL() << "accepted " << GetParam().change;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find(GetParam().message), std::string::npos)
+        << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, VMoEBadConfig,
+    ::testing::Values(BadConfig{"patch_size=5", "does not divide image_size"},
+                      BadConfig{"encoder.num_heads=7", "does not divide hidden_size"},
+                      BadConfig{"encoder.moe.layers=[4]", "names block 4"},
+                      BadConfig{"encoder.moe.router.num_selected_experts=9", "there are 8 experts"},
+                      BadConfig{"encoder.mlp_dims=9", "did you mean 'mlp_dim'"},
+                      BadConfig{"encoder.moe.router.num_selected_tokens=3", "is for the router"},
+                      BadConfig{"encoder.moe.router.gate=softmax_tokens", "is for the router"},
+                      BadConfig{"encoder.moe.router.name=NoisyTopItemsPerExpertRouter",
+                                "needs either"},
+                      BadConfig{R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
+                                   "num_selected_tokens": 2, "gate": "logit"})",
+                                "is for the router"},
+                      BadConfig{R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
+                                   "num_selected_tokens": 2})",
+                                "set encoder.moe.group_size"},
+                      BadConfig{"name=vmo", "vmoe"}));
+
+at::Tensor position_waves(int64_t height, int64_t width, int64_t d, double temperature) {
+  at::Tensor out = torch::zeros({1, height * width, d}, torch::kDouble);
+  const int64_t waves = d / 4;
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) {
+      for (int64_t i = 0; i < waves; ++i) {
+        const double omega =
+            1.0 / std::pow(temperature, static_cast<double>(i) / static_cast<double>(waves - 1));
+        const double parts[] = {
+            std::sin(omega * static_cast<double>(x)), std::cos(omega * static_cast<double>(x)),
+            std::sin(omega * static_cast<double>(y)), std::cos(omega * static_cast<double>(y))};
+        for (int64_t part = 0; part < 4; ++part) {
+          out[0][y * width + x][part * waves + i] = parts[part];
+        }
+      }
+    }
+  }
+  return out;
+}
+
+TEST(VMoE, PositionsCanBeWavesOfRowAndColumn) {
+  for (const char* classifier : {"token", "gap"}) {
+    VMoEConfig config = small_config();
+    config.image_size = {12, 8};
+    config.patch_size = {2, 4};
+    config.classifier = classifier;
+    config.encoder.position_emb.temperature = 50.0;
+    VMoE learned(config, 1);
+    config.encoder.position_emb.name = kSinCos2d;
+    VMoE waves(config, 1);
+    EXPECT_FALSE(waves.position_embedding.defined());
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : waves.named_parameters()) {
+      item.value().copy_(learned.named_parameters()[item.key()]);
+    }
+    learned.position_embedding.zero_().slice(1, classifier == std::string("token") ? 1 : 0) +=
+        position_waves(6, 2, 12, 50.0);
+    const at::Tensor images = randn({3, 1, 12, 8}, 4, torch::kFloat);
+    expect_close(waves.forward(images).pre_logits, learned.forward(images).pre_logits, 5e-6);
+  }
+}
+
+TEST(VMoE, WavesAreNoPartOfItsState) {
+  VMoEConfig config = small_config();
+  config.encoder.position_emb.name = kNoPosition;
+  const TensorMap without = state_of(VMoE(config, 1));
+  config.encoder.position_emb.name = kSinCos2d;
+  const TensorMap with = state_of(VMoE(config, 1));
+  EXPECT_EQ(with.size(), without.size());
+  for (const auto& [name, tensor] : without) EXPECT_TRUE(with.contains(name)) << name;
+}
+
+using VMoECuda = testing::CudaTest;
+
+TEST_F(VMoECuda, WavesMoveWithTheNetwork) {
+  VMoEConfig config = small_config();
+  config.encoder.position_emb.name = kSinCos2d;
+  VMoE model(config, 1);
+  Model& base = model;
+  base.to(torch::kCUDA);
+  EXPECT_TRUE(model.position_waves().is_cuda());
+  base.to(torch::kCPU, torch::kFloat);
+  EXPECT_TRUE(model.position_waves().is_cpu());
+}
+
+TEST(VMoE, WithoutPositionsPatchesAreASet) {
+  VMoEConfig config = small_config();
+  config.encoder.position_emb.name = kNoPosition;
+  config.classifier = "gap";
+  VMoE model(config, 1);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor images = randn({2, 1, 8, 8}, 4, torch::kFloat);
+  expect_close(model.forward(images.roll(4, 3)).pre_logits, model.forward(images).pre_logits, 1e-6);
+}
+
+/// Patches row by row, of any shape.
+TEST(VMoE, PatchesNeedNotBeSquare) {
+  VMoEConfig config = small_config();
+  config.image_size = {6, 8};
+  config.patch_size = {3, 4};
+  config.encoder.num_layers = 1;
+  config.encoder.moe.layers = {};
+  VMoE model(config, 1);
+  EXPECT_EQ(model.input_shape(), (std::vector<int64_t>{1, 6, 8}));
+  EXPECT_EQ(model.position_embedding.size(1), 2 * 2 + 1);
+  EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
+  const at::Tensor images = randn({2, 1, 6, 8}, 4, torch::kFloat);
+  const at::Tensor found = model.embedding->forward(images).flatten(2).transpose(1, 2);
+  for (int64_t patch = 0; patch < 4; ++patch) {
+    const at::Tensor cut = images.slice(2, patch / 2 * 3, patch / 2 * 3 + 3)
+                               .slice(3, patch % 2 * 4, patch % 2 * 4 + 4);
+    const at::Tensor wanted = cut.flatten(1).matmul(model.embedding->weight.flatten(1).t());
+    expect_close(found.select(1, patch), wanted, 1e-5);
+  }
+  EXPECT_THROW(model.forward(torch::zeros({2, 1, 8, 6})), Error);
+}
+
+/// Of the network that the configuration rebuilds.
+double count_of(const Model& model) {
+  return count_parameters(Value::from_json(model.config(), "model"));
+}
+
+TEST(VMoE, WithoutAHeadItGivesItsRepresentation) {
+  VMoEConfig config = small_config();
+  config.classes = 0;
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({2, 1, 8, 8}, 4, torch::kFloat));
+  EXPECT_TRUE(torch::equal(out.logits, out.pre_logits));
+  EXPECT_EQ(static_cast<double>(model.parameter_count()), count_of(model));
+  model.reset_head(3);
+  EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).logits.size(1), 3);
+  EXPECT_EQ(static_cast<double>(model.parameter_count()), count_of(model));
+}
+
+TEST(VMoE, NoiseMayBeDrawnInEvaluationToo) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.noise_std = 4.0;
+  config.encoder.moe.router.noise = kNoiseAlways;
+  VMoE model(config, 1);
+  model.eval();
+  const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
+  const ModelOutput a = model.forward(images), b = model.forward(images);
+  std::vector<at::Tensor> noises;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(a.routings[i].noise_std, 1.0);
+    EXPECT_TRUE(torch::equal(a.routings[i].noisy_logits_TE, b.routings[i].noisy_logits_TE));
+    noises.push_back(a.routings[i].noisy_logits_TE - a.routings[i].logits_TE);
+    EXPECT_NEAR(noises[i].std().item<double>(), 1.0, 0.25);
+  }
+  EXPECT_FALSE(torch::allclose(noises[0], noises[1], 0.0, 0.1));
+  EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
+}
+
+TEST(VMoE, ARouterMayDrawNoNoiseAtAll) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.noise_std = 4.0;
+  config.encoder.moe.router.noise = kNoiseNever;
+  VMoE model(config, 1);
+  const at::Tensor images = randn({6, 1, 8, 8}, 4, torch::kFloat);
+  const ModelOutput out = model.forward(images, nn::make_generator(2));
+  EXPECT_TRUE(out.routings[1].noisy_logits_TE.is_same(out.routings[1].logits_TE));
+  EXPECT_EQ(out.routings[1].noise_std, 0.0);  // and so there is no load loss
+}
+
+TEST(VMoE, ItsTokensCanGoToEveryExpertAboveAThreshold) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.name = kAdaptive;
+  config.encoder.moe.router.threshold = 0.1;
+  config.encoder.moe.router.gate = "one";
+  ASSERT_EQ(config_problem(config).text, "");
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
+  const RoutingRecord& record = out.routings[0];
+  EXPECT_TRUE(
+      torch::equal(combine_weights(record.routing), record.logits_TE.ge(0.1).to(torch::kFloat)));
+  EXPECT_EQ(build_model(Value::from_json(model.config(), "model"), 1)->config(), model.config());
+  config.encoder.moe.router.dispatcher.capacity = 3;
+  EXPECT_NE(config_problem(config).text, "");
+}
+
+TEST(VMoE, ACapacityOfSoManyRows) {
+  VMoEConfig config = small_config();
+  config.encoder.moe.router.dispatcher.capacity = 3;
+  config.encoder.moe.group_size = 10;
+  VMoE model(config, 1);
+  const ModelOutput out = model.forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
+  const at::Tensor rows = out.routings[0].routing.offsets.diff();
+  EXPECT_LE(rows.max().item<int64_t>(), 2 * 3);  // of two groups
+  config.encoder.moe.router.name = kExpertsChoose;
+  const ModelOutput chosen = VMoE(config, 1).forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
+  EXPECT_EQ(chosen.routings[0].routing.row_bound(), 2 * 3 * 4);
+}
+
+}  // namespace
+}  // namespace moesaic

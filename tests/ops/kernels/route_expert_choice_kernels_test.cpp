@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU's kernels of expert choice, run on the host, against the CPU's operator.
+#include "moesaic/ops/route_expert_choice.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "ops/cuda/route_expert_choice_on.h"
+#include "ops/kernels/route_kernels.h"
+#include "support/poison.h"
+#include "support/serial_device.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using testing::coarse;
+using testing::expect_close;
+using testing::expect_same_rows;
+using testing::kOrders;
+using testing::Poison;
+using testing::randn;
+using testing::SerialDevice;
+
+TEST(RouteExpertChoiceKernels, RoutingAndGradientEqualTheCpu) {
+  const Poison poison;
+  uint64_t seed = 500;
+  for (const int64_t tokens : {64, 600}) {
+    for (const int64_t group : {int64_t{0}, int64_t{16}, int64_t{300}}) {
+      for (int64_t kind = 0; kind < 4; ++kind) {
+        for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{1, 3}}) {
+          const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
+          at::Tensor logits = randn({tokens, 5}, seed, type);
+          if (seed % 3 == 0) logits = coarse(logits);
+          logits.set_requires_grad(true);
+          ExpertChoiceOptions options;
+          options.rows = seed % 4 == 0 ? 16 : 5;
+          options.group_size = group;
+          if (tokens % (group > 0 ? group : tokens) != 0) continue;
+          options.gate = static_cast<ExpertGate>(kind);
+          options.kept = kept;
+          options.pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero;
+          const Routing wanted = route_expert_choice(logits, options);
+          const at::Tensor grad = randn({wanted.row_bound()}, 18, type);
+          if (kind < 3) wanted.gate.backward(grad);
+          const at::Tensor plain = logits.detach();
+          for (const auto order : kOrders) {
+            const SerialDevice device{order};
+            const auto [offsets, token, gate, token_offsets, token_row] =
+                ops::on_device::route_expert_choice_on(device, plain, options);
+            expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
+            if (kind == 3) continue;
+            const at::Tensor found = ops::on_device::route_expert_choice_backward_on(
+                device, grad, plain, token, gate, options);
+            expect_close(found, logits.grad(), type == torch::kFloat ? 1e-5 : 1e-12);
+          }
+          ASSERT_FALSE(::testing::Test::HasFailure()) << tokens << " " << group << " " << kind;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/toy_phase.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "moesaic/train/phase_kind.h"
+
+namespace moesaic::testing {
+namespace {
+
+class ShrinkPhase final : public Phase {
+ public:
+  ShrinkPhase(const PhasePlan& plan, PhaseContext context)
+      : plan_(plan),
+        config_(settings_of<ShrinkConfig>(plan_.config)),
+        model_(std::move(context.model)) {}
+
+  bool done() const override { return made_ == plan_.steps; }
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    double norm = 0.0;
+    for (const std::string& name : parameters()) {
+      at::Tensor parameter = model_->named_parameters()[name];
+      for (int64_t i = 0; i < steps; ++i) parameter.mul_(1.0 - config_.rate);
+      norm += parameter.square().sum().item<double>();
+    }
+    made_ += steps;
+    return {.metrics = {{"squared_norm", norm}}, .images = steps, .steps = steps};
+  }
+
+  PhaseState state() const override {
+    return {{{"made", made_}}, {{"last", at::full({1}, made_)}}};
+  }
+  void load(const PhaseState& state) override {
+    made_ = state.values.at("made");
+    if (state.tensors.at("last").item<int64_t>() != made_) fail("shrink: another state");
+  }
+
+  std::vector<std::string> parameters() const override {
+    std::vector<std::string> names;
+    const Patterns trains(plan_.config.trains);
+    for (const auto& item : model_->named_parameters()) {
+      if (trains.any_found_in(item.key())) names.push_back(item.key());
+    }
+    return names;
+  }
+
+ private:
+  PhasePlan plan_;
+  const ShrinkConfig& config_;
+  std::shared_ptr<Model> model_;
+  int64_t made_ = 0;
+};
+
+}  // namespace
+
+void add_shrink_phase() {
+  if (phase_kinds().find("shrink") != nullptr) return;
+  PhaseKind kind;
+  kind.settings = Choice("shrink", ShrinkConfig{});
+  kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model&, const Dataset&) {
+    if (!plan.config.steps) {
+      fail_usage("{}: phase '{}': a shrink phase needs 'steps'", places.of({"epochs"}),
+                 plan.config.name);
+    }
+    plan.batch = 1;
+    plan.steps = *plan.config.steps;
+  };
+  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+    return std::make_unique<ShrinkPhase>(plan, std::move(context));
+  };
+  phase_kinds().add("shrink", std::move(kind));
+}
+
+}  // namespace moesaic::testing

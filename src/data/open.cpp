@@ -140,10 +140,11 @@ int64_t described_classes(const DatasetSpec& spec) {
 
 std::shared_ptr<const Dataset> outline_own(const DatasetSpec& spec, const SplitRequest& request) {
   const auto images = spec.images.find(request.stored());
-  if (images == spec.images.end() || described_classes(spec) == 0) fail_outline(spec);
+  if (images == spec.images.end()) fail_outline(spec);
   DatasetInfo info = described_info(spec, request.split);
   info.channels = static_cast<int64_t>(spec.mean.size());
   format_of(spec).outline(spec, info);
+  if (info.classes.empty() && info.targets.empty()) fail_outline(spec);
   int64_t size = images->second;
   if (request.cuts()) {
     const int64_t train = training_count(size, request.validation);

@@ -40,6 +40,9 @@ int64_t training_count(int64_t count, double validation) {
 
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
                                         const std::string& split, bool by_class) {
+  if (all->endless()) {
+    fail_usage("dataset '{}' is endless: nothing can be held out of it", all->info().name);
+  }
   const bool held = split == "validation";
   const int64_t train = training_count(all->size(), validation);
   const int64_t count = held ? all->size() - train : train;

@@ -115,6 +115,8 @@ TEST_F(EndlessClusters, TheFirstOfThemAreFinite) {
   const auto first = make_first_of(train(), 8, "first");
   EXPECT_FALSE(first->endless());
   EXPECT_TRUE(at::equal(first->inputs().values_NCHW, train()->generate(0, 8).values_NCHW));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { hold_out(train(), 0.1, "train", false); }),
+              HasSubstr("nothing can be held out"));
   const auto renamed = make_renamed(train(), "other");
   EXPECT_TRUE(renamed->endless());
   EXPECT_EQ(renamed->info().name, "other");

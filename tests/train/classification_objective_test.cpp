@@ -127,7 +127,7 @@ TEST(ClassificationObjective, NoiseOfAClusterMixtureHasALoadLoss) {
   const ModelOutput output =
       model.forward(randn({20, 1, 3, 6}, 2, torch::kFloat), nn::make_generator(5));
   const RoutingRecord& record = output.routings.at(0);
-  const at::Tensor wanted = load_loss(record.logits_TE, record.noisy_logits_TE, 1, 0.25);
+  const at::Tensor wanted = load_loss(record.logits_TE, record.noisy_logits_TE, 1, 0.25, 0);
   EXPECT_GT(wanted.item<double>(), 0.0);
   const LossTerms objective = classification_terms("softmax", {0.0, {{"load", 1.0}}}, output,
                                                    torch::zeros({20}, torch::kLong));

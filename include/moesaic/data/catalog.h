@@ -95,9 +95,8 @@ void describe(Fields& f, DatasetSpec& c) {
   f("debian_package", c.debian_package, "package that installs the files");
   f("paths", c.paths, "further folders to look in");
   f("validation", c.validation,
-    "fraction of the training files, the last ones (of sorted classes, the last ones of each), "
-    "that "
-    "are the validation split; 0: none; a dataset with base: in place of the base's",
+    "fraction of the training files that are the validation split: the last ones, image_folder: "
+    "of every class; 0: none; with base: in place of the base's",
     between(0.0, 0.9));
   f("base", c.base, "the dataset that this one is made of, by one of the settings that follow");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");

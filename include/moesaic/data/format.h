@@ -53,7 +53,8 @@ struct DatasetFormat {
   std::function<int64_t(const DatasetSpec& spec)> class_count = [](const DatasetSpec& spec) {
     return static_cast<int64_t>(spec.classes.size());
   };
-  /// Completes what is known of a dataset before its files are there: shape and classes.
+  /// Completes what is known of a dataset before its files are there: its shape, and classes or
+  /// names of targets.
   std::function<void(const DatasetSpec& spec, DatasetInfo& info)> outline = [](const DatasetSpec&,
                                                                                DatasetInfo&) {};
 

@@ -27,7 +27,6 @@ struct Batch {
   at::Tensor images;       ///< [B, C, H, W] float32, normalised
   at::Tensor labels;       ///< [B] int64; undefined where targets are real numbers
   at::Tensor soft_labels;  ///< [B, classes] float32; undefined without mixup
-  at::Tensor targets;      ///< [B, K] float32; undefined for classes
   int64_t epoch = 0;
   int64_t position = 0;     ///< number of the batch in its epoch
   at::Tensor targets = {};  ///< [B, K] float32; undefined where targets are classes

@@ -21,8 +21,8 @@ int64_t training_count(int64_t count, double validation);
 /// examples are held out; with `by_class`, where examples stand class by class, the last ones of
 /// every class, as many of each as the place of the class among all examples gives by rounding, so
 /// that the total is the same. (Which examples TensorFlow Datasets holds out depends on the order
-/// in its own files, which differs.) Shares the memory of `all`. Throws Error (failure) where the
-/// split would be empty.
+/// in its own files, which differs.) Shares the memory of `all`. Throws Error: failure where
+/// the split would be empty, usage where `all` is endless.
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
                                         const std::string& split, bool by_class);
 

@@ -9,6 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -49,8 +50,8 @@ Measurement measured(const ExperimentRun& run, const std::vector<const Probe*>& 
 
 }  // namespace
 
-RunConfig config_of(const PlannedRow& row, int64_t max_steps) {
-  Document document(row.train);
+RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
+  Document document(experiment.train);
   for (const Value& set : row.sets) {
     for (const Value::Member& setting : set.members("set")) {
       document.set(setting.key, setting.value);
@@ -59,9 +60,9 @@ RunConfig config_of(const PlannedRow& row, int64_t max_steps) {
   RunConfig config = parse<RunConfig>(document.root());
   config.loader_threads = 0;  // many runs stand side by side
   for (PhaseConfig& phase : config.phases) {
-    if (max_steps == 0) continue;
+    if (experiment.max_steps == 0) continue;
     phase.epochs.reset();
-    phase.steps = std::min(phase.steps.value_or(max_steps), max_steps);
+    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
   }
   return config;
 }

@@ -15,9 +15,9 @@
 
 namespace moesaic {
 
-/// The row's run, in which no phase makes more than `max_steps` updates (0: as it is configured).
-/// Throws as parse() does.
-RunConfig config_of(const PlannedRow& row, int64_t max_steps);
+/// The row's run, in which no phase makes more than the experiment's `max_steps` updates. Throws as
+/// parse() does.
+RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
 struct ExperimentRun {
   RunConfig config;

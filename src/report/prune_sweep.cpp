@@ -140,7 +140,8 @@ class PruneSweep {
     for (const PhaseConfig& phase : config_.train.phases) {
       finetuned_ = load_model(phase_checkpoint(phase));
       const Evaluation evaluation = measure(*finetuned_, phase.data);
-      log_info("{}: test accuracy {:.2f} % on {}", phase.name, evaluation.metric("accuracy"), phase.data);
+      log_info("{}: test accuracy {:.2f} % on {}", phase.name, evaluation.metric("accuracy"),
+               phase.data);
       phases.push_back({phase.name, phase.data, evaluation.images, evaluation.metric("accuracy")});
     }
     return phases;
@@ -202,7 +203,7 @@ class PruneSweep {
     complete_run(recovery_of(network), out_ / network.name(), false);
     network.model = load_model(network.recovered);
     const Evaluation after = measure(*network.model, config_.recover.data);
-    point.accuracy_recovered = after.accuracy;
+    point.accuracy_recovered = after.metric("accuracy");
     point.parameters = network.model->parameter_count();
     point.flops = network.model->flops_per_image(after.rows_per_token());
     point.bytes = static_cast<int64_t>(fs::file_size(network.recovered / "model.safetensors"));

@@ -29,7 +29,7 @@ struct ReadyRow {
 std::vector<ReadyRow> plan_rows(const RunsConfig& config, Datasets& datasets) {
   std::vector<ReadyRow> ready;
   for (PlannedRow& row : planned_rows(config)) {
-    ExperimentRun run = plan_run(config_of(row, config.max_steps), config, datasets);
+    ExperimentRun run = plan_run(config_of(config, row), config, datasets);
     ready.push_back({std::move(row), std::move(run)});
   }
   return ready;

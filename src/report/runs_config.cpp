@@ -22,7 +22,6 @@ size_t grid_rows(const RunsConfig& config) {
 
 PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string& separator) {
   row.name += (row.name.empty() ? "" : separator) + point.name;
-  if (!point.train.is_null()) row.train = point.train;
   if (!point.set.is_null()) row.sets.push_back(point.set);
   row.runs = point.runs.value_or(row.runs);
   return row;
@@ -127,7 +126,7 @@ std::optional<PaperTable> paper_table(const RunsConfig& config, const std::strin
 }
 
 std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
-  PlannedRow empty{"", config.train, {}, config.runs};
+  PlannedRow empty{"", {}, config.runs};
   if (!config.set.is_null()) empty.sets.push_back(config.set);
   std::vector<PlannedRow> rows;
   for (const RowConfig& row : config.rows) {

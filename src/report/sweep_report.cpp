@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
-#include "moesaic/report/table.h"
 #include "report_text.h"
 
 namespace moesaic {

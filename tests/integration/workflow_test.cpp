@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work that the software exists for, verb by verb.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -11,6 +12,7 @@
 #include "integration/program.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/resources.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
 
@@ -52,6 +54,22 @@ TEST_F(Workflow, TrainLeavesWhatTheReadmePromises) {
     events |= entry.path().filename().string().starts_with("events.out.tfevents.");
   }
   EXPECT_TRUE(events);
+}
+
+TEST_F(Workflow, ARecipeMayExtendAnother) {
+  const std::string smoke = resource("models/clusters/recipes/smoke.json").string();
+  write("mine.json", fmt::format(R"({{"extends": "{}", "seed": 7, "name": "mine"}})", smoke));
+  write("wrong.json", R"({"extends": "min.json"})");
+  const auto result = run_program(
+      {"train", text_path("mine.json"), "phases.train.steps=2", "--out", text_path("run")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto config = nlohmann::json::parse(read_text(path("run") / "config.json"));
+  EXPECT_EQ(config["seed"], 7);
+  EXPECT_EQ(config["phases"][0]["steps"], 2);
+  EXPECT_EQ(config["model"]["name"], "cluster-moe");
+  EXPECT_FALSE(config.contains("extends"));
+  expect_one_line_error(run_program({"train", text_path("wrong.json")}), 2,
+                        "min.json': no such file; did you mean 'mine.json'?");
 }
 
 TEST_F(Workflow, EvalPrintsOneJsonDocument) {

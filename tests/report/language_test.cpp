@@ -4,7 +4,7 @@
 
 #include "base/support.h"
 #include "moesaic/report/experiment.h"
-#include "moesaic/report/run_table.h"
+#include "moesaic/report/runs.h"
 #include "support/stand_in_embeddings.h"
 
 namespace moesaic {
@@ -16,15 +16,15 @@ TEST(LanguageExperiment, TheMixtureFindsTheStandInsForLanguagesAndIsBetterThanAS
   const Experiment experiment =
       load_experiment("clusters/table10", Scale::paper,
                       {"train.phases.0.data=" + data.string(), "train.phases.0.epochs=40"});
-  const auto config = parse<RunTableConfig>(experiment.config);
-  RunTableOutcome outcome;
+  const auto config = parse<RunsConfig>(experiment.config);
+  std::vector<MeasuredRow> rows;
   ReproduceOptions options;
   options.out = folder / "out";
   options.progress = false;
-  ASSERT_TRUE(run_run_table(config, options, outcome));
-  ASSERT_EQ(outcome.rows.size(), 2U);
-  const auto& single = outcome.rows[0].runs.at(0);
-  const auto& mixture = outcome.rows[1].runs.at(0);
+  ASSERT_TRUE(measure_rows(config, options, rows));
+  ASSERT_EQ(rows.size(), 2U);
+  const auto& single = rows[0].runs.at(0).final.numbers;
+  const auto& mixture = rows[1].runs.at(0).final.numbers;
   // No linear rule is right for all three; one of each is.
   EXPECT_GT(mixture.at("test_accuracy"), single.at("test_accuracy") + 5.0);
   // The entropy of the stand-in given the expert is at most ln 3 = 1.10.

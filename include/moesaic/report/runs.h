@@ -20,13 +20,12 @@ struct ReproduceOptions;  // report/experiment.h
 /// A point of a grid's axis, or a row of its own.
 struct RowConfig {
   std::string name;
-  Value train, set;
+  Value set;
   std::optional<int64_t> runs;
 };
 template <class Fields>
 void describe(Fields& f, RowConfig& c) {
   f("name", c.name, "of the row, or its part of the rows' names", required, not_empty);
-  f("train", c.train, "the run, in place of the experiment's");
   f("set", c.set, "settings of the run, by dotted name");
   f("runs", c.runs, "in place of the experiment's", at_least(1));
 }
@@ -115,11 +114,10 @@ std::optional<PaperNumber> paper_number(const RunsConfig& config, const std::str
 std::optional<PaperTable> paper_table(const RunsConfig& config, const std::string& row,
                                       const std::string& metric);
 
-/// A row of the experiment: `train` with every setting of `sets` in order, {"dotted.key": value}
-/// each, or nothing.
+/// A row of the experiment: its run with every setting of `sets` in order, {"dotted.key": value}
+/// each.
 struct PlannedRow {
   std::string name;
-  Value train;
   std::vector<Value> sets;
   int64_t runs = 0;
 };

@@ -15,7 +15,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
                 const Evaluation& on = split == "test" ? subject.on_test() : subject.on_train();
-                measurement.numbers[name] = on.metrics.at(metric);
+                measurement.numbers[name] = on.metric(metric);
               }};
 }
 

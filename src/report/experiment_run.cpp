@@ -16,12 +16,12 @@ namespace moesaic {
 namespace {
 
 /// Those that measure something of such a network, their metrics at the end of `metrics`.
-std::vector<const Probe*> applicable(const std::vector<std::string>& names, const Value& source,
-                                     const Model& shape, const Dataset& train,
-                                     std::vector<Metric>& metrics) {
+std::vector<const Probe*> applicable(const std::vector<std::string>& names,
+                                     const std::string& where, const Model& shape,
+                                     const Dataset& train, std::vector<Metric>& metrics) {
   std::vector<const Probe*> list;
   for (const std::string& name : names) {
-    const Probe& probe = probes().at(name, place_of(source, {"probes"}));
+    const Probe& probe = probes().at(name, where);
     const std::vector<Metric> gives = probe.metrics(shape, train);
     if (gives.empty()) continue;
     list.push_back(&probe);
@@ -88,7 +88,8 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
   }
-  run.probes = applicable(names, experiment.source, *shape, *run.train, run.metrics);
+  run.probes =
+      applicable(names, place_of(experiment.source, {"probes"}), *shape, *run.train, run.metrics);
   run.config = std::move(config);
   return run;
 }

@@ -83,7 +83,8 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;
     run.snapshot_probes =
-        applicable(while_training, experiment.source, *shape, *run.train, run.snapshot_metrics);
+        applicable(while_training, place_of(experiment.source, {"snapshots.probes"}), *shape,
+                   *run.train, run.snapshot_metrics);
     for (const std::string& name : while_training) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }

@@ -16,12 +16,12 @@ namespace moesaic {
 namespace {
 
 /// Those that measure something of such a network, their metrics at the end of `metrics`.
-std::vector<const Probe*> applicable(const std::vector<std::string>& names, const Value& source,
-                                     const Model& shape, const Dataset& train,
-                                     std::vector<Metric>& metrics) {
+std::vector<const Probe*> applicable(const std::vector<std::string>& names,
+                                     const std::string& where, const Model& shape,
+                                     const Dataset& train, std::vector<Metric>& metrics) {
   std::vector<const Probe*> list;
   for (const std::string& name : names) {
-    const Probe& probe = probes().at(name, place_of(source, {"probes"}));
+    const Probe& probe = probes().at(name, where);
     const std::vector<Metric> gives = probe.metrics(shape, train);
     if (gives.empty()) continue;
     list.push_back(&probe);
@@ -83,12 +83,14 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;
     run.snapshot_probes =
-        applicable(while_training, experiment.source, *shape, *run.train, run.snapshot_metrics);
+        applicable(while_training, place_of(experiment.source, {"snapshots.probes"}), *shape,
+                   *run.train, run.snapshot_metrics);
     for (const std::string& name : while_training) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
   }
-  run.probes = applicable(names, experiment.source, *shape, *run.train, run.metrics);
+  run.probes =
+      applicable(names, place_of(experiment.source, {"probes"}), *shape, *run.train, run.metrics);
   run.config = std::move(config);
   return run;
 }

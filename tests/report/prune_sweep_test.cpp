@@ -80,7 +80,8 @@ TEST_F(PruneSweepRun, MeasuresEveryPair) {
   EXPECT_LT(half.flops, whole.flops);
   // Each accuracy is that of the checkpoint that it speaks of.
   const auto measured = [&](const fs::path& checkpoint) {
-    return evaluate(*load_model(checkpoint), report_test::open_tiny("two", "test")).accuracy;
+    return evaluate(*load_model(checkpoint), report_test::open_tiny("two", "test"))
+        .metric("accuracy");
   };
   EXPECT_EQ(half.accuracy, measured(out / "pruned" / "keep2-random"));
   EXPECT_EQ(half.accuracy_recovered, measured(out / "keep2-random"));

@@ -198,6 +198,9 @@ TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "probes": ["entropi"])"),
               AllOf(HasSubstr("runs.json:12:"), HasSubstr("unknown probe 'entropi'"),
                     HasSubstr("did you mean 'entropy'?")));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}],
+                         "snapshots": {"probes": ["lod"]})"),
+              AllOf(HasSubstr("runs.json:13:"), HasSubstr("did you mean 'load'?")));
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "paper": {"a": {"accuracy": 1}})"),
               HasSubstr("no row has the metric 'accuracy'; did you mean 'test_accuracy'?"));
   EXPECT_THAT(

@@ -42,7 +42,7 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
   // From the file rather than from `checkpoint`, for errors with line and column.
-  const Document config = Document::from_file(checkpoint.folder / kConfigFile);
+  const Document config = stored_document(checkpoint.folder / kConfigFile);
   const std::string from = (checkpoint.folder / kModelFile).string();
   check_finite_weights(checkpoint.model, from);
   return model_of(config.root().at("model"), checkpoint.model, from);

@@ -7,6 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 
@@ -79,7 +80,7 @@ Manifest read_manifest(const fs::path& folder) {
          kManifestFile);
   }
   try {
-    const Document document = Document::from_file(path);
+    const Document document = stored_document(path);
     check_version(document.root());
     Manifest manifest = parse<Manifest>(document.root());
     check_names(manifest, folder, path);

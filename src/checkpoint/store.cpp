@@ -51,6 +51,10 @@ Manifest verify(const fs::path& folder, const LoadOptions& options) {
 
 }  // namespace
 
+Document stored_document(const fs::path& path) {
+  return Document::from_text(read_text(path), path.string());
+}
+
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
   save_checkpoint(folder, checkpoint,
                   [&](const fs::path& path) { write_tensors(path, checkpoint.model); });

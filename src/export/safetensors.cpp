@@ -63,7 +63,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 std::shared_ptr<Model> load_exported(const fs::path& path) {
   const bool folder = fs::is_directory(path);
   const fs::path weights = folder ? path / kWeightsFile : path;
-  const Document config = folder ? Document::from_file(path / kConfig) : config_in(path);
+  const Document config = folder ? stored_document(path / kConfig) : config_in(path);
   return model_of(config.root(), read_tensors(weights), weights.string());
 }
 

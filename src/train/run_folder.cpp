@@ -78,7 +78,7 @@ void RunFolder::check(const fs::path& root, bool resume) {
 nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
   const fs::path path = root / "config.json";
   if (!fs::exists(path)) return nullptr;
-  return Document::from_file(path).root().to_json();
+  return stored_document(path).root().to_json();
 }
 
 RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))), lock_(root_) {

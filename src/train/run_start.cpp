@@ -31,7 +31,7 @@ RunStart::RunStart(const RunConfig& config) : config_(config) {
 
 std::shared_ptr<Model> RunStart::shape() const {
   if (!config_.model.is_null()) return build_model_shape(config_.model);
-  return build_model_shape(Document::from_file(init_->folder / "config.json").root().at("model"));
+  return build_model_shape(stored_document(init_->folder / "config.json").root().at("model"));
 }
 
 std::shared_ptr<Model> RunStart::model() const {
@@ -55,7 +55,7 @@ void check_initial_weights(const RunConfig& config) {
   if (config.init.empty()) return;
   const std::filesystem::path folder = resolve_checkpoint(config.init);
   verify_checkpoint(folder);
-  const Document source = Document::from_file(folder / "config.json");
+  const Document source = stored_document(folder / "config.json");
   build_initial_shape(config)->initialise_from(*build_model_shape(source.root().at("model")),
                                                gives_new_head(config), config.init);
 }

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/document.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {
@@ -35,6 +36,10 @@ struct LoadOptions {
   bool verify = true;     ///< compare SHA-256, not only sizes
   bool optimizer = true;  ///< read optimizer.safetensors too
 };
+
+/// A JSON file of a run or a checkpoint, with places for messages. It stands for itself: what a
+/// stranger's file `extends` is not read.
+Document stored_document(const std::filesystem::path& path);
 
 /// Writes a checkpoint beside its place, syncs it and moves it there; an older one in that place is
 /// replaced in one step.

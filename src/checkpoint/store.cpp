@@ -52,7 +52,8 @@ Manifest verify(const fs::path& folder, const LoadOptions& options) {
 }  // namespace
 
 Document stored_document(const fs::path& path) {
-  return Document::from_text(read_text(path), path.string());
+  constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
+  return Document::from_text(read_text(path, kMaxBytes, "a configuration"), path.string());
 }
 
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {

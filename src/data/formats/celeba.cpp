@@ -32,7 +32,7 @@ void describe(Fields& f, CelebaSettings& c) {
   f("splits", c.splits, "part of each split, by default train 0, validation 1, test 2");
 }
 
-ConfigProblem check(const DatasetSpec& spec) {
+ConfigProblem check_celeba(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CelebaSettings>();
   const ConfigProblem attribute =
       spec.classes.size() != 2
@@ -44,7 +44,7 @@ ConfigProblem check(const DatasetSpec& spec) {
                        unknown_split(settings.splits, "splits"), channels_problem(spec, 3));
 }
 
-std::string source(const DatasetSpec& spec, const std::string& split) {
+std::string source_celeba(const DatasetSpec& spec, const std::string& split) {
   const auto& splits = spec.format.as<CelebaSettings>().splits;
   if (const auto found = splits.find(split); found != splits.end()) return found->second;
   return split == "train" ? "0" : split == "validation" ? "1" : "2";
@@ -175,11 +175,11 @@ class AttributeList {
   int64_t promised_ = -1;
 };
 
-std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
-                                    const fs::path& folder) {
+std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo info,
+                                           const fs::path& folder) {
   const fs::path parts_path = find_list(folder, "list_eval_partition");
   const auto parts = read_parts(parts_path);
-  const int64_t wanted = integer(source(spec, info.split), spec.name, 0);
+  const int64_t wanted = integer(source_celeba(spec, info.split), spec.name, 0);
   info.channels = 3;
   FileList files(folder);
   const int32_t images = files.add_folder("img_align_celeba");
@@ -199,13 +199,13 @@ std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
 DatasetFormat celeba_format() {
   return {
       .settings = Choice("celeba", CelebaSettings{}),
-      .check = check,
-      .open = open,
+      .check = check_celeba,
+      .open = open_celeba,
       .splits =
           [](const DatasetSpec&) {
             return std::vector<std::string>{"train", "validation", "test"};
           },
-      .source = source,
+      .source = source_celeba,
       .parts = [](const DatasetSpec&,
                   const std::string&) { return std::vector<DatasetPart>{{"img_align_celeba"}}; },
       .verify = verify_image_files};

@@ -48,7 +48,7 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
   return {};
 }
 
-ConfigProblem check(const DatasetSpec& spec) {
+ConfigProblem check_cifar(const DatasetSpec& spec) {
   return first_problem(
       files_problem(spec),
       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
@@ -89,8 +89,8 @@ void set_shape(const DatasetSpec&, DatasetInfo& info) {
   info.width = cifar::kWidth;
 }
 
-std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
-                                    const fs::path& folder) {
+std::shared_ptr<const Dataset> open_cifar(const DatasetSpec& spec, DatasetInfo info,
+                                          const fs::path& folder) {
   cifar::Records records;
   for (const std::string& role : numbered_roles(spec, info.split)) {
     const fs::path path = checked_file(spec, folder, role);
@@ -104,7 +104,8 @@ std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
 }
 
 /// Of a file without a hash: whether all that can be known of it is right.
-std::string verify_file(const DatasetSpec& spec, const fs::path& path, const DatasetFile& file) {
+std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
+                              const DatasetFile& file) {
   cifar::Records records;
   try {
     cifar::read(path, file.size, layout(spec), records);
@@ -122,10 +123,10 @@ std::string verify_file(const DatasetSpec& spec, const fs::path& path, const Dat
 
 DatasetFormat cifar_format() {
   return {.settings = Choice("cifar", CifarSettings{}),
-          .check = check,
-          .open = open,
+          .check = check_cifar,
+          .open = open_cifar,
           .outline = set_shape,
-          .verify_file = verify_file};
+          .verify_file = verify_file_cifar};
 }
 
 }  // namespace moesaic

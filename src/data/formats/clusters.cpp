@@ -25,7 +25,7 @@ void describe(Fields& f, ClustersSettings& c) {
   f("clusters", c.clusters, "what is generated in place of files");
 }
 
-ConfigProblem check(const DatasetSpec& spec) {
+ConfigProblem check_clusters(const DatasetSpec& spec) {
   const auto& clusters = spec.format.as<ClustersSettings>().clusters;
   if (!clusters) return {"format clusters needs 'clusters'"};
   if (clusters->endless && spec.validation.value_or(0.0) > 0.0) {
@@ -49,7 +49,8 @@ DatasetInputs inputs_of(const ClusterExamples& examples) {
   return {examples.x_NPd.unsqueeze(1), examples.labels_N, examples.cluster_N};
 }
 
-std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info, const fs::path&) {
+std::shared_ptr<const Dataset> open_clusters(const DatasetSpec& spec, DatasetInfo info,
+                                             const fs::path&) {
   const ClusterMixtureConfig& config = *spec.format.as<ClustersSettings>().clusters;
   const std::string split = info.split;
   const bool endless = config.endless && split == "train";
@@ -77,8 +78,8 @@ DatasetFormat clusters_format() {
   return {.settings = Choice("clusters", ClustersSettings{}),
           .images = false,
           .generated = true,
-          .check = check,
-          .open = open,
+          .check = check_clusters,
+          .open = open_clusters,
           .class_count = [](const DatasetSpec&) { return int64_t{2}; }};
 }
 

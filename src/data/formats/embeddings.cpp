@@ -29,28 +29,29 @@ const EmbeddingsConfig& config_of(const DatasetSpec& spec) {
   return *spec.format.as<EmbeddingsSettings>().embeddings;
 }
 
-int64_t class_count(const DatasetSpec& spec) {
+int64_t class_count_embeddings(const DatasetSpec& spec) {
   return spec.format.as<EmbeddingsSettings>().class_count;
 }
 
-ConfigProblem check(const DatasetSpec& spec) {
+ConfigProblem check_embeddings(const DatasetSpec& spec) {
   const bool given = spec.format.as<EmbeddingsSettings>().embeddings.has_value();
   return first_problem(ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
                        no_images_problem(spec), unknown_split(spec.images, "images"));
 }
 
-std::string source(const DatasetSpec& spec, const std::string& split) {
+std::string source_embeddings(const DatasetSpec& spec, const std::string& split) {
   return embeddings_file(config_of(spec), split);
 }
 
 /// An embedding is an image of one channel and one row; its language is its group.
-std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
-                                    const fs::path& folder) {
+std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetInfo info,
+                                               const fs::path& folder) {
   Embeddings texts = read_embeddings(config_of(spec), folder, info.split);
   const auto classes = static_cast<int64_t>(texts.classes.size());
-  if (class_count(spec) > 0 && classes != class_count(spec)) {
+  if (class_count_embeddings(spec) > 0 && classes != class_count_embeddings(spec)) {
     fail("{}: {} classes in its metadata, dataset '{}' has {}",
-         (folder / source(spec, info.split)).string(), classes, spec.name, class_count(spec));
+         (folder / source_embeddings(spec, info.split)).string(), classes, spec.name,
+         class_count_embeddings(spec));
   }
   info.classes = std::move(texts.classes);
   info.groups = std::move(texts.languages);
@@ -59,8 +60,8 @@ std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
                                               texts.label_N, texts.language_N});
 }
 
-void outline(const DatasetSpec& spec, DatasetInfo& info) {
-  for (int64_t i = 0; i < class_count(spec); ++i)
+void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
+  for (int64_t i = 0; i < class_count_embeddings(spec); ++i)
     info.classes.push_back(fmt::format("class {}", i));
   info.channels = info.height = 1;
   info.width = config_of(spec).width;
@@ -69,10 +70,10 @@ void outline(const DatasetSpec& spec, DatasetInfo& info) {
 }
 
 /// One file that is split at random is read once, for the train split.
-std::vector<FileVerification> verify(const DatasetSpec& spec, const std::string& split,
-                                     const fs::path& folder) {
+std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
+                                                const fs::path& folder) {
   if (!config_of(spec).file.empty() && split == "test") return {};
-  const std::string name = source(spec, split);
+  const std::string name = source_embeddings(spec, split);
   FileVerification result{name, folder / name, ""};
   try {
     read_embeddings(config_of(spec), folder, split);
@@ -85,18 +86,19 @@ std::vector<FileVerification> verify(const DatasetSpec& spec, const std::string&
 }  // namespace
 
 DatasetFormat embeddings_format() {
-  return {.settings = Choice("embeddings", EmbeddingsSettings{}),
-          .images = false,
-          .check = check,
-          .open = open,
-          .source = source,
-          .parts =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<DatasetPart>{{source(spec, split), /*is_folder=*/false}};
-              },
-          .class_count = class_count,
-          .outline = outline,
-          .verify = verify};
+  return {
+      .settings = Choice("embeddings", EmbeddingsSettings{}),
+      .images = false,
+      .check = check_embeddings,
+      .open = open_embeddings,
+      .source = source_embeddings,
+      .parts =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<DatasetPart>{{source_embeddings(spec, split), /*is_folder=*/false}};
+          },
+      .class_count = class_count_embeddings,
+      .outline = outline_embeddings,
+      .verify = verify_embeddings};
 }
 
 }  // namespace moesaic

@@ -41,7 +41,7 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
   return {};
 }
 
-ConfigProblem check(const DatasetSpec& spec) {
+ConfigProblem check_idx(const DatasetSpec& spec) {
   return first_problem(
       files_problem(spec),
       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
@@ -52,8 +52,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
-                                    const fs::path& folder) {
+std::shared_ptr<const Dataset> open_idx(const DatasetSpec& spec, DatasetInfo info,
+                                        const fs::path& folder) {
   const fs::path images_path = checked_file(spec, folder, info.split + "_images");
   const fs::path labels_path = checked_file(spec, folder, info.split + "_labels");
   idx::Array images = idx::read(images_path);
@@ -82,7 +82,7 @@ std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
 }  // namespace
 
 DatasetFormat idx_format() {
-  return {.settings = Choice("idx", IdxSettings{}), .check = check, .open = open};
+  return {.settings = Choice("idx", IdxSettings{}), .check = check_idx, .open = open_idx};
 }
 
 }  // namespace moesaic

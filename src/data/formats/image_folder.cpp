@@ -35,31 +35,32 @@ const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
   return spec.format.as<ImageFolderSettings>();
 }
 
-ConfigProblem check(const DatasetSpec& spec) {
+ConfigProblem check_image_folder(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
                        unknown_split(spec.images, "images"),
                        unknown_split(settings_of(spec).splits, "splits"),
                        channels_problem(spec, 3));
 }
 
-std::vector<std::string> splits(const DatasetSpec& spec) {
+std::vector<std::string> splits_image_folder(const DatasetSpec& spec) {
   if (!settings_of(spec).splits.contains("validation")) return {"train", "test"};
   return {"train", "validation", "test"};
 }
 
-std::string source(const DatasetSpec& spec, const std::string& split) {
+std::string source_image_folder(const DatasetSpec& spec, const std::string& split) {
   const auto& folders = settings_of(spec).splits;
   if (const auto found = folders.find(split); found != folders.end()) return found->second;
   return split == "train" ? "train" : "val";
 }
 
-int64_t class_count(const DatasetSpec& spec) {
+int64_t class_count_image_folder(const DatasetSpec& spec) {
   return spec.classes.empty() ? settings_of(spec).class_count
                               : static_cast<int64_t>(spec.classes.size());
 }
 
-void outline(const DatasetSpec& spec, DatasetInfo& info) {
-  for (int64_t i = static_cast<int64_t>(info.classes.size()); i < class_count(spec); ++i) {
+void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
+  for (int64_t i = static_cast<int64_t>(info.classes.size()); i < class_count_image_folder(spec);
+       ++i) {
     info.classes.push_back(fmt::format("class {}", i));
   }
 }
@@ -103,7 +104,7 @@ Listing list_folder(const fs::path& folder, Listed what) {
 std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
                                     const fs::path& part) {
   if (!spec.classes.empty()) return spec.classes;
-  const fs::path train = folder / source(spec, "train");
+  const fs::path train = folder / source_image_folder(spec, "train");
   std::error_code error;
   const fs::path& listed = fs::is_directory(train, error) ? train : part;
   std::vector<std::string> classes = list_folder(listed, Listed::folders).names;
@@ -127,9 +128,9 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
   }
 }
 
-std::shared_ptr<const Dataset> open(const DatasetSpec& spec, DatasetInfo info,
-                                    const fs::path& folder) {
-  const fs::path part = folder / source(spec, info.split);
+std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, DatasetInfo info,
+                                                 const fs::path& folder) {
+  const fs::path part = folder / source_image_folder(spec, info.split);
   info.classes = classes_in(spec, folder, part);
   info.channels = 3;
   const std::vector<std::string> found = list_folder(part, Listed::folders).names;
@@ -180,16 +181,16 @@ Choice image_folder_settings(const fs::path& folder) {
 DatasetFormat image_folder_format() {
   return {.settings = Choice("image_folder", ImageFolderSettings{}),
           .sorted_by_class = true,
-          .check = check,
-          .open = open,
-          .splits = splits,
-          .source = source,
+          .check = check_image_folder,
+          .open = open_image_folder,
+          .splits = splits_image_folder,
+          .source = source_image_folder,
           .parts =
               [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<DatasetPart>{{source(spec, split)}};
+                return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
               },
-          .class_count = class_count,
-          .outline = outline,
+          .class_count = class_count_image_folder,
+          .outline = outline_image_folder,
           .verify = verify_image_files};
 }
 

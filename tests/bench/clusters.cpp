@@ -13,7 +13,8 @@
 #include "moesaic/data/cluster_mixture.h"
 #include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/train/objective.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/classification_objective.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic::bench {
@@ -65,8 +66,7 @@ class OurStep {
       const RoutingRecord& record = output.routings.front();
       *noise = (record.noisy_logits_TE - record.logits_TE).detach();
     }
-    const Objective objective =
-        compute_objective(output, labels_, {.aux_losses = {}, .loss = "softmax_twice"});
+    const LossTerms objective = classification_terms("softmax_twice", {}, output, labels_);
     objective.loss.backward();
     return objective.loss.detach();
   }

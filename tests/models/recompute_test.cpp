@@ -10,7 +10,8 @@
 #include <atomic>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/objective.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/classification_objective.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -51,7 +52,8 @@ Step step(VMoE& model, bool recompute, const std::string& frozen = "none") {
   }
   const ModelOutput out = model.forward(small_images(6), nn::make_generator(5));
   const at::Tensor labels = torch::arange(6).remainder(5).repeat_interleave(model.members());
-  compute_objective(out, labels, {0.0, {{"importance", 0.1}, {"load", 0.2}, {"gshard", 0.3}}})
+  classification_terms("softmax", {0.0, {{"importance", 0.1}, {"load", 0.2}, {"gshard", 0.3}}}, out,
+                       labels)
       .loss.backward();
   Step result{out.logits.detach(), {}};
   for (const at::Tensor& parameter : model.parameters()) {

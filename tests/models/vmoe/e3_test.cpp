@@ -13,7 +13,8 @@
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/objective.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/classification_objective.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -95,7 +96,8 @@ TEST(E3, EveryParameterGetsAGradient) {
   const auto model = small_vmoe(e3_config());
   const ModelOutput out = model->forward(small_images(6));
   const at::Tensor labels = torch::arange(6).remainder(5).repeat_interleave(kMembers);
-  compute_objective(out, labels, {0.0, {{"importance", 0.1}, {"gshard", 0.1}}}).loss.backward();
+  classification_terms("softmax", {0.0, {{"importance", 0.1}, {"gshard", 0.1}}}, out, labels)
+      .loss.backward();
   for (const auto& item : model->named_parameters()) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
     EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
@@ -122,7 +124,7 @@ TEST(E3, AuxiliaryLossesAreMeansOverMembersAndGroups) {
   const at::Tensor labels = torch::zeros({4 * kMembers}, torch::kLong);
   const std::map<std::string, double> weights = aux_loss_weights({{"gshard", 1.0}}, *model);
   EXPECT_EQ(weights.at("importance"), 0.5);
-  const Objective objective = compute_objective(out, labels, {0.0, weights});
+  const LossTerms objective = classification_terms("softmax", {0.0, weights}, out, labels);
   for (const auto& [name, value] : objective.terms) {
     const std::map<std::string, double> wanted = {{"importance", importance}, {"gshard", gshard}};
     if (wanted.contains(name)) {

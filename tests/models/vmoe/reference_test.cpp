@@ -11,7 +11,8 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/train/objective.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/classification_objective.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 
@@ -150,7 +151,7 @@ class GoldenRun {
     golden_.close("loss/main_loss", total, tolerance_);
     std::map<std::string, double> weights = model_->aux_losses();
     const at::Tensor rows = labels_.argmax(1).repeat_interleave(model_->members());
-    const Objective objective = compute_objective(output_, rows, {0.0, weights});
+    const LossTerms objective = classification_terms("softmax", {0.0, weights}, output_, rows);
     for (const auto& [name, value] : objective.terms) {
       if (!weights.contains(name)) continue;
       weighted += weights.at(name) * value.item<double>();

@@ -6,7 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/train/objective.h"
+#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/classification_objective.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 
@@ -49,7 +50,7 @@ class ReplayedStep {
         inputs_.at("input/labels").repeat_interleave(model_->members(), 0).to(torch::kDouble);
     at::Tensor total = main_loss(labels);
     for (const auto& [name, value] :
-         compute_objective(output_, labels.argmax(1), {0.0, weights}).terms) {
+         classification_terms("softmax", {0.0, weights}, output_, labels.argmax(1)).terms) {
       if (weights.contains(name)) total = total + weights.at(name) * value;
     }
     total.backward();

@@ -43,8 +43,8 @@ size_t count_characters(std::string_view text) {
 }
 
 std::string one_line(std::string_view text) {
-  constexpr size_t kLongest = 120;
-  size_t cut = std::min(text.size(), kLongest);
+  constexpr size_t kMaxBytes = 80;
+  size_t cut = std::min(text.size(), kMaxBytes);
   while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;
   std::string line;
   for (const char c : text.substr(0, cut)) {

@@ -25,7 +25,7 @@ TEST(Text, CharactersAreCountedAndNotBytes) {
 TEST(Text, MessagesGetOneShortLine) {
   EXPECT_EQ(one_line("a\nb\x1b\x7f"), "a\\nb\\x1b\\x7f");
   EXPECT_EQ(printable("a b"), "'a b'");
-  EXPECT_EQ(printable(std::string(500, 'x')), "'" + std::string(120, 'x') + "...'");
+  EXPECT_EQ(printable(std::string(500, 'x')), "'" + std::string(80, 'x') + "...'");
   // No character is cut into pieces, and bytes that are none do not make it longer.
   EXPECT_EQ(one_line(std::string(119, 'x') + "\xC3\xA4 and more"), std::string(119, 'x') + "...");
   EXPECT_EQ(one_line(std::string(100'000, '\x80')), "...");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "moesaic/base/pattern.h"
 #include "moesaic/train/phase_kind.h"
 
 namespace moesaic::testing {

@@ -39,7 +39,7 @@ double plain_loss(const std::string& name, const std::vector<double>& logits,
   return loss;
 }
 
-TEST(MainLoss, SmoothsHardAndSoftLabels) {
+TEST(ClassificationLoss, SmoothsHardAndSoftLabels) {
   const at::Tensor logits = randn({3, 4}, 1, torch::kFloat), labels = torch::tensor({2, 0, 3});
   const at::Tensor soft = randn({3, 4}, 2, torch::kFloat).softmax(1);
   for (const char* name : {"softmax", "sigmoid", "ensemble_softmax", "ensemble_sigmoid"}) {
@@ -59,7 +59,7 @@ TEST(MainLoss, SmoothsHardAndSoftLabels) {
   }
 }
 
-TEST(MainLoss, ComparesEachMemberWithItsImage) {
+TEST(ClassificationLoss, ComparesEachMemberWithItsImage) {
   const at::Tensor logits = randn({6, 4}, 3, torch::kFloat), labels = torch::tensor({1, 3});
   for (const std::string name : {"softmax", "sigmoid"}) {
     const at::Tensor found = training_losses("ensemble_" + name, logits, {labels, {}, 0.1});
@@ -75,7 +75,7 @@ TEST(MainLoss, ComparesEachMemberWithItsImage) {
   }
 }
 
-TEST(MainLoss, GradientsAreThoseOfFiniteDifferences) {
+TEST(ClassificationLoss, GradientsAreThoseOfFiniteDifferences) {
   const at::Tensor logits = randn({4, 3}, 4), labels = torch::tensor({0, 2});
   for (const char* name : {"ensemble_softmax", "ensemble_sigmoid"}) {
     const at::Tensor input = logits.to(torch::kFloat).requires_grad_();
@@ -98,21 +98,21 @@ TEST(MainLoss, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
-TEST(MainLoss, UnknownNameIsRefused) {
+TEST(ClassificationLoss, UnknownNameIsRefused) {
   EXPECT_EQ(train_test::error_of([] {
               training_losses("softmx", torch::zeros({1, 2}), {torch::tensor({0}), {}});
             }),
             "usage: unknown loss 'softmx'; did you mean 'softmax'?");
 }
 
-TEST(MainLoss, SoftmaxTwiceTakesProbabilitiesForLogits) {
+TEST(ClassificationLoss, SoftmaxTwiceTakesProbabilitiesForLogits) {
   const at::Tensor logits = torch::tensor({{2.0F, -1.0F}, {60.0F, -60.0F}});
   const at::Tensor labels = torch::tensor({1, 0}, torch::kLong);
   const at::Tensor found = training_losses("softmax_twice", logits, {labels, {}, 0.0});
   const double p = 1.0 / (1.0 + std::exp(3.0));  // of the second class of the first row
   EXPECT_NEAR(found[0].item<double>(), std::log(1.0 + std::exp((1.0 - p) - p)), 1e-6);
   EXPECT_NEAR(found[1].item<double>(), 0.3132617, 1e-6);  // no loss of two classes is smaller
-  EXPECT_EQ(with_members("softmax_twice"), "ensemble_softmax");
+  EXPECT_EQ(classification_losses().at("softmax_twice").counterpart, "ensemble_softmax");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 using test::Bytes;
 using test::error_of;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Bytes speckled(int64_t channels, int64_t height, int64_t width) {
   Bytes bytes(static_cast<size_t>(channels * height * width));

@@ -13,10 +13,10 @@ namespace {
 using test::error_of;
 using test::gzip_bytes;
 using test::write_file;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class Catalog : public testing::Test {
+class Catalog : public ::testing::Test {
  protected:
   /// Writes a description of the dataset "bad" and returns what is said about it.
   std::string complaint(const std::string& text) {

@@ -16,14 +16,14 @@ using test::Bytes;
 using test::error_of;
 using test::TarEntry;
 using test::write_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const FetchOptions kNoProgress{.progress = false};
 
 /// A dataset "mini" in the manner of CIFAR: 2 + 1 images to train, 1 to test.
-class MiniCifar : public testing::Test {
+class MiniCifar : public ::testing::Test {
  protected:
   MiniCifar() : home_("MOESAIC_HOME", root().string()), data_("MOESAIC_DATA", std::nullopt) {
     files_ = {{"one.bin", records({1, 0}, 5)},

@@ -17,15 +17,15 @@ using test::image_of;
 using test::labels_of;
 using test::TinyHome;
 using test::write_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<uint8_t> slice(const std::vector<uint8_t>& values, int64_t index, int64_t size) {
   return {values.begin() + index * size, values.begin() + (index + 1) * size};
 }
 
-class TinyDataset : public testing::Test {
+class TinyDataset : public ::testing::Test {
  protected:
   std::string open_error(ErrorKind kind, const std::string& name = "tiny",
                          const std::string& split = "train") {

@@ -18,16 +18,16 @@ using test::gzip_bytes;
 using test::HttpServer;
 using test::read_file;
 using test::write_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::SizeIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
 
 const FetchOptions kQuiet{.progress = false};
 
-class Fetch : public testing::Test {
+class Fetch : public ::testing::Test {
  protected:
   Fetch() : proxy_("no_proxy", "127.0.0.1") {
     home_.write_files(mirror_.path(), true);
@@ -206,7 +206,7 @@ TEST_F(Fetch, ACompletePartIsTakenOver) {
   write_file(part("test-images"), packed("test-images"));
   fetch_dataset("tiny", kQuiet);
   expect_all_in_place();
-  EXPECT_THAT(server.requests(), Not(testing::Contains("test-images.gz 0")));
+  EXPECT_THAT(server.requests(), Not(::testing::Contains("test-images.gz 0")));
 }
 
 TEST_F(Fetch, OneAtATime) {

@@ -18,9 +18,9 @@ namespace {
 
 using test::error_of;
 using test::write_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// <split>.txt with a line of numbers for each example: the input, then its targets.
 struct TableSettings {
@@ -79,7 +79,7 @@ DatasetFormat table_format() {
               }};
 }
 
-class ToyFormat : public testing::Test {
+class ToyFormat : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     if (dataset_formats().find("table") == nullptr) dataset_formats().add("table", table_format());

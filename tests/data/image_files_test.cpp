@@ -17,12 +17,12 @@ using test::error_of;
 using test::jpeg_bytes;
 using test::JpegKind;
 using test::write_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// A folder of images: colours by class, sizes by number.
-class ImageFolder : public testing::Test {
+class ImageFolder : public ::testing::Test {
  protected:
   ImageFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
     for (int i = 0; i < 6; ++i) {
@@ -225,7 +225,7 @@ TEST_F(ImageFolder, ADescriptionMayLieAnywhere) {
 }
 
 /// Faces 1 to 6, of parts 0 0 0 1 2 2.
-class CelebA : public testing::Test {
+class CelebA : public ::testing::Test {
  protected:
   CelebA() : data_env_("MOESAIC_DATA", folder_.path().string()) {
     for (int i = 1; i <= 6; ++i) {

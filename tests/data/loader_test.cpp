@@ -17,9 +17,9 @@ namespace moesaic {
 namespace {
 
 using test::error_of;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 DatasetInfo small_info() {
   DatasetInfo info;

@@ -13,8 +13,8 @@ namespace {
 
 using test::Bytes;
 using test::error_of;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 DatasetInfo rgb_info(int64_t height, int64_t width) {
   DatasetInfo info;

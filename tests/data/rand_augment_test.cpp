@@ -16,7 +16,7 @@ namespace moesaic {
 namespace {
 
 using test::Bytes;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int64_t kHeight = 18, kWidth = 23;
 

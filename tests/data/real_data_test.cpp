@@ -17,9 +17,9 @@ namespace moesaic {
 namespace {
 
 using test::image_of;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
-class RealDataset : public testing::TestWithParam<std::string> {
+class RealDataset : public ::testing::TestWithParam<std::string> {
  protected:
   RealDataset() : home_("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR) {}
 
@@ -59,7 +59,7 @@ TEST_P(RealDataset, MeanAndStdAreThoseOfTheTrainingImages) {
   EXPECT_NEAR(train->info().std.at(0), std, 5.1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, RealDataset, testing::Values("fashion-mnist", "mnist"),
+INSTANTIATE_TEST_SUITE_P(Files, RealDataset, ::testing::Values("fashion-mnist", "mnist"),
                          [](const auto& info) {
                            return info.param == "mnist" ? std::string("Mnist") : "FashionMnist";
                          });

@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Bitmap noise(int64_t height, int64_t width, int64_t channels) {
   Bitmap bitmap{height, width, channels, {}};

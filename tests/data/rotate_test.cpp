@@ -18,8 +18,8 @@ namespace {
 using test::Bytes;
 using test::error_of;
 using test::image_of;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Images of side x side bytes that tell every place apart.
 std::shared_ptr<const Dataset> patterned(int64_t height, int64_t width) {
@@ -113,7 +113,7 @@ TEST(RotatedPairs, BothAreCutOutOfTheMiddleAndResized) {
   const auto wanted = preprocessed(whole, {.size = 32, .central_crop = 0.75});
   for (int64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(image_of(*cut, i), image_of(*wanted, i));
-    EXPECT_THAT(image_of(*cut, i), testing::Not(testing::Contains(0)));
+    EXPECT_THAT(image_of(*cut, i), ::testing::Not(::testing::Contains(0)));
   }
 }
 

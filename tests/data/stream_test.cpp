@@ -20,10 +20,10 @@ namespace {
 
 using test::error_of;
 using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class EndlessClusters : public testing::Test {
+class EndlessClusters : public ::testing::Test {
  protected:
   EndlessClusters() { describe(R"("train": 25, "test": 6, "endless": true)"); }
   void describe(const std::string& settings) {

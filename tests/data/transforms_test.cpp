@@ -15,8 +15,8 @@ namespace moesaic {
 namespace {
 
 using test::error_of;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 DatasetInfo two_channels() {
   DatasetInfo info;

@@ -16,9 +16,9 @@ using test::error_of;
 using test::image_of;
 using test::labels_of;
 using test::write_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// As TensorFlow Datasets gives them for train[:98%] and train[:99%].
 TEST(TrainingCount, RoundsTheBoundaryToTheNearest) {
@@ -31,7 +31,7 @@ TEST(TrainingCount, RoundsTheBoundaryToTheNearest) {
 }
 
 /// A dataset "tiny" of 12 training images, of which 3 are held out.
-class HeldOut : public testing::Test {
+class HeldOut : public ::testing::Test {
  protected:
   HeldOut() {
     home_.write_files(home_.cache());
@@ -109,7 +109,7 @@ TEST_F(HeldOut, AnEmptySplitIsAnError) {
 }
 
 /// 13 cats and 7 dogs to train, 1 of each to test.
-class HeldOutImageFolder : public testing::Test {
+class HeldOutImageFolder : public ::testing::Test {
  protected:
   HeldOutImageFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
     fill("train", 13, 7);

@@ -13,11 +13,11 @@ namespace {
 using test::Bytes;
 using test::tar_bytes;
 using test::TarEntry;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class Archive : public testing::Test {
+class Archive : public ::testing::Test {
  protected:
   Archive() { test::fs::create_directories(target_); }
 

@@ -10,9 +10,9 @@ namespace moesaic {
 namespace {
 
 using test::Bytes;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Records of `label_bytes` labels counted up from `first` and pixels that tell their place.
 Bytes batch(int64_t count, int64_t label_bytes, uint8_t first) {
@@ -26,7 +26,7 @@ Bytes batch(int64_t count, int64_t label_bytes, uint8_t first) {
   return bytes;
 }
 
-class Cifar : public testing::Test {
+class Cifar : public ::testing::Test {
  protected:
   std::string error(int64_t bytes) {
     return test::error_of(ErrorKind::failure, [&] {

@@ -13,7 +13,7 @@ namespace {
 using test::Bytes;
 using test::jpeg_bytes;
 using test::JpegKind;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string failure_of_decoding(const Bytes& bytes) {
   return test::error_of(ErrorKind::failure, [&] {

@@ -42,9 +42,8 @@ size_t count_characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), starts_character));
 }
 
-std::string one_line(std::string_view text) {
-  constexpr size_t kMaxBytes = 80;
-  size_t cut = std::min(text.size(), kMaxBytes);
+std::string one_line(std::string_view text, size_t max_bytes) {
+  size_t cut = std::min(text.size(), max_bytes);
   while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;
   std::string line;
   for (const char c : text.substr(0, cut)) {
@@ -61,7 +60,8 @@ std::string one_line(std::string_view text) {
 }
 
 std::string printable(std::string_view text) {
-  return "'" + one_line(text) + "'";
+  constexpr size_t kMaxName = 80;
+  return "'" + one_line(text, kMaxName) + "'";
 }
 
 std::string bytes_text(double bytes) {

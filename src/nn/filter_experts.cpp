@@ -36,6 +36,7 @@ double FilterExpertsImpl::flops_per_row() const {
 }
 
 at::Tensor FilterExpertsImpl::neuron_magnitudes() const {
+  const torch::NoGradGuard no_grad;
   return w.to(at::kDouble).norm(2, {1}).mean({1});
 }
 

@@ -81,6 +81,7 @@ void ImageExpertsImpl::keep(const std::vector<int64_t>& slots) {
 }
 
 at::Tensor ImageExpertsImpl::neuron_magnitudes() const {
+  const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> means;
   for (const auto& network : networks_) means.push_back(mean_row_norm(*network));
   return at::stack(means);

@@ -96,6 +96,7 @@ double MlpExpertsImpl::flops_per_row() const {
 }
 
 at::Tensor MlpExpertsImpl::neuron_magnitudes() const {
+  const torch::NoGradGuard no_grad;
   return w1.to(at::kDouble).norm(2, {1}).mean({1});
 }
 

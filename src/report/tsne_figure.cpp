@@ -175,7 +175,7 @@ bool crosses_half(const PlaneGrid& grid) {
 void check_new_figure(const fs::path& file, const std::string& what) {
   const std::string extension = file.extension().string();
   if (extension != ".png" && extension != ".svg") {
-    fail_usage("{}: the file's name must end in .png or .svg, found '{}'", what, file.string());
+    fail_usage("{}: the figure's name must end in .png or .svg, found '{}'", what, file.string());
   }
   for (const fs::path& path : {file, script_beside(file), data_beside(file)}) {
     check_new_file(path, what);

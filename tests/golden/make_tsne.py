@@ -24,10 +24,10 @@ def main(out):
     divergence, gradient = _t_sne._kl_divergence(y.ravel(), p, 1, 120, 2)
     whole = TSNE(perplexity=30, init="pca", method="exact", learning_rate="auto", random_state=0)
     cloud = three_clouds(300, 10, 3)
-    picture = whole.fit_transform(cloud)
+    embedding = whole.fit_transform(cloud)
     save_file({"x": x, "p": squareform(p), "y": y, "divergence": np.array([divergence]),
-               "gradient": gradient.reshape(120, 2), "cloud": cloud, "picture": picture.astype(np.float64),
-               "picture_divergence": np.array([float(whole.kl_divergence_)])}, out)
+               "gradient": gradient.reshape(120, 2), "cloud": cloud, "embedding": embedding.astype(np.float64),
+               "embedding_divergence": np.array([float(whole.kl_divergence_)])}, out)
 
 
 if __name__ == "__main__":

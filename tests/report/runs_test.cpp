@@ -202,7 +202,7 @@ TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
                          "snapshots": {"probes": ["lod"]})"),
               AllOf(HasSubstr("runs.json:13:"), HasSubstr("did you mean 'load'?")));
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "paper": {"a": {"accuracy": 1}})"),
-              HasSubstr("no row has the metric 'accuracy'; did you mean 'test_accuracy'?"));
+              HasSubstr("no row has the metric 'accuracy'; choose one of test_accuracy"));
   EXPECT_THAT(
       refusal(R"("rows": [{"name": "a"}], "plots": [{"kind": "curves", "metrics": ["entropy"]}])"),
       HasSubstr("no row has the metric 'entropy'"))

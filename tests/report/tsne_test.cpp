@@ -54,14 +54,14 @@ TEST(Tsne, TheGradientIsThatOfTheDivergence) {
 
 TEST(Tsne, DescendsAsFarAsScikitLearnAndKeepsCloudsApart) {
   const at::Tensor cloud = golden("cloud");
-  const at::Tensor picture = tsne(cloud);
-  const double reached = tsne_divergence(tsne_affinities(cloud, 30.0), picture);
-  EXPECT_LT(reached, 1.03 * golden("picture_divergence").item<double>());
+  const at::Tensor embedding = tsne(cloud);
+  const double reached = tsne_divergence(tsne_affinities(cloud, 30.0), embedding);
+  EXPECT_LT(reached, 1.03 * golden("embedding_divergence").item<double>());
   // Point i is of cloud i % 3, and so is its nearest neighbour.
-  at::Tensor distances = torch::cdist(picture, picture).fill_diagonal_(1e30);
+  at::Tensor distances = torch::cdist(embedding, embedding).fill_diagonal_(1e30);
   const at::Tensor of = torch::arange(300).remainder(3);
   EXPECT_TRUE(torch::equal(of.index_select(0, distances.argmin(1)), of));
-  EXPECT_TRUE(torch::equal(picture, tsne(cloud)));
+  EXPECT_TRUE(torch::equal(embedding, tsne(cloud)));
 }
 
 TEST(Tsne, StopsWhereItIsTold) {

@@ -21,9 +21,9 @@ size_t count_characters(std::string_view text);
 
 /// A text out of a file or an argument, fit for a message: control characters are escaped, and what
 /// is long is shortened.
-std::string one_line(std::string_view text);
+std::string one_line(std::string_view text, size_t max_bytes = 120);
 
-/// one_line() in quotes.
+/// one_line() of at most 80 bytes, in quotes.
 std::string printable(std::string_view text);
 
 /// Bytes as "512 B", "4.10 KB", "3.26 MB": powers of 1000.

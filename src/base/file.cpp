@@ -29,7 +29,7 @@ struct stat status_of(const UniqueFd& fd, const fs::path& path) {
   return status;
 }
 
-// False at the end of the file.
+// Appends the next piece of the file; returns false at its end.
 bool append_piece(const UniqueFd& fd, const fs::path& path, std::string& text) {
   std::array<char, 65536> piece;
   ssize_t n = -1;
@@ -41,7 +41,7 @@ bool append_piece(const UniqueFd& fd, const fs::path& path, std::string& text) {
   return n > 0;
 }
 
-// What write_atomic replaces: the file behind a link, and never a device such as /dev/null.
+// Returns the file that write_atomic replaces: a link's target, and never a device like /dev/null.
 fs::path replaceable(const fs::path& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
@@ -56,12 +56,12 @@ fs::path replaceable(const fs::path& path) {
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
-  // Opening a named pipe would else wait for someone who writes to it.
+  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
   const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
   const struct stat status = status_of(fd, path);
   if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) return;  // mmap refuses an empty range
+  if (size == 0) return;  // mmap rejects an empty range.
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) fail_errno(path, "cannot map");
   bytes_ = {static_cast<const std::byte*>(address), size};
@@ -87,7 +87,7 @@ void MappedFile::release(std::span<const std::byte> part) const noexcept {
   const auto from = static_cast<std::size_t>(part.data() - bytes_.data());
   const std::size_t first = from / page * page;
   auto* address = const_cast<std::byte*>(bytes_.data() + first);
-  ::madvise(address, from + part.size() - first, MADV_DONTNEED);  // a hint: may fail
+  ::madvise(address, from + part.size() - first, MADV_DONTNEED);  // A hint that may fail.
 }
 
 void MappedFile::unmap() noexcept {
@@ -104,7 +104,7 @@ std::string read_text(const fs::path& path) {
 }
 
 std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what) {
-  // Opening a named pipe would else wait for someone who writes to it.
+  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
   const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
   const struct stat status = status_of(fd, path);
   if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
@@ -114,7 +114,7 @@ std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view
   };
   check(static_cast<uint64_t>(status.st_size));
   std::string text;
-  // It may grow meanwhile, and files of the kernel say that they are empty.
+  // The file may have grown meanwhile, and files of /proc report a size of 0.
   while (append_piece(fd, path, text)) check(text.size());
   return text;
 }
@@ -123,7 +123,7 @@ fs::path unique_sibling(const fs::path& path) {
   static std::atomic<unsigned> counter{0};
   fs::path name = path.filename();
   fs::path folder = path.parent_path();
-  if (name.empty()) {  // "runs/a/" means the folder a itself
+  if (name.empty()) {  // "runs/a/" names the directory a itself.
     name = folder.filename();
     folder = folder.parent_path();
   }

@@ -40,7 +40,7 @@ std::string finish(const Context& context) {
   return text;
 }
 
-/// Calls `piece(bytes)` for the whole file.
+/// Calls `piece(bytes)` for consecutive pieces of the whole file.
 template <class F>
 void for_pieces(const std::filesystem::path& path, F&& piece) {
   const UniqueFd fd = open_file(path, O_RDONLY);
@@ -72,7 +72,7 @@ void Sha256::update(std::span<const std::byte> bytes) {
 }
 
 std::string Sha256::hex() const {
-  const Context copy = new_context();  // finishing a copy leaves this one open for more
+  const Context copy = new_context();  // Finishing a copy keeps this one open.
   require(EVP_MD_CTX_copy_ex(copy.get(), state_->context.get()));
   return finish(copy);
 }

@@ -38,7 +38,7 @@ LockFile::LockFile(const std::filesystem::path& folder) {
   }
   if (result != 0)
     log_warning("{}: this file system has no locks, going on without", path.string());
-  // The file stays when the lock goes: deleting it would let two holders lock different files.
+  // The file outlives the lock: if it were deleted, two holders could lock different files.
   const std::string text = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
   write_all(fd_.get(), std::as_bytes(std::span(text)), path);

@@ -41,7 +41,7 @@ LogLevel log_threshold() {
 }
 
 void log_line(LogLevel level, std::string_view message) {
-  // On a terminal a progress line may be standing there: clear it, it is redrawn below the message.
+  // Clears a progress line on the terminal, which is redrawn below the message.
   std::string line = is_terminal(stderr) ? "\r\x1b[K" : "";
   line += prefix(level, wants_color(stderr));
   line += message;

@@ -21,7 +21,7 @@ double of_machine() {
   return pages > 0 && size > 0 ? static_cast<double>(pages) * static_cast<double>(size) : kNoLimit;
 }
 
-/// "max", which is no number, means that there is none.
+/// Returns the container's memory limit in bytes. "max", which is not a number, means no limit.
 double of_container() {
   double min = kNoLimit;
   for (const char* file :

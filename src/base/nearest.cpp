@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-constexpr std::size_t kListed = 24;  // names beyond that are only counted
+constexpr std::size_t kListed = 24;  // Further names are only counted.
 
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -22,7 +22,7 @@ bool equal_letters(std::string_view a, std::string_view b) {
 }
 
 bool begins_with(std::string_view text, std::string_view start) {
-  constexpr std::size_t kShortest = 3;  // below that nearly everything begins with something
+  constexpr std::size_t kShortest = 3;  // Shorter prefixes match nearly anything.
   return start.size() >= kShortest && text.size() > start.size() &&
          equal_letters(text.substr(0, start.size()), start);
 }
@@ -46,7 +46,7 @@ bool akin(std::string_view a, std::string_view b) {
   return begins_with(a, b) || begins_with(b, a) || abbreviates(a, b) || abbreviates(b, a);
 }
 
-/// In the order of their first places.
+/// Returns the distinct names in the order of their first occurrence.
 std::vector<std::string_view> each_once(std::span<const std::string> names) {
   std::vector<std::string_view> list;
   std::set<std::string_view> seen;
@@ -83,7 +83,7 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
     const std::size_t longest = std::max(name.size(), candidate.size());
     const std::size_t limit = std::max<std::size_t>(1, longest / 3);
     const std::size_t distance = edit_distance(name, candidate);
-    // A distance of the whole length means that nothing is left of the name.
+    // A distance equal to the length means that the names have nothing in common.
     if (distance > limit || distance >= longest) continue;
     if (best == nullptr || distance < best_distance) {
       best = &candidate;

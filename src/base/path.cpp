@@ -12,7 +12,7 @@ namespace moesaic {
 namespace fs = std::filesystem;
 namespace {
 
-/// Of the name itself or of what it leads to. "None" is a name that could not be looked up.
+/// Returns the status of the name itself or of its link target. Throws Error if the lookup fails.
 fs::file_status look_up(const fs::path& path, bool follow) {
   std::error_code error;
   const fs::file_status status = follow ? fs::status(path, error) : fs::symlink_status(path, error);

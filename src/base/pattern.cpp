@@ -27,7 +27,7 @@ std::shared_ptr<const re2::RE2> compiled(const std::string& text) {
   return std::make_shared<const re2::RE2>(text, options);
 }
 
-/// The library's words end with the part of the pattern that is at fault, whatever it holds.
+/// Returns what is wrong with an expression. RE2's message ends with the offending part.
 std::string problem_of(const re2::RE2& expression) {
   if (expression.ok()) return "";
   std::string words = expression.error(), part;

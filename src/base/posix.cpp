@@ -54,7 +54,7 @@ UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode) 
 }
 
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
-  constexpr std::size_t kPiece = std::size_t{1} << 30;  // a single write(2) is limited to 2 GiB
+  constexpr std::size_t kPiece = std::size_t{1} << 30;  // write(2) is limited to 2 GiB.
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kPiece));
     if (n < 0 && errno == EINTR) continue;

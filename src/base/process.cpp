@@ -21,8 +21,8 @@
 namespace moesaic {
 namespace {
 
-// Keeps SIGPIPE away from this thread, since writing to a program that has quit raises it. One that
-// became pending meanwhile is taken off, unless it was pending before.
+// Blocks SIGPIPE in this thread, since writing to a program that has exited raises it. A SIGPIPE
+// that became pending meanwhile is consumed, unless one was pending before.
 class BlockedSigpipe {
  public:
   BlockedSigpipe() {
@@ -73,7 +73,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return list;
 }
 
-/// This process's environment, with `first` in place of variables of the same names.
+/// Returns this process's environment, with `first` overriding variables of the same names.
 std::vector<std::string> environment_with(const std::vector<std::string>& first) {
   std::vector<std::string> all = first;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -104,7 +104,7 @@ pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>
   return child;
 }
 
-// Stops early when the reader goes away, which is its good right.
+// Writes the input; stops early without an error if the reader closes the pipe.
 void feed(int fd, std::string_view input) {
   while (!input.empty()) {
     const ssize_t n = ::write(fd, input.data(), input.size());
@@ -138,7 +138,7 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input,
     reading.reset();
     feed(writing.get(), input);
   }
-  writing.reset();  // end of input
+  writing.reset();  // Closing signals the end of the input.
   return wait_for(child, argv[0]);
 }
 

@@ -37,7 +37,7 @@ std::string number(double value) {
   return fmt::format("{:.{}f}", value, digits);
 }
 
-// The first `columns` characters; never half a UTF-8 sequence.
+// Returns the first `columns` characters without splitting a UTF-8 sequence.
 std::string_view cut(std::string_view text, int columns) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (starts_character(text[i]) && columns-- <= 0) return text.substr(0, i);
@@ -74,7 +74,7 @@ Progress::~Progress() {
   print("\n");
 }
 
-// A terminal that went away must not stop the work, so errors are ignored.
+// Ignores errors, since a closed terminal must not stop the work.
 void Progress::print(const std::string& text) {
   std::fputs(text.c_str(), options_.out);
   std::fflush(options_.out);
@@ -93,7 +93,7 @@ void Progress::advance(int64_t items, std::string_view note) {
   if (!note.empty()) {
     note_ = note;
     for (char& c : note_) {
-      if (static_cast<unsigned char>(c) < 0x20) c = ' ';  // a line break would tear the line
+      if (static_cast<unsigned char>(c) < 0x20) c = ' ';  // A line break would split the line.
     }
   }
   const double now = options_.clock();
@@ -119,7 +119,7 @@ void Progress::finish() {
   print((terminal_ ? "\r\x1b[K" : "") + line + "\n");
 }
 
-// Samples are thinned, so that a loop of millions of tiny steps keeps only a window of a few dozen.
+// Records a thinned sample, so that a loop of millions of tiny steps keeps only a few dozen.
 void Progress::record(double now) {
   const bool thinned =
       samples_.size() > 1 && now - samples_[samples_.size() - 2].time < kSampleSeconds;
@@ -158,7 +158,7 @@ std::string Progress::plain_line() const {
 }
 
 void Progress::draw() {
-  const int columns = terminal_columns(options_.out) - 1;  // the last column would wrap
+  const int columns = terminal_columns(options_.out) - 1;  // The last column would wrap.
   std::string head = options_.label;
   std::string middle;
   const std::string tail = status();
@@ -167,11 +167,11 @@ void Progress::draw() {
         std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
     head += fmt::format(" {:3.0f}%", 100 * fraction);
     const auto shown = static_cast<int>(count_characters(head) + count_characters(tail));
-    const int room = columns - shown - 4;  // brackets and spaces
+    const int room = columns - shown - 4;  // Brackets and spaces take 4.
     if (room >= kNarrowestBar) middle = bar(fraction, std::min(room, kWidestBar), color_) + " ";
   }
   std::string line = head + " " + middle + tail;
-  // With a bar everything fits, and colour codes must not be counted or cut.
+  // A line with a bar always fits and must not be cut, since its colour codes would count.
   if (middle.empty()) line = cut(line, columns);
   print("\r" + line + "\x1b[K");
   drawn_ = true;

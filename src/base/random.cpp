@@ -51,12 +51,12 @@ uint64_t CounterRng::next() {
   return (uint64_t{word[1]} << 32) | word[0];
 }
 
-// Lemire, "Fast random integer generation in an interval", 2019.
+// Uses the method of Lemire, "Fast random integer generation in an interval", 2019.
 uint64_t CounterRng::below(uint64_t n) {
   if (n == 0) fail_usage("CounterRng::below: the bound must be positive");
   uint128 product = uint128{next()} * n;
   if (static_cast<uint64_t>(product) < n) {
-    const uint64_t surplus = (0 - n) % n;  // 2^64 mod n values would be hit once too often
+    const uint64_t surplus = (0 - n) % n;  // 2^64 mod n: values hit once too often.
     while (static_cast<uint64_t>(product) < surplus) product = uint128{next()} * n;
   }
   return static_cast<uint64_t>(product >> 64);
@@ -71,7 +71,7 @@ double CounterRng::normal() {
     has_spare_normal_ = false;
     return spare_normal_;
   }
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));  // 1 - u is never 0
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));  // 1 - u > 0.
   const double angle = 2.0 * std::numbers::pi * uniform();
   spare_normal_ = radius * std::sin(angle);
   has_spare_normal_ = true;

@@ -14,8 +14,7 @@ namespace {
 
 constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
 
-// A handler gets no argument of ours, so these must live at file scope; only StopSignal touches
-// them.
+// These are at file scope, since a handler takes no user argument; only StopSignal uses them.
 std::atomic<bool> active{false};
 std::atomic<int> received{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a handler may only use lock-free atomics");
@@ -35,8 +34,8 @@ StopSignal::StopSignal() {
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  // Also where a shell started us with SIGINT ignored (`program &` in a script): a signal that was
-  // sent on purpose then still saves the work.
+  // The handlers are also installed if a shell started us with SIGINT ignored (`program &` in a
+  // script), so that a signal sent on purpose still saves the work.
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &former[i]);
 }
 

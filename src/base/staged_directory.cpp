@@ -20,7 +20,7 @@ fs::path without_trailing_slash(fs::path path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-// Files first, then the folders that name them.
+// Syncs files first, then the directories that name them.
 void sync_tree(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.is_symlink()) continue;
@@ -37,14 +37,14 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "cannot rename into place");
 }
 
-// Swaps the two names in one step; false when the file system or kernel cannot.
+// Exchanges two names atomically; returns false if the file system or kernel does not support it.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
   fail_errno(b, "cannot exchange");
 }
 
-// Puts `fresh` in the place of `old` and returns where the old one went.
+// Moves `fresh` to the path of `old` and returns where the old directory is now.
 fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
   if (exchange(fresh, old)) return fresh;
   const fs::path aside = unique_sibling(old);
@@ -95,7 +95,7 @@ void StagedDirectory::commit() {
   const fs::path old = replace_folder(staging_, final_place_);
   committed_ = true;
   sync_path(parent);
-  // What was asked for is in place; a remainder of the old folder is not worth failing for.
+  // The new directory is in place; a remainder of the old one is not worth failing for.
   fs::remove_all(old, error);
   if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
 }

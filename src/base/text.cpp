@@ -19,7 +19,7 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
       ++i;
       continue;
     }
-    // The second byte's range rules out overlong forms, surrogates and what is past U+10FFFF.
+    // The range of the second byte excludes overlong forms, surrogates and values above U+10FFFF.
     size_t length = 0;
     unsigned low = 0x80u, high = 0xBFu;
     if (first >= 0xC2u && first <= 0xDFu) length = 2;

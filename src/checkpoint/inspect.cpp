@@ -22,9 +22,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// A file or folder that was named, with what it stands for.
+/// A file or directory to inspect.
 struct Target {
-  fs::path checkpoint;  ///< empty for a bare file
+  fs::path checkpoint;  ///< Checkpoint directory; empty for a single file.
   fs::path tensors;
 };
 
@@ -53,8 +53,8 @@ void add_tensors(const fs::path& path, Json& out) {
   out["tensors"] = std::move(tensors);
 }
 
-/// The network that a checkpoint's configuration describes; nullptr, and a warning, for one that
-/// this program cannot build.
+/// Returns the network that a checkpoint's configuration describes; logs a warning and returns
+/// nullptr if this program cannot build it.
 std::shared_ptr<Model> shape_of(const Json& model, const fs::path& from) {
   if (model.empty()) return nullptr;
   try {
@@ -125,7 +125,7 @@ void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out)
   out["equal"] = equal;
 }
 
-/// Lists stay whole, since a list that grew by an item has not changed in all that follow it.
+/// Lists the differing keys, arrays as a whole: an inserted item would make all later ones differ.
 void add_differences(const Json& a, const Json& b, const std::string& path, Json& list) {
   if (!a.is_object() || !b.is_object()) {
     if (a != b) list.push_back({{"key", path}, {"first", a}, {"second", b}});
@@ -147,7 +147,7 @@ Json model_config(const fs::path& path) {
       .config.value("model", Json::object());
 }
 
-/// Experts that pruning left are listed; where they are not, all are there.
+/// Marks the missing lists of kept experts, which mean that all experts are present.
 void mark_kept_experts(const Json& model, const fs::path& from, Json& differences) {
   const std::shared_ptr<Model> shape = shape_of(model, from);
   if (shape == nullptr || shape->setting_paths().kept_experts.empty()) return;
@@ -162,14 +162,14 @@ void mark_kept_experts(const Json& model, const fs::path& from, Json& difference
 Json config_difference(const fs::path& first, const fs::path& second) {
   Json list = Json::array();
   const Json a = model_config(first), b = model_config(second);
-  if (a.empty() || b.empty()) return list;  // a bare file has no configuration to compare
+  if (a.empty() || b.empty()) return list;  // A single file has no configuration.
   add_differences(a, b, "", list);
   mark_kept_experts(a, first, list);
   return list;
 }
 
-/// Where one is a checkpoint of google-research/vmoe and the other a network of ours, as that one's
-/// arrays; else each as it is stored.
+/// Returns the tensors of both. If only one is a checkpoint of google-research/vmoe, the other is
+/// converted to its arrays; otherwise each is returned as stored.
 std::array<TensorMap, 2> comparable(const fs::path& first, const fs::path& second) {
   const bool one = is_vmoe_checkpoint(first), other = is_vmoe_checkpoint(second);
   const bool mixed = one != other && !model_config(one ? second : first).empty();

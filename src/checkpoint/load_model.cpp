@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-/// Up to so many numbers too many are built, so that load_state() can name what differs.
+/// Max number of missing values for which a model is built, so load_state() names the difference.
 constexpr double kCheapToBuild = 1 << 26;
 
 double numbers_in(const TensorMap& tensors) {
@@ -41,7 +41,7 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 }
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
-  // From the file rather than from `checkpoint`, for errors with line and column.
+  // Reads config.json again instead of using `checkpoint`, so that errors have line and column.
   const Document config = stored_document(checkpoint.folder / kConfigFile);
   const std::string from = (checkpoint.folder / kModelFile).string();
   check_finite_weights(checkpoint.model, from);

@@ -29,7 +29,7 @@ void describe(Fields& f, Manifest& c) {
 
 namespace {
 
-/// Before anything else: another version may have other keys.
+/// Checks format and version first, since another version may have other keys.
 void check_version(const Value& root) {
   const std::string& format = root.at("format").as_string("format");
   if (format != kCheckpointFormat) {
@@ -42,7 +42,7 @@ void check_version(const Value& root) {
   }
 }
 
-/// A name that could lead out of the folder is none of ours.
+/// Returns whether the name is a plain file name that cannot leave the directory.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name != kManifestFile;
@@ -68,7 +68,7 @@ void write_manifest(const fs::path& folder) {
     manifest.files[file.path().filename().string()] = {static_cast<int64_t>(file.file_size()),
                                                        sha256_file_hex(file.path())};
   }
-  // No line end behind it: so every shortened manifest is damaged JSON.
+  // Written without a final newline, so that any truncated manifest is invalid JSON.
   write_atomic(folder / kManifestFile, std::string_view(to_json(manifest).dump(2)));
 }
 
@@ -86,7 +86,7 @@ Manifest read_manifest(const fs::path& folder) {
     check_names(manifest, folder, path);
     return manifest;
   } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // nobody wrote it by hand: it is damaged
+    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
   }
 }
 

@@ -27,14 +27,14 @@ struct Manifest {
   std::map<std::string, ManifestEntry> files;
 };
 
-/// Measures every file of a folder and writes its MANIFEST.json.
+/// Computes size and SHA-256 of every file of a directory and writes its MANIFEST.json.
 void write_manifest(const std::filesystem::path& folder);
 
-/// Reads a folder's MANIFEST.json; Error(failure) when it is missing, damaged or of another format
-/// or version, or does not list what every checkpoint has.
+/// Reads the MANIFEST.json of a directory. Throws Error (failure) if it is missing, damaged, of
+/// another format or version, or does not list the files that every checkpoint has.
 Manifest read_manifest(const std::filesystem::path& folder);
 
-/// Checks a file that the manifest lists: that it is there, its size and, if asked, its SHA-256.
+/// Throws Error (failure) unless a listed file exists with its size and, if `hash`, its SHA-256.
 void check_file(const std::filesystem::path& folder, const std::string& name,
                 const ManifestEntry& entry, bool hash);
 

@@ -25,7 +25,7 @@ struct Step {
   fs::path folder;
 };
 
-/// The step_N folders, the largest N first; links are left alone.
+/// Returns the step_N directories by descending N; links are ignored.
 std::vector<Step> steps_in(const fs::path& folder) {
   std::vector<Step> steps;
   std::error_code error;
@@ -41,7 +41,7 @@ std::vector<Step> steps_in(const fs::path& folder) {
   return steps;
 }
 
-/// What `use` makes of the first of these that is whole: it throws Error for one that is not.
+/// Returns `use` of the first complete checkpoint; `use` throws Error for one that is not.
 template <class Use>
 auto of_newest_whole(const std::vector<Step>& steps, const fs::path& folder, const Use& use) {
   std::string first_error;
@@ -57,7 +57,7 @@ auto of_newest_whole(const std::vector<Step>& steps, const fs::path& folder, con
        first_error);
 }
 
-/// The same of a run's checkpoints; `of_checkpoint` is for a folder that is itself one.
+/// Returns of_newest_whole() of a run, or `of_checkpoint` of a checkpoint directory.
 template <class OfCheckpoint, class Use>
 auto of_run_or_checkpoint(const fs::path& given, const OfCheckpoint& of_checkpoint,
                           const Use& use) {
@@ -117,7 +117,7 @@ void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
       complete += fs::exists(step.folder / kManifestFile) ? 1 : 0;
       continue;
     }
-    // Renamed first, so that no moment shows a checkpoint with some of its files.
+    // Renamed first, so that no partially deleted checkpoint is ever visible.
     const fs::path aside = unique_sibling(step.folder);
     std::error_code error;
     fs::rename(step.folder, aside, error);

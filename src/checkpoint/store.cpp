@@ -28,7 +28,7 @@ Json read_json(const fs::path& path) {
   return json;
 }
 
-/// Format and version stand first, so that a reader meets them before anything they decide.
+/// Puts format and version first, so that a reader sees them before anything they determine.
 Json with_format(const Json& config) {
   if (!config.is_object() || !config.contains("model")) {
     fail_usage("a checkpoint's config must be an object with the key 'model'");

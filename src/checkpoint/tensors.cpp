@@ -42,7 +42,7 @@ const char* name_of(at::ScalarType type, const std::string& where) {
   fail("{}: dtype {} is not supported", where, c10::toString(type));
 }
 
-/// A shape with a 0 in it has no bytes that would bound its other sizes.
+/// Checks that strides do not overflow: a shape with a 0 has no bytes that bound its other sizes.
 void check_strides(const std::vector<int64_t>& shape, const std::string& where) {
   uint64_t stride = 1;
   for (const int64_t size : shape) {
@@ -81,7 +81,7 @@ TensorMap read_tensors(const std::filesystem::path& path) {
 
 void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
                    const std::map<std::string, std::string>& metadata) {
-  std::vector<at::Tensor> held;  // the items only point at their bytes
+  std::vector<at::Tensor> held;  // Owns the bytes that items point to.
   std::vector<safetensors::Item> items;
   for (const auto& [name, given] : tensors) {
     const std::string where = path.string() + ": " + name;

@@ -40,8 +40,8 @@ std::vector<std::string> checked_path(std::string_view text, const std::string& 
   return path;
 }
 
-/// JSON, or else a string without quotes. What begins like a JSON list, object or string has to be
-/// one, so that a slip in it does not turn into a string.
+/// Parses JSON, or else a string without quotes. Text that begins like a JSON list, object or
+/// string must be one, so that a typo does not turn it into a string.
 Value read_argument(std::string_view text, const std::string& where) {
   const config_detail::ReadOptions options{.lines = false, .comments = false};
   const bool is_json = !text.empty() && std::string_view("{[\"").find(text.front()) != text.npos;
@@ -53,7 +53,7 @@ Value read_argument(std::string_view text, const std::string& where) {
   return config_detail::read_json(text, where, options);
 }
 
-/// Walks down a path and gives copies with the new value back on the way up.
+/// Replaces the value at a path by copying the values along it.
 class Override {
  public:
   Override(const std::string& where, Value value) : where_(where), value_(std::move(value)) {}
@@ -77,7 +77,7 @@ class Override {
   }
 
  private:
-  /// An index, or the "name" of an item.
+  /// Returns the index of the item given by index or by "name".
   size_t find_item(const Value& list, const std::string& walked, const std::string& part) const {
     const Value::Array& items = list.items();
     size_t index = 0;

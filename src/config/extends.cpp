@@ -19,14 +19,14 @@ namespace fs = std::filesystem;
 constexpr const char* kKey = "extends";
 constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
 
-/// One name of a file, however it is written.
+/// Returns a canonical path of a file, so that different spellings compare equal.
 fs::path identity(const fs::path& path) {
   std::error_code ignored;
   const fs::path found = fs::weakly_canonical(path, ignored);
   return found.empty() ? path : found;
 }
 
-/// Resolves the documents of a chain, the innermost last.
+/// Resolves a chain of extended documents, the innermost last.
 class Extension {
  public:
   Value read(const fs::path& path, int64_t depth) {

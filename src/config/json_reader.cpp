@@ -17,15 +17,15 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Follows the parser through the text. The parser reports its tokens in order but not where they
-/// began, and between two tokens there are only blanks, comments, commas and colons.
+/// Tracks the parser's position in the text. The parser reports its tokens in order but not their
+/// positions, and between two tokens there are only blanks, comments, commas and colons.
 class Cursor {
  public:
   Cursor(std::string_view text, bool comments) : text_(text), comments_(comments) {
     if (text_.starts_with(kByteOrderMark)) offset_ = kByteOrderMark.size();
   }
 
-  /// Moves to the next token, but never past `limit`.
+  /// Skips to the next token, but never past `limit`.
   void skip_separators(size_t limit = std::string_view::npos) {
     limit = std::min(limit, text_.size());
     while (offset_ < limit) {
@@ -39,7 +39,7 @@ class Cursor {
     }
   }
 
-  /// Moves behind the token that begins here.
+  /// Skips the token that begins here.
   void skip_token() {
     const char first = text_[offset_];
     if (first == '"') {
@@ -92,8 +92,9 @@ class Cursor {
   int64_t column_ = 1;
 };
 
-/// "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
-/// value - invalid literal; last read: 'x'; expected ']'" without its place and what was read.
+/// Removes position and last token from a message: "[json.exception.parse_error.101] parse error at
+/// line 1, column 2: syntax error while parsing value - invalid literal; last read: 'x'; expected
+/// ']'".
 std::string without_place(std::string_view what) {
   if (const size_t at = what.find(", column "); at != std::string_view::npos) {
     what.remove_prefix(std::min(what.size(), what.find(": ", at) + 2));
@@ -108,7 +109,7 @@ std::string without_place(std::string_view what) {
   return message;
 }
 
-/// Builds Values from the parser's events.
+/// Builds Values from the events of the parser.
 class Builder : public Json::json_sax_t {
  public:
   Builder(std::string_view text, const std::string& source, const ReadOptions& options)
@@ -177,7 +178,7 @@ class Builder : public Json::json_sax_t {
     return {source_, cursor_.line(), cursor_.column()};
   }
 
-  /// The place of the token that the parser has just read.
+  /// Returns the origin of the token that the parser has just read.
   Origin token() {
     cursor_.skip_separators();
     Origin origin = here();
@@ -221,11 +222,11 @@ class Builder : public Json::json_sax_t {
   Value root_;
 };
 
-/// The place of a byte, for what is refused before parsing.
+/// Returns the position of a byte, for text that is rejected before parsing.
 std::string place(std::string_view text, size_t offset, const std::string& source, bool lines) {
   if (!lines) return source;
   const std::string_view before = text.substr(0, offset);
-  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0.
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t column = 1 + count_characters(before.substr(line_begin));
   return fmt::format("{}:{}:{}", source, line, column);
@@ -237,7 +238,7 @@ Value read_json(std::string_view text, const std::string& source, const ReadOpti
   if (const auto bad = find_invalid_utf8(text)) {
     fail_usage("{}: invalid UTF-8", place(text, *bad, source, options.lines));
   }
-  // The parser would take a NUL byte for the end of the text.
+  // The parser would treat a NUL byte as the end of the text.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     fail_usage("{}: a NUL byte", place(text, nul, source, options.lines));
   }

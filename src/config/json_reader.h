@@ -9,12 +9,12 @@
 namespace moesaic::config_detail {
 
 struct ReadOptions {
-  bool lines = true;     // origins say line and column; otherwise the source alone
-  bool comments = true;  // `//` and `/* */` are skipped
+  bool lines = true;     // Origins have line and column, not the source alone.
+  bool comments = true;  // Comments, `//` and `/* */`, are allowed.
 };
 
-/// JSON text as a Value. Throws Error(usage) with the place: syntax, duplicate keys, invalid UTF-8,
-/// NUL bytes, numbers beyond double's range, nesting beyond Value::kMaxDepth.
+/// Parses JSON text. Throws Error (usage) with the position for syntax errors, duplicate keys,
+/// invalid UTF-8, NUL bytes, numbers beyond double's range, and nesting beyond Value::kMaxDepth.
 Value read_json(std::string_view text, const std::string& source, const ReadOptions& options = {});
 
 }  // namespace moesaic::config_detail

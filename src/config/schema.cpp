@@ -21,14 +21,14 @@ std::string padded(const std::string& text, size_t columns) {
   return text + std::string(columns - std::min(columns, count_characters(text)), ' ');
 }
 
-/// "phases[0]" as arguments have it: "phases.0".
+/// Converts a path to the syntax of arguments, e.g. "phases[0]" to "phases.0".
 std::string as_argument(std::string path) {
   std::replace(path.begin(), path.end(), '[', '.');
   std::erase(path, ']');
   return path;
 }
 
-/// How to turn off what an argument excludes.
+/// Returns how to turn off the settings that an argument excludes.
 std::string remedy(const Value& object, const std::string& path, const ConfigProblem& problem) {
   if (problem.off.empty()) return "";
   std::vector<std::string> others;

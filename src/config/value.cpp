@@ -17,13 +17,13 @@ using Json = nlohmann::ordered_json;
 struct Value::Node {
   Origin origin;
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object>
-      content;  // in the order of Kind
+      content;  // Alternatives in the order of Kind.
   int64_t depth = 0;
 };
 
 namespace {
 
-constexpr double kExactIntegers = 9007199254740992.0;  // 2^53: a double below it names one integer
+constexpr double kExactIntegers = 9007199254740992.0;  // 2^53: doubles are exact up to it.
 
 bool is_exact_integer(double number) {
   return std::trunc(number) == number && std::abs(number) <= kExactIntegers;

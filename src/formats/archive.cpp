@@ -46,7 +46,7 @@ OpenArchive open_archive(const fs::path& path) {
   return open;
 }
 
-/// The entry's place below the folder that is unpacked to, or an Error.
+/// Returns the entry's path relative to the output directory. Throws Error if it is unsafe.
 fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
   const char* text = archive_entry_pathname(entry);
   const std::string name = text != nullptr ? text : "";
@@ -69,7 +69,7 @@ fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
   return place.lexically_normal();
 }
 
-/// One archive on its way into one folder.
+/// State of unpacking one archive into one directory.
 class Unpacking {
  public:
   Unpacking(const fs::path& archive_path, const fs::path& folder, const UnpackLimits& limits)
@@ -108,7 +108,7 @@ class Unpacking {
 
   void write_file(const fs::path& place) {
     const fs::path target = folder_ / place;
-    // O_EXCL: a second entry of the same name, or a link that is there, is never written through.
+    // O_EXCL prevents writing through a duplicate entry or an existing link.
     const UniqueFd fd = open_file(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     std::vector<std::byte> block(kBlockBytes);
     while (true) {

@@ -20,7 +20,7 @@ void read(const std::filesystem::path& path, int64_t bytes, const Layout& layout
   if (static_cast<int64_t>(content.size()) < bytes) {
     fail("{}: {} bytes unpacked, expected {}", path.string(), content.size(), bytes);
   }
-  std::array<uint8_t, 1> more{};  // reading on also verifies the checksum of compressed files
+  std::array<uint8_t, 1> more{};  // Reading to the end also verifies the checksum.
   if (reader.read(more) > 0) fail("{}: more than {} bytes unpacked", path.string(), bytes);
   records.pixels.reserve(records.pixels.size() + static_cast<size_t>(bytes / record * kPixels));
   for (auto at = content.begin(); at != content.end(); at += record) {

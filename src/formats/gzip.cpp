@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kMaxGain = 1032;
 constexpr std::size_t kPiece = std::size_t{1} << 20;
-/// A prime number. zlib unpacks twice as many bytes at once, and would not notice a missing
-/// checksum behind content whose size is a multiple of that.
+/// Size of zlib's input buffer, a prime number. zlib's output buffer is twice as large, and a
+/// missing checksum goes unnoticed if the unpacked size is a multiple of that.
 constexpr unsigned kBuffer = 262147;
 
 }  // namespace
@@ -31,8 +31,8 @@ UnpackedReader::UnpackedReader(const std::filesystem::path& path)
   compressed_ = gzdirect(file_.get()) == 0;
 }
 
-// In pieces that are less than what zlib unpacks at once, so that it never unpacks straight into
-// `out`: if that were full with the last byte, a missing checksum behind it would go unnoticed.
+// Reads in pieces smaller than zlib's output buffer, so that zlib never unpacks directly into
+// `out`: if the last byte filled it, a missing checksum would go unnoticed.
 std::size_t UnpackedReader::read(std::span<uint8_t> out) {
   std::size_t done = 0;
   while (done < out.size()) {

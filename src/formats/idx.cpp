@@ -20,7 +20,7 @@ constexpr std::size_t kPiece = std::size_t{1} << 20;
 
 struct Header {
   std::vector<int64_t> shape;
-  std::optional<uint64_t> file_bytes;  // header and values; nothing when that overflows
+  std::optional<uint64_t> file_bytes;  // Size of header and values; nullopt on overflow.
 };
 
 void read_exactly(UnpackedReader& reader, std::span<uint8_t> out, const std::string& name) {
@@ -75,14 +75,14 @@ Array read(const std::filesystem::path& path) {
   const std::string shape = fmt::format("[{}]", fmt::join(header.shape, ", "));
   if (!header.file_bytes) fail("{}: IDX shape {} is larger than any file", name, shape);
   const uint64_t expected = *header.file_bytes;
-  // Refused before anything of that size is allocated.
+  // Rejects the file before anything of that size is allocated.
   if (expected > reader.max_unpacked()) {
     fail("{}: IDX shape {} makes {} bytes expected, found {}{}", name, shape, expected,
          reader.file_size(), reader.compressed() ? " compressed ones" : "");
   }
   const uint64_t header_bytes = 4 + 4 * header.shape.size();
   Array array{std::move(header.shape), reader.read_up_to(expected - header_bytes)};
-  // Reading on to the end also verifies the checksum of compressed files.
+  // Reading to the end also verifies the checksum of a compressed file.
   const uint64_t found = header_bytes + array.values.size() + count_rest(reader);
   if (found != expected) {
     fail("{}: IDX shape {} makes {} bytes expected, found {}{}", name, shape, expected, found,

@@ -22,7 +22,7 @@ bool starts_with(std::span<const uint8_t> bytes, std::span<const uint8_t> head) 
   return bytes.size() >= head.size() && std::equal(head.begin(), head.end(), bytes.begin());
 }
 
-/// A kind of file that is often named like a JPEG, or "".
+/// Returns the name of a format that is often misnamed as JPEG, or "".
 std::string other_format(std::span<const uint8_t> bytes) {
   constexpr std::array<uint8_t, 4> kPng = {0x89, 'P', 'N', 'G'};
   constexpr std::array<uint8_t, 3> kGif = {'G', 'I', 'F'};
@@ -35,7 +35,7 @@ std::string other_format(std::span<const uint8_t> bytes) {
   return "";
 }
 
-/// Has the file the segment by which Adobe's programs say that they store inks inverted?
+/// Returns whether the file has the Adobe segment, which means that CMYK values are inverted.
 bool has_adobe_segment(std::span<const uint8_t> bytes) {
   constexpr std::array<uint8_t, 5> kAdobe = {'A', 'd', 'o', 'b', 'e'};
   constexpr uint8_t kApp14 = 0xee, kStartOfScan = 0xda;
@@ -43,7 +43,7 @@ bool has_adobe_segment(std::span<const uint8_t> bytes) {
   while (at + 4 <= bytes.size() && bytes[at] == 0xff) {
     const uint8_t marker = bytes[at + 1];
     if (marker == kStartOfScan) return false;
-    if (marker == 0xff) {  // fill bytes
+    if (marker == 0xff) {  // Fill bytes precede a marker.
       ++at;
       continue;
     }
@@ -53,7 +53,7 @@ bool has_adobe_segment(std::span<const uint8_t> bytes) {
   return false;
 }
 
-/// What white paper shows through two layers of ink, `c` and `k` being what each lets through.
+/// Returns the light that white paper reflects through two inks of transmittances `c` and `k`.
 uint8_t through(uint8_t c, uint8_t k) {
   return static_cast<uint8_t>((static_cast<unsigned>(c) * k + 127) / 255);
 }

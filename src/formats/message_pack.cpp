@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "message_pack.h"
 
-// The header is C's, and would make a macro of `bool`.
+// This C header would redefine `bool` as a macro.
 extern "C" {
 #define bool bool
 #include <mpack.h>
@@ -51,7 +51,7 @@ Kind kind_of(mpack_token_type_t type) {
     case MPACK_TOKEN_SINT:
       return Kind::negative;
     case MPACK_TOKEN_FLOAT:
-    case MPACK_TOKEN_CHUNK:  // never: every look starts afresh
+    case MPACK_TOKEN_CHUNK:  // Cannot occur: every look() starts anew.
       return Kind::real;
     case MPACK_TOKEN_ARRAY:
       return Kind::array;
@@ -184,7 +184,7 @@ Extension Input::extension(std::string_view what) {
 }
 
 Input Input::inside(std::span<const std::byte> body) const {
-  // What was taken lies right before what is left.
+  // The body lies directly before the remaining bytes.
   const auto back = static_cast<uint64_t>(bytes_.data() - body.data());
   Input input(body, *file_, position_ - back);
   input.array_ = array_;

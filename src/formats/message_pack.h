@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MessagePack out of untrusted bytes and into new ones, one object at a time. What the reader asks
-// for is what must stand there, so nothing is built from a file's own idea of its structure.
+// Reads MessagePack from untrusted bytes and writes it, one object at a time. The caller of the
+// reader states what must come next, so nothing is built from the file's own structure.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,21 +19,21 @@ namespace moesaic::message_pack {
 enum class Kind { nil, boolean, natural, negative, real, array, map, binary, string, extension };
 
 struct Extension {
-  int type = 0;  // as an unsigned byte
+  int type = 0;  // Extension type, as an unsigned byte.
   uint64_t position = 0;
   std::span<const std::byte> body;
 };
 
-/// Walks over bytes that it does not own. Every call checks that what it returns lies within them;
-/// numbers of elements are at most what the bytes left can hold. Otherwise Error(failure) with the
-/// file and the byte.
+/// Cursor over bytes that it does not own. Every call checks that the result lies within them;
+/// numbers of elements are at most what the remaining bytes can hold. Throws Error (failure) with
+/// the file and the byte offset otherwise.
 class Input {
  public:
-  /// `file` must outlive the object; `position` is where `bytes` lie in it.
+  /// `file` must outlive the object; `position` is the offset of `bytes` in the file.
   Input(std::span<const std::byte> bytes, const std::string& file, uint64_t position = 0)
       : bytes_(bytes), file_(&file), position_(position) {}
 
-  /// Errors from here on name this array, too. The text must outlive the object.
+  /// Sets the array that later errors also name. The text must outlive the object.
   void set_array(std::string_view name) { array_ = name; }
 
   Kind peek(std::string_view what) const;
@@ -47,12 +47,12 @@ class Input {
   std::span<const std::byte> binary(std::string_view what);
   Extension extension(std::string_view what);
 
-  /// A walk over what binary() or an extension gave.
+  /// Returns a cursor over what binary() or an extension returned.
   Input inside(std::span<const std::byte> body) const;
-  /// Nothing may be left.
+  /// Throws Error (failure) if any bytes are left.
   void end(std::string_view what) const;
 
-  /// In the file, of what comes next.
+  /// Returns the offset of the next object in the file, in bytes.
   uint64_t position() const noexcept { return position_; }
 
   template <class... A>
@@ -65,8 +65,8 @@ class Input {
  private:
   struct Token {
     Kind kind = Kind::nil;
-    uint64_t value = 0;  // a number, a count, or a length in bytes
-    int type = 0;        // of an extension
+    uint64_t value = 0;  // Number, element count, or length in bytes.
+    int type = 0;        // Type of an extension.
     std::size_t size = 0;
   };
 
@@ -80,7 +80,7 @@ class Input {
   uint64_t position_;
 };
 
-/// Appends objects to a text, each in its shortest form.
+/// Appends objects to a buffer, each in its shortest encoding.
 class Output {
  public:
   Output& array(uint64_t count);
@@ -91,7 +91,7 @@ class Output {
   Output& string(std::string_view text);
   Output& binary(std::string_view body);
   Output& extension(int type, std::string_view body);
-  /// Only the beginning; `length` bytes of body must follow.
+  /// Appends only the header; `length` bytes of body must follow.
   Output& binary_header(uint64_t length);
   Output& extension_header(int type, uint64_t length);
 

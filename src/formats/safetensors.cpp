@@ -43,7 +43,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Bytes of a tensor; nothing when that overflows. Dimensions are not negative here.
+// Returns the size of a tensor in bytes; nullopt on overflow. Dimensions must not be negative.
 std::optional<uint64_t> byte_count(const std::vector<int64_t>& shape, std::size_t element) {
   std::optional<uint64_t> bytes = element;
   for (const int64_t n : shape) {
@@ -89,7 +89,7 @@ void check_entry(const Entry& entry, const std::string& file) {
   }
 }
 
-// Every byte of the data belongs to exactly one tensor. `entries` are in the order of their bytes.
+// Checks that the entries, sorted by offset, cover every byte of the data exactly once.
 void check_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const std::string& file) {
   uint64_t covered = 0;
   for (const Entry& entry : entries) {
@@ -109,7 +109,7 @@ void check_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const s
   }
 }
 
-// The item's size; all but its bytes is checked.
+// Checks an item except its bytes and returns its size in bytes.
 uint64_t checked_size(const Item& item, const std::string& file) {
   const std::string name = printable(item.name);
   if (item.name == kMetadata) fail("{}: {} is no name for a tensor", file, name);

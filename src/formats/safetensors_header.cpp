@@ -14,9 +14,9 @@
 namespace moesaic::safetensors {
 namespace {
 
-// Streams the header instead of building a document: whatever stands where the format has no place
-// for it is refused on the spot, so deep nesting or a flood of values costs nothing, and duplicate
-// keys are seen.
+// Parses the header as a stream instead of building a document: anything the format does not allow
+// at a position is rejected at once, so deep nesting or many values cost nothing, and duplicate
+// keys are detected.
 class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderParser(const std::string& file) : file_(file) {}
@@ -130,7 +130,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     fail("{}: {}", file_, fmt::format(format, std::forward<A>(arguments)...));
   }
 
-  // `found` stands where the format has no place for it.
+  // Throws Error for `found`, which the format does not allow at this position.
   [[noreturn]] void unexpected(std::string_view found) {
     switch (place_) {
       case Place::outside:
@@ -166,7 +166,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 Header parse_header(std::string_view text, const std::string& file) {
-  // The JSON library takes a zero byte for the end and would ignore all that follows it.
+  // The JSON library treats a NUL byte as the end and would ignore everything after it.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
     fail("{}: the header is not valid JSON at byte {}", file, 8 + zero);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON header of a safetensors file, for formats/safetensors.cpp only.
+// JSON header of a safetensors file, for formats/safetensors.cpp only.
 #pragma once
 
 #include <map>
@@ -11,14 +11,14 @@
 
 namespace moesaic::safetensors {
 
-inline constexpr std::string_view kMetadata = "__metadata__";  // the one key that is no tensor
+inline constexpr std::string_view kMetadata = "__metadata__";  // The only key that is not a tensor.
 
 struct Header {
-  std::vector<Entry> entries;  // as they stand there; offsets not yet compared with the data
+  std::vector<Entry> entries;  // As parsed; offsets are not yet checked against the data.
   std::map<std::string, std::string> metadata;
 };
 
-/// Parses untrusted text; `file` is for the messages. Memory stays in proportion to the text.
+/// Parses untrusted text; `file` is named in errors. Memory is proportional to the text.
 Header parse_header(std::string_view text, const std::string& file);
 
 }  // namespace moesaic::safetensors

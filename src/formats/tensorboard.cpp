@@ -35,7 +35,7 @@ constexpr int kValueSimpleValue = 2;
 enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 constexpr std::array<uint32_t, 256> make_crc_table() {
-  constexpr uint32_t kCastagnoli = 0x82f63b78;  // bits reversed
+  constexpr uint32_t kCastagnoli = 0x82f63b78;  // Bit-reversed polynomial.
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < table.size(); ++i) {
     uint32_t crc = i;
@@ -47,7 +47,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 
 constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 
-// TFRecord stores checksums rotated and shifted, lest a checksum of data with checksums be weak.
+// Returns the masked CRC of TFRecord, since a CRC of data that contain CRCs is weak.
 uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(std::as_bytes(std::span(bytes))), 15) + 0xa282ead8U;
 }
@@ -109,7 +109,7 @@ EventWriter::EventWriter(const fs::path& folder) {
   const double now = seconds_since_1970();
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}",
                                        static_cast<int64_t>(now), host_name(), ::getpid());
-  // A second writer of this process within the same second gets a number behind its name.
+  // Further writers of this process within the same second get a numeric suffix.
   for (int again = 0; !fd_; ++again) {
     path_ = folder / (again == 0 ? name : fmt::format("{}.{}", name, again));
     fd_ = try_open(path_, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
@@ -149,7 +149,7 @@ void EventWriter::flush() {
   try {
     write_all(fd_.get(), std::as_bytes(std::span(buffer_)), path_);
   } catch (const Error&) {
-    // Half a record would hide all that follow it; the buffer is kept for another try.
+    // A partial record would hide all later ones; the buffer is kept for another try.
     if (::ftruncate(fd_.get(), static_cast<off_t>(written_)) != 0) {
       log_warning("{}: cannot take back half a record", path_.string());
     }

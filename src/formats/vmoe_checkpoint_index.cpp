@@ -23,7 +23,7 @@ int64_t read_size(Input& input, std::string_view what) {
   return static_cast<int64_t>(size);
 }
 
-// Reads one tree of keys; names and layouts grow by its leaves.
+// Parses one tree of keys; each leaf adds a name and a layout.
 class IndexParser {
  public:
   explicit IndexParser(Index& index) : index_(index) {}
@@ -171,13 +171,13 @@ std::string entry_body(const Entry& entry, const Layout& layout) {
   return body.text();
 }
 
-// The key at which entry `i` stands in a map `prefix` bytes into its name.
+// Returns the key of entry `i` in the map that is `prefix` bytes into its name.
 std::string_view key_at(const Index& index, std::size_t i, std::size_t prefix) {
   const std::string_view rest = std::string_view(index.entries[i].name).substr(prefix);
   return rest.substr(0, rest.find('/'));
 }
 
-// The map that holds entries [first, last), which agree in their first `prefix` bytes.
+// Writes the map that holds entries [first, last), which agree in their first `prefix` bytes.
 void write_tree(Output& out, const Index& index, std::size_t first, std::size_t last,
                 std::size_t prefix) {
   std::vector<std::size_t> starts;
@@ -201,7 +201,7 @@ void write_tree(Output& out, const Index& index, std::size_t first, std::size_t 
 }  // namespace
 
 bool comes_before(std::string_view a, std::string_view b) {
-  // Names compare part by part: '/' is less than any byte of a part.
+  // Names are compared part by part: '/' sorts before any byte of a part.
   const auto weight = [](char c) { return c == '/' ? -1 : int{static_cast<unsigned char>(c)}; };
   return std::ranges::lexicographical_compare(a, b, {}, weight, weight);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PREFIX.index of a V-MoE checkpoint, and what index and shards have in common.
+// PREFIX.index of a V-MoE checkpoint, and what the index and the shards have in common.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace moesaic::vmoe_checkpoint {
 
-inline constexpr int kArrayType = 1;  // extension types
+inline constexpr int kArrayType = 1;  // MessagePack extension types.
 inline constexpr int kPlaceType = 6;
 inline constexpr int kIndexType = 8;
 inline constexpr std::string_view kChunksKey = "__msgpack_array_chunk_a87ca2__";
@@ -25,21 +25,21 @@ inline constexpr std::string_view kVersion = "20220622";
 struct Index {
   int64_t shard_count = 0;
   std::string version;
-  std::vector<Entry> entries;   // by array number
-  std::vector<Layout> layouts;  // likewise, sorted
+  std::vector<Entry> entries;   // Arrays by number.
+  std::vector<Layout> layouts;  // Chunks by array number, sorted.
 };
 
-/// Whether `a` comes before `b` when the tree of names is walked depth first with sorted keys.
+/// Returns whether `a` precedes `b` in depth-first order of the tree of names with sorted keys.
 bool comes_before(std::string_view a, std::string_view b);
 
-/// Parses untrusted bytes. Shapes, and boxes within them, are checked; whether chunks tile their
-/// arrays, and whether so much data can be there, is not.
+/// Parses untrusted bytes. Shapes, and boxes within them, are checked; whether the chunks tile
+/// their arrays, and whether the shards can hold that much data, is not.
 Index parse_index(std::span<const std::byte> bytes, const std::string& file);
 
-/// The index file of these arrays; they are in order, their names form a tree.
+/// Returns the content of the index file; the arrays must be sorted and their names form a tree.
 std::string index_text(const Index& index);
 
-/// A chunk's place, as it stands in index and shards. `box` is overwritten.
+/// Reads a chunk's box, as stored in index and shards, into `box`.
 void read_box(message_pack::Input& input, const Shape& shape, std::vector<int64_t>& box);
 std::string box_body(Box box);
 

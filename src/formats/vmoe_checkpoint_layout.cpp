@@ -24,7 +24,7 @@ constexpr NumpyDtype kNumpyDtypes[] = {
     {"int8", 1},    {"int16", 2},    {"int32", 4},   {"int64", 8},   {"uint8", 1},
     {"uint16", 2},  {"uint32", 4},   {"uint64", 8}};
 
-// A corner of a box counts 2^axes times; axes along which nothing is cut do not matter.
+// Limits of the tiling check: a box has 2^axes corners, over the axes that are split.
 constexpr std::size_t kMaxCutAxes = 8;
 constexpr uint64_t kMaxCorners = uint64_t{1} << 22;
 
@@ -41,7 +41,7 @@ std::vector<std::size_t> cut_axes(const Shape& shape, const Layout& layout) {
   return axes;
 }
 
-// Corners, as numbers, where the sum over boxes of the mixed difference of their indicator
+// Flat indices of the corners where the sum over boxes of the mixed difference of their indicator
 // functions has a positive and a negative term.
 struct Corners {
   std::vector<uint64_t> plus, minus;
@@ -61,14 +61,14 @@ void add_corners(Corners& corners, Box box, std::span<const std::size_t> axes,
   }
 }
 
-// The functions "how many chunks hold this element" and "1" are equal just when their mixed
-// differences are, which are zero but at corners.
+// Returns whether the chunks tile the array. The number of chunks that hold an element is 1
+// everywhere iff the mixed differences of both functions agree; these are zero except at corners.
 bool tiles(const Shape& shape, const Layout& layout, std::span<const std::size_t> axes) {
   std::vector<uint64_t> strides;
   uint64_t stride = 1;
   for (const std::size_t a : axes) {
     strides.push_back(stride);
-    stride *= static_cast<uint64_t>(shape[a]) + 1;  // of an array that fits into files
+    stride *= static_cast<uint64_t>(shape[a]) + 1;  // Cannot overflow: the array fits into files.
   }
   std::vector<int64_t> whole;
   for (const int64_t n : shape) whole.insert(whole.end(), {0, n});
@@ -141,7 +141,7 @@ std::size_t dtype_size(std::string_view dtype) {
 }
 
 std::optional<uint64_t> find_byte_count(const Shape& shape, std::size_t element_size) {
-  // An axis of size 0 makes the array empty however long the others are.
+  // An axis of size 0 makes the array empty, however long the other axes are.
   if (std::ranges::find(shape, 0) != shape.end()) return 0;
   uint64_t bytes = element_size;
   for (const int64_t n : shape) {

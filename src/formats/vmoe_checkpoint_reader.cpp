@@ -21,7 +21,7 @@ namespace {
 
 using message_pack::Input;
 
-// What is copied before its pages are given back.
+// Number of bytes copied before their pages are released.
 constexpr std::size_t kCopyBytes = std::size_t{16} << 20;
 
 struct Shard {
@@ -37,7 +37,7 @@ std::optional<std::size_t> parse_number(std::string_view text) {
   return number;
 }
 
-// Goes over a chunk's pieces and hands their bytes on; returns how many elements there were.
+// Visits the bytes of all pieces of a chunk; returns the number of elements.
 template <class F>
 uint64_t visit_pieces(Input& input, const Entry& entry, F&& visit) {
   const std::size_t element = dtype_size(entry.dtype);
@@ -63,13 +63,13 @@ uint64_t visit_pieces(Input& input, const Entry& entry, F&& visit) {
       body.refuse(found.position, "a piece of {} {} has {} bytes", count, dtype, bytes.size());
     }
     body.end("a piece");
-    total += count;  // no more than the file has bytes
+    total += count;  // Cannot overflow: at most the file's size.
     visit(bytes, body.position() - bytes.size());
   }
   return total;
 }
 
-// Finds the chunks of one shard and notes where they begin.
+// Finds the chunks of one shard and records their offsets.
 class ShardParser {
  public:
   ShardParser(const Shard& shard, uint32_t number, Index& index)
@@ -148,7 +148,7 @@ std::vector<Shard> map_shards(const std::filesystem::path& prefix, int64_t count
   return shards;
 }
 
-// What tells someone which one was cut short.
+// Returns the shard sizes for a message, which show a truncated shard.
 std::string shard_sizes(const std::vector<Shard>& shards) {
   constexpr std::size_t kShown = 8;
   std::string text;
@@ -164,7 +164,7 @@ void check_not_empty(const std::vector<Shard>& shards) {
   }
 }
 
-// Before anything is made of what the index claims.
+// Checks the claimed sizes against the shards before anything is allocated for them.
 void check_claims(const Index& index, const std::vector<Shard>& shards, const std::string& file) {
   uint64_t left = 0;
   for (const Shard& shard : shards) left += shard.mapping.bytes().size();

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using message_pack::Output;
 
-// Collects small writes; large ones go straight through.
+// Shard file that buffers small writes; large ones bypass the buffer.
 class ShardFile {
  public:
   explicit ShardFile(const fs::path& path) : file_(path) {}
@@ -86,7 +86,7 @@ void check_written(const Entry& entry, const std::string& file) {
   byte_count(entry);
 }
 
-// Entries are in order, so what is equal, or would be both an array and a map, are neighbours.
+// Checks that sorted names form a tree; conflicting ones (equal, array and map) are neighbours.
 void check_tree(const std::vector<Entry>& entries, const std::string& file) {
   for (std::size_t i = 1; i < entries.size(); ++i) {
     const std::string &a = entries[i - 1].name, &b = entries[i].name;
@@ -121,7 +121,7 @@ Index plan(std::vector<Entry> entries, const WriteOptions& options, const std::s
   return index;
 }
 
-// How many chunks of an array each shard gets, for those that get any.
+// Returns the number of chunks of an array per shard, for shards that hold any.
 std::vector<std::pair<uint32_t, uint64_t>> chunks_by_shard(const Layout& layout) {
   std::vector<uint32_t> shards = layout.shards;
   std::ranges::sort(shards);
@@ -154,7 +154,7 @@ void put_chunk(ShardFile& shard, const Entry& entry, Box box, std::span<const st
   const std::size_t element = dtype_size(entry.dtype);
   const uint64_t piece = std::max<uint64_t>(1, max_piece_bytes / element) * element;
   Runs runs(entry.shape, box, element);
-  // One piece even of a chunk without elements: the reference joins at least one.
+  // A chunk without elements still has one piece, since the reference joins at least one.
   const uint64_t pieces = runs.left() == 0 ? 1 : (runs.left() - 1) / piece + 1;
   Output start;
   start.array(2).array(pieces);
@@ -189,7 +189,7 @@ std::vector<uint64_t> arrays_by_shard(const Index& index) {
   return counts;
 }
 
-// The index comes last and, where one file cannot come, goes first.
+// Commits the shards, then the index; on failure withdraws all, the index first.
 void put_into_place(std::deque<ShardFile>& shards, AtomicFile& index) {
   try {
     for (ShardFile& shard : shards) shard.commit();

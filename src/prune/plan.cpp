@@ -27,7 +27,7 @@ bool has_id(const std::vector<int64_t>& ascending, int64_t id) {
   return std::binary_search(ascending.begin(), ascending.end(), id);
 }
 
-/// The `count` present experts of the highest scores, ascending; a tie goes to the lower expert.
+/// Returns the `count` present experts of highest score, ascending; the lower index wins a tie.
 std::vector<int64_t> best(const std::vector<double>& scores, std::vector<int64_t> present,
                           int64_t count) {
   std::stable_sort(present.begin(), present.end(),
@@ -37,8 +37,8 @@ std::vector<int64_t> best(const std::vector<double>& scores, std::vector<int64_t
   return present;
 }
 
-/// A token selects k experts whether they are there or not; the paper forbids layers with fewer
-/// than k.
+/// Checks the number of experts to keep. A token selects k experts whether they are present or not;
+/// the paper forbids layers with fewer than k.
 void check_count(const KeepRule& rule, const MoEBlock& block, int64_t count) {
   const auto present = static_cast<int64_t>(block.layer->kept().size());
   const int64_t selected = nn::choices_of_token(block.layer->options().rule);
@@ -62,7 +62,7 @@ void check_present(const KeepRule& rule, const MoEBlock& block) {
   }
 }
 
-/// How many experts the rule leaves, after all checks.
+/// Returns the number of experts that the rule keeps, after all checks.
 int64_t checked_count(const KeepRule& rule, const MoEBlock& block) {
   const int64_t count = rule.count(block.layer->options().experts);
   if (rule.ids() != nullptr) check_present(rule, block);

@@ -32,7 +32,7 @@ std::string change(const char* name, double before, double after, int precision)
                      after, precision, percent);
 }
 
-/// Where all experts count the same, the choice says nothing about them.
+/// Warns if all experts of a layer have the same score, since the choice is then arbitrary.
 void warn_of_ties(const PrunePlan& plan) {
   for (const PruneLayerPlan& layer : plan.layers) {
     const auto [min, max] = std::minmax_element(layer.scores.begin(), layer.scores.end());
@@ -45,7 +45,7 @@ void warn_of_ties(const PrunePlan& plan) {
   }
 }
 
-/// The distance of routers says something where one network came of the other.
+/// Checks that both are one network, since the change of router norms means nothing otherwise.
 void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on sizes that come from a file: nothing instead of a wrapped result.
+// Overflow-checked arithmetic on sizes read from a file: overflow yields std::nullopt.
 #pragma once
 
 #include <cstdint>

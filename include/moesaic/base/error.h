@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception type of the library: a single line that says where, what, and the nearest valid
-// choice.
+// The library's only exception type. Its message is one line: where, what, nearest valid choice.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,9 +10,8 @@
 
 namespace moesaic {
 
-/// `usage`: the caller asked for something wrong (a bad setting, an unknown name).
-/// `failure`: the request was fine and could not be carried out (bad data, input and output,
-/// memory).
+/// `usage`: the caller asked for something invalid (a bad setting, an unknown name). `failure`: the
+/// request was valid but could not be carried out (bad data, an I/O error, out of memory).
 enum class ErrorKind { usage, failure };
 
 class Error : public std::runtime_error {
@@ -21,7 +19,7 @@ class Error : public std::runtime_error {
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
 
   ErrorKind kind() const noexcept { return kind_; }
-  /// What the program returns to the shell: 2 for wrong use, 1 for a failure.
+  /// Returns the exit status of the program: 2 for a usage error, 1 for a failure.
   int exit_code() const noexcept { return kind_ == ErrorKind::usage ? 2 : 1; }
 
  private:

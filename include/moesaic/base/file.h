@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are either wholly there or not there: mapped reading, atomic writing, staged folders,
-// locks. Everything here throws Error(failure) that names the path.
+// File access: memory-mapped reading, atomic writing, staged directories, locks. Everything here
+// throws Error (failure) with the path.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-/// A file mapped read-only for as long as the object lives. An empty file gives an empty span.
+/// A read-only memory-mapped file. An empty file has an empty span.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -26,8 +26,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  /// `part` of bytes() takes no memory of this process until it is looked at again: for someone who
-  /// goes once through a file larger than what else they hold.
+  /// Releases the resident pages of `part` of bytes(); they are read again on the next access.
+  /// Meant for a single pass over a file larger than the memory budget.
   void release(std::span<const std::byte> part) const noexcept;
 
  private:
@@ -36,21 +36,21 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// The whole file as text; works for pipes too.
+/// Returns the whole file as text; works for pipes too.
 std::string read_text(const std::filesystem::path& path);
-/// The same of a regular file of at most `max_bytes`, so that nobody waits for a pipe or reads a
-/// device without end. `what` says in the error what has no more, e.g. "a configuration".
+/// Returns a regular file of at most `max_bytes` as text. Pipes and devices are rejected because
+/// they may block or never end. `what` names the content in the error, e.g. "a configuration".
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes, std::string_view what);
 
-/// A name beside `path` that nothing has yet: hidden, with the process in it, ending in ".part".
+/// Returns an unused path beside `path`: hidden, with the process id in it, ending in ".part".
 std::filesystem::path unique_sibling(const std::filesystem::path& path);
 
-/// Removes what interrupted processes left in `folder` (see unique_sibling). Only for someone who
-/// knows that nobody else is writing there, such as the holder of its LockFile.
+/// Removes temporary files of interrupted processes from `folder` (see unique_sibling). The caller
+/// must know that no other process writes there, e.g. by holding the LockFile.
 void remove_leftovers(const std::filesystem::path& folder);
 
-/// A file written beside its place; commit() syncs it and renames it there. Without commit()
-/// nothing of it remains, and an existing file stays as it was.
+/// A file written under a temporary name; commit() syncs it and renames it to its final path.
+/// Without commit() the temporary file is deleted and an existing file stays unchanged.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& final_place);
@@ -60,10 +60,10 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// What is written is on the disk afterwards: a full one fails here. commit() begins with it.
+  /// Flushes all written bytes to disk; a full disk is reported here. commit() calls it first.
   void sync();
   void commit();
-  /// Removes the file again that commit() put into place; without one it does nothing.
+  /// Removes the file that commit() put in place; does nothing before a commit().
   void withdraw() noexcept;
 
  private:
@@ -72,24 +72,24 @@ class AtomicFile {
   UniqueFd fd_;
 };
 
-/// AtomicFile in one call.
+/// Writes a whole file through AtomicFile.
 void write_atomic(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_atomic(const std::filesystem::path& path, std::string_view text);
 
-/// A folder filled beside its place and moved there whole. Missing parents are made.
+/// A directory filled under a temporary name and renamed as a whole. Missing parents are created.
 class StagedDirectory {
  public:
   explicit StagedDirectory(std::filesystem::path final_place);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
-  /// Removes the staging folder unless it was committed.
+  /// Removes the staging directory unless it was committed.
   ~StagedDirectory();
 
-  /// Where to write until commit().
+  /// Returns the staging directory, where files are written until commit().
   const std::filesystem::path& path() const noexcept { return staging_; }
 
-  /// Syncs every file and folder, then moves the whole into place. A folder that is already there
-  /// is exchanged in one step and only then deleted, so at every moment one of the two is in place.
+  /// Syncs all files and directories, then renames the staging directory. An existing directory is
+  /// exchanged atomically and deleted afterwards, so one of the two is in place at any time.
   void commit();
 
  private:
@@ -98,8 +98,8 @@ class StagedDirectory {
   bool committed_ = false;
 };
 
-/// Holds `folder`/.lock while it lives; a second holder gets an Error that names the first one's
-/// process. The system drops the lock when a process dies, however it dies.
+/// Holds the lock file `folder`/.lock for the object's lifetime. A second holder gets an Error with
+/// the first one's process id. The kernel releases the lock when the process exits or crashes.
 class LockFile {
  public:
   explicit LockFile(const std::filesystem::path& folder);

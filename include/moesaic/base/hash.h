@@ -9,7 +9,7 @@
 
 namespace moesaic {
 
-/// SHA-256 of a stream of bytes.
+/// Incremental SHA-256 of a byte stream.
 class Sha256 {
  public:
   Sha256();
@@ -18,7 +18,7 @@ class Sha256 {
   ~Sha256();
 
   void update(std::span<const std::byte> bytes);
-  /// 64 lower-case hex digits of what was fed so far; more may follow.
+  /// Returns the digest of all bytes so far as 64 lower-case hex digits; update() may follow.
   std::string hex() const;
 
  private:
@@ -28,10 +28,10 @@ class Sha256 {
 
 std::string sha256_hex(std::span<const std::byte> bytes);
 
-/// Reads the file in pieces; an Error names the path.
+/// Returns the SHA-256 of a file, read in pieces. Throws Error (failure) with the path.
 std::string sha256_file_hex(const std::filesystem::path& path);
 
-/// MD5, for files of which their makers published nothing better: it finds damage, not forgery.
+/// Returns the MD5 of a file whose publisher offers no better hash: it detects damage, not forgery.
 std::string md5_file_hex(const std::filesystem::path& path);
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages for people, one line each, on standard error. MOESAIC_LOG=debug|info|warning|error sets
-// the least level that is shown (info by default).
+// Log messages for users, one line each, on standard error. MOESAIC_LOG=debug|info|warning|error
+// sets the minimum level shown (info by default).
 #pragma once
 
 #include <fmt/format.h>
@@ -12,10 +12,10 @@ namespace moesaic {
 
 enum class LogLevel { debug, info, warning, error };
 
-/// The least level that is shown; read from the environment on first use.
+/// Returns the minimum level that is shown; MOESAIC_LOG is read on first use.
 LogLevel log_threshold();
 
-/// Writes one whole line with a single call, so that threads do not mix their lines.
+/// Writes one whole line in a single call, so that lines of different threads do not interleave.
 void log_line(LogLevel level, std::string_view message);
 
 template <class... A>

@@ -5,11 +5,11 @@
 
 namespace moesaic {
 
-/// Bytes that this process can have at most: the machine's memory, or less where a container or a
-/// limit of the shell says so.
+/// Returns the memory limit of this process in bytes: the machine's memory, or less if a container
+/// or ulimit restricts it.
 double memory_limit();
 
-/// Throws Error (usage), "<where>: <what> needs ... of memory", where this machine has less.
+/// Throws Error (usage), "<where>: <what> needs ... of memory", if `bytes` exceeds memory_limit().
 void check_memory(double bytes, const std::string& what, const std::string& where);
 
 }  // namespace moesaic

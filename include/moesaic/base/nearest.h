@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a misspelt name into a helpful line.
+// Suggestions for misspelt names.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace moesaic {
 
-/// Damerau-Levenshtein distance (optimal string alignment): insertions, deletions, substitutions
-/// and swaps of neighbours, each at cost 1; upper and lower case count as equal.
+/// Returns the Damerau-Levenshtein distance (optimal string alignment): insertions, deletions,
+/// substitutions and transpositions of neighbours cost 1 each; case is ignored.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate that was probably meant: within a third of its letters by edit_distance, or else
-/// an abbreviation ("learning_rate" and "lr") or a beginning ("weight" and "weight_decay") of one
-/// another. The first one wins a tie; nothing when none is close.
+/// Returns the candidate that was probably meant: one whose edit_distance is within a third of its
+/// length, or else an abbreviation ("learning_rate" and "lr") or a prefix ("weight" and
+/// "weight_decay") of one another. The first candidate wins a tie; std::nullopt if none is close.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 
-/// "did you mean 'x'?" when a candidate is near, else "choose one of a, b, c"; "" without
-/// candidates.
+/// Returns "did you mean 'x'?" if a candidate is near, else "choose one of a, b, c", or "" if there
+/// are no candidates.
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace moesaic

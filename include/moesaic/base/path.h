@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths that a user gave: is there what is to be read, and is there nothing where something is to
-// be written?
+// Checks of paths given by a user: inputs must exist, outputs must not.
 #pragma once
 
 #include <filesystem>
@@ -9,22 +8,22 @@
 
 namespace moesaic {
 
-/// Does `path` lead to anything? Where that cannot be known, since a folder on the way is closed or
-/// a name is too long, it is an Error(failure) that says so, rather than "no".
+/// Returns whether `path` exists. Throws Error (failure) if that cannot be determined, e.g. because
+/// a parent directory is not accessible or a name is too long.
 bool path_exists(const std::filesystem::path& path);
 
-/// "; did you mean 'x'?" with the nearest name beside `path`, "" where none is near.
+/// Returns "; did you mean 'x'?" with the nearest name in the same directory, "" if none is near.
 std::string nearest_sibling(const std::filesystem::path& path);
 
-/// Throws Error(usage), with the nearest name, unless `path` is something that can be read from its
-/// beginning to its end: a file, or a pipe.
+/// Throws Error (usage), with the nearest name, unless `path` is a file or a pipe.
 void check_input_file(const std::filesystem::path& path);
 
-/// Throws Error(usage) that begins with `what`, e.g. "--out", where `path` is empty, its folder is
-/// missing, or anything has that name, a link included: what is there is never written over.
+/// Throws Error (usage) that begins with `what`, e.g. "--out", if `path` is empty, its parent
+/// directory is missing, or anything exists there, including a link: no file is ever overwritten.
 void check_new_file(const std::filesystem::path& path, std::string_view what);
 
-/// The same for a folder, which is made with its parents and may also be there and be empty.
+/// Checks an output directory in the same way. It is created with its parents and may already exist
+/// if it is empty.
 void check_new_folder(const std::filesystem::path& path, std::string_view what);
 
 }  // namespace moesaic

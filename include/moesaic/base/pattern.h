@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions out of files: whatever a pattern is, the time to search a text is linear in
-// the text's length, and the memory is bounded.
+// Regular expressions from untrusted files: for any pattern, search time is linear in the length of
+// the text and memory is bounded.
 #pragma once
 
 #include <cstddef>
@@ -16,36 +16,36 @@ class RE2;
 
 namespace moesaic {
 
-/// A regular expression in RE2's syntax, compiled once. Copies share it; any number of threads may
-/// search by it.
+/// A compiled regular expression in RE2's syntax. Copies share it; it is safe to use from any
+/// number of threads.
 class Pattern {
  public:
-  /// Throws Error (usage) with problem(text), if there is one.
+  /// Throws Error (usage) with problem(text) if the pattern is invalid.
   explicit Pattern(const std::string& text);
 
-  /// One line that says why `text` is no pattern: its syntax, more than 1000 characters (which
-  /// could exhaust the stack), or more memory than a pattern may take. "" where it is one.
+  /// Returns one line that says why `text` is not a valid pattern: its syntax, more than 1000
+  /// characters (which could exhaust the stack), or too much memory. Returns "" if it is valid.
   static std::string problem(const std::string& text);
 
   std::size_t groups() const;
   bool found_in(std::string_view text) const;
-  /// The first place from `begin` on where it is found, as parts of `text`: the whole, then each
-  /// group, without data where it took no part. Nothing where it is not found.
+  /// Returns the first match from `begin` on as views into `text`: the whole match, then each
+  /// group, with null data if the group did not participate. Empty if there is no match.
   std::vector<std::string_view> find(std::string_view text, std::size_t begin = 0) const;
 
  private:
   std::shared_ptr<const re2::RE2> expression_;
 };
 
-/// A list of patterns, each compiled once.
+/// A list of compiled patterns.
 class Patterns {
  public:
-  /// Throws as Pattern does.
+  /// Throws Error (usage) if a pattern is invalid, as Pattern does.
   explicit Patterns(const std::vector<std::string>& texts) : list_(texts.begin(), texts.end()) {}
 
   bool empty() const { return list_.empty(); }
   bool any_found_in(std::string_view text) const { return first_found_in(text).has_value(); }
-  /// Index of the first pattern that is found.
+  /// Returns the index of the first pattern that matches.
   std::optional<std::size_t> first_found_in(std::string_view text) const;
 
  private:

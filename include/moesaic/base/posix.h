@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few wrappers that make POSIX calls safe to use: an owned descriptor, whole writes, errno as
-// an Error.
+// Thin, safe wrappers of POSIX calls: an owned descriptor, complete writes, errno as an Error.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace moesaic {
 
-/// Owns a file descriptor and closes it.
+/// Owns a file descriptor and closes it on destruction.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -30,19 +29,19 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Throws Error(failure) "PATH: ACTION: what errno says".
+/// Throws Error (failure), "PATH: ACTION: <text of errno>".
 [[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action);
 [[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action, int error);
 
-/// open(2) with O_CLOEXEC, repeated when a signal interrupts it. Empty on failure, with errno set.
+/// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.
 UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode = 0666);
-/// The same; a failure is an Error that names the path.
+/// Opens a file like try_open(). Throws Error (failure) with the path.
 UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode = 0666);
 
-/// Writes every byte or throws; a short write is carried on, so a full disk shows up as an Error.
+/// Writes all bytes, also after short writes. Throws Error (failure), e.g. if the disk is full.
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path);
 
-/// fsync of a file or folder. File systems that cannot sync a folder are accepted.
+/// Calls fsync on a file or directory. File systems that cannot sync a directory are accepted.
 void sync_fd(int fd, const std::filesystem::path& path);
 void sync_path(const std::filesystem::path& path);
 

@@ -9,18 +9,17 @@
 namespace moesaic {
 
 /// Runs a program from PATH, without a shell, with `input` on its standard input, and waits for it.
-/// What it prints goes to standard error, since standard output may carry a JSON document.
-/// It inherits the environment with those NAME=VALUE in front.
-/// Returns its exit status, 128 + n when signal n ended it. A program that stops reading early is
-/// no error. Throws Error(failure) that names the program when it cannot be started.
+/// Its standard output is redirected to standard error, since ours may carry a JSON document. It
+/// inherits the environment, overridden by the NAME=VALUE entries of `environment`. Returns its
+/// exit status, or 128 + n if signal n killed it. A program that closes its input early is not an
+/// error. Throws Error (failure) with the program's name if it cannot be started.
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment = {});
 
-/// Where on PATH a program is, "" where it is not.
+/// Returns the path of a program found on PATH, or "" if there is none.
 std::filesystem::path find_program(const std::string& name);
 
-/// The word as a shell takes it: as it is, or in single quotes where something in it would be read
-/// otherwise.
+/// Returns the word quoted for a shell: unchanged if it is safe, else in single quotes.
 std::string shell_quoted(std::string_view word);
 
 }  // namespace moesaic

@@ -12,29 +12,28 @@ namespace moesaic {
 
 struct ProgressOptions {
   std::string label;
-  int64_t total =
-      0;  ///< items in all; 0: unknown, then neither fraction nor remaining time is shown
+  int64_t total = 0;  ///< Number of items; 0 if unknown: no fraction or remaining time is shown.
   std::string unit = "images";
   std::FILE* out = stderr;
-  int64_t start = 0;                   ///< items that were done before, as after a resume
-  std::function<double()> clock = {};  ///< seconds from any origin; a steady clock by default
+  int64_t start = 0;                   ///< Items done before, e.g. before a resume.
+  std::function<double()> clock = {};  ///< Time in seconds; default: steady clock.
 };
 
-/// Shows how far a loop is. On a terminal: one line with bar, fraction, rate, remaining time and
-/// note, redrawn at most 10 times a second and cut to the terminal's width. Elsewhere (a log file):
-/// a plain line about every 10 seconds. Both end with one line that sums up. For use by one thread.
+/// Shows the progress of a loop. On a terminal: one line with bar, fraction, rate, remaining time
+/// and note, redrawn at most 10 times a second and cut to the terminal's width. Otherwise (a log
+/// file): a plain line about every 10 seconds. Both end with a summary line. Not thread-safe.
 class Progress {
  public:
   explicit Progress(ProgressOptions options);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  /// Ends the line if finish() was not called, as when an exception passes.
+  /// Ends the line if finish() was not called, e.g. because of an exception.
   ~Progress();
 
-  /// `items` more are done. `note`, e.g. "loss 0.41", replaces the last one unless it is empty.
+  /// Adds `items` items. `note`, e.g. "loss 0.41", replaces the last one unless it is empty.
   void advance(int64_t items, std::string_view note = {});
-  /// `done` items of `total` are done, for loops that count themselves. The first call starts the
-  /// clock: what came before, such as opening files, is not part of the rate.
+  /// Sets the items done and the total, for loops that count themselves. The first call starts the
+  /// clock, so that earlier work such as opening files does not count towards the rate.
   void show(int64_t done, int64_t total);
   void finish();
 
@@ -62,7 +61,7 @@ class Progress {
   bool finished_ = false;
   bool drawn_ = false;
   std::string note_;
-  std::deque<Sample> samples_;  ///< the last seconds, for the moving average of the rate
+  std::deque<Sample> samples_;  ///< Recent samples, for the moving average of the rate.
 };
 
 }  // namespace moesaic

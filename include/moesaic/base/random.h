@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers by position: every value is a function of (seed, stream, position), so neither the
-// number of threads nor a restart in the middle changes it.
+// Counter-based random numbers: every value is a function of (seed, stream, position), so neither
+// the number of threads nor a restart changes it.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-/// A bijective scrambling of 64 bits (the finaliser of SplitMix64).
+/// Bijective mixing of 64 bits (the finaliser of SplitMix64).
 constexpr uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -18,9 +18,9 @@ constexpr uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// A stream of its own for every purpose: stream_id("loader.shuffle").
+/// Returns the stream id of a purpose, e.g. stream_id("loader.shuffle"); each purpose has its own.
 constexpr uint64_t stream_id(std::string_view purpose) {
-  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325ULL;  // Offset basis of FNV-1a.
   for (const char c : purpose) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   }
@@ -35,11 +35,11 @@ class CounterRng {
   CounterRng(uint64_t seed, uint64_t stream, uint64_t position);
 
   uint64_t next();
-  /// Uniform in [0, n) without bias; n must not be 0.
+  /// Returns an unbiased uniform integer in [0, n). Throws Error (usage) if n is 0.
   uint64_t below(uint64_t n);
-  /// Uniform in [0, 1), 53 bits.
+  /// Returns a uniform number in [0, 1) with 53 random bits.
   double uniform();
-  /// Normal with mean 0 and variance 1 (Box and Muller).
+  /// Returns a sample of N(0, 1) (Box-Muller transform).
   double normal();
 
  private:
@@ -52,10 +52,10 @@ class CounterRng {
   bool has_spare_normal_ = false;
 };
 
-/// One block of Philox4x32-10, as published.
+/// Returns one block of Philox4x32-10, as published.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// 0..n-1 in random order, every order equally likely.
+/// Returns a uniformly random permutation of 0..n-1.
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t stream);
 
 }  // namespace moesaic

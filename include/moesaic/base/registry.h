@@ -11,9 +11,9 @@
 
 namespace moesaic {
 
-/// Entries found by name. The built-in ones are listed where the registry is made, so that no
-/// linker can drop one; a program adds its own before it reads any configuration. Adding is not
-/// synchronised with reading.
+/// Entries found by name. The built-in ones are passed to the constructor, so that the linker
+/// cannot drop them; a program adds its own before it reads any configuration. add() must not run
+/// concurrently with lookups.
 template <class Entry>
 class Registry {
  public:
@@ -23,20 +23,20 @@ class Registry {
   Registry(std::string what, Entries built_in)
       : what_(std::move(what)), entries_(std::move(built_in)) {}
 
-  /// Throws Error (usage) where the name is taken.
+  /// Adds an entry. Throws Error (usage) if the name is taken.
   void add(const std::string& name, Entry entry) {
     if (!entries_.emplace(name, std::move(entry)).second) {
       fail_usage("{} '{}' is registered already", what_, name);
     }
   }
 
-  /// Returns nullptr for an unknown name.
+  /// Returns the entry of a name, or nullptr if it is unknown.
   const Entry* find(const std::string& name) const {
     const auto found = entries_.find(name);
     return found == entries_.end() ? nullptr : &found->second;
   }
 
-  /// Throws Error (usage), "<where>: unknown <what> '<name>'; <nearest name>".
+  /// Returns an entry. Throws Error (usage), "<where>: unknown <what> '<name>'; <nearest name>".
   const Entry& at(const std::string& name, const std::string& where = {}) const {
     if (const Entry* entry = find(name)) return *entry;
     fail_usage("{}{}unknown {} '{}'; {}", where, where.empty() ? "" : ": ", what_, name,

@@ -6,13 +6,13 @@
 
 namespace moesaic {
 
-/// The folder that holds models/, datasets/ and checkpoints/: $MOESAIC_HOME when it is set (and
-/// then it must exist, else Error(usage)), else ../share/moesaic beside the program's own folder
-/// (an installation, wherever it was put), else the source tree that this was built from.
-/// Error(failure) when none of them is there.
+/// Returns the directory that holds models/, datasets/ and checkpoints/: $MOESAIC_HOME if it is
+/// set, else ../share/moesaic relative to the program's directory (any installation prefix), else
+/// the source tree of this build. Throws Error (usage) if $MOESAIC_HOME does not exist, Error
+/// (failure) if none is found.
 std::filesystem::path resource_root();
 
-/// resource_root() / relative; need not exist.
+/// Returns resource_root() / relative, which need not exist.
 std::filesystem::path resource(std::string_view relative);
 
 }  // namespace moesaic

@@ -3,9 +3,9 @@
 
 namespace moesaic {
 
-/// While it lives, the first SIGINT or SIGTERM is only remembered, so that work can stop at a safe
-/// point and save; a second one ends the process at once with 128 + its number. The former handlers
-/// come back on destruction. One may live at a time; another one throws Error(usage).
+/// During its lifetime, the first SIGINT or SIGTERM is only recorded, so that work can stop at a
+/// safe point and save; a second one exits at once with 128 + its number. The destructor restores
+/// the former handlers. Throws Error (usage) if another instance is alive.
 class StopSignal {
  public:
   StopSignal();
@@ -14,7 +14,7 @@ class StopSignal {
   ~StopSignal();
 
   bool requested() const noexcept { return number() != 0; }
-  /// SIGINT or SIGTERM, 0 before either came.
+  /// Returns SIGINT or SIGTERM, or 0 if neither was received.
   int number() const noexcept;
 };
 

@@ -7,10 +7,10 @@ namespace moesaic {
 
 bool is_terminal(std::FILE* file);
 
-/// A terminal that understands colours, and NO_COLOR is unset or empty.
+/// Returns whether `file` is a terminal with colour support and NO_COLOR is unset or empty.
 bool wants_color(std::FILE* file);
 
-/// Columns of the terminal behind `file`; 80 when it does not say.
+/// Returns the number of columns of the terminal behind `file`; 80 if it is unknown.
 int terminal_columns(std::FILE* file);
 
 }  // namespace moesaic

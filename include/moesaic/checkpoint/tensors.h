@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named tensors from and to safetensors files.
+// Reads and writes named tensors as safetensors files.
 #pragma once
 
 #include <filesystem>
@@ -10,14 +10,14 @@
 
 namespace moesaic {
 
-/// All tensors of a safetensors file, as fresh contiguous CPU tensors that do not depend on the
-/// file. Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Throws Error(failure) for another one and
-/// for whatever formats/safetensors.h refuses.
+/// Returns all tensors of a safetensors file as contiguous CPU tensors that own their memory.
+/// Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Throws Error (failure) for other dtypes and for
+/// whatever formats/safetensors.h rejects.
 TensorMap read_tensors(const std::filesystem::path& path);
 
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
-/// Equal tensors give equal files. Throws Error(failure) for a dtype that read_tensors does not
-/// know and for undefined or sparse tensors.
+/// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
+/// support and for undefined or sparse tensors.
 void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
                    const std::map<std::string, std::string>& metadata = {});
 

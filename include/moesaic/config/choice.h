@@ -15,8 +15,8 @@
 
 namespace moesaic {
 
-/// The settings of one of several things that are found by name: a described struct whose type the
-/// name decides. Copies hold structs of their own. Within describe(), with `c.kind` a Choice,
+/// A named alternative together with its settings: a described struct whose type the name decides.
+/// Copying is deep. Within describe(), with `c.kind` a Choice,
 ///
 ///     f.choice("kind", c.kind, choices, "what a step of the phase does");
 ///
@@ -25,7 +25,7 @@ namespace moesaic {
 class Choice {
  public:
   Choice() = default;
-  /// `settings` holds the defaults.
+  /// `settings` holds the default values.
   template <class T>
   Choice(std::string name, T settings)
       : name_(std::move(name)), content_(std::make_unique<Of<T>>(std::move(settings))) {}
@@ -43,13 +43,13 @@ class Choice {
 
   const std::string& name() const { return name_; }
 
-  /// Returns nullptr where the settings are of another type.
+  /// Returns the settings, or nullptr if they are of another type.
   template <class T>
   const T* find() const {
     const auto* content = dynamic_cast<const Of<T>*>(content_.get());
     return content == nullptr ? nullptr : &content->settings;
   }
-  /// Throws Error where the settings are of another type.
+  /// Returns the settings. Throws Error (failure) if they are of another type.
   template <class T>
   const T& as() const {
     if (const T* found = find<T>()) return *found;
@@ -60,12 +60,12 @@ class Choice {
     return const_cast<T&>(std::as_const(*this).as<T>());
   }
 
-  /// The visitors of config/schema.h.
+  /// Applies a visitor of config/schema.h to the settings.
   void visit(config_detail::KeyCollector& fields) { content_->visit(fields); }
   void visit(config_detail::FieldReader& fields) { content_->visit(fields); }
   void visit(config_detail::FieldWriter& fields) { content_->visit(fields); }
   void visit(config_detail::HelpFields& fields) { content_->visit(fields); }
-  /// What is wrong with the settings that were read from `object`.
+  /// Returns what is wrong with the settings that were read from `object`, or an empty problem.
   ConfigProblem problem(const Value& object) { return content_->problem(object); }
 
  private:

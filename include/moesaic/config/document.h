@@ -9,28 +9,27 @@
 
 namespace moesaic {
 
-/// A configuration file and the overrides given on the command line.
-//
-/// The text is JSON with `//` and `/* */` comments. Duplicate keys, invalid UTF-8, numbers beyond
-/// double's range and nesting beyond Value::kMaxDepth are refused. All errors are Error(usage) with
-/// `file:line:column`, except that a file that cannot be read is Error(failure).
+/// A configuration file with the overrides given on the command line.
 ///
-/// In a file any object may say {"extends": "other.json", ...}: it is then the object of that file,
-/// whose name is relative to the one that says it, with its own members merged over it. What it
-/// extends may extend further files; circles and missing files are refused at the place of the
-/// name.
+/// The text is JSON with `//` and `/* */` comments. Duplicate keys, invalid UTF-8, numbers outside
+/// the range of double and nesting beyond Value::kMaxDepth are rejected. Throws Error (usage) with
+/// `file:line:column`, or Error (failure) if a file cannot be read.
+///
+/// In a file, any object may contain {"extends": "other.json", ...}: its members are then merged
+/// over the object in that file, whose path is relative to the extending file. Extended files may
+/// extend further ones; cycles and missing files are rejected at the position of the name.
 class Document {
  public:
   explicit Document(Value root);
   static Document from_file(const std::filesystem::path& path);
   static Document from_text(std::string_view text, const std::string& name);
 
-  /// Applies `a.b.c=value`. The value is JSON, or else a string without quotes; it replaces what
-  /// was there, and objects on the way are made where missing. In a list a part of the path is an
-  /// index, or the "name" of an item: `phases.0.epochs=2`, `phases.finetune.epochs=2`. What is set
-  /// says `argument 'a.b.c=value'` in later errors.
+  /// Applies `a.b.c=value`. The value is JSON, or else a string without quotes; it replaces the
+  /// former one, and missing objects on the path are created. For a list, a part of the path is an
+  /// index or the "name" of an item: `phases.0.epochs=2`, `phases.finetune.epochs=2`. Later errors
+  /// in the value are located at `argument 'a.b.c=value'`.
   void set(std::string_view assignment);
-  /// The same with a value that keeps its own place, which later errors say.
+  /// Sets the value at a path. The value keeps its own origin, which later errors name.
   void set(const std::string& path, const Value& value);
 
   const Value& root() const { return root_; }

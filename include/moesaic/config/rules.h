@@ -10,8 +10,8 @@
 
 namespace moesaic {
 
-/// What a setting may hold. For a list, an optional or a map the limits and choices hold for every
-/// item.
+/// Constraints on a setting. Limits and choices apply to every item of a list, an optional or a
+/// map.
 struct Rules {
   bool is_required = false;
   bool is_filled = false;
@@ -25,9 +25,9 @@ struct Rules {
     return sum;
   }
   void add(const Rules& other);
-  std::string text() const;  // for help: "above 0", "0 to 1", "sgd | adamw"
+  std::string text() const;  // Text for help: "above 0", "0 to 1", "sgd | adamw".
 
-  /// Throw Error(usage) that says where, what was found and what is allowed.
+  /// Checks a value. Throws Error (usage) with the position, the value found and what is allowed.
   void check(double number, const Value& value, std::string_view name) const;
   void check(const std::string& string, const Value& value, std::string_view name) const;
   void check_filled(bool filled, const Value& value, std::string_view name) const;
@@ -40,13 +40,13 @@ struct FilledRule {
   operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
 };
 
-inline constexpr RequiredRule required;  // the key must be given
-inline constexpr FilledRule not_empty;   // a string, list or map must hold something
+inline constexpr RequiredRule required;  // The key must be given.
+inline constexpr FilledRule not_empty;   // A string, list or map must not be empty.
 Rules one_of(std::vector<std::string> choices);
-Rules above(double limit);               // x > limit
-Rules at_least(double limit);            // x >= limit
-Rules below(double limit);               // x < limit
-Rules at_most(double limit);             // x <= limit
-Rules between(double low, double high);  // low <= x <= high
+Rules above(double limit);               // Requires x > limit.
+Rules at_least(double limit);            // Requires x >= limit.
+Rules below(double limit);               // Requires x < limit.
+Rules at_most(double limit);             // Requires x <= limit.
+Rules between(double low, double high);  // Requires low <= x <= high.
 
 }  // namespace moesaic

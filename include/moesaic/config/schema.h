@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One declaration a setting. A configuration is a plain struct whose members hold the defaults, and
-// beside it, in the same namespace,
+// One declaration per setting. A configuration is a plain struct whose members hold the defaults,
+// and beside it, in the same namespace,
 //
 //   template <class Fields> void describe(Fields& f, OptimizerConfig& c) {
 //     f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
@@ -10,12 +10,12 @@
 //     f("data", c.data, "data set to train on", required);
 //   }
 //
-// Members are bool, int64_t, double, std::string, Sides, another described struct, Value (kept as
-// it is for another parser), and std::vector<T>, std::optional<T>, std::map<std::string, T> of
-// these. Where settings depend on one another, an optional `ConfigProblem config_problem(const
-// OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". A struct with a further
-// member `Value source` finds in it what it was read from, for place_of(). Settings whose struct a
-// name decides are a Choice (config/choice.h).
+// Members are bool, int64_t, double, std::string, Sides, another described struct, Value (kept
+// unparsed for another parser), and std::vector<T>, std::optional<T>, std::map<std::string, T> of
+// these. To check settings against one another, an optional `ConfigProblem config_problem(const
+// OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In a struct with a
+// further member `Value source`, that member receives the value it was read from, for place_of().
+// Settings whose struct depends on a name are a Choice (config/choice.h).
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -31,9 +31,9 @@
 
 namespace moesaic {
 
-/// Reads a config strictly: unknown and missing keys, wrong types and values out of range are
-/// Error(usage) with the place, the full name and the nearest valid choice. `path` is what stands
-/// before the names, e.g. "model".
+/// Reads a configuration strictly. Throws Error (usage) with the position, the full name and the
+/// nearest valid choice for unknown and missing keys, wrong types and values out of range. `path`
+/// is the prefix of the names, e.g. "model".
 template <class T>
 T parse(const Value& value, const std::string& path = {}) {
   T config{};
@@ -41,14 +41,14 @@ T parse(const Value& value, const std::string& path = {}) {
   return config;
 }
 
-/// All settings in the order of their declaration, defaults included: parse<T>(to_json(x)) equals
-/// x.
+/// Returns all settings in the order of their declaration, with defaults: parse<T>(to_json(x))
+/// equals x.
 template <class T>
 nlohmann::ordered_json to_json(const T& config) {
   return config_detail::write(config);
 }
 
-/// A table with a line for each setting: key, type, default, allowed values, meaning.
+/// Returns a table with one line per setting: key, type, default, allowed values, meaning.
 template <class T>
 std::string help_text() {
   std::vector<config_detail::HelpRow> rows;

@@ -5,12 +5,12 @@
 
 namespace moesaic {
 
-/// A rectangle's sides; a setting of this type is one number, or [height, width].
+/// Height and width of a rectangle; a setting of this type is one number, or [height, width].
 struct Sides {
   int64_t height = 0, width = 0;
 
   constexpr Sides() = default;
-  constexpr Sides(int64_t side) : height(side), width(side) {}  // NOLINT: one number is a square
+  constexpr Sides(int64_t side) : height(side), width(side) {}  // NOLINT: One number is a square.
   constexpr Sides(int64_t height_, int64_t width_) : height(height_), width(width_) {}
 
   constexpr bool is_square() const { return height == width; }

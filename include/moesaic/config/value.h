@@ -11,39 +11,39 @@
 
 namespace moesaic {
 
-/// Where a key or a value was written: `recipe.json:12:7`, or the source alone where it has no
-/// lines (an argument).
+/// Where a key or a value was written: `recipe.json:12:7`, or the source alone if it has no lines
+/// (a command-line argument).
 struct Origin {
   std::shared_ptr<const std::string> source;
-  int64_t line = 0;    // from 1; 0: the source has no lines
-  int64_t column = 0;  // from 1, in characters
+  int64_t line = 0;    // Line, 1-based; 0 if the source has no lines.
+  int64_t column = 0;  // Column in characters, 1-based.
   std::string text() const;
 };
 
-/// An immutable JSON value that remembers where it was written. Copies share their content and cost
-/// a pointer.
+/// An immutable JSON value that remembers where it was written. Copies share their content, so
+/// copying is cheap.
 class Value {
  public:
   enum class Kind { null, boolean, integer, number, string, array, object };
   struct Member;
   using Array = std::vector<Value>;
-  using Object = std::vector<Member>;  // in the order of the text; keys are unique
+  using Object = std::vector<Member>;  // Members in text order; keys are unique.
 
-  /// How deep arrays and objects may nest, so that no input can exhaust the stack.
+  /// Max nesting depth of arrays and objects, so that no input can overflow the stack.
   static constexpr int64_t kMaxDepth = 200;
 
-  Value();  // null
+  Value();  // Constructs null.
   Value(Origin origin, std::nullptr_t);
   Value(Origin origin, bool boolean);
   Value(Origin origin, int64_t integer);
   Value(Origin origin, double number);
   Value(Origin origin, std::string string);
-  Value(Origin origin, const char* string) = delete;  // would else become a bool
+  Value(Origin origin, const char* string) = delete;  // Would convert to bool.
   Value(Origin origin, Array items);
   Value(Origin origin, Object members);
 
-  /// The same content; every part of it says `where`. Throws Error(usage) for NaN, infinity and
-  /// nesting beyond kMaxDepth.
+  /// Returns a Value with the content of `json`, all of whose parts have the origin `where`. Throws
+  /// Error (usage) for NaN, infinity and nesting beyond kMaxDepth.
   static Value from_json(const nlohmann::ordered_json& json, const std::string& where);
   nlohmann::ordered_json to_json() const;
 
@@ -53,7 +53,7 @@ class Value {
   const Origin& origin() const;
   std::string where() const { return origin().text(); }
 
-  /// Each throws Error(usage) for another kind: "<where>: '<name>' must be a number, found the
+  /// Each throws Error (usage) for another kind: "<where>: '<name>' must be a number, found the
   /// string "fast"". An integer may be written 1e3 but not 1.5; any integer is also a number.
   bool as_bool(std::string_view name = {}) const;
   int64_t as_int(std::string_view name = {}) const;
@@ -62,24 +62,24 @@ class Value {
   const Array& items(std::string_view name = {}) const;
   const Object& members(std::string_view name = {}) const;
 
-  /// The member of an object, or nullptr when it has none of that name or is no object.
+  /// Returns the member of that key, or nullptr if there is none or this is not an object.
   const Value* find(std::string_view key) const;
-  /// The object's member, or Error(usage) "missing key".
+  /// Returns the member of that key. Throws Error (usage), "missing key", if there is none.
   const Value& at(std::string_view key) const;
 
-  /// A copy in which an object's member is replaced, or added at the end; a new key takes the
+  /// Returns a copy of an object in which the member is replaced, or appended; a new key takes the
   /// member's origin.
   Value with(std::string_view key, Value member) const;
-  /// A copy in which an array's item is replaced.
+  /// Returns a copy of an array in which the item is replaced.
   Value with(size_t index, Value item) const;
-  /// Both objects: member by member, `over` wins, and the whole says the place of `over`;
-  /// otherwise `over`.
+  /// Returns this object with the members of `over` merged over it recursively, at the origin of
+  /// `over`; returns `over` unless both are objects.
   Value merged(const Value& over) const;
 
-  int64_t depth() const;          // 0 for a scalar, 1 + the deepest member else
-  std::string described() const;  // for messages: 'the string "fast"', 'the number 1.5', 'a list'
+  int64_t depth() const;  // Nesting depth: 0 for a scalar, else 1 + that of the deepest member.
+  std::string described() const;  // Text for messages: 'the string "fast"', 'a list'.
 
-  /// Equal content, wherever it was written; 1 and 1.0 differ, the order of keys does not matter.
+  /// Compares content, not origins; 1 and 1.0 differ, the order of keys does not matter.
   friend bool operator==(const Value& a, const Value& b);
 
  private:
@@ -90,7 +90,7 @@ class Value {
 
 struct Value::Member {
   std::string key;
-  Origin origin;  // of the key
+  Origin origin;  // Origin of the key.
   Value value;
 
   friend bool operator==(const Member& a, const Member& b) {

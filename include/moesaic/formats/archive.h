@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unpacking of archives from the web: nothing in them is believed.
+// Unpacks archives from the web; their content is untrusted.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 namespace moesaic {
 
 struct UnpackLimits {
-  int64_t bytes = int64_t{1} << 40;  ///< of all files together, unpacked
-  int64_t entries = int64_t{1} << 24;
+  int64_t bytes = int64_t{1} << 40;    ///< Max total size of the unpacked files, in bytes.
+  int64_t entries = int64_t{1} << 24;  ///< Max number of entries.
 };
 
-/// Unpacks a tar archive, compressed by gzip, bzip2 or xz or not at all, into `folder`, which must
-/// exist, and gives the files' names below it, sorted. Only folders and plain files are taken: a
-/// link, a device, an absolute path, a "..", a name that is there twice, and whatever goes beyond
-/// `limits` throw Error(failure) that names archive and entry. Modes, owners and times are not
-/// kept. On an Error some files may lie in `folder`: give it one that is thrown away, such as a
-/// StagedDirectory's.
+/// Unpacks a tar archive (uncompressed, gzip, bzip2 or xz) into `folder`, which must exist, and
+/// returns the relative paths of its files, sorted. Only directories and regular files are
+/// accepted. Throws Error (failure) with archive and entry for links, devices, absolute paths,
+/// "..", duplicate names and whatever exceeds `limits`. Modes, owners and times are dropped. After
+/// an Error some files may remain in `folder`: pass one that is discarded, e.g. of a
+/// StagedDirectory.
 std::vector<std::string> unpack_archive(const std::filesystem::path& archive,
                                         const std::filesystem::path& folder,
                                         const UnpackLimits& limits = {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading of files that may or may not be compressed with gzip; the content decides, not the name.
+// Reads files that may or may not be gzip-compressed; the content decides, not the name.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +10,27 @@
 #include <string>
 #include <vector>
 
-struct gzFile_s;  // of zlib
+struct gzFile_s;  // A type of zlib.
 
 namespace moesaic {
 
-/// A stream of a file's bytes, unpacked if it is gzip (also several members in a row).
-/// Corrupted or truncated gzip throws Error(failure) with the path; what is no gzip behind its end
-/// is passed over, as `gzip -d` does.
+/// Stream of a file's bytes, decompressed if it is gzip (also with several members). Throws Error
+/// (failure) with the path if the gzip data are corrupt or truncated; trailing bytes that are not
+/// gzip are ignored, as by `gzip -d`.
 class UnpackedReader {
  public:
   explicit UnpackedReader(const std::filesystem::path& path);
 
-  /// Fills `out`; returns fewer bytes only at the end. The call that does so has verified the
-  /// checksum.
+  /// Fills `out` and returns the number of bytes, less than its size only at the end of the file.
+  /// The call that reaches the end has verified the checksum.
   std::size_t read(std::span<uint8_t> out);
-  /// The next `limit` bytes, fewer only at the end. Memory grows with what is really there.
+  /// Returns the next `limit` bytes, fewer only at the end. Memory grows with the bytes present.
   std::vector<uint8_t> read_up_to(uint64_t limit);
 
   bool compressed() const noexcept { return compressed_; }
-  /// Size of the file as it lies on the disk.
+  /// Returns the size of the file on disk, in bytes.
   uint64_t file_size() const noexcept { return size_; }
-  /// An upper bound on the unpacked size: deflate never gains more than a factor of 1032.
+  /// Returns an upper bound on the unpacked size: deflate expands by a factor of at most 1032.
   uint64_t max_unpacked() const noexcept;
 
  private:
@@ -42,8 +42,8 @@ class UnpackedReader {
   bool compressed_ = false;
 };
 
-/// The whole content, unpacked if need be; Error(failure) if it is more than `max_bytes`. Memory
-/// grows with what is really there.
+/// Returns the whole content, decompressed if necessary. Throws Error (failure) if it exceeds
+/// `max_bytes`. Memory grows with the bytes actually read.
 std::vector<uint8_t> read_maybe_gzip(const std::filesystem::path& path, std::size_t max_bytes);
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// IDX, the format of MNIST and its relatives: two zero bytes, a type code, the rank, big-endian
-// sizes, values. Only unsigned bytes (type code 8) are read.
+// The IDX format of MNIST and similar datasets: two zero bytes, a type code, the rank, big-endian
+// sizes, values. Only unsigned bytes (type code 8) are supported.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 namespace moesaic::idx {
 
 struct Array {
-  std::vector<int64_t> shape;   ///< rank 1 to 4
-  std::vector<uint8_t> values;  ///< row-major
+  std::vector<int64_t> shape;   ///< Sizes of the axes, rank 1 to 4.
+  std::vector<uint8_t> values;  ///< Values in row-major order.
 };
 
-/// Reads a plain or gzip-compressed file (told by its content). A wrong magic or type code, a
-/// truncated or altered file and trailing bytes throw Error(failure) with the path, what was
-/// expected and what was found. Memory is bounded by what the file really holds, whatever its
-/// header claims.
+/// Reads a plain or gzip-compressed file (detected by its content). Throws Error (failure) with the
+/// path, the expected and the found value for a wrong magic number or type code, truncated or
+/// corrupt data and trailing bytes. Memory is bounded by the actual content, whatever the header
+/// claims.
 Array read(const std::filesystem::path& path);
 
-/// SHA-256 of the unpacked bytes, in hex.
+/// Returns the SHA-256 of the unpacked bytes, in hex.
 std::string content_sha256(const std::filesystem::path& path);
 
 }  // namespace moesaic::idx

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JPEG images as RGB bytes, at full size or at 1/2, 1/4 or 1/8 of it, which skips most of the
-// work. Orientation tags (EXIF) are ignored, as the reference's pipelines do.
+// Decodes JPEG images to RGB bytes, at full size or at 1/2, 1/4 or 1/8 of it, which skips most of
+// the work. Orientation tags (EXIF) are ignored, as in the reference pipelines.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace moesaic::jpeg {
 
-/// An image that claims more pixels is refused, so that a small file cannot ask for all memory.
+/// Max number of pixels of an image, so that a small file cannot exhaust the memory.
 inline constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
-/// One image; used by one thread. Errors are Error(failure) and say what is wrong, not where.
+/// Decoder of one image; not thread-safe. Throws Error (failure) with the defect, not the place.
 class Decoder {
  public:
   /// Reads the header of `bytes`, which must outlive the decoder.
@@ -26,12 +26,12 @@ class Decoder {
   int64_t height() const;
   int64_t width() const;
 
-  /// Fills `rgb` [h, w, 3] with h = ceil(height / denominator), w alike; denominator 1, 2, 4 or 8.
-  /// Grey images get three equal channels; CMYK and YCCK ones become RGB as ink on white paper
-  /// without a colour profile. A file that ends early is an Error.
+  /// Fills `rgb` [h, w, 3] with h = ceil(height / denominator), w likewise; denominator 1, 2, 4 or
+  /// 8. Greyscale is expanded to three equal channels; CMYK and YCCK are converted to RGB as ink on
+  /// white paper, without a colour profile. Throws Error (failure) if the file is truncated.
   void decode(int64_t denominator, std::vector<uint8_t>& rgb);
 
-  /// What the last decode() found odd but could live with; mostly empty.
+  /// Returns the non-fatal warning of the last decode(); usually empty.
   const std::string& warning() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors format: 8 bytes header length, a JSON header, the tensors' bytes without gaps.
-// Read from untrusted files: nothing is allocated or followed before it is checked.
+// The safetensors format: an 8-byte header length, a JSON header, the tensors' bytes without gaps.
+// Files are untrusted: nothing is allocated or dereferenced before it is checked.
 #pragma once
 
 #include <cstddef>
@@ -17,32 +17,31 @@
 
 namespace moesaic::safetensors {
 
-/// Longest header that is read or written, as in the reference implementation.
+/// Max length of a header in bytes, when reading and writing, as in the reference implementation.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// One tensor of a file. `dtype` is one of F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL.
 struct Entry {
   std::string name;
   std::string dtype;
-  std::vector<int64_t> shape;  ///< empty for a scalar
-  uint64_t begin = 0;          ///< in the data section
-  uint64_t end = 0;
+  std::vector<int64_t> shape;  ///< Sizes of the axes; empty for a scalar.
+  uint64_t begin = 0;          ///< Begin in the data section, in bytes.
+  uint64_t end = 0;            ///< End in the data section, in bytes, exclusive.
 };
 
-/// A mapped file whose header passed every check: length at most 100 MB and inside the file, valid
-/// JSON and UTF-8, no duplicate name, known dtypes, size = shape x dtype, data covered from the
-/// first to the last byte without hole or overlap. Otherwise Error(failure) in one line with the
-/// path.
+/// A memory-mapped file whose header passed every check: length at most 100 MB and inside the file,
+/// valid JSON and UTF-8, no duplicate names, known dtypes, size = shape x dtype, data covered
+/// without gap or overlap. Throws Error (failure) in one line with the path otherwise.
 class File {
  public:
   explicit File(const std::filesystem::path& path);
 
-  /// In the order of their bytes in the file.
+  /// Returns the entries in the order of their bytes in the file.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
-  /// nullptr when there is none of that name.
+  /// Returns the entry of a name, or nullptr if there is none.
   const Entry* find(std::string_view name) const;
-  /// The tensor's bytes, row-major and little-endian; valid while this object lives. Not
-  /// necessarily aligned for the dtype.
+  /// Returns a tensor's bytes, row-major and little-endian; valid while this object lives. They may
+  /// not be aligned for the dtype.
   std::span<const std::byte> bytes(const Entry& entry) const;
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
 
@@ -62,21 +61,21 @@ struct Item {
   std::span<const std::byte> bytes;
 };
 
-/// Writes atomically. The order is by size of dtype (largest first), then name, so every tensor is
-/// aligned to its dtype and equal content gives equal files.
-/// Throws Error(failure) for a duplicate or reserved name, a wrong size, text that is not UTF-8.
+/// Writes a file atomically. Tensors are ordered by size of dtype (largest first), then name, so
+/// every tensor is aligned to its dtype and equal content gives equal files. Throws Error (failure)
+/// for a duplicate or reserved name, a wrong size, and text that is not UTF-8.
 void write(const std::filesystem::path& path, std::vector<Item> items,
            const std::map<std::string, std::string>& metadata = {});
 
-/// Gives a tensor's bytes, which must stay until the next call.
+/// Returns a tensor's bytes, which must stay valid until the next call.
 using Source = std::function<std::span<const std::byte>(const Item&)>;
 
-/// The same file for tensors that are made one at a time: `source` is asked for each once, in the
-/// order of the file; the items' own `bytes` are not looked at.
+/// Writes the same file as write() from tensors that are made one at a time: `source` is called
+/// once for each, in file order; the `bytes` of the items are ignored.
 void write_streamed(const std::filesystem::path& path, std::vector<Item> items,
                     const Source& source, const std::map<std::string, std::string>& metadata = {});
 
-/// Bytes of one element; Error(failure) for an unknown dtype.
+/// Returns the size of one element in bytes. Throws Error (failure) for an unknown dtype.
 std::size_t dtype_size(std::string_view dtype);
 
 }  // namespace moesaic::safetensors

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Event files that TensorBoard reads: TFRecord framing (length, masked CRC-32C) around protobuf
-// events.
+// Event files for TensorBoard: TFRecord framing (length, masked CRC-32C) around protobuf events.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +13,23 @@
 
 namespace moesaic {
 
-/// CRC-32C (Castagnoli), as in iSCSI.
+/// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI.
 uint32_t crc32c(std::span<const std::byte> bytes);
 
 /// Writes scalars to a new file events.out.tfevents.<seconds>.<host>.<process> in `folder`, which
-/// is made if missing. A further writer, as after a resume, adds its own file; TensorBoard joins
-/// them. Only whole records are handed to the system, in order.
+/// is created if missing. Another writer, e.g. after a resume, adds its own file; TensorBoard
+/// merges them. Only complete records are handed to the system, in order.
 class EventWriter {
  public:
   explicit EventWriter(const std::filesystem::path& folder);
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
-  /// Flushes; a failure then is logged, since a destructor must not throw.
+  /// Flushes; a failure is logged, since a destructor must not throw.
   ~EventWriter();
 
-  /// `value` is stored in float32; `wall_time` is in seconds since 1970.
+  /// Adds a scalar. `value` is stored as float32; `wall_time` is in seconds since 1970 (UTC).
   void scalar(std::string_view tag, double value, int64_t step, double wall_time);
-  /// Hands everything to the system; Error(failure) when the disk is full.
+  /// Writes all buffered records to the file. Throws Error (failure) if the disk is full.
   void flush();
 
   const std::filesystem::path& path() const noexcept { return path_; }
@@ -41,7 +40,7 @@ class EventWriter {
   std::filesystem::path path_;
   UniqueFd fd_;
   std::string buffer_;
-  uint64_t written_ = 0;  ///< length of the file up to its last whole record
+  uint64_t written_ = 0;  ///< File size in bytes up to the last complete record.
 };
 
 }  // namespace moesaic

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checkpoints that google-research/vmoe writes and released: PREFIX.index says which arrays
-// there are and how they are cut into chunks, PREFIX.data-nnnnn-of-NNNNN hold the chunks.
-// MessagePack.
+// Checkpoints that google-research/vmoe writes and has released, in MessagePack: PREFIX.index lists
+// the arrays and how they are split into chunks, PREFIX.data-nnnnn-of-NNNNN hold the chunks.
 #pragma once
 
 #include <cstddef>
@@ -16,36 +15,37 @@
 
 namespace moesaic::vmoe_checkpoint {
 
-/// Longest index that is read or written.
+/// Max size of an index in bytes, when reading and writing.
 inline constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 inline constexpr std::size_t kMaxRank = 32;
-/// Parts of a name: how deep the index may be nested.
+/// Max number of parts of a name, which is the nesting depth of the index.
 inline constexpr std::size_t kMaxDepth = 64;
 inline constexpr std::size_t kMaxNameBytes = 1024;
-/// Shards of a checkpoint: their numbers have five digits.
+/// Max number of shards of a checkpoint, since file names number them with five digits.
 inline constexpr int64_t kMaxShards = 99'999;
 
-/// One array. `name` joins the keys of the index, e.g.
+/// An array of a checkpoint. `name` joins the keys of the index, e.g.
 /// "Encoder/encoderblock_1/Moe/Mlp/Dense_0/bias". `dtype` is NumPy's name: bool, int8 to int64,
 /// uint8 to uint64, float16, float32, float64, or bfloat16.
 struct Entry {
   std::string name;
   std::string dtype;
-  std::vector<int64_t> shape;  ///< empty for a scalar
+  std::vector<int64_t> shape;  ///< Sizes of the axes; empty for a scalar.
 
   bool operator==(const Entry&) const = default;
 };
 
-/// Bytes of one element; Error(failure) for an unknown dtype.
+/// Returns the size of one element in bytes. Throws Error (failure) for an unknown dtype.
 std::size_t dtype_size(std::string_view dtype);
 
-/// Bytes of the whole array; Error(failure) where that is more than 2^63.
+/// Returns the size of the array in bytes. Throws Error (failure) if it exceeds 2^63.
 uint64_t byte_count(const Entry& entry);
 
-/// A checkpoint whose structure passed every check: each shard there and whole, each chunk that the
-/// index lists found once, of the right dtype and size, and nothing besides; each element of each
-/// array in exactly one chunk. Otherwise Error(failure) in one line with file and byte. Values
-/// themselves carry no checksum. Files are mapped; what is allocated grows with the index only.
+/// A checkpoint whose structure passed every check: all shards are present and complete, every
+/// chunk of the index is found exactly once with the right dtype and size and nothing else is
+/// there, and the chunks tile every array. Throws Error (failure) in one line with file and byte
+/// offset otherwise. The values carry no checksum. Files are memory-mapped; allocated memory grows
+/// with the index only.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& prefix);
@@ -53,22 +53,22 @@ class Reader {
   Reader& operator=(Reader&&) noexcept;
   ~Reader();
 
-  /// In the order of the array numbers: depth first, the keys of every map sorted by code point.
+  /// Returns the entries in the order of the array numbers: depth first, the keys of every map
+  /// sorted by code point.
   const std::vector<Entry>& entries() const noexcept;
-  /// nullptr when there is none of that name.
+  /// Returns the entry of a name, or nullptr if there is none.
   const Entry* find(std::string_view name) const;
-  /// Fills `out`, of exactly byte_count(entry) bytes, row-major and little-endian. Takes no further
-  /// memory. Error(failure) for a bool that is neither 0 nor 1, Error(usage) for an entry of
-  /// another checkpoint and for a wrong size.
+  /// Fills `out`, of exactly byte_count(entry) bytes, row-major and little-endian, without extra
+  /// memory. Throws Error (failure) for a bool that is neither 0 nor 1, Error (usage) for an entry
+  /// of another checkpoint and for a wrong size.
   void read(const Entry& entry, std::span<std::byte> out) const;
-  /// The same, piece by piece and straight from the files, for someone who makes something else of
-  /// the bytes: each byte of the array is handed over once, in runs of whole elements that begin at
-  /// `first`, in any order.
+  /// Visits the bytes of an array in place, without copying: each byte is passed once, in runs of
+  /// whole elements that begin at byte `first` of the array, in any order.
   using Visitor = std::function<void(uint64_t first, std::span<const std::byte> run)>;
   void visit(const Entry& entry, const Visitor& visitor) const;
 
   int64_t shard_count() const noexcept;
-  /// "" in files older than that field.
+  /// Returns the version of the format; "" for files that predate the field.
   const std::string& version() const noexcept;
 
  private:
@@ -76,26 +76,26 @@ class Reader {
   std::unique_ptr<const State> state_;
 };
 
-/// Gives an array's bytes, row-major and little-endian, which must stay until the next call.
+/// Returns an array's bytes, row-major, little-endian, which must stay valid until the next call.
 using Source = std::function<std::span<const std::byte>(const Entry&)>;
 
 struct WriteOptions {
   int64_t shards = 1;
-  uint64_t max_chunk_bytes = uint64_t{256} << 20;  ///< larger arrays are cut
-  uint64_t max_piece_bytes = uint64_t{1} << 30;    ///< of a chunk; no more than this default
-  /// Called before each array, and before the first file comes into place; may throw to stop.
+  uint64_t max_chunk_bytes = uint64_t{256} << 20;  ///< Max chunk; larger arrays are split.
+  uint64_t max_piece_bytes = uint64_t{1} << 30;    ///< Max piece of a chunk; at most 2^30.
+  /// Called before each array and before the files are moved into place; may throw to cancel.
   std::function<void()> poll = {};
 };
 
-/// Writes a checkpoint that the reference reads. `source` is asked for each array once, in the
-/// order of the array numbers. While an array is larger than `max_chunk_bytes`, the shortest of its
-/// axes that can be cut (the first of these) is cut by its smallest prime factor; each chunk goes
-/// to the shard with the fewest bytes so far, the first such. Files are written beside their
-/// places, and only when all are whole on the disk do they come there: an index that was there is
-/// removed before the first shard does and the new one comes last, so no index ever stands beside
-/// shards of another write. Where it fails, nothing of what was written stays. Throws
-/// Error(failure) for names that are no tree ("a" beside "a/b"), twice the same, empty or not
-/// UTF-8, for wrong shapes, dtypes or sizes; Error(usage) for options out of range.
+/// Writes a checkpoint that the reference implementation reads. `source` is called once for each
+/// array, in the order of the array numbers. While a chunk is larger than `max_chunk_bytes`, the
+/// shortest axis that can be split (the first of these) is split by its smallest prime factor; each
+/// chunk goes to the shard with the fewest bytes so far (the first of these). Files are written
+/// under temporary names and moved into place once all are complete: an old index is removed before
+/// the first shard is moved and the new one is moved last, so an index never stands beside shards
+/// of another write. On failure all written files are removed. Throws Error (failure) for names
+/// that form no tree ("a" beside "a/b"), are duplicate, empty or not UTF-8, and for wrong shapes,
+/// dtypes or sizes; Error (usage) for options out of range.
 void write(const std::filesystem::path& prefix, std::vector<Entry> entries, const Source& source,
            const WriteOptions& options = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many experts stay, as a user says it.
+// How many experts to keep, as specified by the user.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,45 @@
 namespace moesaic {
 
 struct KeepFraction {
-  double fraction = 1.0;  ///< of the E experts that the router knows, in (0, 1]
+  double fraction = 1.0;  ///< Fraction of the router's E experts, in (0, 1].
 };
 struct KeepCount {
   int64_t count = 0;
 };
 struct KeepIds {
-  std::vector<int64_t> ids;  ///< ascending
+  std::vector<int64_t> ids;  ///< Expert indices, ascending.
 };
 
-/// What one layer keeps, and where that was said (for messages).
+/// What one layer keeps, and where that was specified (for messages).
 struct KeepRule {
   std::variant<KeepFraction, KeepCount, KeepIds> amount;
   std::string where;
 
-  /// Experts that stay of `experts`: a fraction is rounded to the nearest number, halves up, and is
-  /// at least 1.
+  /// Returns the number of experts to keep of `experts`: a fraction is rounded to the nearest
+  /// number, halves up, and gives at least 1.
   int64_t count(int64_t experts) const;
-  /// The list, where the user gave one.
+  /// Returns the list of experts, or nullptr if the rule is a fraction or a count.
   const std::vector<int64_t>* ids() const;
 };
 
-/// Either one rule for every layer, or rules for some; the other layers stay as they are.
+/// Either one rule for all layers, or rules for some blocks; the other layers stay unchanged.
 class KeepSpec {
  public:
-  /// "0.25": a fraction (anything with a point or an exponent); "4": a count; else the path of a
-  /// JSON file
-  /// {"<block>": count | [ids], ...}. Throws Error (usage), in a file with its line and column.
-  /// `where` says where the text was written, if not on the command line.
+  /// Parses "0.25" as a fraction (any number with a point or an exponent), "4" as a count, and
+  /// anything else as the path of a JSON file {"<block>": count | [ids], ...}. Throws Error
+  /// (usage), for a file with line and column. `where` is the origin of the text if it is not the
+  /// command line.
   static KeepSpec parse(const std::string& text, const std::string& where = {});
-  /// The same from a configuration: a number with a fraction, a whole number, an object, or a
+  /// Reads a KeepSpec from a configuration: a number with a fraction, an integer, an object, or a
   /// string for parse().
   static KeepSpec from_value(const Value& value);
 
   static KeepSpec fraction(double fraction);
   static KeepSpec count(int64_t count);
 
-  /// The rule of a block; nullptr: it stays as it is.
+  /// Returns the rule of a block, or nullptr if the block stays unchanged.
   const KeepRule* rule_of(int64_t block) const;
-  /// Throws Error (usage) that says where a rule names a block that is not among these.
+  /// Throws Error (usage) with the position of a rule whose block is not among `blocks`.
   void check_blocks(const std::vector<int64_t>& blocks) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From two checkpoints to a smaller one.
+// Prunes a fine-tuned checkpoint, if needed by comparison with the pre-trained one.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,23 @@
 
 namespace moesaic {
 
-/// What a network costs to ship and to run.
+/// Size and cost of a network.
 struct Footprint {
   int64_t parameters = 0;
-  int64_t bytes = 0;   ///< of parameters and buffers
-  double flops = 0.0;  ///< an image, matrix products only, see even_rows_per_token()
+  int64_t bytes = 0;   ///< Size of parameters and buffers in bytes.
+  double flops = 0.0;  ///< FLOPs per image of matrix products, see even_rows_per_token().
 };
 
 Footprint footprint(const Model& model);
 
-/// Rows that experts compute for a token if tokens spread evenly over the E experts: k K / E where
-/// K are left. The true number depends on the data.
+/// Returns the expected expert rows per token if tokens spread evenly over the E experts: k K / E
+/// with K experts left. The true number depends on the data.
 RowsPerToken even_rows_per_token(const Model& model);
 
 struct PruneCheckpointOptions {
-  std::filesystem::path finetuned;  ///< a run or a checkpoint
-  std::filesystem::path
-      pretrained;             ///< likewise; may be empty where the criterion does not need it
-  std::filesystem::path out;  ///< absent, or an empty folder
+  std::filesystem::path finetuned;   ///< Run or checkpoint to prune.
+  std::filesystem::path pretrained;  ///< Run or checkpoint to compare with; may be empty.
+  std::filesystem::path out;         ///< Output directory; absent or empty.
   std::string criterion = "router-norm-change";
   KeepSpec keep;
   uint64_t seed = 0;
@@ -38,12 +37,12 @@ struct PruneCheckpointResult {
   Footprint before, after;
 };
 
-/// Writes a checkpoint of the pruned network; its config.json carries what was kept, the
-/// optimizer's state is left out. Throws Error (usage) if `out` holds anything, before any work;
-/// nothing is half-written.
+/// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
+/// optimizer state is dropped. Throws Error (usage) before any work if `out` is not empty; a
+/// failure leaves no partial checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 
-/// The plan and the footprints as a table for people.
+/// Returns the plan and the footprints as a text table.
 std::string describe(const PruneCheckpointResult& result);
 
 }  // namespace moesaic

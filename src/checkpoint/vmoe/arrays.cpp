@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using vmoe_checkpoint::Entry;
 
-/// Every V-MoE has it, and nothing else in a train state is called so but what an optimizer keeps.
+/// Array that marks parameters: every V-MoE has it; only the optimizer state repeats its name.
 constexpr std::string_view kMark = "embedding/kernel";
 
 std::vector<std::string> branches_with_mark(const std::vector<Entry>& entries) {
@@ -41,7 +41,7 @@ bool of_optimizer(const std::string& branch) {
   return std::regex_search(branch, kState);
 }
 
-/// Where the parameters are.
+/// Returns the branch that holds the parameters.
 std::string find_branch(const std::vector<Entry>& entries, const std::string& file) {
   std::vector<std::string> branches = branches_with_mark(entries);
   for (const char* usual : {"", "params/", "target/", "optimizer/target/"}) {
@@ -64,7 +64,7 @@ std::vector<std::string> prefixes_in(const fs::path& folder) {
   return prefixes;
 }
 
-/// The next elements of a file's array, which need not be aligned there.
+/// Converts elements of a file's array, which may be unaligned.
 template <class From, class Convert>
 void convert(std::span<const std::byte> bytes, float* out, Convert&& to_float) {
   for (size_t i = 0; i * sizeof(From) < bytes.size(); ++i) {

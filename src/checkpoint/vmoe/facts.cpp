@@ -20,7 +20,7 @@ std::string is_shape(const Entry& entry) {
   return fmt::format("{} is [{}]", entry.name, fmt::join(entry.shape, ", "));
 }
 
-/// Which blocks there are, and which of them have experts.
+/// Returns the blocks, each with whether it has experts.
 std::map<int64_t, bool> blocks_of(const VMoEArrays& arrays) {
   std::map<int64_t, bool> blocks;
   for (const Entry& entry : arrays.entries()) {
@@ -56,7 +56,7 @@ class FactReader {
   }
 
  private:
-  /// An array without elements may claim any size and still lie in a small file.
+  /// Checks sizes, since an array without elements may claim any size in a small file.
   void check_sizes() const {
     for (const Entry& entry : arrays_.entries()) {
       const bool fits = std::ranges::all_of(entry.shape, [](int64_t size) {
@@ -70,7 +70,7 @@ class FactReader {
     facts_.push_back({key, std::move(value), told_by});
   }
 
-  /// nullptr where there is none; an Error where it has another rank.
+  /// Returns the array, or nullptr if there is none. Throws Error for another rank.
   const Entry* find(const std::string& name, size_t rank) const {
     const Entry* entry = arrays_.find(name);
     if (entry != nullptr && entry->shape.size() != rank) {
@@ -124,7 +124,7 @@ class FactReader {
     image_size(patches, is_shape(*embedding), token ? " and a class token" : "");
   }
 
-  /// Of the sizes that have so many patches, the one whose grid is square.
+  /// Adds the image size with this number of patches in a square grid.
   void image_size(int64_t patches, const std::string& shape, const char* token) {
     int64_t side = 0;
     while ((side + 1) * (side + 1) <= patches) ++side;
@@ -162,7 +162,7 @@ class FactReader {
     add("encoder.mlp_dim", mlp_dim_, is_shape(kernel));
   }
 
-  /// In the reference's ensembles attention pooling alone may normalize.
+  /// Adds the facts of attention pooling. In the reference's ensembles it alone may normalize.
   void map_head(bool blocks_normed) {
     static const std::string kNorm = "MapHead/MultiHeadDotProductAttention/query_ln";
     const bool normed = arrays_.find(kNorm + "/scale") != nullptr;
@@ -170,7 +170,7 @@ class FactReader {
     add("map_head_qk_norm", normed, fmt::format("there is {} '{}'", normed ? "a" : "no", kNorm));
   }
 
-  /// The first dense one; where there is none, that of the first block's experts.
+  /// Returns the kernel of the first dense MLP, else that of the first block's experts.
   const Entry& mlp() const {
     constexpr const char* kKernel = "Mlp/Dense_0/kernel";
     const auto dense = std::ranges::find_if(blocks_, [](const auto& item) { return !item.second; });

@@ -39,23 +39,23 @@ VMoERules chosen_rules(const ImportVMoEOptions& options) {
   }
   if (!fine_tunes(options)) return identity_rules();
   VMoERules rules = fine_tuning_rules();
-  if (!options.classes) rules.erase(rules.begin());  // the one that drops the head
+  if (!options.classes) rules.erase(rules.begin());  // The first rule drops the head.
   return rules;
 }
 
-/// Rules may bring arrays of other names into their places.
+/// Returns the facts, none if rules rename the arrays.
 Facts facts_of(const VMoEArrays& arrays, const ImportVMoEOptions& options) {
   const bool renamed = !options.rules.empty() && arrays.find("embedding/kernel") == nullptr;
   return renamed ? Facts{} : vmoe_facts(arrays);
 }
 
-/// A new head may stand on the last block, as in the released recipes.
+/// Returns whether the representation layer is dropped for a new head, as in the released recipes.
 bool drops_representation(const ImportVMoEOptions& options, const Value& model) {
   const Value* size = find_setting(model, "representation_size");
   return options.classes && options.rules.empty() && size != nullptr && size->to_json() == 0;
 }
 
-/// Settings that may differ from what the arrays tell.
+/// Returns the settings that may differ from what the arrays imply.
 std::set<std::string> free_settings(const ImportVMoEOptions& options, const Value& model,
                                     const Facts& facts) {
   std::set<std::string> free;
@@ -86,8 +86,8 @@ int64_t whole_number_at(const Value& model, const std::string& key, int64_t othe
   return value == nullptr ? otherwise : value->as_int("model." + key);
 }
 
-/// Of an image that the checkpoint's network saw, as its positions tell, else its configuration;
-/// 0: neither does.
+/// Returns the number of patches per image in the checkpoint's network, by its position embedding,
+/// else by its configuration; 0 if it is unknown.
 template <class PatchesOf>
 int64_t source_patches(const Facts& facts, const Value* given_size, const PatchesOf& patches_of) {
   const auto told = std::ranges::find(facts, "image_size", &VMoEFact::key);
@@ -96,7 +96,7 @@ int64_t source_patches(const Facts& facts, const Value* given_size, const Patche
   return patches_of(config_detail::read_sides(*given_size, "model.image_size", at_least(1)));
 }
 
-/// A group of so many images stays one: its tokens are counted anew where their number changes.
+/// Scales group_size to the new number of tokens per image; a group keeps its number of images.
 Value with_scaled_groups(const Value& model, const Facts& facts, const Value* given_size,
                          const Sides& image, std::vector<std::string>& notes) {
   const Value* group = find_setting(model, "encoder.moe.group_size");
@@ -124,7 +124,7 @@ Value with_scaled_groups(const Value& model, const Facts& facts, const Value* gi
                       Value::from_json(images * to, group->where()));
 }
 
-/// The network to be made.
+/// Returns the configuration of the network to create.
 Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& given,
                    const Facts& facts, const std::string& from, std::vector<std::string>& notes) {
   const Value* given_size = find_setting(given.model, "image_size");
@@ -138,7 +138,7 @@ Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& give
   return model;
 }
 
-/// Without rules of fine-tuning, the checkpoint is the whole network.
+/// Checks that no array is missing: without fine-tuning rules, the checkpoint is the whole network.
 void check_complete(const VMoEPlan& plan, const std::string& from) {
   if (plan.fresh.empty()) return;
   fail("{}: no array '{}', which the network needs{}", from, plan.fresh.front(),
@@ -164,7 +164,7 @@ void write_model(const fs::path& path, const VMoEInitialiser& initialiser,
   at::Tensor current;
   safetensors::write_streamed(path, std::move(items), [&](const safetensors::Item& item) {
     if (options.progress) options.progress(done, total);
-    current.reset();  // before the next one is made
+    current.reset();  // Freed before the next tensor is allocated.
     current = initialiser.tensor(*by_name.at(item.name));
     done += current.nbytes();
     return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
@@ -172,7 +172,7 @@ void write_model(const fs::path& path, const VMoEInitialiser& initialiser,
   if (options.progress) options.progress(total, total);
 }
 
-/// Of arrays that are as they were but in their number format.
+/// Returns the stored dtypes of the arrays that were copied with only their dtype converted.
 std::map<std::string, std::string> stored_dtypes(const VMoEInitialiser& initialiser) {
   std::map<std::string, std::string> dtypes;
   for (const VMoETensor& tensor : initialiser.tensors()) {
@@ -187,7 +187,7 @@ std::map<std::string, std::string> stored_dtypes(const VMoEInitialiser& initiali
   return dtypes;
 }
 
-/// float32 rounds what float64 can say beyond it.
+/// Adds a note on float64 arrays that were rounded to float32.
 void note_rounded(const VMoEInitialiser& initialiser, std::vector<std::string>& notes) {
   std::vector<std::string> names;
   for (const auto& [name, move] : initialiser.plan().moves) {
@@ -215,8 +215,8 @@ std::string counted(const char* label, const std::vector<std::string>& names) {
                      names.size() > kShown ? ", ... (all: --json)" : "");
 }
 
-/// What the reference's configurations make of images: resized to the network's size, values from
-/// -1 to 1.
+/// Returns the preprocessing of the reference configurations: images are resized to the network's
+/// size, with values in [-1, 1].
 PreprocessConfig preprocess_of(const VMoEConfig& config) {
   PreprocessConfig preprocess;
   preprocess.values = "symmetric";

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Unsigned integers as signed ones of their width: equal where they are.
+/// Returns the dtype of an array; unsigned integers become signed, which preserves equality.
 at::ScalarType scalar_type_of(const std::string& dtype) {
   static const std::map<std::string, at::ScalarType> kTypes = {
       {"bool", at::kBool},        {"int8", at::kChar},     {"uint8", at::kByte},
@@ -30,7 +30,7 @@ at::ScalarType scalar_type_of(const std::string& dtype) {
   return kTypes.at(dtype);
 }
 
-/// Those of floating point; no network of ours has others.
+/// Returns the floating-point arrays as float32; our networks have no others.
 TensorMap as_float(const VMoEArrays& arrays) {
   TensorMap tensors;
   for (const vmoe_checkpoint::Entry& entry : arrays.entries()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What checkpoints of google-research/vmoe hold.
+// Inspection of checkpoints of google-research/vmoe.
 #pragma once
 
 #include <filesystem>
@@ -10,18 +10,18 @@
 
 namespace moesaic {
 
-/// Whether a path is PREFIX, PREFIX.index or one of its shards.
+/// Returns whether a path is PREFIX, PREFIX.index or one of its shards.
 bool is_vmoe_checkpoint(const std::filesystem::path& path);
 
-/// See inspect().
+/// Describes a checkpoint of google-research/vmoe; see inspect().
 nlohmann::ordered_json inspect_vmoe(const std::filesystem::path& path);
 
-/// All arrays of a checkpoint, as they are.
+/// Returns all arrays of a checkpoint as stored.
 TensorMap stored_vmoe_arrays(const std::filesystem::path& path);
 
-/// The parameters of a checkpoint, by the reference's names, float32.
+/// Returns the parameters of a checkpoint under the reference's names, as float32.
 TensorMap vmoe_arrays_of(const std::filesystem::path& path);
-/// Those of a network here, under the same names; `model` is its configuration.
+/// Returns the parameters of a network of ours under the same names; `model` is its configuration.
 TensorMap vmoe_arrays_of(const nlohmann::ordered_json& model, TensorMap tensors,
                          const std::string& from);
 

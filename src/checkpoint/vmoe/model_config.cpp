@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kDenseClass = "VisionTransformer", *kLayers = "encoder.moe.layers";
 
-/// Sizes of the reference are [height, width]; here a square's are one number.
+/// Converts [height, width] of the reference to one number if both are equal.
 Value shortest_sides(const Value& value, const std::string& name) {
   if (value.kind() != Value::Kind::array) return value;
   const Value::Array& sides = value.items(name);
@@ -43,7 +43,7 @@ Value patch_sides(const Value& value, const std::string& name) {
   return shortest_sides(value.at("size"), name + ".size");
 }
 
-/// The names of the reference's classes, which may stand behind their module's.
+/// Returns the family of a class of the reference, whose name may have a module prefix.
 std::optional<std::string> family_of_class(const std::string& name) {
   static const std::map<std::string, std::string> kClasses = {
       {kDenseClass, kVMoE}, {"VisionTransformerMoe", kVMoE}, {"VisionTransformerMoeEnsemble", kE3}};
@@ -61,7 +61,7 @@ Value family(const Value& value, const std::string& name) {
                                                           "VisionTransformer", kVMoE, kE3}));
 }
 
-/// A class may stand behind its module's name.
+/// Removes the module prefix from a router's class name.
 Value router_class(const Value& value, const std::string& name) {
   const std::string& given = value.as_string(name);
   if (const size_t call = given.find('('); call != std::string::npos) {
@@ -74,24 +74,24 @@ Value router_class(const Value& value, const std::string& name) {
   return Value(value.origin(), given.substr(given.rfind('.') + 1));
 }
 
-/// Of the reference's `deterministic`; left out, it is true in evaluation alone.
+/// Converts the reference's `deterministic`; if it is missing, it is true in evaluation only.
 Value router_noise(const Value& value, const std::string& name) {
   return Value(value.origin(), std::string(value.as_bool(name) ? kNoiseNever : kNoiseAlways));
 }
 
-/// The order of blocks means nothing.
+/// Sorts a list of blocks and removes duplicates, since their order is irrelevant.
 Value as_set(const Value& value, const std::string& name) {
   std::set<int64_t> blocks;
   for (const Value& block : value.items(name)) blocks.insert(block.as_int(name));
   return Value::from_json(blocks, value.where());
 }
 
-/// Nothing and less mean that capacities are not raised.
+/// Converts 0 and negative values to 1: capacities are not rounded up.
 Value multiple(const Value& value, const std::string& name) {
   return value.as_int(name) > 0 ? value : Value(value.origin(), int64_t{1});
 }
 
-/// Settings that have no use here may still ask for what there is not.
+/// Checks settings that are not used here, since they may request something unsupported.
 void check_unused(const std::string& name, const Value& value) {
   const auto check = [&](std::string_view key, const std::vector<std::string>& choices) {
     if (value.is_null() || !name.ends_with(key)) return;
@@ -107,10 +107,10 @@ void check_unused(const std::string& name, const Value& value) {
 
 using Conversion = std::function<Value(const Value&, const std::string&)>;
 
-/// One group of settings: which names it may have here and there.
+/// Names of one group of settings, here and in the reference.
 struct Group {
-  std::vector<std::string> own;                                       ///< as described
-  std::map<std::string, std::pair<std::string, Conversion>> renamed;  ///< to one of `own`
+  std::vector<std::string> own;                                       ///< Names in describe().
+  std::map<std::string, std::pair<std::string, Conversion>> renamed;  ///< To one of `own`.
   std::vector<std::string> unused;
 };
 
@@ -169,8 +169,8 @@ class Translation {
   }
 
  private:
-  /// Of most settings, null means the same as leaving them out; the reference takes a router's
-  /// `deterministic` for false.
+  /// Returns the meaning of null. For most settings it is the same as leaving them out; the
+  /// reference treats a null `deterministic` of a router as false.
   static std::optional<Json> meant_by_null(const std::string& key) {
     if (key == "capacity_multiple_of") return 1;
     if (key == "representation_size" || key == "classes" || key == "num_classes") return 0;
@@ -217,8 +217,8 @@ class Translation {
   }
 };
 
-/// What the reference's classes do where a setting is left out, and this library does not. Its
-/// router whose experts choose has no losses.
+/// Adds defaults of the reference that differ from ours; expert choice has no auxiliary losses
+/// there.
 Value reference_defaults(const Value& model) {
   const Value* name = find_setting(model, "encoder.moe.router.name");
   const bool experts_choose = name != nullptr && name->to_json() == kExpertsChoose;
@@ -230,7 +230,7 @@ Value reference_defaults(const Value& model) {
   return Value::from_json({{"encoder", {{"moe", {{"router", router}}}}}}, model.where());
 }
 
-/// "" where the name is none of the reference's.
+/// Returns the class of the reference, or "" if the name is not one.
 std::string reference_class(const Value& model) {
   const Value* name = model.find("name");
   if (name == nullptr || name->kind() != Value::Kind::string) return "";
@@ -255,8 +255,8 @@ Value without_setting(const Value& group, std::string_view key) {
   return Value(group.origin(), std::move(members));
 }
 
-/// The reference's ensembles always learn their positions, and normalize queries and keys in
-/// attention pooling alone, whatever the configuration says.
+/// Drops settings that the reference's ensembles ignore: they always learn their positions, and
+/// normalize queries and keys in attention pooling only.
 void drop_what_ensembles_ignore(VMoEModelConfig& config) {
   const Value* classifier = config.model.find("classifier");
   const bool map = classifier != nullptr && classifier->to_json() == "map";
@@ -272,7 +272,7 @@ void drop_what_ensembles_ignore(VMoEModelConfig& config) {
   }
 }
 
-/// A file may hold more than the model: the whole configuration of a run or of a checkpoint.
+/// A model's configuration in a file, which may be that of a whole run or checkpoint.
 struct ModelInFile {
   Value model;
   std::vector<std::string> beside;
@@ -305,8 +305,8 @@ bool agrees(const VMoEFact& fact, const Value& value, const Value& model) {
   if (fact.key == "image_size") {
     return fact.patches == 0 || patches_of(value, model.find("patch_size")) == fact.patches;
   }
-  if (fact.value.is_null()) return value.to_json() != kLearned;  // of position_emb.name
-  // The arrays do not tell the first patch's row from the mean of all.
+  if (fact.value.is_null()) return value.to_json() != kLearned;  // The fact is position_emb.name.
+  // The arrays are the same for the first patch's token as for the mean over all ("gap").
   const bool first_patch = fact.key == "classifier" && fact.value == "gap" &&
                            value.kind() == Value::Kind::string && value.as_string() == "0";
   return first_patch || value.to_json() == fact.value;
@@ -316,7 +316,7 @@ std::string found_in_arrays(const VMoEFact& fact) {
   return fact.value.is_null() ? "another" : fact.value.dump();
 }
 
-/// What the reference has no default for and no shape tells.
+/// Returns the missing settings that have no default in the reference and that no shape implies.
 std::vector<std::string> untold_settings(const Value& model, bool reference) {
   const Value* layers = find_setting(model, kLayers);
   if (layers == nullptr || layers->items(kLayers).empty()) return {};
@@ -330,13 +330,13 @@ std::vector<std::string> untold_settings(const Value& model, bool reference) {
   return needed;
 }
 
-/// As the configuration calls the setting.
+/// Returns the name of the setting in the given configuration.
 std::string given_name(const VMoEModelConfig& config, const std::string& key) {
   const auto found = config.given_names.find(key);
   return found == config.given_names.end() ? key : found->second;
 }
 
-/// Every dispatcher of the reference has a capacity.
+/// Checks the capacity, which every dispatcher of the reference has.
 void check_capacity(const Value& model) {
   const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");
   const Value* layers = find_setting(model, kLayers);
@@ -345,7 +345,7 @@ void check_capacity(const Value& model) {
     const Value* value = dispatcher->find(key);
     if (value == nullptr) continue;
     const auto json = value->to_json();
-    if (!json.is_number() || json.get<double>() > 0) return;  // others are refused by their type
+    if (!json.is_number() || json.get<double>() > 0) return;  // Types are checked later.
   }
   fail_usage("{}: the dispatcher needs a capacity_factor above 0, or a capacity",
              dispatcher->where());

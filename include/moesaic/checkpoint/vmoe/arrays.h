@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A V-MoE's parameters in checkpoint files of the reference.
+// Parameters of a V-MoE in checkpoint files of the reference implementation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,12 @@
 
 namespace moesaic {
 
-/// PREFIX for PREFIX itself, PREFIX.index and PREFIX.data-nnnnn-of-NNNNN. Throws Error(usage), with
-/// the nearest name, where there is no PREFIX.index.
+/// Returns PREFIX for PREFIX, PREFIX.index and PREFIX.data-nnnnn-of-NNNNN. Throws Error (usage)
+/// with the nearest name if PREFIX.index does not exist.
 std::filesystem::path vmoe_prefix(const std::filesystem::path& given);
 
-/// Those of checkpoint files. The parameters may be all that there is, or a branch of a train
-/// state: "params/", "target/", ...; names are those within the branch. Values are read and
+/// Parameter arrays of checkpoint files. The parameters may be the whole checkpoint or a branch of
+/// a train state: "params/", "target/", ...; names are relative to the branch. Values are read and
 /// converted piece by piece.
 class VMoECheckpointArrays : public VMoEArrays {
  public:
@@ -28,9 +28,9 @@ class VMoECheckpointArrays : public VMoEArrays {
   at::Tensor read(const vmoe_checkpoint::Entry& entry) const override;
   std::string from() const override { return prefix_.string(); }
 
-  /// "" where the parameters are all that there is.
+  /// Returns the branch of the parameters; "" if they are the whole checkpoint.
   const std::string& branch() const { return branch_; }
-  /// Arrays of other branches: an optimizer's state, a step.
+  /// Returns the number of arrays in other branches, e.g. the optimizer state or the step.
   size_t others() const { return reader_.entries().size() - entries_.size(); }
   const vmoe_checkpoint::Reader& reader() const { return reader_; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of google-research/vmoe become checkpoints here.
+// Imports checkpoints of google-research/vmoe.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,36 @@
 namespace moesaic {
 
 struct ImportVMoEOptions {
-  std::filesystem::path prefix;        ///< of PREFIX.index and PREFIX.data-nnnnn-of-NNNNN
-  std::filesystem::path model_config;  ///< see vmoe_model_config(); "": what the arrays tell
-  std::filesystem::path out;           ///< the new checkpoint's folder, absent or empty
-  std::optional<int64_t> classes;      ///< another head, of zeros, for so many
-  std::optional<Sides> image_size;     ///< for images of another size
-  std::filesystem::path rules;         ///< see rules_from_value(); "": by the two above
-  uint64_t seed = 0;                   ///< of what begins with random values
-  /// Is told how many bytes of all are done; may throw to stop, then nothing is left.
+  std::filesystem::path prefix;        ///< PREFIX of PREFIX.index, PREFIX.data-*.
+  std::filesystem::path model_config;  ///< See vmoe_model_config(); "": by arrays.
+  std::filesystem::path out;           ///< Output directory, absent or empty.
+  std::optional<int64_t> classes;      ///< Classes of a new head of zeros.
+  std::optional<Sides> image_size;     ///< New image size.
+  std::filesystem::path rules;         ///< See rules_from_value(); "": derived.
+  uint64_t seed = 0;                   ///< Seed of the fresh random values.
+  /// Called with the bytes done and the total; may throw to cancel, which leaves no output.
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
 struct ImportVMoEResult {
   std::string from, out;
-  nlohmann::ordered_json model;  ///< the network's configuration
+  nlohmann::ordered_json model;  ///< Configuration of the network.
   int64_t parameters = 0, arrays = 0, shards = 0;
-  std::string branch;  ///< of a train state that had the parameters
-  int64_t others = 0;  ///< arrays outside of it
-  int64_t copied = 0;  ///< arrays that are as they were
+  std::string branch;  ///< Branch of a train state with the parameters.
+  int64_t others = 0;  ///< Number of arrays outside the branch.
+  int64_t copied = 0;  ///< Number of arrays copied unchanged.
   std::vector<std::string> transformed, fresh, dropped;
-  std::vector<std::string> unused;  ///< settings of the model's configuration
-  std::vector<std::string> notes;   ///< what was set otherwise than the configuration says
-  PreprocessConfig preprocess;      ///< of images, for evaluation and export
+  std::vector<std::string> unused;  ///< Settings of the model config without use here.
+  std::vector<std::string> notes;   ///< Deviations from the given configuration.
+  PreprocessConfig preprocess;      ///< Image preprocessing, for evaluation and export.
 };
 
-/// Writes a checkpoint of the network that the arrays and the configuration mean. All is checked
-/// before anything is written, and nothing is left of what fails. Tensors are made and written one
-/// at a time, in float32; the new config.json has under "array_dtypes" those of arrays that were
-/// something else and are as they were, for the way back: memory for two of them is needed, and for
-/// the network before, where values other than a head's are fresh. Throws Error: usage for a
-/// configuration that does not fit the arrays, failure for files that are not what they should be.
+/// Writes a checkpoint of the network that the arrays and the configuration describe. Everything is
+/// checked before anything is written; a failure leaves no output. Tensors are converted and
+/// written one at a time, in float32; "array_dtypes" of the new config.json has the dtypes of
+/// copied arrays that were not float32, for the export. Peak memory is two tensors, plus the whole
+/// network if values other than those of a head are fresh. Throws Error: usage for a configuration
+/// that does not fit the arrays, failure for invalid files.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
 nlohmann::ordered_json to_json(const ImportVMoEResult& result);

@@ -49,7 +49,7 @@ std::string type_name() {
 template <class T>
 void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& rows);
 
-// The settings inside the items of a list, an optional or a map.
+// Adds the settings inside the items of a list, an optional or a map.
 template <class T>
 void add_item_help(const std::string& key, std::vector<HelpRow>& rows) {
   if constexpr (List<T>) {
@@ -81,7 +81,7 @@ class HelpFields {
     }
   }
 
-  /// The settings of every choice; those of all but the first say whose they are.
+  /// Adds the settings of every choice; all but the first prefix them with the choice's name.
   template <class Choice>
   void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
               std::string_view meaning) {

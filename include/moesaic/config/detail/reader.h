@@ -21,8 +21,8 @@ void check_keys(const Value& object, const std::string& path,
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
 [[noreturn]] void fail_problem(const Value& object, const std::string& path,
                                const ConfigProblem& problem);
-/// The name that `object` gives under `key`, else the first one. Throws Error (usage) with the
-/// nearest name for one that is not among `names`.
+/// Returns the name that `object` has under `key`, else the first of `names`. Throws Error (usage)
+/// with the nearest name for one that is not among them.
 std::string chosen_name(const Value& object, const std::string& path, std::string_view key,
                         const std::vector<std::string>& names);
 
@@ -33,7 +33,7 @@ std::vector<std::string> names_of(const std::vector<Choice>& choices) {
   return names;
 }
 
-/// The one of `choices` that `object` names under `key`, with its defaults.
+/// Returns the one of `choices` that `object` names under `key`, with its defaults.
 template <class Choice>
 Choice chosen(const Value& object, const std::string& path, std::string_view key,
               const std::vector<Choice>& choices) {
@@ -71,11 +71,11 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out);
 
-/// One integer, or [height, width].
+/// Reads Sides from one integer or [height, width].
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
 
-/// A group of settings that is left out is read as an empty one, since it may have keys that must
-/// be given.
+/// Reads the fields of a struct. A missing group is read as an empty one, since it may contain
+/// required keys.
 class FieldReader {
  public:
   FieldReader(const Value& object, const std::string& path) : object_(object), path_(path) {}
@@ -106,10 +106,10 @@ class FieldReader {
   const std::string& path_;
 };
 
-/// A misspelt key is reported before the missing one that it was meant to be.
+/// Reads a struct. Unknown keys are reported before missing ones, since they may be misspelt ones.
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out) {
-  value.members(path);  // anything but an object is refused first
+  value.members(path);  // Throws unless it is an object.
   KeyCollector keys(value, path);
   describe(keys, out);
   check_keys(value, path, keys.keys());

@@ -25,13 +25,13 @@ concept Described = requires(AnyFields& fields, T& config) {
   describe(fields, config);
 };
 
-/// A struct whose settings are checked against one another.
+/// A struct whose settings are checked against one another by config_problem().
 template <class T>
 concept Checked = requires(const T& config) {
   ConfigProblem(config_problem(config));
 };
 
-/// A struct that wants to know where it was written.
+/// A struct that stores the value it was read from, with its origin.
 template <class T>
 concept Placed = requires(T& config) {
   config.source = Value();

@@ -13,9 +13,9 @@
 
 namespace moesaic::config_detail {
 
-/// Throws Error(usage) for NaN and infinity, which JSON cannot hold.
+/// Returns the number as JSON. Throws Error (usage) for NaN and infinity, which JSON does not have.
 nlohmann::ordered_json write_number(double number);
-/// One number where both are equal.
+/// Returns one number if both sides are equal, else [height, width].
 nlohmann::ordered_json write_sides(const Sides& sides);
 
 template <class T>
@@ -57,7 +57,7 @@ nlohmann::ordered_json write(const T& value) {
   } else if constexpr (Optional<T>) {
     return value ? write(*value) : nlohmann::ordered_json(nullptr);
   } else if constexpr (Described<T>) {
-    T copy = value;  // describe() takes what it could also set
+    T copy = value;  // describe() takes a mutable reference.
     FieldWriter fields;
     describe(fields, copy);
     return fields.take();

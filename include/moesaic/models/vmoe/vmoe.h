@@ -41,7 +41,7 @@ class VMoE : public Model {
   bool may_differ_from_pretrained(const std::string& parameter) const override;
   /// Applies fine_tuning_rules() to a source that differs_as_in_fine_tuning().
   void initialise_from(const Model& source, bool new_head, const std::string& from) override;
-  /// Supports token choice without an ensemble. Throws Error (usage) for other settings.
+  /// Supports token choice without an ensemble. Throws Error for other settings.
   std::optional<torch::jit::Module> torchscript() const override;
 
   const VMoEConfig& settings() const { return config_; }

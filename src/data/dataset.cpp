@@ -40,13 +40,13 @@ class MemoryDataset final : public Dataset {
   std::vector<uint8_t> pixels_, labels_;
 };
 
-/// Throws Error (failure) where `tensor` is not there.
+/// Returns `tensor`. Throws Error (failure) if it is undefined.
 const at::Tensor& present(const at::Tensor& tensor, const DatasetInfo& info, const char* what) {
   if (!tensor.defined()) fail("dataset '{}' has no {}", info.name, what);
   return tensor;
 }
 
-/// Inputs that are no images, whether they are kept or made again.
+/// Base of datasets of inputs that are not images, in memory or generated.
 class InputsOnly : public Dataset {
  public:
   void image(int64_t, uint8_t*) const override {
@@ -177,7 +177,7 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
 
 namespace {
 
-/// Labels or groups [count] int64, each below `kinds`.
+/// Checks that labels or groups are [count] int64, each below `kinds`.
 void check_numbers(const std::string& dataset, const char* what, const at::Tensor& numbers,
                    int64_t count, size_t kinds) {
   if (numbers.dim() != 1 || numbers.size(0) != count || numbers.scalar_type() != at::kLong) {
@@ -237,7 +237,7 @@ at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
 
 namespace {
 
-/// Targets [count, names] float32, all finite.
+/// Checks that targets are [count, names] float32, all finite.
 void check_targets(const DatasetInfo& info, const at::Tensor& targets, int64_t count) {
   const auto names = static_cast<int64_t>(info.targets.size());
   if (targets.dim() != 2 || targets.size(0) != count || targets.size(1) != names ||

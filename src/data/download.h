@@ -8,15 +8,15 @@
 namespace moesaic {
 
 struct DownloadRequest {
-  std::string url;             ///< http, https or file
-  std::filesystem::path part;  ///< carried on where it ends; made where it does not exist
-  uint64_t max_bytes = 0;      ///< more than this in all is an error
-  std::string label;           ///< for the progress bar; none is drawn where this is empty
+  std::string url;             ///< Scheme http, https or file.
+  std::filesystem::path part;  ///< Resumed at its end; created if missing.
+  uint64_t max_bytes = 0;      ///< Max total size.
+  std::string label;           ///< Label of the progress bar; empty means no bar.
 };
 
 struct DownloadResult {
-  std::string problem;         ///< why it failed, in one line; empty when all is there
-  bool cannot_resume = false;  ///< the server would only start from the beginning
+  std::string problem;         ///< Reason of a failure in one line; empty on success.
+  bool cannot_resume = false;  ///< Whether the server cannot resume.
 };
 
 /// Fetches the rest of request.part and syncs it. What has arrived stays there when it fails.

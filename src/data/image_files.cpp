@@ -34,7 +34,7 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-/// The greatest reduction that leaves `part` with `least` pixels each way.
+/// Returns the max reduction that leaves `part` with at least `min` pixels along both sides.
 int64_t denominator_for(const Rectangle& part, int64_t min) {
   for (const int64_t denominator : {8, 4, 2}) {
     if (std::min(part.height, part.width) >= min * denominator) return denominator;
@@ -42,7 +42,7 @@ int64_t denominator_for(const Rectangle& part, int64_t min) {
   return 1;
 }
 
-/// `part` in an image that is smaller by `denominator`: every pixel that it touches.
+/// Returns `part` in an image reduced by `denominator`: every pixel that it touches.
 Rectangle reduced(const Rectangle& part, int64_t denominator, const Bitmap& bitmap) {
   const auto end = [&](int64_t at, int64_t max) {
     return std::min((at + denominator - 1) / denominator, max);

@@ -295,7 +295,7 @@ class Loader::State {
     return result;
   }
 
-  /// Nothing if a seek or the destructor interferes.
+  /// Makes a batch; returns nothing if a seek or the destructor interferes.
   std::optional<Batch> make(int64_t number, uint64_t generation) {
     Batch batch;
     batch.epoch = number / batches;
@@ -311,10 +311,10 @@ class Loader::State {
     return batch;
   }
 
-  /// Whether epochs go on where the last one ended.
+  /// Returns whether epochs continue where the previous one ended.
   bool goes_on() const { return options.shuffle && dataset->endless(); }
 
-  /// The example that stands at a place of an epoch.
+  /// Returns the index of the example at a position of an epoch.
   int64_t index_at(const Order& order, int64_t epoch, int64_t place) const {
     if (order) return (*order)[static_cast<size_t>(place)];
     return goes_on() ? epoch * dataset->size() + place : place;
@@ -324,7 +324,7 @@ class Loader::State {
     return options.shuffle && !dataset->endless() ? orders_.at(epoch) : nullptr;
   }
 
-  /// False if a seek or the destructor interferes.
+  /// Makes the images of a batch; returns false if a seek or the destructor interferes.
   bool make_images(int64_t begin, int64_t count, uint64_t generation, Batch& batch) {
     const DatasetInfo& info = dataset->info();
     const auto targets = static_cast<int64_t>(info.targets.size());

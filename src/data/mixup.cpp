@@ -10,9 +10,9 @@
 namespace moesaic {
 namespace {
 
-/// The logarithm of a gamma variable of the given shape, for shape + 1 by Marsaglia and Tsang
-/// (2000) and from there by a power of a uniform one. Logarithms, since small shapes give numbers
-/// below any double.
+/// Draws the logarithm of a gamma variable of the given shape, for shape + 1 by Marsaglia and Tsang
+/// (2000) and from there by a power of a uniform variable. Logarithms, since small shapes give
+/// values that underflow a double.
 double log_gamma_variable(double shape, CounterRng& rng) {
   const double d = shape + 1.0 - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
   while (true) {

@@ -29,7 +29,7 @@ const std::vector<std::string>& known_splits() {
   return names;
 }
 
-/// How the user gets the files that are in none of the searched folders.
+/// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
@@ -48,7 +48,7 @@ const std::vector<std::string>& known_splits() {
        package);
 }
 
-/// The folder with every file, or else the first one with any.
+/// Returns the folder with every file, or else the first one with any.
 fs::path find_any_folder(const DatasetSpec& spec) {
   if (fs::path folder = find_folder(spec); !folder.empty()) return folder;
   for (const fs::path& folder : search_folders(spec)) {
@@ -59,7 +59,7 @@ fs::path find_any_folder(const DatasetSpec& spec) {
   return {};
 }
 
-/// A dataset that knows everything but pixels.
+/// A dataset with metadata but without pixels.
 class Outline final : public Dataset {
  public:
   Outline(DatasetInfo info, int64_t size) : Dataset(std::move(info)), size_(size) {}
@@ -159,7 +159,7 @@ bool tells_size(const DatasetSpec& spec, const std::string& stored) {
   return spec.keep_classes.empty() && tells_size(load_dataset_spec(spec.base), stored);
 }
 
-/// What `spec` makes of its base.
+/// Returns the dataset that `spec` derives from its base.
 std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<const Dataset> base,
                                        const SplitRequest& request) {
   if (spec.rotate) {

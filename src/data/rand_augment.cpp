@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-constexpr uint8_t kNothing = 128;  // what a moved image uncovers
+constexpr uint8_t kNothing = 128;  // Fill value of uncovered pixels.
 constexpr double kFullMagnitude = 10.0;
 
 /// TensorFlow's cast of floats to bytes, for values within [0, 256).

@@ -30,7 +30,7 @@ at::Tensor interpolate(const at::Tensor& part_1CHW, const ResizeOptions& options
 void channels_first(const uint8_t* in, int64_t row_stride, int64_t channels, int64_t height,
                     int64_t width, uint8_t* out) {
   const int64_t plane = height * width;
-  if (channels == 3) {  // nearly all images
+  if (channels == 3) {  // The most frequent case.
     uint8_t *red = out, *green = out + plane, *blue = out + 2 * plane;
     for (int64_t y = 0; y < height; ++y, in += row_stride) {
       for (int64_t x = 0; x < width; ++x) {

@@ -74,7 +74,7 @@ class RotatedPairs final : public Dataset {
 
  private:
   std::shared_ptr<const Dataset> base_;
-  std::vector<int64_t> sources_[2];  ///< of originals, of rotated ones
+  std::vector<int64_t> sources_[2];  ///< Sources of original and of rotated images.
   Rectangle part_;
 };
 

@@ -33,7 +33,7 @@ class DatasetView : public Dataset {
  protected:
   DatasetView(DatasetInfo info, std::shared_ptr<const Dataset> base)
       : Dataset(std::move(info)), base_(std::move(base)) {}
-  /// The index that an example has in base(). Throws Error (failure) where there is none.
+  /// Returns an example's index in base(). Throws Error (failure) if it does not exist.
   virtual int64_t to_base(int64_t index) const = 0;
   const Dataset& base() const { return *base_; }
 

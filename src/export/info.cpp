@@ -77,7 +77,7 @@ ExportInfo export_info(const std::filesystem::path& checkpoint) {
   if (!info.of_images) return info;
   DatasetInfo data;
   data.channels = static_cast<int64_t>(spec.mean.size());
-  data.height = data.width = 1;  // the model says which they are
+  data.height = data.width = 1;  // The model's configuration has them.
   data.mean = spec.mean;
   data.std = spec.std;
   if (const Value* preprocess = config.root().find("preprocess")) {

@@ -27,7 +27,7 @@ bool couples_images(const Model& model) {
   });
 }
 
-/// [T, E] from the kept experts' [T, K].
+/// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
   const at::Tensor kept = torch::tensor(record.kept, torch::kLong);
   return torch::zeros_like(record.logits_TE).index_copy_(1, kept, combine_weights(record.routing));
@@ -53,7 +53,7 @@ std::string names_in(const safetensors::File& file) {
   return did_you_mean("images", names);
 }
 
-/// The entry, once it is what the model takes; nothing is read before.
+/// Returns the entry after checking its dtype and shape, before anything is read.
 const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
                                         const fs::path& path) {
   const safetensors::Entry* entry = file.find("images");
@@ -101,7 +101,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
   Parts parts;
   int64_t begin = 0;
-  do {  // once even without an image: the outputs' shapes come from the model
+  do {  // Runs once even without an image, for the outputs' shapes.
     const int64_t size = std::min(batch, count - begin);
     model.set_first_sample_index(begin);
     add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);

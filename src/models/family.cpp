@@ -8,7 +8,7 @@
 namespace moesaic {
 namespace {
 
-/// An E3 has the settings of a V-MoE.
+/// Returns the family of E3, which has the settings of V-MoE.
 Family e3_family() {
   Family family = family_of<VMoE, VMoEConfig>();
   family.listed = false;

@@ -14,8 +14,8 @@
 namespace moesaic {
 namespace {
 
-/// Calls the operator with the meta device in place of the one asked for, or of the default. An
-/// operator that starts from a tensor keeps that tensor's device.
+/// Calls the operator with the meta device in place of the given or the default one. An operator
+/// with a tensor argument keeps that tensor's device.
 void make_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard beneath(c10::DispatchKey::DeferredInit);
   const auto& arguments = op.schema().arguments();
@@ -31,7 +31,7 @@ void make_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
-/// The shape of a convolution that is not transposed; LibTorch has one for other devices only.
+/// Returns the result of a convolution on the meta device, for which LibTorch has no kernel.
 at::Tensor convolution_shape(const at::Tensor& input, const at::Tensor& weight,
                              const std::optional<at::Tensor>&, at::IntArrayRef stride,
                              at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
@@ -94,7 +94,7 @@ Library register_fallback() {
   return fallback;
 }
 
-/// A registration that exists while it has users.
+/// A registration that exists while it is used (reference-counted).
 class Registration {
  public:
   explicit Registration(Library (*make)()) : make_(make) {}

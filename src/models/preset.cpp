@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kKey = "preset";
-constexpr int kMaxDepth = 8;  // presets that name one another in a circle end here
+constexpr int kMaxDepth = 8;  // Stops presets that name one another in a cycle.
 
 Value read_preset(const std::string& name, const std::string& where) {
   const std::vector<std::string> names = preset_names();

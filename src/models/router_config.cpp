@@ -11,7 +11,7 @@
 namespace moesaic {
 namespace {
 
-/// The settings that the rules with a capacity have in common.
+/// Sets the options that rules with a capacity have in common.
 template <class Options>
 Options with_capacity(Options rule, const RoutingConfig& routing,
                       const DispatcherConfig& dispatcher, int64_t group_size) {
@@ -64,7 +64,7 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
   return {};
 }
 
-/// Settings that say who is dropped.
+/// Checks the settings of the dispatcher.
 ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                  const RouterPlace& place) {
   const std::string path = place.router + "dispatcher.";
@@ -83,7 +83,7 @@ ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherC
   return {};
 }
 
-/// Settings that only another router has.
+/// Rejects settings that only another routing rule has.
 ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterPlace& place) {
   const std::string& path = place.router;
   if (routing.threshold != 0.0 && routing.name != kAdaptive) {

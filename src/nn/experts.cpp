@@ -8,7 +8,7 @@
 namespace moesaic::nn {
 namespace {
 
-/// The routing whose rows are summed as they are.
+/// Returns the routing with all gates 1.
 Routing without_gates(Routing routing) {
   routing.gate = at::ones_like(routing.gate);
   return routing;
@@ -32,7 +32,7 @@ void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int
   for (at::Tensor* parameter : parameters) {
     const at::Tensor index = torch::tensor(slots, torch::kLong).to(parameter->device());
     parameter->mutable_grad() = at::Tensor();
-    parameter->set_data(at::index(*parameter, {index}));  // index_select() has no shape function
+    parameter->set_data(at::index(*parameter, {index}));  // index_select() has no meta kernel.
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kind of image network is made by.
+// Functions that make each kind of image network.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 namespace moesaic::nn {
 namespace {
 
-/// Where the rows of each expert begin, and end; without numbers, as if all got as many.
+/// Returns the row offsets of the experts; on the meta device those of an even split.
 std::vector<int64_t> row_offsets(const Routing& routing) {
   const int64_t experts = routing.experts();
   std::vector<int64_t> offsets;
@@ -21,7 +21,7 @@ std::vector<int64_t> row_offsets(const Routing& routing) {
   return {first, first + experts + 1};
 }
 
-/// The experts' rows one below the other, then zeros for the rows that are nobody's.
+/// Concatenates the experts' rows, followed by zeros for rows without an expert.
 at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
   if (unused > 0) {
     parts.push_back(at::zeros({unused, parts.front().size(1)}, parts.front().options()));
@@ -29,11 +29,11 @@ at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
   return at::cat(parts);
 }
 
-/// Mean norm of the rows of all weights of products in a network.
+/// Returns the mean norm of the rows of all weight matrices of a network.
 at::Tensor mean_row_norm(const ImageNetwork& network) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& parameter : network.parameters()) {
-    if (parameter.dim() < 2) continue;  // a bias, or the scale of a normalisation
+    if (parameter.dim() < 2) continue;  // A bias, or the scale of a normalisation.
     norms.push_back(parameter.to(at::kDouble).flatten(1).norm(2, {1}));
   }
   return at::cat(norms).mean();

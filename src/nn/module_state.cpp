@@ -14,7 +14,7 @@
 namespace moesaic {
 namespace {
 
-constexpr size_t kNamed = 3;  // how many of a kind a message names
+constexpr size_t kNamed = 3;  // Max number of names in a message.
 
 std::string state_shape(const at::Tensor& tensor) {
   return fmt::format("{}{}", c10::toString(tensor.scalar_type()), tensor.sizes().vec());
@@ -29,13 +29,13 @@ void add_problem(std::vector<std::string>& problems, const char* kind,
   problems.push_back(fmt::format("{} {} ({}{})", names.size(), kind, fmt::join(first, ", "), more));
 }
 
-/// Stacked experts that agree in all but their number.
+/// Returns whether stacked experts differ only in their number.
 bool other_expert_count(const std::string& name, const at::Tensor& given, const at::Tensor& own) {
   return name.find("experts.") != std::string::npos && given.dim() == own.dim() && own.dim() > 0 &&
          given.size(0) != own.size(0) && given.sizes().slice(1) == own.sizes().slice(1);
 }
 
-/// All that differs, in one line; "" when the tensors fit.
+/// Returns all differences in one line; "" if the tensors fit.
 std::string compare(const TensorMap& own, const TensorMap& given, std::string_view kept_experts) {
   std::vector<std::string> missing, unexpected, different;
   bool other_experts = false;

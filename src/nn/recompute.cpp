@@ -16,8 +16,8 @@ namespace {
 using torch::autograd::variable_list;
 using Output = EncoderBlockImpl::Output;
 
-/// Autocast as it was when this was made, without its cache of cast weights: those cast in a pass
-/// that wants no gradients would serve one that does.
+/// The state of autocast at construction, without its cache of cast weights: those cast in a pass
+/// without gradients must not serve a pass with gradients.
 class AutocastState {
  public:
   explicit AutocastState(c10::DeviceType device)
@@ -42,10 +42,10 @@ class AutocastState {
   at::ScalarType type_;
 };
 
-/// What a pass through a block needs besides its input.
+/// Context of a pass through a block, apart from its input.
 struct Pass {
   std::shared_ptr<EncoderBlockImpl> block;
-  at::Generator random;  ///< as it was before the pass; undefined: nothing is drawn
+  at::Generator random;  ///< State before the pass; undefined means no draws.
   AutocastState autocast;
 
   Output run(const at::Tensor& x_BTd, at::Generator generator) const {
@@ -57,7 +57,7 @@ struct Pass {
   }
 };
 
-/// The differentiable parts of an output, and back.
+/// Converts an output to its differentiable tensors, and back.
 variable_list parts_of(const Output& out) {
   if (!out.moe) return {out.x_BTd};
   variable_list parts = {out.x_BTd, out.moe->routing.gate, out.moe->logits_TE};

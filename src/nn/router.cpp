@@ -18,18 +18,18 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-/// [T, E] as [T / M, M, E], tokens of a row being of members 0..M-1.
+/// Views [T, E] as [T / M, M, E], where the tokens of a row are of members 0..M-1.
 at::Tensor by_member(const at::Tensor& logits_TE, int64_t members) {
   return logits_TE.view({-1, members, logits_TE.size(1)});
 }
 
-/// [M, E]: is the expert another member's?
+/// Returns [M, E] bool: whether the expert belongs to another member.
 at::Tensor others(const at::Tensor& logits_TE, int64_t members) {
   const at::Tensor own = at::eye(members, logits_TE.options().dtype(at::kBool));
   return own.repeat_interleave(logits_TE.size(1) / members, 1).eq(0);
 }
 
-/// Numbers of each token's own experts, [T, E / M], in their columns of [T, E], elsewhere 0.
+/// Scatters values of each token's own experts, [T, E / M], to their columns of [T, E], else 0.
 at::Tensor in_columns(const at::Tensor& own, int64_t members) {
   const int64_t each = own.size(1);
   at::Tensor all = at::zeros({own.size(0) / members, members, members, each}, own.options());
@@ -49,7 +49,7 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 }
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
-  const NoAutocast exact;  // small differences between logits decide which experts compute
+  const NoAutocast exact;  // Small differences of logits decide the routing.
   at::Tensor logits_TE = router_product(x_Td.to(weight.scalar_type()), weight);
   const int64_t members = options_.members;
   if (members == 1) return logits_TE;

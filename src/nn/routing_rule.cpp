@@ -21,7 +21,7 @@ double expert_choice_rows_per_token(const ExpertChoiceOptions& rule, int64_t tok
   return static_cast<double>(rows * experts) / static_cast<double>(group);
 }
 
-/// Calls the overload of the rule that there is.
+/// Visitor that calls the overload for the alternative of the variant.
 template <class... Cases>
 struct Match : Cases... {
   using Cases::operator()...;

@@ -13,7 +13,7 @@ class SmallCnn final : public ImageNetwork {
     const auto convolution = [&](int64_t filters) {
       const int64_t outputs = scaled_channels(filters, options);
       Convolution layer(maps, ConvolutionOptions{.outputs = outputs, .bias = true}, generator);
-      maps.side /= 2;  // the maximum behind it
+      maps.side /= 2;  // Max pooling.
       return layer;
     };
     first_ = register_module("first", convolution(64));

@@ -17,7 +17,7 @@
 namespace moesaic {
 namespace {
 
-/// [B]: the expert of each image, -1 for none; undefined where an image has several.
+/// Returns the expert of each image, [B], -1 for none; undefined if an image has several.
 at::Tensor experts_of_images(const ModelOutput& output, int64_t images) {
   if (output.routings.empty()) return {};
   const RoutingRecord& record = output.routings.back();
@@ -34,7 +34,7 @@ at::Tensor experts_of_images(const ModelOutput& output, int64_t images) {
   return expert_B;
 }
 
-/// [B], of logits [B members, C].
+/// Returns the predicted classes [B] of logits [B members, C].
 at::Tensor predicted_classes(const at::Tensor& logits, int64_t images) {
   if (logits.size(0) == images) return logits.argmax(1).cpu();
   return logits.view({images, -1, logits.size(1)}).softmax(2).mean(1).argmax(1).cpu();

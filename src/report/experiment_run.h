@@ -21,10 +21,10 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
 struct ExperimentRun {
   RunConfig config;
-  std::shared_ptr<const Dataset> train, test;  ///< of the last phase, as the network sees them
-  std::vector<const Probe*> probes;            ///< all that measure something of it, at its end
-  std::vector<const Probe*> snapshot_probes;   ///< those of snapshots
-  std::vector<Metric> metrics;                 ///< of all probes
+  std::shared_ptr<const Dataset> train, test;  ///< Data of the last phase, preprocessed.
+  std::vector<const Probe*> probes;            ///< All applicable probes, for its end.
+  std::vector<const Probe*> snapshot_probes;   ///< Probes of snapshots.
+  std::vector<Metric> metrics;                 ///< Metrics of all probes.
   std::vector<Metric> snapshot_metrics;
 };
 

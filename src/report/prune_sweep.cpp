@@ -34,12 +34,12 @@ constexpr const char* kModelFile = "model.ts.pt";
 /// Thrown where a signal is noticed, caught in run_prune_sweep().
 struct Stopped {};
 
-/// A network of the sweep, pruned or not, and what becomes of it.
+/// A network of the sweep, pruned or not, and its checkpoints.
 struct Network {
   int64_t keep = 0;
-  std::string criterion = {};  ///< empty where nothing is pruned
-  fs::path start = {};         ///< checkpoint before recovery
-  fs::path recovered = {};     ///< checkpoint after it
+  std::string criterion = {};  ///< Empty where nothing is pruned.
+  fs::path start = {};         ///< Checkpoint before recovery.
+  fs::path recovered = {};     ///< Checkpoint after recovery.
   std::shared_ptr<Model> model = {};
   SweepPoint measured = {};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sentences that reports of several kinds have in common.
+// Text that reports of several kinds share.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +9,13 @@
 
 namespace moesaic {
 
-/// "moesaic reproduce ..." that makes it again.
+/// Returns the command that reproduces the experiment, "moesaic reproduce ...".
 std::string table_command(const Experiment& experiment);
 
-/// What the scale says about the figures, a sentence or two.
+/// Returns one or two sentences on what the scale means for the numbers.
 std::string scale_text(const Experiment& experiment);
 
-/// A line "<what>   <value>" of a summary.
+/// Returns a line "<what>   <value>" of a summary.
 std::string summary_line(const std::string& what, const std::string& value);
 
 }  // namespace moesaic

@@ -66,7 +66,7 @@ namespace {
 class Kind {
  public:
   virtual ~Kind() = default;
-  /// False where a signal stopped it.
+  /// Runs the experiment. Returns false if a signal stopped it.
   virtual bool run(const ReproduceOptions& options) = 0;
   virtual std::vector<ResultRow> rows() const = 0;
   virtual std::string markdown(const Results& results) const = 0;
@@ -96,7 +96,7 @@ class PruneSweepKind final : public Kind {
   SweepOutcome outcome_;
 };
 
-/// The paper's values are of the paper's sizes.
+/// Removes the paper's values at quick scale, since they are of the paper's sizes.
 std::vector<ResultRow> without_paper_if_quick(const Experiment& experiment,
                                               std::vector<ResultRow> rows) {
   for (ResultRow& row : rows) {

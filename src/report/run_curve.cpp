@@ -67,7 +67,7 @@ struct CurvePoint {
 
 struct Curves {
   std::vector<CurvePoint> train, test;
-  std::vector<int64_t> phase_ends;  ///< all but the last
+  std::vector<int64_t> phase_ends;  ///< All except the last.
 };
 
 std::string number_in(const nlohmann::json& line, const char* key) {

@@ -15,7 +15,7 @@
 namespace moesaic {
 namespace {
 
-/// Puts a network into evaluation mode for a while.
+/// Keeps a network in evaluation mode while it lives.
 class EvaluationMode {
  public:
   explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
@@ -37,7 +37,7 @@ void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;
 }
 
-/// Entropy and rows of counts [kinds, K].
+/// Returns entropy and rows of counts [kinds, K].
 Dispatch dispatch_of(const at::Tensor& counts) {
   Dispatch dispatch;
   dispatch.entropy = dispatch_entropy(counts).item<double>();

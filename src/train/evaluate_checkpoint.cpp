@@ -24,14 +24,14 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   return data->get<std::string>();
 }
 
-/// What images became before the checkpoint's network saw them.
+/// Returns the preprocessing that the checkpoint's network was trained with.
 PreprocessConfig trained_with(const nlohmann::ordered_json& config) {
   const auto found = config.find("preprocess");
   if (found == config.end()) return {};
   return parse<PreprocessConfig>(Value::from_json(*found, "preprocess"), "preprocess");
 }
 
-/// What goes wrong in a forward pass is the checkpoint's fault, not that of who asks.
+/// Evaluates a network; errors of a forward pass are failures of the checkpoint, not of usage.
 Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& dataset,
                           const EvaluateOptions& options, const std::filesystem::path& from) {
   try {
@@ -95,7 +95,7 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
 
 namespace {
 
-/// A row for each metric; those that people compare first come first, with their units.
+/// Adds a row for each metric, the most compared ones first, with their units.
 template <class Row>
 void add_metrics(const CheckpointEvaluation& result, const Row& row) {
   const Metrics& metrics = result.evaluation.metrics;

@@ -33,7 +33,7 @@ class MadeStorages {
   MadeStorages(const MadeStorages&) = delete;
   MadeStorages& operator=(const MadeStorages&) = delete;
 
-  /// Without those of `known`.
+  /// Returns the bytes of all storages except those of `known`.
   double bytes(const std::vector<at::Tensor>& known) const {
     std::map<const void*, c10::Storage> made = storages_;
     for (const at::Tensor& tensor : known) made.erase(tensor.storage().unsafeGetStorageImpl());

@@ -14,7 +14,7 @@
 namespace moesaic {
 namespace {
 
-/// Letters between what was probably meant by a pattern and the nearest part of a parameter's name.
+/// Returns the edit distance of a pattern's likely text to the nearest part of a parameter's name.
 size_t distance_to(const std::string& pattern, const std::string& name) {
   std::string letters = pattern;
   std::erase_if(letters, [](char c) { return c == '^' || c == '$' || c == '\\'; });
@@ -27,7 +27,7 @@ size_t distance_to(const std::string& pattern, const std::string& name) {
   return min;
 }
 
-/// The three parameters whose names are nearest to a pattern that finds none.
+/// Returns the three parameters whose names are nearest to a pattern without a match.
 std::string nearest_parameters(const Model& model, const std::string& pattern) {
   std::vector<std::pair<size_t, std::string>> names;
   for (const auto& item : model.named_parameters()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that are patterns searched in the names of parameters.
+// Settings that are patterns of parameter names.
 #pragma once
 
 #include <string>
@@ -12,18 +12,18 @@
 
 namespace moesaic {
 
-/// What is wrong with the patterns themselves.
+/// Returns what is wrong with the syntax of the patterns.
 ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns);
 ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values);
 
-/// Throws Error (usage) for a pattern of the list `setting` of the phase that is found in the name
-/// of no parameter: with its place, and the parameters that are nearest to it.
+/// Throws Error (usage) for a pattern of the list `setting` of the phase that matches no parameter,
+/// with its location and the nearest parameters.
 void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
                     const std::vector<std::string>& patterns);
 void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
                     const std::vector<PatternValue>& values);
 
-/// The first of these that is one.
+/// Returns the first problem that is not empty.
 ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems);
 
 }  // namespace moesaic

@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-// Names become folders.
+// Checks that a name can be a folder name.
 ConfigProblem name_problem(const std::string& name) {
   const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.';
@@ -34,7 +34,7 @@ ConfigProblem length_problem(const PhaseConfig& config) {
   return {};
 }
 
-// Dotted path of the first place where two documents differ, "" if there is none.
+// Returns the dotted path of the first difference of two documents, "" if they are equal.
 std::string first_difference(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b,
                              const std::string& path) {
   const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };

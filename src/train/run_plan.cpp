@@ -23,8 +23,8 @@
 namespace moesaic {
 namespace {
 
-/// What the phases make of the network, as far as it can be known before training: how many experts
-/// stay, but not which ones.
+/// Applies the phases' changes to the shape of the network, as far as known before training: how
+/// many experts stay, but not which ones.
 class Rehearsal {
  public:
   Rehearsal(const RunConfig& config, const Model& model) : model_(&model) {
@@ -71,7 +71,7 @@ class Rehearsal {
 
   std::shared_ptr<Model> copy_;
   const Model* model_;
-  std::set<int64_t> guessed_;  ///< blocks that scores have pruned
+  std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
 };
 
 void check_images(const PhasePlaces& places, const Model& model, const DatasetInfo& data) {
@@ -101,7 +101,7 @@ int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   return count;
 }
 
-/// `index`: of the phase.
+/// Checks the pre-trained network of phase `index`.
 void check_pretrained(const RunConfig& config, size_t index) {
   const PhaseConfig& phase = config.phases[index];
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
@@ -125,7 +125,7 @@ void check_pretrained(const RunConfig& config, size_t index) {
   at_place(place, [&] { return resolve_checkpoint(prune.pretrained); });
 }
 
-/// The batches of an evaluation; the last one may be smaller.
+/// Checks the batches of an evaluation, whose last one may be smaller.
 void check_evaluation(const RunConfig& config, const PhasePlaces& places, const Model& model,
                       int64_t images) {
   const SettingPaths paths = model.setting_paths();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops come first, what they call below.
+// The loops come first, then the functions that they call.
 #include "moesaic/train/trainer.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// Numbers with as many digits as they deserve.
+/// Rounds all numbers to seven significant digits.
 Json rounded_numbers(const Json& json) {
   Json copy = json;
   for (auto& [key, value] : copy.items()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a run begins or goes on: everything that happens before the first step.
+// Start and resumption of a run: everything before the first step.
 #include <torch/cuda.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   try {
     return parse<TrainState>(Value::from_json(json, (checkpoint / "state.json").string()));
   } catch (const Error& error) {
-    fail("{}", error.what());  // nobody wrote it by hand: it is damaged or foreign
+    fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
   }
 }
 

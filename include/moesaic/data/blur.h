@@ -25,10 +25,10 @@ void describe(Fields& f, BlurConfig& c) {
 
 std::string config_problem(const BlurConfig& config);
 
-/// Each byte becomes the weighted mean of `config.height` x `config.width` around it, the weights
-/// in proportion to exp(-(dx^2 + dy^2) / (2 sigma^2)), the image mirrored at its borders without
-/// repeating them; rounded to the nearest byte, ties to the even one. The image has to be larger
-/// than half the kernel.
+/// Blurs an image in place: each byte becomes the mean of the `config.height` x `config.width`
+/// bytes around it, weighted in proportion to exp(-(dx^2 + dy^2) / (2 sigma^2)) and rounded to
+/// nearest, ties to even. The image is mirrored at its borders without repeating them and has to be
+/// larger than half the kernel.
 void blur(const BlurConfig& config, double sigma, const Planes& image);
 
 }  // namespace moesaic

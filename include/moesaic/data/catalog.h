@@ -15,8 +15,8 @@
 
 namespace moesaic {
 
-/// One file of a dataset. Size and hash are those of its unpacked bytes, whoever compressed it; a
-/// file that comes in an archive may have no hash of its own.
+/// One file of a dataset. Size and hash are those of its uncompressed bytes; a file that comes in
+/// an archive may have no hash of its own.
 struct DatasetFile {
   std::string name, sha256;
   int64_t size = 0;
@@ -29,10 +29,10 @@ void describe(Fields& f, DatasetFile& c) {
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
 }
 
-/// Checks what the rules of single settings cannot say: the form of name and hash.
+/// Checks what the checks of single settings do not: the form of name and hash.
 std::string config_problem(const DatasetFile& file);
 
-/// The archive that a dataset's files come in.
+/// An archive with a dataset's files.
 struct DatasetArchive {
   std::string name, folder, md5, sha256;
   int64_t max_size = 0;
@@ -48,34 +48,34 @@ void describe(Fields& f, DatasetArchive& c) {
     at_least(1));
 }
 
-/// Checks the form of names and hashes, one of which is needed.
+/// Checks the form of names and hashes; one hash is required.
 std::string config_problem(const DatasetArchive& archive);
 
-/// A description, datasets/<name>.json: either of a dataset of its own (format, whose settings
-/// stand beside it, classes, mean, std, files) or of one that is made of another one (base): its
-/// images rotated, the first of them, some classes, or with another validation split.
+/// Description of a dataset, datasets/<name>.json: either of files (format with its settings,
+/// classes, mean, std, files) or of a dataset derived from another one (base): its images rotated,
+/// the first of them, some classes, or with another validation split.
 struct DatasetSpec {
   std::string name, description;
-  Choice format;  ///< one of dataset_formats(), with its own settings
+  Choice format;  ///< One of dataset_formats(), with its settings.
   std::vector<std::string> classes;
   std::vector<double> mean, std;
-  std::map<std::string, int64_t> images;     ///< by stored split, where it is known
-  std::map<std::string, DatasetFile> files;  ///< by role, as the format names them
+  std::map<std::string, int64_t> images;     ///< Number by stored split, where it is known.
+  std::map<std::string, DatasetFile> files;  ///< Files by role, as the format names them.
   std::optional<DatasetArchive> archive;
-  std::vector<std::string> urls;  ///< folders on the web that hold <file>.gz, tried in order
+  std::vector<std::string> urls;  ///< Folders on the web with <file>.gz, tried in order.
   std::string debian_package;
   std::vector<std::string> paths;
-  std::optional<double> validation;  ///< fraction of the training files; unset: none, or the base's
+  std::optional<double> validation;  ///< Fraction of training files; unset is the base's or none.
   std::string base;
   std::vector<std::string> keep_classes;
-  std::map<std::string, int64_t> first;  ///< by split
+  std::map<std::string, int64_t> first;  ///< Number of first images, by split.
   std::optional<RotateConfig> rotate;
 
-  /// Whether the dataset is made when it is opened and has no files.
+  /// Returns whether the dataset is generated when it is opened and has no files.
   bool generated() const;
 };
 
-/// Every registered format with its defaults; the first one, idx, is the default.
+/// Returns every registered format with its default settings; the first, idx, is the default.
 std::vector<Choice> dataset_format_choices();
 
 template <class Fields>
@@ -106,58 +106,60 @@ void describe(Fields& f, DatasetSpec& c) {
     "the task to tell its images from the same ones rotated; its classes become groups");
 }
 
-/// Which settings go together: a dataset with base has no files, any other one has what its format
-/// asks for.
+/// Checks which settings go together: a dataset with a base has no files, any other one has what
+/// its format requires.
 ConfigProblem config_problem(const DatasetSpec& spec);
 
-/// Names of the described datasets, sorted.
+/// Returns the names of the described datasets, sorted.
 std::vector<std::string> dataset_names();
 
-/// Reads datasets/<name>.json. A name that ends in .json is the path of a description elsewhere,
-/// and one with a slash is a folder of images (image_folder) without a description. Throws Error
-/// (usage) for an unknown name or a wrong description.
+/// Reads datasets/<name>.json. A name that ends in .json is the path of another description, and a
+/// name with a slash is a folder of images (image_folder) without a description. Throws Error
+/// (usage) for an unknown name or an invalid description.
 DatasetSpec load_dataset_spec(std::string_view name);
 
-/// The splits whose images are stored apart from one another: train, test and, where the format or
-/// the description has one, validation.
+/// Returns the splits that are stored separately: train, test and, where the format or the
+/// description has one, validation.
 std::vector<std::string> stored_splits(const DatasetSpec& spec);
 
-/// Where a stored split is: its folder, file or part, as the description or the format's habit has
-/// it.
+/// Returns the folder, file or part of a stored split, as given by the description or by default of
+/// the format.
 std::string split_source(const DatasetSpec& spec, std::string_view split);
 
-/// The description that holds the files: the one named, or for a subset its base's, however deep.
+/// Returns the description with the files: the named one, or for a derived dataset that of its
+/// innermost base.
 DatasetSpec load_base_spec(std::string_view name);
 
-/// The fraction of the training files that a dataset holds out for validation: its own setting, or
-/// else that of the nearest base that has one; 0 for none.
+/// Returns the fraction of the training files that a dataset holds out for validation: its own
+/// setting, or else that of the nearest base that has one; 0 for none.
 double validation_fraction(std::string_view name);
 
-/// Folders that may hold the files, in order: $MOESAIC_DATA/<name>, datasets/cache/<name>, the
-/// description's paths; where there is an archive, each as well with the archive's folder, as
-/// $MOESAIC_DATA itself.
+/// Returns the folders that are searched for the files, in order: $MOESAIC_DATA/<name>,
+/// datasets/cache/<name>, the description's paths; with an archive also the archive's folder within
+/// each of them and within $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 
-/// Where fetched files go, the first of search_folders(); those of an archive to its folder there.
+/// Returns the folder for fetched files: the first of search_folders(), for an archive its folder
+/// there.
 std::filesystem::path fetch_folder(const DatasetSpec& spec);
 
-/// `file` in `folder`, packed (<name>.gz) or not; empty where there is neither.
+/// Returns the path of `file` in `folder`, compressed (<name>.gz) or not; empty without either.
 std::filesystem::path find_in(const std::filesystem::path& folder, const DatasetFile& file);
 
-/// The first search folder that holds the files of the stored `split`, or every file where `split`
-/// is empty; empty if none does.
+/// Returns the first search folder with the files of the stored `split`, or with every file where
+/// `split` is empty; empty if there is none.
 std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
-/// The name of the list that a fetch leaves beside the files of a verified archive: their SHA-256,
-/// as sha256sum writes them.
+/// Name of the list that a fetch writes beside the files of a verified archive: their SHA-256, in
+/// the format of sha256sum.
 inline constexpr std::string_view kHashList = "SHA256SUMS";
 
-/// The description with the hashes that such a list in `folder` adds to files without one. Throws
-/// Error (failure) where the list is damaged.
+/// Returns the description with the hashes of such a list in `folder` added to files without one.
+/// Throws Error (failure) if the list is damaged.
 DatasetSpec with_recorded_hashes(DatasetSpec spec, const std::filesystem::path& folder);
 
-/// Compares size and, where there is one, hash of the file's unpacked bytes with the description:
-/// one line about what is wrong, or "".
+/// Compares size and, where there is one, hash of the file's uncompressed bytes with the
+/// description. Returns one line about what is wrong, or "".
 std::string compare_file(const std::filesystem::path& path, const DatasetFile& file);
 
 }  // namespace moesaic

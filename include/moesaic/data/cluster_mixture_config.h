@@ -10,7 +10,7 @@
 namespace moesaic {
 
 inline constexpr double kMaxClusters = 1024;
-/// Beyond these numbers cubes of products would leave float32.
+/// Bounds within which cubes of products stay in the range of float32.
 inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 
 struct ClusterMixtureConfig {

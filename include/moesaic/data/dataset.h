@@ -26,37 +26,37 @@ class ImageError : public Error {
   explicit ImageError(const std::string& message) : Error(ErrorKind::failure, message) {}
 };
 
-/// What a dataset says of itself. Images are unsigned bytes, channels first. Height and width are
-/// 0 where images differ in size; a preprocessing (data/preprocess.h) makes them alike. The targets
-/// are either classes or real numbers: one of `classes` and `targets` is empty.
+/// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where
+/// images differ in size until preprocessing (data/preprocess.h). The targets are either classes or
+/// real numbers: one of `classes` and `targets` is empty.
 struct DatasetInfo {
   std::string name, split, description;
-  std::vector<std::string> classes;  ///< the name of each label
+  std::vector<std::string> classes;  ///< Name of each label.
   int64_t channels = 0, height = 0, width = 0;
-  std::vector<double> mean, std;     ///< of each channel, for pixels scaled to [0, 1]
-  std::vector<std::string> groups;   ///< names of another label, the group; none where it has none
-  std::vector<std::string> targets;  ///< the name of each real-valued target
+  std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
+  std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
+  std::vector<std::string> targets;  ///< Name of each real-valued target.
 };
 
 struct DatasetInputs;  // data/dataset_inputs.h
 
-/// Images or other inputs with their targets, which can be read by index, by many threads at once.
+/// Images or other inputs with their targets, read by index. Thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  /// Number of examples; of an endless dataset those that count as an epoch.
+  /// Returns the number of examples; for an endless dataset those that count as an epoch.
   virtual int64_t size() const = 0;
-  /// Whether every index from 0 on has an example, the same one whenever it is asked for, and a
-  /// shuffled epoch goes on where the one before it ended.
+  /// Returns whether every index >= 0 has an example, always the same one, so that a shuffled epoch
+  /// continues where the previous one ended.
   virtual bool endless() const { return false; }
-  /// The class of an example, in [0, info().classes.size()). Throws Error (failure) where targets
-  /// are real numbers.
+  /// Returns the class of an example, in [0, info().classes.size()). Throws Error (failure) if
+  /// targets are real numbers.
   virtual int64_t label(int64_t index) const = 0;
-  /// The group of an example, in [0, info().groups.size()). Throws Error (failure) where there are
-  /// none.
+  /// Returns the group of an example, in [0, info().groups.size()). Throws Error (failure) without
+  /// groups.
   virtual int64_t group(int64_t index) const;
   /// Writes the info().targets.size() real-valued targets of an example to `out`. Throws Error
-  /// (failure) where there are none.
+  /// (failure) without real-valued targets.
   virtual void targets(int64_t index, float* out) const;
   /// Writes the image's channels * height * width bytes to `out`. Throws Error (usage) where
   /// images differ in size, ImageError for one that is damaged.
@@ -72,20 +72,20 @@ class Dataset {
   /// width bytes, channels first.
   virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
 
-  /// False where the inputs are no images: image() and part() have nothing to give then, inputs()
-  /// and generate() do.
+  /// Returns false where the inputs are not images: then inputs() and generate() take the place of
+  /// image() and part().
   virtual bool has_images() const;
-  /// All inputs that are no images, in memory; nothing of images and of an endless dataset.
+  /// Returns all inputs in memory; nothing for images and for an endless dataset.
   virtual DatasetInputs inputs() const;
-  /// The inputs `first` to `first + count - 1`, made on the fly where they are not in memory; the
-  /// same ones in any pieces. Throws Error (failure) for images and for indices that do not exist.
+  /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
+  /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
   virtual DatasetInputs generate(int64_t first, int64_t count) const;
-  /// Known directions of the inputs by name, each [K, d] float32, that weights may be compared
-  /// with; empty where none are known.
+  /// Returns known directions of the inputs by name, each [K, d] float32, to compare weights with;
+  /// empty where none are known.
   virtual std::map<std::string, at::Tensor> directions() const;
 
   const DatasetInfo& info() const { return info_; }
-  /// Bytes of one image: channels * height * width.
+  /// Returns the bytes of one image: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
 
  protected:
@@ -97,45 +97,44 @@ class Dataset {
   DatasetInfo info_;
 };
 
-/// A dataset of images in memory: `pixels` [N, C, H, W], `labels` [N]. Throws Error (failure) where
-/// the sizes disagree with each other or with `info`, or a label has no class.
+/// Makes a dataset of images in memory: `pixels` [N, C, H, W], `labels` [N]. Throws Error (failure)
+/// if the sizes disagree with each other or with `info`, or a label has no class.
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
 
-/// A dataset of the images of `base` whose class is among `keep_classes`, in their old order;
-/// labels become places in `keep_classes`. Shares the memory of `base`. Throws Error (usage) on a
+/// Makes a dataset of the images of `base` whose class is among `keep_classes`, in their order;
+/// labels become indices in `keep_classes`. Shares the memory of `base`. Throws Error (usage) for a
 /// class that `base` lacks or that is given twice.
 std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
                                                  const std::vector<std::string>& keep_classes,
                                                  std::string name, std::string description = "");
 
-/// A dataset of the first `count` images of `base`, finite even where that is endless. Shares its
-/// memory. Throws Error (failure) where there are
-/// fewer.
+/// Makes a dataset of the first `count` images of `base`, finite even where `base` is endless.
+/// Shares the memory of `base`. Throws Error (failure) if there are fewer.
 std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
                                              std::string name, std::string description = "");
 
-/// The same dataset by another name. Shares its memory.
+/// Returns the same dataset under another name. Shares its memory.
 std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base, std::string name,
                                             std::string description = "");
 
 /// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
 /// folder of images given with a slash (load_dataset_spec). `split` is one of dataset_splits(name),
-/// or "train+validation": what "train" would be if nothing were held out. Small images are in
-/// memory afterwards, of folders only the list of files is. Throws Error: usage for an unknown name
+/// or "train+validation", the training split without held-out images. Small images are loaded into
+/// memory; of folders of images only the list of files is. Throws Error: usage for an unknown name
 /// or split and for a split that the dataset does not have; failure for files that are missing (the
-/// message tells how to get them), damaged, or at odds with each other.
+/// message says how to get them), damaged, or inconsistent.
 std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
 
-/// The splits of a dataset: train, validation (where one is stored or held out) and test.
+/// Returns the splits of a dataset: train, validation (where one is stored or held out) and test.
 std::vector<std::string> dataset_splits(std::string_view name);
 
-/// Opens the same by its description alone, without any file: sizes, classes and shape are right,
-/// images cannot be read. For plans. Throws Error (usage) where the description does not tell.
+/// Opens a dataset for planning by its description only, without files: sizes, classes and shape
+/// are right, images cannot be read. Throws Error (usage) if the description lacks one of them.
 std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
 
-/// Opens datasets for plans: a dataset itself where its files are found, else its outline, with a
-/// warning for each name that says so.
+/// Opens datasets for planning: the dataset where its files are found, else its outline, with one
+/// warning per name.
 class PlannedDatasets {
  public:
   std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
@@ -144,35 +143,35 @@ class PlannedDatasets {
   std::set<std::string, std::less<>> absent_;
 };
 
-/// A described dataset and where its files are.
+/// A described dataset and the location of its files.
 struct DatasetStatus {
   std::string name, description;
-  std::string base;                             ///< of a subset: the dataset that it is cut from
-  int64_t classes = 0;                          ///< 0: unknown, or none
-  bool fetchable = false;                       ///< it has an address to fetch it from
-  bool generated = false;                       ///< it is made when it is opened, without files
-  std::filesystem::path folder;                 ///< empty where no folder holds all files
-  std::vector<std::filesystem::path> searched;  ///< in order
+  std::string base;                             ///< The base of a derived dataset.
+  int64_t classes = 0;                          ///< Number of classes; 0 means unknown or none.
+  bool fetchable = false;                       ///< Whether the description has a URL.
+  bool generated = false;                       ///< Whether it has no files.
+  std::filesystem::path folder;                 ///< Empty where no folder has all files.
+  std::vector<std::filesystem::path> searched;  ///< Folders in order.
   bool found() const { return !folder.empty(); }
-  /// The folder, or "not here; " and how to get the files.
+  /// Returns the folder, or "not here; " and how to get the files.
   std::string where() const;
 };
 
-/// Every described dataset, by name.
+/// Returns every described dataset, sorted by name.
 std::vector<DatasetStatus> dataset_statuses();
 
-/// One file of a dataset after a comparison with its description.
+/// Result of comparing one file of a dataset with its description.
 struct FileVerification {
-  std::string name;            ///< as described, without .gz
-  std::filesystem::path path;  ///< empty where the file is missing
-  std::string problem;         ///< one line; empty where the file is right
+  std::string name;            ///< Name in the description, without .gz.
+  std::filesystem::path path;  ///< Empty where the file is missing.
+  std::string problem;         ///< One line; empty where the file is right.
   bool ok() const { return problem.empty(); }
 };
 
-/// Compares size and SHA-256 of every file's unpacked bytes with the description (a subset: its
-/// base's). Where no files are described, the format looks at its own: of folders of images every
-/// image is decoded, those that are damaged or odd are listed, and one line says how many are
-/// sound. Throws Error: usage for an unknown name, failure where no file of the dataset is found.
+/// Compares size and SHA-256 of every file's uncompressed bytes with the description (of a derived
+/// dataset: its base's). Where no files are described, the format checks them: in folders of images
+/// every image is decoded, damaged ones are listed, and one line says how many are valid. Throws
+/// Error: usage for an unknown name, failure if no file of the dataset is found.
 std::vector<FileVerification> verify_dataset(std::string_view name);
 
 }  // namespace moesaic

@@ -15,9 +15,9 @@
 namespace moesaic {
 
 struct Embeddings {
-  at::Tensor x_Nd;        ///< float32
-  at::Tensor label_N;     ///< int64
-  at::Tensor language_N;  ///< int64
+  at::Tensor x_Nd;        ///< Embeddings, float32.
+  at::Tensor label_N;     ///< Labels, int64.
+  at::Tensor language_N;  ///< Languages, int64.
   std::vector<std::string> classes, languages;
 };
 
@@ -27,9 +27,9 @@ struct Embeddings {
 /// or dtype, for numbers that are not finite, and for labels or languages without a name.
 Embeddings read_embeddings(const std::filesystem::path& path);
 
-/// Reads one split, "train" or "test", of the files in `folder`. Throws also where rows are not of
-/// the width that is described, where the files of both splits have different names for classes or
-/// languages, and where one of the splits would be empty.
+/// Reads one split, "train" or "test", of the files in `folder`. Throws Error also if the width of
+/// rows differs from the description, if the files of both splits have different names for classes
+/// or languages, and if a split would be empty.
 Embeddings read_embeddings(const EmbeddingsConfig& config, const std::filesystem::path& folder,
                            const std::string& split);
 

@@ -26,10 +26,10 @@ void describe(Fields& f, EmbeddingsConfig& c) {
   f("seed", c.seed, "of that split", at_least(0));
   f("width", c.width, "numbers that an embedding has to have; 0: any", between(0, 1048576));
 }
-/// Checks that there is one file, or one for each split, by names without folders.
+/// Checks that there is one file, or one for each split, named without folders.
 ConfigProblem config_problem(const EmbeddingsConfig& config);
 
-/// The file that holds `split`, "train" or "test".
+/// Returns the name of the file with `split`, "train" or "test".
 const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split);
 
 }  // namespace moesaic

@@ -10,16 +10,16 @@
 
 namespace moesaic {
 
-/// Draws the weight w of an image itself: the larger one of a pair drawn from Beta(a, a) and its
-/// complement, a = `concentration` > 0.
+/// Draws the weight of the image itself, max(w, 1 - w) with w from Beta(a, a),
+/// a = `concentration` > 0.
 double mixup_weight(double concentration, CounterRng& rng);
 
 /// Mixes each image with the next one of the batch, the last one with the first, in place:
-/// w x_i + (1 - w) x_{i+1}. images: [B, ...] float32, contiguous.
+/// x_i = w x_i + (1 - w) x_{i+1} with w = `weight`. `images` is [B, ...] float32, contiguous.
 void mix_with_next(at::Tensor& images, double weight);
 
-/// Labels of a mixed batch, [B, classes] float32: w onehot(y_i) + (1 - w) onehot(y_{i+1}).
-/// labels: [B] int64.
+/// Returns the targets of a mixed batch, [B, classes] float32: w onehot(y_i) +
+/// (1 - w) onehot(y_{i+1}) for `labels` y [B] int64.
 at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight);
 
 }  // namespace moesaic

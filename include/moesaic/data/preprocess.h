@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of every image before a network sees it, in training and in evaluation alike.
+// Preprocessing of images, the same in training and in evaluation.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace moesaic {
 
-/// The largest side that images are brought to.
+/// Max side that images are resized to.
 inline constexpr double kMaxSide = 16384;
 
 struct PreprocessConfig {
@@ -38,22 +38,22 @@ void describe(Fields& f, PreprocessConfig& c) {
     one_of({"standardized", "symmetric", "unit"}));
 }
 
-/// Checks which settings go together.
+/// Returns what is wrong with settings that exclude each other, "" if nothing is.
 std::string config_problem(const PreprocessConfig& config);
 
-/// `base` as a network sees it: info() has the final height and width, and the mean and std that
-/// give `values`. image() gives the whole image or its central square, resized; part() resizes as
-/// `config` says. Shares the memory of `base`. Throws Error (usage) where images differ in size
-/// and config.size is 0.
+/// Returns `base` preprocessed: info() has the final height and width, and the mean and std that
+/// map bytes to config.values. image() returns the whole image or its central square, resized;
+/// part() resizes as `config` says. Shares the memory of `base`. Throws Error (usage) if images
+/// differ in size and config.size is 0.
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
 
-/// The info of a preprocessed dataset: final height and width, and the mean and std that give the
-/// values.
+/// Returns the metadata of a preprocessed dataset, with the final height and width and the mean and
+/// std that map bytes to config.values.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 
-/// The part of an image that is kept: all of it, or with `central_crop` above 0 the square in its
-/// middle.
+/// Returns the part of an image that is kept: the whole image, or with `central_crop` > 0 its
+/// central square.
 Rectangle central_part(int64_t height, int64_t width, double central_crop);
 
 }  // namespace moesaic

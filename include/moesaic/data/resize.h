@@ -11,7 +11,7 @@ struct Rectangle {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
-/// An image with its channels last: bytes [height, width, channels].
+/// An image with channels last: bytes [height, width, channels].
 struct Bitmap {
   int64_t height = 0, width = 0, channels = 0;
   std::vector<uint8_t> pixels;
@@ -21,13 +21,12 @@ enum class Interpolation { bilinear, bicubic };
 
 struct ResizeOptions {
   Interpolation interpolation = Interpolation::bilinear;
-  /// Whether every pixel of the part counts where it is made smaller (the filter then widens with
-  /// the scale).
+  /// Whether the filter widens with the scale when downsizing, so that every pixel contributes.
   bool antialias = true;
 };
 
-/// Writes `part` of `bitmap`, resized to height x width, to `out` [channels, height, width]. What
-/// lies beside the part has no influence: the same as Python's
+/// Writes `part` of `bitmap`, resized to height x width, to `out` [channels, height, width]. Pixels
+/// outside the part have no influence: the result is that of PyTorch's
 /// interpolate(part, size, mode, align_corners=False, antialias) of bytes. Throws Error (failure)
 /// for a part that is empty or not within the image.
 void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& options,

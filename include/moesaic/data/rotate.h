@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task to tell images from the same ones rotated (CIFAR-10-Rotate of "Towards Understanding
+// The task of classifying images as original or rotated (CIFAR-10-Rotate of "Towards Understanding
 // Mixture of Experts in Deep Learning", appendix A).
 #pragma once
 
@@ -26,12 +26,12 @@ void describe(Fields& f, RotateConfig& c) {
     at_least(0));
 }
 
-/// A dataset of every image of `base` twice: 2 i is image i, of the class "original", and 2 i + 1
-/// the same rotated, of the class "rotated". What was its class is its group. A rotated image takes
-/// the nearest pixel, and 0 where nothing is, as torchvision does by default; both are then cropped
-/// and resized bilinearly, as RotateConfig says. Images are made when they are asked for and share
-/// the memory of `base`. Throws Error (usage) where images differ in size, are smaller than the
-/// crop or have no classes.
+/// Makes a dataset with every image of `base` twice: example 2 i is image i, of class "original",
+/// and 2 i + 1 the same rotated, of class "rotated". Classes of `base` become groups. Rotation
+/// takes the nearest pixel, and 0 outside, as torchvision does by default; both are then cropped
+/// and resized bilinearly, see RotateConfig. Images are made on the fly and share the memory of
+/// `base`. Throws Error (usage) if images differ in size, are smaller than the crop or have no
+/// classes.
 std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
                                                   const RotateConfig& config, std::string name,
                                                   std::string description = "");

@@ -32,8 +32,8 @@ void describe(Fields& f, CropConfig& c) {
 
 std::string config_problem(const CropConfig& config);
 
-/// Random changes to training images, in the order in which V-MoE was trained: crop, flip,
-/// rand_augment; then blur, shift, and mixup.
+/// Augmentation of training images, in V-MoE's order: crop, flip, rand_augment; then blur, shift
+/// and mixup.
 struct AugmentConfig {
   bool flip = false;
   int64_t shift = 0;
@@ -55,14 +55,14 @@ void describe(Fields& f, AugmentConfig& c) {
     between(0.0, 100.0));
 }
 
-/// Draws a part of an image as TensorFlow's sample_distorted_bounding_box does, by which V-MoE was
-/// trained: its aspect is uniform in its range and its height is uniform among those that keep the
-/// area in its range and the part within the image; every place is equally likely, except that a
-/// part smaller than the image never touches the lower (or right) edge. Where 100 tries find none,
-/// it is the whole image.
+/// Draws a part of an image as TensorFlow's sample_distorted_bounding_box does, which V-MoE was
+/// trained with: its aspect ratio is uniform in its range and its height is uniform among those
+/// that keep the area in its range and the part within the image; every position is equally likely,
+/// except that a part smaller than the image never touches the lower (or right) edge. After 100
+/// failed tries it is the whole image.
 Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
-/// Random numbers that belong to a place in the order of an epoch.
+/// Returns the random-number generator of a position in the order of an epoch.
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 
 /// Turns bytes [C, H, W] into normalised floats [C, H, W]: flipped with probability 1/2, changed by
@@ -90,7 +90,7 @@ class ImageTransform {
 
   int64_t channels_, height_, width_;
   AugmentConfig augment_;
-  std::vector<std::array<float, 256>> value_;  ///< of each channel: what a byte becomes
+  std::vector<std::array<float, 256>> value_;  ///< Value of each byte, by channel.
 };
 
 }  // namespace moesaic

@@ -10,19 +10,19 @@
 
 namespace moesaic {
 
-/// Number of `count` training examples that stay for training where a fraction of them is held out.
+/// Returns how many of `count` training examples stay for training if a fraction is held out.
 /// The boundary is rounded as TensorFlow Datasets does for `train[:98%]` (its
 /// `_pct_to_abs_closest`: `int(round(boundary * num_examples / 100.))`, halves to even), which is
 /// what google-research/vmoe trains on: train[:98%] and train[98%:] of CIFAR, train[:99%] and
 /// train[99%:] of ImageNet.
 int64_t training_count(int64_t count, double validation);
 
-/// The part of the training examples `all` that is the split "train" or "validation". The last
-/// examples are held out; with `by_class`, where examples stand class by class, the last ones of
-/// every class, as many of each as the place of the class among all examples gives by rounding, so
-/// that the total is the same. (Which examples TensorFlow Datasets holds out depends on the order
-/// in its own files, which differs.) Shares the memory of `all`. Throws Error: failure where
-/// the split would be empty, usage where `all` is endless.
+/// Returns the part of the training examples `all` that is the split "train" or "validation". The
+/// last examples are held out; with `by_class`, for examples sorted by class, the last ones of
+/// every class, as many of each as rounding the cumulative counts of classes gives, so that the
+/// total is the same. (The examples that TensorFlow Datasets holds out depend on the order of its
+/// own files, which differs.) Shares the memory of `all`. Throws Error: failure if the split would
+/// be empty, usage if `all` is endless.
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
                                         const std::string& split, bool by_class);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms in which a network can leave the library, by name.
+// Formats that networks can be exported to, by name.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@ namespace moesaic {
 
 struct ExportOptions {
   std::filesystem::path out;
-  std::optional<int64_t> shards;  ///< files of the weights, for a format with shards
-  std::function<void()> poll;     ///< may throw, and nothing is written
+  std::optional<int64_t> shards;  ///< Number of weight files, for formats with shards.
+  std::function<void()> poll;     ///< May throw, then nothing is written.
 };
 
 struct ExportFormat {
-  std::string meaning;  ///< for help, behind the name
-  std::string out;      ///< likewise, what --out names
-  /// Whether it writes piece by piece: the number of files can be chosen, and `poll` is called.
+  std::string meaning;  ///< Text behind the name in --help.
+  std::string out;      ///< Meaning of --out in --help.
+  /// Whether the format writes in shards: their number can be chosen, and `poll` is called.
   bool shards = false;
-  /// Throws Error (usage) where something stands in the way of `out`.
+  /// Throws Error (usage) if `out` exists already.
   std::function<void(const std::filesystem::path& out)> check_out;
   std::function<void(const Model& model, const ExportInfo& info, const ExportOptions& options)>
       write;
 };
 
-/// All formats, by what --format takes.
+/// Returns the registry of formats, by the value of --format.
 Registry<ExportFormat>& export_formats();
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in the format that everything reads, with what is needed to use them beside.
+// Export to safetensors, which most libraries read, with the metadata needed to use the weights.
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,14 @@
 
 namespace moesaic {
 
-/// Where `out` ends in ".safetensors": one file, the texts of side_files() in its metadata under
-/// "config", "labels" and "preprocess". Else a folder, which must be absent or empty:
-/// `model.safetensors` and the side files. Atomic either way; values are bit-equal. Throws Error
-/// (usage) where there is something already.
+/// Writes the weights, bit for bit. If `out` ends in ".safetensors", it is one file, with the texts
+/// of side_files() in its metadata under "config", "labels" and "preprocess"; else a folder, absent
+/// or empty before, with `model.safetensors` and the side files. Atomic. Throws Error (usage) if
+/// `out` exists already.
 void export_safetensors(const Model& model, const std::filesystem::path& out,
                         const ExportInfo& info = {});
 
-/// The network of such a file or folder. Throws Error where it is not one.
+/// Loads the network of such a file or folder. Throws Error if it is not one.
 std::shared_ptr<Model> load_exported(const std::filesystem::path& path);
 
 }  // namespace moesaic

@@ -13,19 +13,19 @@
 
 namespace moesaic {
 
-/// A kind of network: all that the rest of the library asks of it before one is built. What differs
-/// between networks that exist is a virtual function of Model.
+/// A family of networks: what the rest of the library needs before a network is built. What depends
+/// on an existing network is a virtual function of Model.
 struct Family {
-  /// Builds the network that a configuration describes, with initial values from `seed`. Presets
-  /// are filled in already. Throws Error (usage) with the place of what is wrong.
+  /// Builds the network of a configuration whose preset is resolved already, with initial values
+  /// from `seed`. Throws Error (usage) with the location of an invalid setting.
   std::function<std::shared_ptr<Model>(const Value& config, uint64_t seed)> build;
-  /// Returns a table of its settings: key, type, default, range, meaning.
+  /// Returns a table of the family's settings: key, type, default, range, meaning.
   std::function<std::string()> help;
-  /// Whether the program's help prints that table; false where another family's is the same.
+  /// Whether the program's help prints the table; false where another family has the same one.
   bool listed = true;
 };
 
-/// Returns the family whose Network(Config, seed) is built from settings described by Config.
+/// Returns the family of class Network, built as Network(Config, seed) from settings of Config.
 template <class Network, class Config>
 Family family_of() {
   return {[](const Value& config, uint64_t seed) -> std::shared_ptr<Model> {
@@ -34,7 +34,7 @@ Family family_of() {
           [] { return help_text<Config>(); }};
 }
 
-/// All families, by what a model's configuration has under "name".
+/// Returns the registry of families, by the "name" of a model's configuration.
 Registry<Family>& families();
 
 }  // namespace moesaic

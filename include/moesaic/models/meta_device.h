@@ -5,9 +5,9 @@
 
 namespace moesaic {
 
-/// While one lives, layer norms, batch norms, convolutions and attention give shapes on the meta
-/// device, for which LibTorch itself has them in Python only. A program that links this library
-/// keeps its own operators otherwise. Threads may make and end them at any time.
+/// Registers, while an object lives, layer norm, batch norm, convolution and attention for the meta
+/// device, where LibTorch has them in Python only. A program that links this library keeps its own
+/// operators otherwise. Thread-safe.
 class MetaKernels {
  public:
   MetaKernels();
@@ -16,9 +16,9 @@ class MetaKernels {
   MetaKernels& operator=(const MetaKernels&) = delete;
 };
 
-/// While it lives, every tensor that this thread makes from nothing is made on the meta device: it
-/// has shape and dtype but no numbers and no memory, so that a network of any size can be built and
-/// looked at.
+/// While an object lives, every tensor that this thread creates is on the meta device: it has shape
+/// and dtype but no values and no memory, so that a network of any size can be built and
+/// inspected.
 class OnMetaDevice {
  public:
   OnMetaDevice();
@@ -27,7 +27,7 @@ class OnMetaDevice {
   OnMetaDevice& operator=(const OnMetaDevice&) = delete;
 
  private:
-  /// Of the dispatch key under which operators pass by make_on_meta(), in every thread.
+  /// Registration of make_on_meta() as fallback of its dispatch key, for all threads.
   struct Fallback {
     Fallback();
     ~Fallback();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Networks by name: models/<family>/presets/<name>.json.
+// Presets: configurations of networks by name, models/<family>/presets/<name>.json.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace moesaic {
 
-/// "vmoe/b16-every2", ...: what a model's configuration may have under "preset".
+/// Returns the valid values of "preset" in a model's configuration, e.g. "vmoe/b16-every2".
 std::vector<std::string> preset_names();
 
-/// The configuration with the settings of the preset that it names below its own; one without a
-/// preset as it is. A preset may name another. Throws Error (usage) with the place of a name that
-/// is none, and the nearest one.
+/// Returns the configuration merged over the preset that it names, or unchanged without "preset". A
+/// preset may name another. Throws Error (usage) with the location of an unknown name and the
+/// nearest valid one.
 Value with_preset(const Value& config);
 
 }  // namespace moesaic

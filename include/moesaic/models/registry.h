@@ -10,23 +10,23 @@
 
 namespace moesaic {
 
-/// Names that a model configuration may have under "name", see families().
+/// Returns the valid values of "name" in a model's configuration, see families().
 std::vector<std::string> model_names();
 
-/// Builds the network that a configuration describes, over a preset or in full, with initial values
-/// from `seed`. Throws Error (usage) with the place of a wrong key, type or value, and the nearest
-/// valid name; and for a network that this machine could not hold, before anything of it is made.
+/// Builds the network of a configuration, with or without a preset, with initial values from
+/// `seed`. Throws Error (usage) with the location of a wrong key, type or value and the nearest
+/// valid name, and for a network that exceeds this machine's memory, before anything is allocated.
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed);
 
-/// Builds the same network on the meta device: shapes without numbers, of any size that 64 bits
-/// count.
+/// Builds the same network on the meta device: shapes without values, of any size that fits 64
+/// bits.
 std::shared_ptr<Model> build_model_shape(const Value& config);
 
-/// Returns the numbers in the parameters of the network that build_model() would make; only its
-/// shape is built.
+/// Returns the parameter count of the network that build_model() would make, from its shape on the
+/// meta device.
 double count_parameters(const Value& config);
 
-/// A table of the settings of one model: key, type, default, range, meaning.
+/// Returns a table of the settings of a family: key, type, default, range, meaning.
 std::string model_help(const std::string& name);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings of routers, which every family embeds: who chooses whom, and how many rows there are.
+// Settings of routers, which every family embeds: the routing rule and the capacity of experts.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace moesaic {
 
-// No router that a machine can hold comes near these bounds. They keep products of settings within
-// 64 bits, and a slip of the finger from being built.
+// Upper bounds far above any router that fits into memory. They keep products of settings within
+// 64 bits and reject typing errors.
 inline constexpr double kMostExperts = 65536, kMostTokens = 2147483647;
 inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6, kLargestLogit = 1e6;
 
-/// How many rows an expert takes, and who is dropped; with the names of the V-MoE reference.
+/// Capacity of an expert and priority of its tokens, with the names of the V-MoE reference.
 struct DispatcherConfig {
   int64_t capacity = 0;
   double capacity_factor = 0.0;
@@ -45,7 +45,7 @@ inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
 inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
 inline constexpr const char* kAdaptive = "adaptive";
 
-/// Who chooses whom; with the names of the V-MoE reference.
+/// Routing rule of a router, with the names of the V-MoE reference.
 struct RoutingConfig {
   std::string name = kTokensChoose;
   int64_t num_selected_experts = 2;
@@ -78,32 +78,32 @@ void describe(Fields& f, RoutingConfig& c) {
     one_of(pruned_selection_names()));
 }
 
-/// What a router stands among, and where a family keeps its settings: dotted paths below the model.
+/// Context of a router for checks: its sizes, and the paths of its settings within the model.
 struct RouterPlace {
-  int64_t experts = 0;     ///< E
-  int64_t group_size = 0;  ///< tokens that are routed together; 0: all
+  int64_t experts = 0;     ///< Number of experts, E.
+  int64_t group_size = 0;  ///< Tokens that are routed together; 0 means all.
   bool is_pruned = false;
-  std::string router = "router.";  ///< what stands before the names of RoutingConfig
+  std::string router = "router.";  ///< Prefix of the settings of RoutingConfig.
   std::string group_size_key = "router.group_size";
   std::string experts_key = "experts";
 };
 
-/// The rule of a router, of all its experts.
+/// Returns the rule of a router with all its experts.
 nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                              int64_t group_size);
 
-/// What is wrong with settings of a rule that do not go together.
+/// Returns what is wrong with settings of a rule that exclude each other.
 ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                               const RouterPlace& place);
-/// What is wrong with a capacity factor that leaves an expert less than a row of a group.
+/// Returns what is wrong with a capacity factor that gives an expert less than one row of a group.
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                const RouterPlace& place);
-/// What is wrong with a list of the experts that pruning left.
+/// Returns what is wrong with a list of the experts that pruning kept.
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
                            const std::string& key);
 
-/// The router of a network that routes each image as a whole, as one token; top-1 unless told
-/// otherwise (clusters paper, section 3).
+/// Router of a network that routes each image as one token; top-1 by default (clusters paper,
+/// section 3).
 struct ImageTokenRouterConfig : RoutingConfig {
   ImageTokenRouterConfig() { num_selected_experts = 1; }
 
@@ -130,10 +130,10 @@ void describe(Fields& f, ImageTokenRouterConfig& c) {
 }
 
 ConfigProblem router_problem(const ImageTokenRouterConfig& config, int64_t experts);
-/// Options of such a router that sees `width` numbers of an image.
+/// Returns the options of such a router for inputs of `width` values per image.
 nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
                                  int64_t experts);
-/// Experts that are there, of so many.
+/// Returns how many of `experts` experts pruning kept.
 int64_t present_experts(const ImageTokenRouterConfig& config, int64_t experts);
 
 }  // namespace moesaic

@@ -5,20 +5,20 @@
 
 namespace moesaic {
 
-/// Where a family's configuration has settings that a run may have to blame: paths within "model",
-/// e.g. "encoder.moe.group_size"; "" where the family has no such setting.
+/// Paths, within "model", of the settings of a family that messages may name, e.g.
+/// "encoder.moe.group_size"; "" where the family has no such setting.
 struct SettingPaths {
-  std::string router_name = {};        ///< whether tokens choose experts, or experts tokens
-  std::string router_noise = {};       ///< scale of the noise on the router's logits
-  std::string router_noise_kind = {};  ///< whether that noise is gaussian
-  std::string rows_per_expert = {};    ///< tokens that an expert selects
+  std::string router_name = {};        ///< Routing rule: token choice or expert choice.
+  std::string router_noise = {};       ///< Scale of the noise on the router's logits.
+  std::string router_noise_kind = {};  ///< Distribution of that noise.
+  std::string rows_per_expert = {};    ///< Tokens that an expert selects.
   std::string capacity_factor = {};
-  std::string group_size = {};  ///< tokens that share a capacity
-  std::string members = {};     ///< of an ensemble
+  std::string group_size = {};  ///< Tokens that share a capacity.
+  std::string members = {};     ///< Members of an ensemble.
   std::string classes = {};
   std::string image_size = {};
   std::string channels = {};
-  std::string kept_experts = {};  ///< experts that pruning left
+  std::string kept_experts = {};  ///< Experts that pruning kept.
 };
 
 }  // namespace moesaic

@@ -8,10 +8,10 @@
 namespace moesaic::nn {
 
 struct AttentionOptions {
-  int64_t width = 0;     ///< d
-  int64_t heads = 0;     ///< each of width c = d / heads
-  bool qk_norm = false;  ///< normalize every head's queries and keys
-  double dropout = 0.0;  ///< of the weights with which values are added
+  int64_t width = 0;     ///< Width d of a token.
+  int64_t heads = 0;     ///< Number of heads, each of width c = d / heads.
+  bool qk_norm = false;  ///< Normalises the queries and keys of every head.
+  double dropout = 0.0;  ///< Dropout rate of the attention weights.
 };
 
 /// LayerNorm over the width of a head, with a scale (`weight` [c]) and without a bias.
@@ -19,7 +19,7 @@ class HeadNormImpl : public torch::nn::Module {
  public:
   explicit HeadNormImpl(int64_t head_width);
 
-  /// x [..., c] -> [..., c].
+  /// Normalises x [..., c] -> [..., c].
   at::Tensor forward(const at::Tensor& x) const;
 
   at::Tensor weight;
@@ -32,18 +32,18 @@ class AttentionImpl : public torch::nn::Module {
  public:
   AttentionImpl(AttentionOptions options, at::Generator generator);
 
-  /// Self-attention: x_BTd [B, T, d] -> [B, T, d]. In training dropout is drawn from `random`, none
-  /// where it is undefined.
+  /// Self-attention: x_BTd [B, T, d] -> [B, T, d]. In training, dropout is drawn from `random`;
+  /// there is no dropout where `random` is undefined.
   at::Tensor forward(const at::Tensor& x_BTd, const at::Generator& random = {});
 
-  /// The queries of other tokens: query_BQd [B, Q, d] on x_BTd [B, T, d] -> [B, Q, d].
+  /// Cross-attention: queries of query_BQd [B, Q, d] attend to x_BTd [B, T, d] -> [B, Q, d].
   at::Tensor attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
                     const at::Generator& random = {});
 
   const AttentionOptions& options() const { return options_; }
 
   torch::nn::Linear qkv{nullptr}, out{nullptr};
-  HeadNorm query_norm{nullptr}, key_norm{nullptr};  ///< null without qk_norm
+  HeadNorm query_norm{nullptr}, key_norm{nullptr};  ///< Null without qk_norm.
 
  private:
   at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,

@@ -9,31 +9,31 @@
 
 namespace moesaic::nn {
 
-/// What an image is at some depth of a network, and what it took to make it.
+/// Shape of the feature maps at some depth of a network, and the cost of computing them.
 struct Maps {
   int64_t channels = 0, side = 0;
-  double flops = 0.0;  ///< multiplications and additions of products
+  double flops = 0.0;  ///< FLOPs of all layers so far for one image.
 };
 
 struct ConvolutionOptions {
   int64_t outputs = 0;
-  int64_t kernel = 3;  ///< odd; the border is padded by kernel / 2 zeros
+  int64_t kernel = 3;  ///< Kernel size, odd; the border is padded by kernel / 2 zeros.
   int64_t stride = 1;
   int64_t groups = 1;
   bool bias = false;
 };
 
-/// Values uniform on +-1 / sqrt(fan_in), in place.
+/// Fills `values` in place, uniform on +-1 / sqrt(fan_in).
 void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator);
 
-/// A convolution of square maps: `weight` [outputs, C / groups, kernel, kernel] and, where there is
-/// one, `bias` [outputs], both uniform on +-1 / sqrt(fan_in).
+/// A convolution of square feature maps: `weight` [outputs, C / groups, kernel, kernel] and, with
+/// `options.bias`, `bias` [outputs], both initially uniform on +-1 / sqrt(fan_in).
 class ConvolutionImpl : public torch::nn::Module {
  public:
-  /// `maps`: what it takes, and after the call what it gives.
+  /// `maps` holds the shape of the input and, after the call, that of the output.
   ConvolutionImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);
 
-  /// [B, C, S, S] -> [B, outputs, ceil(S / stride), ceil(S / stride)]
+  /// Convolves x_BCHW [B, C, S, S] -> [B, outputs, ceil(S / stride), ceil(S / stride)].
   at::Tensor forward(const at::Tensor& x_BCHW) const;
 
   at::Tensor weight, bias;
@@ -43,8 +43,8 @@ class ConvolutionImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Convolution);
 
-/// A convolution and the batch normalisation of what it gives (momentum 0.1, epsilon 1e-5). In
-/// training, one value a channel has no variance: it is normalised by the running statistics.
+/// A convolution followed by batch normalisation (momentum 0.1, epsilon 1e-5). In training, a
+/// channel with a single value has no variance and is normalised by the running statistics.
 class ConvNormImpl : public torch::nn::Module {
  public:
   ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);

@@ -12,17 +12,17 @@
 
 namespace moesaic::nn {
 
-/// Convolutional networks of their own as experts (clusters paper, section 6.2), children "0" to
-/// "K-1". Batch normalisation sees the images of its expert alone. A neuron is an output channel of
-/// a convolution, or an output of a linear layer.
+/// Experts that are separate convolutional networks (clusters paper, section 6.2), children "0" to
+/// "K-1". Batch normalisation of an expert sees only the images of that expert. A neuron is an
+/// output channel of a convolution, or an output of a linear layer.
 class ImageExpertsImpl : public Experts {
  public:
-  /// `network` is one of image_network_names().
+  /// `network` is one of image_network_names(). Throws Error (usage) for another name.
   ImageExpertsImpl(const std::string& network, int64_t experts, const ImageNetworkOptions& options,
                    const at::Generator& generator);
 
-  /// images_TCHW [T, C, S, S] -> outputs [A, classes] and embeddings [A, d']. Waits for the
-  /// offsets; an expert without images is not computed.
+  /// Computes images_TCHW [T, C, S, S] -> outputs [A, classes] and embeddings [A, d']. Waits for
+  /// the offsets on the host; an expert without images is not computed.
   ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
                      const at::Generator& random) override;
   void keep(const std::vector<int64_t>& slots) override;
@@ -30,7 +30,7 @@ class ImageExpertsImpl : public Experts {
   double flops_per_row() const override { return networks_.front()->flops(); }
   at::Tensor neuron_magnitudes() const override;
 
-  /// Gives every network a fresh head of zeros.
+  /// Gives every network a new head of zeros with `classes` outputs.
   void reset_heads(int64_t classes);
 
   const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {

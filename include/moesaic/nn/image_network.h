@@ -16,41 +16,42 @@
 namespace moesaic::nn {
 
 struct ImageNetworkOptions {
-  int64_t channels = 3, side = 32;  ///< of the images
+  int64_t channels = 3, side = 32;  ///< Shape of the images.
   int64_t classes = 10;
-  double width = 1.0;  ///< fraction of the usual channels, rounded, at least one
+  double width = 1.0;  ///< Factor on the number of channels, rounded, at least one channel.
 };
 
 class ImageNetwork : public torch::nn::Module {
  public:
-  /// The latent embedding: [B, C, S, S] -> [B, d]
+  /// Computes the latent embedding of images_BCHW [B, C, S, S] -> [B, d].
   virtual at::Tensor features(const at::Tensor& images_BCHW) = 0;
 
-  /// Multiplications and additions of products for one image.
+  /// FLOPs of one image: multiplications and additions of its products.
   double flops() const;
-  /// A fresh head of zeros.
+  /// Gives the network a new head of zeros with `classes` outputs.
   void reset_head(int64_t classes);
 
-  torch::nn::Linear head{nullptr};  ///< features -> classes
+  torch::nn::Linear head{nullptr};  ///< Linear head, features -> classes.
 
  protected:
-  /// Makes the head behind `width` features that took `flops`.
+  /// Makes the head on `width` features, whose computation takes `flops`.
   void make_head(int64_t width, double flops, int64_t classes, const at::Generator& generator);
 
  private:
   double feature_flops_ = 0.0;
 };
 
-/// cnn: two 3x3 convolutions with 64 and 128 filters, each followed by ReLU and the maximum over
-///     2 x 2, and a linear layer over the whole map.
-/// mobilenetv2: Sandler et al., arXiv:1801.04381, for images of 32 x 32: stem and first two
-/// stages
-///     without stride, ReLU, and a 1x1 convolution in the shortcut where channels change.
-/// resnet18: He et al., arXiv:1512.03385, for images of 32 x 32: a stem of 3x3 without stride and
-///     without a maximum, four stages of 64 to 512 channels.
+/// Returns the names of the networks:
+///
+///     cnn: two 3x3 convolutions with 64 and 128 filters, each followed by ReLU and 2 x 2 max
+///         pooling, and a linear layer over the whole map.
+///     mobilenetv2: Sandler et al., arXiv:1801.04381, for 32 x 32 images: stem and first two
+///         stages without stride, ReLU, and a 1x1 convolution in a shortcut that changes channels.
+///     resnet18: He et al., arXiv:1512.03385, for 32 x 32 images: a 3x3 stem without stride and
+///         without max pooling, four stages of 64 to 512 channels.
 std::vector<std::string> image_network_names();
 
-/// Throws Error (usage) for another name.
+/// Builds the network of this name. Throws Error (usage) for a name not in image_network_names().
 std::shared_ptr<ImageNetwork> make_image_network(const std::string& name,
                                                  const ImageNetworkOptions& options,
                                                  const at::Generator& generator);

@@ -13,11 +13,11 @@ namespace moesaic::nn {
 
 at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 
-/// Uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier), in place. Counts fans over the last two
-/// dimensions.
+/// Fills `weight` in place, uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier). The fans are the
+/// last two dimensions.
 void xavier_uniform(at::Tensor& weight, at::Generator generator);
 
-/// Normal with standard deviation 1 / sqrt(fan_in) (LeCun), in place.
+/// Fills `weight` in place, normal with standard deviation 1 / sqrt(fan_in) (LeCun).
 void lecun_normal(at::Tensor& weight, int64_t fan_in, at::Generator generator);
 
 }  // namespace moesaic::nn

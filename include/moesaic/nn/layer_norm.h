@@ -5,9 +5,9 @@
 
 namespace moesaic::nn {
 
-inline constexpr double kLayerNormEpsilon = 1e-6;  ///< the reference's
+inline constexpr double kLayerNormEpsilon = 1e-6;  ///< Epsilon of the V-MoE reference.
 
-/// LayerNorm over the last dimension.
+/// Makes a LayerNorm over the last dimension, of size `width`.
 torch::nn::LayerNorm make_layer_norm(int64_t width);
 
 }  // namespace moesaic::nn

@@ -5,7 +5,7 @@
 
 namespace moesaic::nn {
 
-/// A linear layer with Xavier-uniform weights and zero biases from the given generator.
+/// Makes a linear layer with zero biases and Xavier-uniform weights drawn from `generator`.
 torch::nn::Linear make_linear(int64_t in, int64_t out, at::Generator generator);
 
 }  // namespace moesaic::nn

@@ -10,16 +10,16 @@
 
 namespace moesaic::nn {
 
-/// Multi-head attention pooling: a = attention of the learned `probe` on the tokens, then
-/// a + mlp(norm(a)).
+/// Multi-head attention pooling: a is the attention of the learned `probe` over the tokens, the
+/// output is a + mlp(norm(a)).
 class MapHeadImpl : public torch::nn::Module {
  public:
   MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator generator);
 
-  /// x_BTd [B, T, d] -> [B, d].
+  /// Pools x_BTd [B, T, d] -> [B, d].
   at::Tensor forward(const at::Tensor& x_BTd);
 
-  at::Tensor probe;  ///< [1, 1, d]
+  at::Tensor probe;  ///< Learned query [1, 1, d].
   Attention attention{nullptr};
   torch::nn::LayerNorm norm{nullptr};
   Mlp mlp{nullptr};

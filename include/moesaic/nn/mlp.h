@@ -7,13 +7,13 @@
 
 namespace moesaic::nn {
 
-/// The dense block's MLP: fc2(gelu_tanh(fc1(x))).
+/// The MLP of a dense block: fc2(gelu_tanh(fc1(x))).
 class MlpImpl : public torch::nn::Module {
  public:
-  /// `dropout`: rate of the hidden units and of the outputs in training.
+  /// `dropout` is the rate for the hidden units and the outputs in training.
   MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout = 0.0);
 
-  /// x [..., d] -> [..., d]. Dropout is drawn from `random`, none where it is undefined.
+  /// Computes x [..., d] -> [..., d]. Dropout is drawn from `random`; undefined means no dropout.
   at::Tensor forward(const at::Tensor& x, const at::Generator& random = {});
 
   torch::nn::Linear fc1{nullptr}, fc2{nullptr};

@@ -9,25 +9,25 @@
 namespace moesaic::nn {
 
 struct MlpExpertsOptions {
-  int64_t experts = 0;  ///< K, those that are computed
-  int64_t width = 0;    ///< d
-  int64_t hidden = 0;   ///< m
+  int64_t experts = 0;  ///< Number of experts that are computed, K.
+  int64_t width = 0;    ///< Width of a token, d.
+  int64_t hidden = 0;   ///< Hidden width, m.
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;  ///< what enters and leaves the experts is rounded to bfloat16
-  double dropout = 0.0;   ///< of hidden units and outputs in training
+  bool bfloat16 = false;  ///< Rounds the experts' inputs and outputs to bfloat16.
+  double dropout = 0.0;   ///< Rate for hidden units and outputs in training.
 };
 
-/// Two-layer MLPs with stacked weights (pruning paper, eq. 1): w1 [K, d, m], b1 [K, m],
-/// w2 [K, m, d], b2 [K, d].
+/// Experts that are two-layer MLPs with stacked weights (pruning paper, eq. 1): w1 [K, d, m],
+/// b1 [K, m], w2 [K, m, d], b2 [K, d].
 class MlpExpertsImpl : public Experts {
  public:
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 
-  /// x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped.
-  //
-  /// With `bfloat16` tokens are rounded before the dispatch and the experts' outputs before the
-  /// combine; so are, on the way back, the gradients of outputs, of an expert's inputs and of a
-  /// token's sum of these. All arithmetic keeps its own type.
+  /// Computes x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped.
+  ///
+  /// With `bfloat16`, tokens are rounded before dispatch and the experts' outputs before combine;
+  /// in backward, so are the gradients of the outputs, of an expert's inputs and of a token's sum
+  /// of these. All arithmetic keeps its own type.
   ExpertsOutput forward(const at::Tensor& x_Td, const Routing& routing,
                         const at::Generator& random) override;
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
@@ -42,7 +42,7 @@ class MlpExpertsImpl : public Experts {
   at::Tensor w1, b1, w2, b2;
 
  private:
-  /// The generator of dropout, undefined where nothing is dropped.
+  /// Returns the generator of dropout, undefined where nothing is dropped.
   at::Generator drops(const at::Generator& random) const;
   at::Tensor products(const at::Tensor& rows_Ad, const Routing& routing,
                       const at::Generator& drops) const;

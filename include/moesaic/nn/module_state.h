@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named tensors out of and into modules.
+// Reads and writes the state of modules as named tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,14 @@ namespace moesaic {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-/// The parameters and buffers of a module under their full names. They share the module's memory:
-/// clone what is to be kept while it trains on.
+/// Returns the parameters and buffers of a module under their full names. They share the module's
+/// memory: clone what must stay the same while the module trains on.
 TensorMap state_of(const torch::nn::Module& module);
 
-/// Copies tensors into the module's parameters and buffers, on the module's device. Strict: every
-/// name, shape and dtype has to agree, otherwise nothing is copied and Error(failure) says in one
-/// line, begun by `from`, what is missing, unexpected or different. Where the number of experts
-/// is, the line names `kept_experts`, the setting that says which of them a network still has.
+/// Copies tensors into the module's parameters and buffers, on the module's device. Throws Error
+/// (failure), before anything is copied, unless every name, shape and dtype agrees; its one line
+/// begins with `from` and says what is missing, unexpected or different. Where the number of
+/// experts differs, it names `kept_experts`, the setting for the experts a network still has.
 void load_state(torch::nn::Module& module, const TensorMap& tensors, std::string_view from,
                 std::string_view kept_experts = "");
 

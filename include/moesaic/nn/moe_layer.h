@@ -16,55 +16,54 @@ namespace moesaic::nn {
 
 /// Options of a layer whose experts are MLPs, see MlpExpertsOptions and RouterOptions.
 struct MoELayerOptions {
-  int64_t width = 0;    ///< d
-  int64_t hidden = 0;   ///< m
-  int64_t experts = 0;  ///< E
-  int64_t members = 1;  ///< M: of an ensemble; each uses E / M experts, see RouterOptions
+  int64_t width = 0;    ///< Width of a token, d.
+  int64_t hidden = 0;   ///< Hidden width of an expert, m.
+  int64_t experts = 0;  ///< Number of experts before pruning, E.
+  int64_t members = 1;  ///< Members M of an ensemble; each uses E / M experts, see RouterOptions.
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;  ///< see MlpExpertsImpl::forward()
-  double dropout = 0.0;   ///< of the experts' units in training
-  RoutingRule rule;       ///< `kept` names the experts that exist; empty: all
+  bool bfloat16 = false;  ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
+  double dropout = 0.0;   ///< Dropout rate of the experts in training.
+  RoutingRule rule;       ///< `kept` names the experts that exist; empty means all.
   NoiseOptions noise = {.scale = 0.0};
-  std::optional<uint64_t> evaluation_seed = {};  ///< see RouterOptions
+  std::optional<uint64_t> evaluation_seed = {};  ///< See RouterOptions.
 };
 
-/// What a layer computed: its output, and the record of how it was routed.
+/// Output of a layer, and the record of how its tokens were routed.
 struct MoEOutput : RoutingRecord {
-  at::Tensor y_Td;          ///< [T, o]; o = d where the experts are MLPs
-  at::Tensor embedding_Td;  ///< see ExpertsOutput; undefined where the experts are MLPs
+  at::Tensor y_Td;          ///< Output [T, o]; o = d where the experts are MLPs.
+  at::Tensor embedding_Td;  ///< See ExpertsOutput; undefined where the experts are MLPs.
 };
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
 ///
-///     auto layer = moesaic::nn::MoELayer(moesaic::nn::MoELayerOptions{.width = 96, .hidden = 384,
-///     .experts = 8}); at::Tensor y = layer->forward(x).y_Td;   // x: [T, 96]
+///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
+///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
 class MoELayerImpl : public torch::nn::Module {
  public:
-  /// The router is drawn first, then the MLPs.
+  /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
   MoELayerImpl(const MoELayerOptions& options, at::Generator generator);
-  /// A layer of experts of any kind, which exist already, behind a router that is drawn now. Throws
-  /// Error where they are not as many as the router's rule keeps.
+  /// Makes a layer of existing experts of any kind; the router's initial values are drawn from
+  /// `generator`. Throws Error where there are not as many experts as the router's rule keeps.
   MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> experts, at::Generator generator);
 
-  /// x_Td: [T, d] float32 or float64, of members 0..M-1 in turn. The router's noise and, in
-  /// training, dropout are drawn from `random`; where it is undefined there is no dropout, and
-  /// noise only with `evaluation_seed`.
+  /// Runs the layer on x_Td [T, d] float32 or float64, whose rows are of members 0..M-1 in turn.
+  /// Router noise and, in training, dropout are drawn from `random`; where it is undefined there is
+  /// no dropout, and noise only with `evaluation_seed`.
   MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
-  /// The same where experts see inputs of their own, [T, ...], see Experts.
+  /// Does the same with separate inputs [T, ...] for the experts, see Experts.
   MoEOutput forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                     const at::Generator& random) const;
 
-  /// Removes all experts but these, for good; ids count the E experts of the router, ascending. The
-  /// router keeps its rows; with PrunedSelection::zero the others' gates do not change (pruning
-  /// paper, eqs. 5-6). Throws
-  /// Error for an expert that is not there any more.
+  /// Removes all experts except these ids, ascending among the E experts of the router. The router
+  /// keeps its rows; with PrunedSelection::zero the gates of the kept experts do not change
+  /// (pruning paper, eqs. 5-6). Throws Error for an expert that was removed before.
   void keep_experts(const std::vector<int64_t>& ids);
 
-  /// Ids of the experts that exist, ascending; all E where none was pruned.
+  /// Returns the ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const { return router->kept(); }
   bool is_pruned() const { return router->is_pruned(); }
-  /// The router's, which say how many experts there are and who chooses whom.
+  /// Returns the router's options: the number of experts and the routing rule.
   const RouterOptions& options() const { return router->options(); }
 
   Router router{nullptr};

@@ -7,9 +7,9 @@
 
 namespace moesaic::nn {
 
-/// block->forward(x_BTd, random), of which only x_BTd is kept: backward computes the block again,
-/// with the same random draws and under the same autocast, so that the gradients have the same
-/// bits. Where no gradient is wanted it is that forward pass.
+/// Activation checkpointing: returns block->forward(x_BTd, random) but keeps only x_BTd for
+/// backward, which computes the block again with the same random draws and under the same autocast,
+/// so that the gradients have the same bits. Without gradients it is the plain forward pass.
 EncoderBlockImpl::Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block,
                                             const at::Tensor& x_BTd, const at::Generator& random);
 

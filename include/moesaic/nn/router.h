@@ -14,39 +14,39 @@
 namespace moesaic::nn {
 
 struct RouterOptions {
-  int64_t width = 0;    ///< d, the tokens' width
-  int64_t experts = 0;  ///< E, rows of the router; pruning leaves them (pruning paper, eqs. 5-6)
-  int64_t members = 1;  ///< M: token t is of member t % M, whose experts are the m-th E / M
+  int64_t width = 0;    ///< Width of a token, d.
+  int64_t experts = 0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
+  int64_t members = 1;  ///< Members M; token t is of member m = t % M with the m-th E / M experts.
   RoutingRule rule;
-  NoiseOptions noise = {.scale = 0.0};  ///< added to the logits where there is a generator
+  NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
   std::optional<uint64_t> evaluation_seed =
-      {};  ///< where there is none too, see set_first_sample_index()
+      {};  ///< Draws noise without a generator too, see set_first_sample_index().
 };
 
-/// A linear router without bias: logits = x W^T, W = `weight` [E, d]; row s is the w_s whose norm
-/// the pruning paper compares.
+/// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
+/// whose norm the pruning paper compares.
 class RouterImpl : public torch::nn::Module {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);
 
-  /// x_Td [T, d] -> [T, E]; -infinity for the experts of other members than the token's. Throws
-  /// Error where the members do not divide T.
+  /// Computes logits of x_Td [T, d] -> [T, E], -infinity for experts of other members than the
+  /// token's. Throws Error where the number of members does not divide T.
   at::Tensor logits(const at::Tensor& x_Td) const;
-  /// Draws noise from `random`; where it is undefined, from `evaluation_seed`, or none. Its
-  /// deviation is that of E / M experts.
+  /// Routes x_Td [T, d]. Draws noise from `random`; where that is undefined, from
+  /// `evaluation_seed`, or none. Its standard deviation is that for E / M experts.
   RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
-  /// Noise by `evaluation_seed` is a function of a token's number. From now on the first token of a
-  /// forward pass has this one; 0 at first.
+  /// Sets the index of the first token of later forward passes, initially 0. Noise by
+  /// `evaluation_seed` is a function of a token's index.
   void set_first_sample_index(int64_t token) { first_token_ = token; }
 
-  /// From now on noise is not drawn: these standard normal numbers [T, E / M] stand for the draws.
+  /// Replaces the draws of noise by these standard normal numbers [T, E / M] from now on.
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
 
   const RouterOptions& options() const { return options_; }
-  /// From now on only these experts, of all E, get rows. Ascending.
+  /// Routes to only these of the E experts from now on; ids are ascending.
   void keep(const std::vector<int64_t>& experts);
-  /// Ids of the experts that get rows, ascending; all E where none was pruned.
+  /// Returns the ids of the experts that get rows, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const;
   bool is_pruned() const { return !kept_experts(options_.rule).empty(); }
 
@@ -62,7 +62,7 @@ class RouterImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Router);
 
-/// Each member's own logits, [M, T / M, E / M], from those of all, [T, E].
+/// Returns each member's own logits, [M, T / M, E / M], from the logits of all members, [T, E].
 at::Tensor own_logits(const at::Tensor& logits_TE, int64_t members);
 
 }  // namespace moesaic::nn

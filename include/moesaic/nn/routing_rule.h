@@ -10,28 +10,28 @@
 
 namespace moesaic::nn {
 
-/// Who chooses: tokens their experts, experts their tokens, or a threshold.
+/// The routing rule: token choice, expert choice, or adaptive routing by a threshold.
 using RoutingRule = std::variant<TokenChoiceOptions, ExpertChoiceOptions, AdaptiveOptions>;
 
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 
-/// Experts that are computed; empty: all.
+/// Returns the ids of the experts that are computed; empty means all.
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 
-/// Experts that each token selects: k, or 0 where it is not the token that counts.
+/// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
 int64_t choices_of_token(const RoutingRule& rule);
-/// Tokens that are routed together; 0: all of a call, or each by itself where that is the same.
+/// Returns how many tokens are routed together; 0 means all of a call, or each independently.
 int64_t group_size(const RoutingRule& rule);
-/// Adaptive routing judges each expert by itself, so that both ways are one.
+/// Returns what pruning does to the selection; for adaptive routing both ways agree.
 PrunedSelection pruned_selection(const RoutingRule& rule);
-/// Does a token's routing depend on the tokens beside it?
+/// Returns whether a token's routing depends on the other tokens of the call.
 bool couples_tokens(const RoutingRule& rule);
 
-/// Rows that the router gives out for each of so many tokens of an image, were no expert pruned and
-/// no choice dropped; adaptive routing gives out at most these. A token alone in its image is
-/// routed with those of other images: in full groups or, without groups, among very many. Throws
-/// Error for a capacity below one row.
+/// Returns the rows that the router assigns per token for images of `tokens` tokens, without pruned
+/// experts and dropped choices; for adaptive routing the maximum. A token that is alone in its
+/// image is routed with those of other images: in full groups or, without groups, in the limit of
+/// a large batch. Throws Error for a capacity below one row.
 double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
 
 }  // namespace moesaic::nn

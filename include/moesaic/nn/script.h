@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Script modules that stand for modules of the framework, one function a kind. Each has its
-// original's parameters under the same names, children under the same names, and a `forward` in
-// TorchScript source: Python's syntax, where torch.x is the aten operator x.
+// TorchScript counterparts of the modules in nn, one function per kind. Each has the original's
+// parameters and children under the same names, and a `forward` in TorchScript source, which is
+// Python's syntax where torch.x is the aten operator x.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
@@ -20,11 +20,11 @@ namespace moesaic::script {
 using torch::jit::Module;
 using Children = std::vector<std::pair<std::string, Module>>;
 
-/// All classes of one exported network are compiled in one unit.
+/// Compilation unit of all classes of one exported network.
 using Unit = std::shared_ptr<torch::jit::CompilationUnit>;
 
-/// `kind` names the class. Copies the parameters and buffers of `from` itself, not those of its
-/// children; `source` may define several methods, "" none.
+/// Makes a script module of class `kind`. Copies the parameters and buffers of `from` itself, not
+/// those of its children; `source` may define several methods, "" none.
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source);
 
@@ -34,10 +34,10 @@ Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from);
 Module make_map_head(const Unit& unit, const nn::MapHeadImpl& from);
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from);
 
-/// What messages offer instead of the TorchScript form that a network lacks.
+/// Hint of messages about a network that has no TorchScript form.
 inline constexpr const char* kOtherFormat = "--format safetensors holds every network";
 
-/// A number as source text that reads back as exactly the same number.
+/// Returns a number as source text that parses to exactly the same number.
 std::string literal(double number);
 
 }  // namespace moesaic::script

@@ -12,20 +12,20 @@ struct Figure {
   std::string script, data;
 };
 
-/// Puts STEM.gp, STEM.tsv, STEM.svg and STEM.png into `folder`. Script and data are written first,
-/// so they are there to be drawn later where gnuplot is missing or fails, which is an Error.
+/// Writes STEM.gp, STEM.tsv, STEM.svg and STEM.png to `folder`. Throws Error if gnuplot is missing
+/// or fails; script and data are written first, so that they can be drawn later.
 void draw_figure(const std::filesystem::path& folder, const Figure& figure,
                  const std::string& stem = "figure");
 
-/// The same of a single file STEM.png or STEM.svg: its script reads STEM.tsv and draws it, and
-/// STEM.gp and STEM.tsv stay beside it.
+/// Draws a single file, STEM.png or STEM.svg, with its script and data in STEM.gp and STEM.tsv
+/// beside it. Throws as draw_figure() does.
 void draw_figure_file(const std::filesystem::path& file, const Figure& figure);
 
-/// Script and data of such a figure.
+/// Return the paths of script and data of such a figure.
 std::filesystem::path script_beside(const std::filesystem::path& file);
 std::filesystem::path data_beside(const std::filesystem::path& file);
 
-/// The text as gnuplot takes it in single quotes, quotes included.
+/// Returns the text as a gnuplot string in single quotes.
 std::string gnuplot_quoted(const std::string& text);
 
 }  // namespace moesaic

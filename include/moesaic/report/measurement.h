@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a run: numbers and small tables by the name of a metric, at its end and in
-// snapshots while it trained.
+// Measurements of a run: numbers and small tables by the name of a metric, at its end and in
+// snapshots of its training dynamics.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace moesaic {
 
-/// What a name stands for, for people.
+/// Presentation of a metric.
 struct Metric {
   std::string name;
-  std::string label;      ///< with its unit, e.g. "test accuracy, %"
-  int digits = 2;         ///< that are shown after the point
-  bool is_table = false;  ///< else a number
+  std::string label;      ///< Label with unit, e.g. "test accuracy, %".
+  int digits = 2;         ///< Digits after the decimal point.
+  bool is_table = false;  ///< Whether it is a table rather than a number.
 };
 
-/// Numbers by two things with names, e.g. examples by cluster and expert.
+/// A table of numbers with named rows and columns, e.g. examples by cluster and expert.
 struct MeasuredTable {
   std::vector<std::string> rows, columns;
-  std::vector<std::vector<double>> values;  ///< [rows][columns]
+  std::vector<std::vector<double>> values;  ///< Indexed by [row][column].
 };
 template <class Fields>
 void describe(Fields& f, MeasuredTable& c) {
@@ -34,7 +34,7 @@ void describe(Fields& f, MeasuredTable& c) {
 ConfigProblem config_problem(const MeasuredTable& table);
 
 struct Measurement {
-  int64_t step = 0;  ///< updates made before
+  int64_t step = 0;  ///< Number of updates made before.
   std::map<std::string, double> numbers;
   std::map<std::string, MeasuredTable> tables;
 };
@@ -46,8 +46,8 @@ void describe(Fields& f, Measurement& c) {
 }
 
 struct RunRecord {
-  Measurement final;                   ///< at the end
-  std::vector<Measurement> snapshots;  ///< by step, the last one at the end; none without probes
+  Measurement final;                   ///< Measurement after the last step.
+  std::vector<Measurement> snapshots;  ///< By step, the last one at the end; empty without probes.
 };
 template <class Fields>
 void describe(Fields& f, RunRecord& c) {
@@ -58,20 +58,20 @@ void describe(Fields& f, RunRecord& c) {
 /// The runs of one row of an experiment, by seed.
 struct MeasuredRow {
   std::string name;
-  std::vector<Metric> metrics;  ///< of all its probes
+  std::vector<Metric> metrics;  ///< Metrics of all its probes.
   std::vector<RunRecord> runs;
 };
 
-/// nullptr for a name that the list lacks.
+/// Returns the metric of this name, or nullptr.
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name);
-/// The metric in the first row that has it. Throws Error (usage) where none has.
+/// Returns the metric from the first row that has it. Throws Error (usage) if none has.
 const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name);
 
 struct Moments {
-  double mean = 0.0, std = 0.0;  ///< of the values themselves (divided by n), as papers print it
+  double mean = 0.0, std = 0.0;  ///< Population std (divided by n), as papers print it.
   int64_t n = 0;
 };
-/// Of one value at least.
+/// Returns mean and standard deviation of at least one value.
 Moments moments(const std::vector<double>& values);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an experiment can measure of a network while it trains and at its end, by name.
+// Probes, by name: what an experiment measures of a network during training and at its end.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@
 
 namespace moesaic {
 
-/// A network at one moment of its training. Evaluations are made when they are first asked for and
-/// shared by all probes of that moment.
+/// A network at one step of its training. Evaluations are made on demand and shared by all probes
+/// of that step.
 class ProbeSubject {
  public:
   ProbeSubject(Model& model, int64_t step, std::shared_ptr<const Dataset> train,
@@ -29,7 +29,7 @@ class ProbeSubject {
         options_(std::move(options)) {}
 
   Model& model() { return model_; }
-  int64_t step() const { return step_; }  ///< updates made so far
+  int64_t step() const { return step_; }  ///< Number of updates so far.
   const Dataset& train() const { return *train_.data; }
   const Dataset& test() const { return *test_.data; }
   const Evaluation& on_train() { return evaluated(train_); }
@@ -52,16 +52,16 @@ class ProbeSubject {
 };
 
 struct Probe {
-  std::string meaning;  ///< for lists
-  /// What it gives of such a network, whose tensors may be on the meta device, trained on such
-  /// data; none where there is nothing to measure, as dispatch without a router.
+  std::string meaning;  ///< Description for lists of probes.
+  /// Returns the metrics of the probe for such a network (which may be on the meta device) and
+  /// training data; empty where there is nothing to measure, e.g. dispatch without a router.
   std::function<std::vector<Metric>(const Model& model, const Dataset& train)> metrics;
-  /// Adds a number or a table for each of these metrics. Called in inference mode.
+  /// Adds a number or a table for each of these metrics. Runs in inference mode.
   std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
 };
 
-/// The built-in ones: test_accuracy, train_accuracy, test_loss, train_loss, steps, entropy,
-/// dispatch, load, alignment, parameters, flops. A family or a program adds its own.
+/// Returns the registry of probes. Built in are test_accuracy, train_accuracy, test_loss,
+/// train_loss, steps, entropy, dispatch, load, alignment, parameters, flops; families add others.
 Registry<Probe>& probes();
 
 }  // namespace moesaic

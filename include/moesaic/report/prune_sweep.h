@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experiment "prune-sweep": train, prune to several sizes by several criteria, recover each,
-// and measure what is lost and what is saved.
+// The experiment "prune-sweep": trains a network, prunes it to several sizes by several criteria,
+// recovers each, and measures accuracy and cost.
 #pragma once
 
 #include <cstdint>
@@ -49,49 +49,49 @@ void describe(Fields& f, PruneSweepConfig& c) {
 }
 ConfigProblem config_problem(const PruneSweepConfig& config);
 
-/// A phase of the training run, measured on the test split of its data.
+/// A phase of the training run, evaluated on the test split of its data.
 struct SweepPhase {
   std::string name, data;
-  int64_t images = 0;     ///< in the test split
-  double accuracy = 0.0;  ///< %
+  int64_t images = 0;     ///< Number of images in the test split.
+  double accuracy = 0.0;  ///< Accuracy in %.
 };
 
-/// A pruned network. FLOPs, parameters, bytes and speed are those of the recovered one.
+/// A pruned network. FLOPs, parameters, bytes and speed are those after recovery.
 struct SweepPoint {
   int64_t keep = 0;
   std::string criterion;
-  double accuracy = 0.0, accuracy_recovered = 0.0;  ///< %
+  double accuracy = 0.0, accuracy_recovered = 0.0;  ///< Accuracy in %, before and after recovery.
   int64_t parameters = 0;
-  double flops = 0.0;  ///< an image, by the rows that the test split's routing really computed
+  double flops = 0.0;  ///< FLOPs per image, by the rows computed on the test split.
   double images_per_second = 0.0;
-  int64_t bytes = 0;  ///< of model.safetensors
+  int64_t bytes = 0;  ///< Size of model.safetensors.
 };
 
 struct SweepOutcome {
-  int64_t experts = 0;  ///< in a layer of the unpruned network
+  int64_t experts = 0;  ///< Experts per layer of the unpruned network.
   std::vector<SweepPhase> phases;
-  std::vector<int64_t> keep;          ///< as configured
-  std::vector<std::string> criteria;  ///< as configured
-  std::vector<SweepPoint> points;     ///< one for each pair of these, criteria inside
+  std::vector<int64_t> keep;          ///< Numbers of kept experts, as configured.
+  std::vector<std::string> criteria;  ///< Criteria, as configured.
+  std::vector<SweepPoint> points;     ///< One for each pair of these, criteria varying fastest.
   ExportChoice exported;
-  std::string model;         ///< file name of the exported network in the output folder
-  double export_time = 0.0;  ///< its forward time over that of the network it was made of
+  std::string model;         ///< File name of the exported network in the output folder.
+  double export_time = 0.0;  ///< Forward time relative to the network before export.
 
   const SweepPoint& at(int64_t keep, const std::string& criterion) const;
 };
 
 /// Runs the experiment in `options.out`:
 ///
-///     config.json             what the networks in here were made with
+///     config.json             the settings of the networks in this folder
 ///     train/                  the run that is pruned
 ///     pruned/keep<N>-<criterion>/    checkpoints
 ///     keep<N>-<criterion>/    the runs that recover them; keep<N>/ of the unpruned network
 ///     model.ts.pt             the exported network
 ///
-/// What is finished is used again and what was interrupted goes on, so the same call continues
-/// where a former one stopped. Networks that keep all experts are the same for every criterion and
-/// exist once. Returns false, with `outcome` incomplete, where a signal stopped it. Throws Error:
-/// usage where `out` was made with other settings.
+/// Finished parts are reused and interrupted runs resumed, so that the same call continues after an
+/// interruption. Networks that keep all experts are the same for every criterion and exist once.
+/// Returns false, with `outcome` incomplete, if a signal stopped it. Throws Error (usage) if `out`
+/// was made with other settings.
 bool run_prune_sweep(const PruneSweepConfig& config, const ReproduceOptions& options,
                      SweepOutcome& outcome);
 

@@ -10,17 +10,17 @@
 namespace moesaic {
 
 struct Reproduction {
-  int signal = 0;  ///< the one that stopped it; then nothing below is filled
+  int signal = 0;  ///< Signal that stopped it; then the rest is empty.
   Results results = {};
-  std::string summary = {};  ///< for a terminal
+  std::string summary = {};  ///< Text for a terminal.
 };
 
-/// checkpoints/<name>, or checkpoints/<name>-quick, which never mix.
+/// Returns checkpoints/<name>, or checkpoints/<name>-quick, so that scales never mix.
 std::filesystem::path default_output(const Experiment& experiment);
 
-/// Runs an experiment and leaves results.json, report.md, figure.svg and figure.png (and figure.gp
-/// and figure.tsv, which drew them; further figures are figure-2 and so on) in options.out, beside
-/// what its kind leaves there. The same call goes on where an interrupted one stopped.
+/// Runs an experiment and writes results.json, report.md, figure.svg and figure.png (with their
+/// sources figure.gp and figure.tsv; further figures are figure-2 and so on) to options.out, beside
+/// the files of its kind. The same call continues after an interruption.
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options);
 
 }  // namespace moesaic

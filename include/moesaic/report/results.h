@@ -12,36 +12,36 @@
 
 namespace moesaic {
 
-/// One measured number and, where a paper prints it, the paper's.
+/// A measured value and, where a paper prints it, the paper's value.
 struct ResultRow {
   std::string name, metric;
   double measured = 0.0;
-  std::optional<double> std = {};  ///< over the runs; absent for one run
+  std::optional<double> std = {};  ///< Standard deviation over the runs; unset for one run.
   int64_t runs = 1;
   std::optional<double> paper = {}, paper_std = {};
-  int digits = 2;  ///< that are shown after the point of numbers below 1000
+  int digits = 2;  ///< Decimal places of values below 1000.
 
-  /// "inside" or "outside" of what the paper prints, paper - paper_std to paper + paper_std; empty
-  /// where it prints no spread.
+  /// Returns "inside" or "outside" of the paper's range, paper - paper_std to paper + paper_std;
+  /// empty where the paper prints no standard deviation.
   std::string verdict() const;
 };
 
 struct Results {
   std::string experiment, scale;
   std::vector<ResultRow> rows = {};
-  double seconds = 0.0;  ///< that the command took
+  double seconds = 0.0;  ///< Wall time of the command.
 
-  /// nullptr where there is none.
+  /// Returns the row of this name and metric, or nullptr.
   const ResultRow* find(std::string_view name, std::string_view metric) const;
 };
 
-/// {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "paper",
-/// "paper_std", "verdict"}], "seconds"}; what is absent is null. Throws Error for a number that is
+/// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "paper",
+/// "paper_std", "verdict"}], "seconds"}; unset values are null. Throws Error for a value that is
 /// not finite.
 nlohmann::ordered_json to_json(const Results& results);
 
-/// Every row with n, mean and standard deviation of its runs, the paper's value and spread, and the
-/// verdict; "-" for what is absent.
+/// Returns a table of every row with n, mean and standard deviation of its runs, the paper's mean
+/// and standard deviation, and the verdict; "-" for unset values.
 TextTable results_table(const Results& results);
 
 }  // namespace moesaic

@@ -8,13 +8,12 @@
 
 namespace moesaic {
 
-/// Loss and accuracy of a run over its updates, in training and on the test split, from the lines
-/// of its metrics.jsonl; phases are told apart by vertical lines. A line that is cut short counts
-/// as none.
+/// Plots loss and accuracy of a run over its updates, in training and on the test split, from the
+/// lines of its metrics.jsonl; vertical lines separate phases. An incomplete line is ignored.
 Figure run_curve(std::string_view metrics);
 
-/// Draws it into the run's folder, see draw_figure(). Throws Error where the folder has no
-/// metrics.jsonl, where that has nothing to draw, or where gnuplot is missing.
+/// Draws the plot into the run's folder, see draw_figure(). Throws Error if the folder has no
+/// metrics.jsonl, if that has nothing to draw, or if gnuplot is missing.
 void draw_run_curve(const std::filesystem::path& run);
 
 }  // namespace moesaic

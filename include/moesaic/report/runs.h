@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experiment "runs": rows x seeds over a run's configuration, what its probes measure, plots of
-// it, and what a paper prints for it.
+// The experiment "runs": a grid of rows x seeds over a run's configuration, the probes that measure
+// it, its plots, and the values that a paper prints.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace moesaic {
 
 struct ReproduceOptions;  // report/experiment.h
 
-/// A point of a grid's axis, or a row of its own.
+/// A point on an axis of the grid, or a single row.
 struct RowConfig {
   std::string name;
   Value set;
@@ -91,15 +91,15 @@ void describe(Fields& f, RunsConfig& c) {
 }
 ConfigProblem config_problem(const RunsConfig& config);
 
-/// A number that a paper prints.
+/// A value that a paper prints.
 struct PaperNumber {
   double value = 0.0;
   std::optional<double> std;
 };
-/// A table that a paper prints: an example, whose rows and columns may be in another order.
+/// A table that a paper prints as an example; its rows and columns may be in another order.
 struct PaperTable {
   std::vector<std::vector<double>> rows;
-  std::vector<double> initial;  ///< sums over the rows before training; none: not printed
+  std::vector<double> initial;  ///< Sums over the rows before training; empty if not printed.
 };
 template <class Fields>
 void describe(Fields& f, PaperTable& c) {
@@ -108,35 +108,33 @@ void describe(Fields& f, PaperTable& c) {
 }
 ConfigProblem config_problem(const PaperTable& table);
 
-/// What the paper prints for a row's metric; nothing where it prints none.
+/// Returns the paper's value for a row's metric, if it prints one.
 std::optional<PaperNumber> paper_number(const RunsConfig& config, const std::string& row,
                                         const std::string& metric);
 std::optional<PaperTable> paper_table(const RunsConfig& config, const std::string& row,
                                       const std::string& metric);
 
-/// A row of the experiment: its run with every setting of `sets` in order, {"dotted.key": value}
-/// each.
+/// A row of the experiment: the run's configuration with every element of `sets`,
+/// {"dotted.key": value}, applied in order.
 struct PlannedRow {
   std::string name;
   std::vector<Value> sets;
   int64_t runs = 0;
 };
 
-/// All rows: those that are given one by one, then those of the grid, whose first axis changes
-/// slowest.
+/// Returns all rows: the single rows, then those of the grid, whose first axis varies slowest.
 std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 
-/// Makes all runs, as many side by side as there are threads, each on one thread; run i of a row is
-/// a function of its settings with seed + i. `out` gets config.json and runs.json, where every
-/// finished run is kept, so that the same call goes on where a former one stopped. Returns false,
-/// with `rows` incomplete, where a signal stopped it. Throws Error: usage for settings that do not
-/// fit each other and for metrics that no row has, before anything is trained, and where `out` was
-/// made with others.
+/// Makes all runs, in parallel on one thread each; run i of a row is a function of its settings and
+/// seed + i. Writes config.json and runs.json, with every finished run, to `out`, so that the same
+/// call continues after an interruption. Returns false, with `rows` incomplete, if a signal stopped
+/// it. Throws Error (usage) for settings that do not fit each other and for metrics that no row
+/// has, before anything is trained, and if `out` was made with other settings.
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
 
-/// Every number of every row, in the order of their probes: mean and standard deviation over its
-/// runs beside the paper's.
+/// Returns every number of every row, in the order of the probes: mean and standard deviation over
+/// the runs beside the paper's values.
 std::vector<ResultRow> runs_results(const RunsConfig& config, const std::vector<MeasuredRow>& rows);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an experiment of runs has to tell: tables and figures.
+// Tables and figures of the experiment "runs".
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@
 
 namespace moesaic {
 
-/// report.md.
+/// Returns the text of report.md.
 std::string runs_markdown(const Experiment& experiment, const RunsConfig& config,
                           const std::vector<MeasuredRow>& rows, const Results& results);
 
-/// The same in short, for a terminal; `out` is where the files are.
+/// Returns a summary for a terminal; `out` is the folder of the files.
 std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
                          const std::vector<MeasuredRow>& rows, const Results& results,
                          const std::filesystem::path& out);
 
-/// One for each plot of the experiment, in order.
+/// Returns one figure for each plot of the experiment, in order.
 std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<MeasuredRow>& rows,
                                  const Results& results);
 
-/// "figure", "figure-2", ...
+/// Returns "figure", "figure-2", ...
 std::string figure_stem(size_t index);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prune-sweep has to tell: rows, tables, a figure.
+// Rows, tables and the figure of the experiment "prune-sweep".
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,30 @@
 
 namespace moesaic {
 
-/// What is left of the work, in % of the network with the most experts in the sweep.
+/// Remaining cost in % of the network with the max number of experts in the sweep.
 struct WorkShare {
   int64_t keep = 0;
   double flops = 0.0;
-  double time = 0.0;  ///< of a forward pass
+  double time = 0.0;  ///< Of a forward pass.
 };
 
-/// One for each number of kept experts, in their order.
+/// Returns one element for each number of kept experts, in their order.
 std::vector<WorkShare> work_shares(const SweepOutcome& outcome, const std::string& criterion);
 
-/// "<phase>" with test_accuracy, and "keep<N>/<criterion>" with accuracy, accuracy_recovered,
-/// parameters, flops, images_per_second and bytes.
+/// Returns rows "<phase>" with test_accuracy, and "keep<N>/<criterion>" with accuracy,
+/// accuracy_recovered, parameters, flops, images_per_second and bytes.
 std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome);
 
-/// report.md: the tables, the figure, and every row beside the paper's value.
+/// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.
 std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& outcome,
                            const Results& results);
 
-/// The same in short, for a terminal of 100 columns; `out` is where the files are.
+/// Returns a summary for a terminal of 100 columns; `out` is the folder of the files.
 std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
                           const Results& results, const std::filesystem::path& out);
 
-/// Two panels over the number of kept experts: accuracy without and with recovery for each
-/// criterion; FLOPs and forward time of the first one.
+/// Returns two panels over the number of kept experts: accuracy without and with recovery for each
+/// criterion; FLOPs and forward time of the first criterion.
 Figure sweep_figure(const SweepOutcome& outcome);
 
 }  // namespace moesaic

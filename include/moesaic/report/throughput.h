@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast networks run, compared fairly.
+// Fair comparison of the speed of networks.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +23,29 @@ void describe(Fields& f, ThroughputConfig& c) {
   f("rounds", c.rounds, "forward passes of each network", at_least(1));
 }
 
-/// Images a second in forward passes, for each network the median over the rounds. In a round every
-/// network sees the same batch of the dataset's first images, one network after the other, and
-/// each round begins with another one: a busy machine slows all of them alike. Loading is not
-/// counted. `proceed` is asked before each round; once it says no, the result is empty.
+/// Returns images per second of forward passes, for each network the median over the rounds. In a
+/// round all networks run in turn on the same batch of the dataset's first images, and each round
+/// starts with another network, so that a busy machine slows all of them alike. Loading is not
+/// counted. `proceed` is called before each round; if it returns false, the result is empty.
 std::vector<double> measure_throughput(const std::vector<std::shared_ptr<Model>>& models,
                                        std::shared_ptr<const Dataset> dataset,
                                        const ThroughputConfig& config = {},
                                        const std::function<bool()>& proceed = {});
 
-/// Anything that takes a batch [B, C, H, W], e.g. an exported network.
+/// A function of a batch [B, C, H, W], e.g. of an exported network.
 using ForwardPass = std::function<void(const at::Tensor& images_BCHW)>;
 
-/// A network in evaluation mode as a forward pass.
+/// Returns the forward pass of a network in evaluation mode.
 ForwardPass forward_pass(std::shared_ptr<Model> model);
 
-/// The same for any forward passes.
+/// Measures any forward passes as measure_throughput() does.
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    std::shared_ptr<const Dataset> dataset,
                                    const ThroughputConfig& config = {},
                                    const std::function<bool()>& proceed = {});
 
-/// Of an even number of values, the mean of the middle two. Throws Error (usage) for none.
+/// Returns the median, the mean of the middle two for an even number of values. Throws Error
+/// (usage) for no values.
 double median(std::vector<double> values);
 
 }  // namespace moesaic

@@ -11,7 +11,7 @@ namespace moesaic {
 
 struct ClassificationObjectiveConfig {
   double label_smoothing = 0.0;
-  std::map<std::string, double> aux_losses;  ///< weight of each, see aux_loss_names()
+  std::map<std::string, double> aux_losses;  ///< Weight of each, see aux_loss_names().
 };
 template <class Fields>
 void describe(Fields& f, ClassificationObjectiveConfig& c) {
@@ -24,9 +24,9 @@ void describe(Fields& f, ClassificationObjectiveConfig& c) {
 }
 ConfigProblem config_problem(const ClassificationObjectiveConfig& config);
 
-/// loss = cross entropy + sum of weight * auxiliary loss: the cross entropy is the mean over the
-/// rows of logits of training_losses(loss), and `config` gives the weights. Terms: "accuracy" in %
-/// over all rows of logits, "cross_entropy", and each auxiliary loss. logits [B members, classes].
+/// Returns loss = cross entropy + sum of weight * auxiliary loss, where the cross entropy is the
+/// mean of training_losses(loss) over the rows of logits [B members, classes] and `config` gives
+/// the weights. Terms: "accuracy" in % over all rows, "cross_entropy", and each auxiliary loss.
 LossTerms classification_terms(const std::string& loss, const ClassificationObjectiveConfig& config,
                                const ModelOutput& output, const at::Tensor& labels,
                                const at::Tensor& soft_labels = {});

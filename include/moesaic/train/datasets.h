@@ -17,15 +17,15 @@
 
 namespace moesaic {
 
-/// Opens datasets by name and split, and knows which splits they have: by default those that are
-/// described (open_dataset(), dataset_splits()).
+/// Opens datasets by name and split, and lists their splits; by default with open_dataset() and
+/// dataset_splits().
 class DatasetOpener {
  public:
   using Open = std::function<std::shared_ptr<const Dataset>(std::string_view, std::string_view)>;
   using Splits = std::function<std::vector<std::string>(std::string_view name)>;
 
   DatasetOpener() : open_(open_dataset), splits_(dataset_splits) {}
-  /// Datasets of one's own; without `splits` each has "train" and "test".
+  /// Opens datasets by a function of the caller; without `splits` each has "train" and "test".
   template <std::invocable<std::string_view, std::string_view> F>
   requires(!std::same_as<F, DatasetOpener>)
       DatasetOpener(F open, Splits splits = {})  // NOLINT(google-explicit-constructor)
@@ -43,7 +43,7 @@ class DatasetOpener {
   Splits splits_;
 };
 
-/// Opens each dataset once, however many phases, runs and threads use it.
+/// Opens each dataset once for all phases, runs and threads that use it. Thread-safe.
 class Datasets {
  public:
   explicit Datasets(DatasetOpener open = {}) : open_(std::move(open)) {}
@@ -55,14 +55,14 @@ class Datasets {
     return dataset;
   }
 
-  /// The dataset as the network sees it.
+  /// Returns the preprocessed dataset.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
                                      const PreprocessConfig& preprocess) {
     return preprocessed(get(name, split), preprocess);
   }
 
-  /// The splits that a network is measured on: "validation" where the dataset has one, which is for
-  /// decisions during training, then "test".
+  /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions
+  /// during training, then "test".
   std::vector<std::string> evaluation_splits(const std::string& name) const {
     const std::vector<std::string> splits = open_.splits(name);
     const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good a network is on a dataset, and how its experts are used there.
+// Evaluation of a network on a dataset: metrics, and the use of its experts.
 #pragma once
 
 #include <cstdint>
@@ -16,71 +16,72 @@
 
 namespace moesaic {
 
-/// A batch and what the network made of it, for someone who looks on.
+/// A batch with the network's output, for EvaluateOptions::observe.
 struct EvaluatedBatch {
   const Dataset& dataset;
-  int64_t first = 0;              ///< number of the batch's first image in the dataset
-  const at::Tensor& images_BCHW;  ///< as the network saw them
-  const at::Tensor& labels_B;     ///< int64
-  const at::Tensor& groups_B;     ///< int64; undefined where the dataset has no groups
+  int64_t first = 0;              ///< Index of the batch's first image in the dataset.
+  const at::Tensor& images_BCHW;  ///< Preprocessed images, [B, C, H, W].
+  const at::Tensor& labels_B;     ///< Classes [B] int64.
+  const at::Tensor& groups_B;     ///< Groups [B] int64; undefined where the dataset has none.
   const ModelOutput& output;
 };
 
 struct EvaluateOptions {
   int64_t batch_size = 256;
   int64_t loader_threads = 1;
-  /// Called with the images done: 0 at first, then after each batch; false ends the evaluation
-  /// early.
+  /// Called with the number of images done, 0 at first, then after each batch; false ends the
+  /// evaluation early.
   std::function<bool(int64_t done, int64_t total)> proceed;
-  /// The objective that trained the network (train/objective.h); empty: the usual one.
+  /// Objective that trained the network (train/objective.h); empty means the default one.
   std::string loss = {};
-  std::string precision = "float32";  ///< see Autocast
+  std::string precision = "float32";  ///< See Autocast.
   /// Called with each batch, in order, in inference mode.
   std::function<void(const EvaluatedBatch& batch)> observe = {};
 };
 
-/// Which experts the tokens of each kind of image came to: rows [kinds, K] of the kept experts.
+/// How tokens of each class or group of images were dispatched: rows [classes, K] of K kept
+/// experts.
 struct Dispatch {
   std::vector<std::vector<int64_t>> rows;
-  double entropy = 0.0;  ///< eq. 6.1 of the clusters paper, see dispatch_entropy()
+  double entropy = 0.0;  ///< Eq. 6.1 of the clusters paper, see dispatch_entropy().
 };
 
-/// How one MoE layer routed a dataset.
+/// Routing statistics of one MoE layer on a dataset.
 struct LayerRouting {
   int64_t block = 0;
-  int64_t experts = 0;        ///< E, rows of the router
-  std::vector<int64_t> kept;  ///< experts that are computed
-  double rows_per_token = 0;  ///< rows that kept experts computed for a token, on average
-  std::vector<double> load;   ///< of each kept expert: its fraction of these rows
+  int64_t experts = 0;        ///< Rows of the router, E.
+  std::vector<int64_t> kept;  ///< Ids of the kept experts.
+  double rows_per_token = 0;  ///< Mean rows per token that kept experts computed.
+  std::vector<double> load;   ///< Fraction of these rows of each kept expert.
   Dispatch by_class;
-  std::optional<Dispatch> by_group;  ///< where the dataset has groups
+  std::optional<Dispatch> by_group;  ///< Set where the dataset has groups.
 };
 
 struct Evaluation {
-  Metrics metrics;  ///< of the data's task: "accuracy" in %, "loss", ...; see train/task.h
+  Metrics metrics;  ///< Of the data's task: "accuracy" in %, "loss", ...; see train/task.h.
   int64_t images = 0;
-  bool complete = true;  ///< false where `proceed` ended it; then nothing else is to be used
+  bool complete = true;  ///< False where `proceed` ended it; then the rest is invalid.
   double seconds = 0.0;
   double images_per_second = 0.0;
   std::vector<LayerRouting> routing;
 
-  /// A metric by its name. Throws Error where the task has none of that name.
+  /// Returns a metric by its name. Throws Error where the task has no metric of that name.
   double metric(const std::string& name) const;
   RowsPerToken rows_per_token() const;
 };
 
-/// Runs the network over every image once, in order, in evaluation and inference mode (the mode
-/// that it was in comes back). Apart from the times, the same bits for any number of threads.
+/// Runs the network over every image once, in order, in evaluation and inference mode, and restores
+/// the mode it was in. Results, apart from times, have the same bits for any number of threads.
 /// Throws Error (usage) where images or classes do not fit the network.
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 
-/// Throws Error (usage) that names both shapes, or both numbers of outputs, where they differ.
+/// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
 void check_fits(const Model& model, const DatasetInfo& data);
 
-/// [{"layer", "experts", "kept", "rows_per_token", "load", "dispatch_entropy", "dispatch"}, ...],
-/// the last two by class, and where there are groups the same as "group_dispatch_entropy" and
-/// "group_dispatch".
+/// Returns [{"layer", "experts", "kept", "rows_per_token", "load", "dispatch_entropy", "dispatch"},
+/// ...], the last two by class; by group they are "group_dispatch_entropy" and "group_dispatch",
+/// where there are groups.
 nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing);
 
 }  // namespace moesaic

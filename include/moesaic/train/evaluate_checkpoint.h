@@ -12,32 +12,32 @@
 namespace moesaic {
 
 struct EvaluateCheckpointOptions {
-  std::filesystem::path checkpoint;  ///< or a run: its newest checkpoint
-  std::string data;                  ///< empty: what the checkpoint was last trained on
+  std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
+  std::string data;                  ///< Empty means the checkpoint's last training data.
   EvaluateOptions evaluate;
   DatasetOpener open = {};
 };
 
-/// A checkpoint's quality and cost; FLOPs count the rows that the data's routing really computed.
+/// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
 struct CheckpointEvaluation {
   std::filesystem::path checkpoint;
   std::string data;
-  std::vector<std::string> classes, groups;  ///< what the rows of a Dispatch count
+  std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
   double flops_per_image = 0.0;
   int64_t parameters = 0;
 };
 
-/// The objective that the phase of a checkpoint minimised, by its name; "" where it does not say.
+/// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.
 std::string trained_loss(const Checkpoint& checkpoint);
 
-/// On the test split. Throws Error (usage) where the data does not fit the checkpoint.
+/// Evaluates on the test split. Throws Error (usage) where the data does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// {"checkpoint", "data", "images", the metrics, "images_per_second",
-/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "routing"}
+/// Returns {"checkpoint", "data", "images", the metrics, "images_per_second", "flops_per_image",
+/// "parameters", "classes", "groups" (where there are any), "routing"}.
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
-/// The same as a small table for people.
+/// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);
 
 }  // namespace moesaic

@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-inline constexpr double kMaxBatchSize = 1048576;  // No memory holds so many images at once.
+inline constexpr double kMaxBatchSize = 1048576;  // Larger batches exceed any memory.
 
 struct StopConfig {
   double loss_threshold = 0.0;

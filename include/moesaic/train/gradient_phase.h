@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "gradient": batches, an objective, autograd and optimizers.
+// The phase kind "gradient": mini-batches, an objective, autograd and optimizers.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace moesaic {
 
-/// The values of a gradient phase's state.
+/// Values of a gradient phase's state.
 struct GradientPhaseState {
   int64_t epoch = 0, batch = 0, updates = 0;
   std::optional<double> min_loss;
@@ -33,15 +33,16 @@ void describe(Fields& f, GradientPhaseState& c) {
   f("stopped", c.stopped, "whether a step's loss has ended the phase");
 }
 
-/// Its metrics are the loss, the objective's terms, and the gradients' norm as clipping finds it.
+/// A phase of gradient descent. Its metrics are the loss, the objective's terms, and the norm of
+/// the gradients before clipping.
 class GradientPhase : public Phase {
  public:
-  /// Parameters that the phase does not train stop requiring gradients.
+  /// Sets requires_grad to false for parameters that the phase does not train.
   GradientPhase(const PhasePlan& plan, PhaseContext context);
 
   bool done() const override { return state_.stopped || optimizer_.updates() >= plan_.steps; }
-  /// Makes batch, forward, backward, then scales, clips and updates, unless the loss ends the
-  /// phase. Throws Error before the update where the loss or the gradients' norm is not finite.
+  /// Loads a batch, runs forward and backward, then scales, clips and updates, unless the loss ends
+  /// the phase. Throws Error before the update where the loss or the gradient norm is not finite.
   StepReport step() override;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
@@ -49,26 +50,25 @@ class GradientPhase : public Phase {
 
   const PhasePlan& plan() const { return plan_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  /// The smallest loss of a step so far, where `stop` asks for it.
+  /// Returns the min loss of a step so far, where `stop` needs it.
   std::optional<double> min_loss() const { return state_.min_loss; }
 
  private:
-  /// Scalar tensors on the network's device.
+  /// Named scalar tensors on the network's device.
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Adds `fraction` of the part's gradients; returns the part's loss and terms.
+  /// Accumulates the gradients of a part times `fraction`; returns the part's loss and terms.
   Scalars accumulate(const Batch& part, const at::Generator& random, double fraction);
   Scalars accumulate(const Batch& batch);
   StepReport read(const Scalars& scalars) const;
   bool ends_with(double loss);
   void advance(const Batch& batch);
 
-  /// The generator of what is random in this step's forward pass: a function of run, phase and
-  /// step.
+  /// Returns the generator of this step's forward pass, a function of run, phase and step.
   at::Generator generator() const;
 
   PhasePlan plan_;
-  const GradientConfig& config_;  ///< within plan_
+  const GradientConfig& config_;  ///< Part of plan_.
   uint64_t seed_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<Objective> objective_;
@@ -78,10 +78,10 @@ class GradientPhase : public Phase {
   GradientPhaseState state_;
 };
 
-/// For the registry.
+/// Returns the registry's entry.
 PhaseKind gradient_phase_kind();
 
-/// Bytes of the tensors that the phase's optimizers keep from one update to the next.
+/// Returns the size in bytes of the state of the phase's optimizers.
 double optimizer_bytes(const Model& model, const PhaseConfig& phase);
 
 }  // namespace moesaic

@@ -11,31 +11,32 @@
 
 namespace moesaic {
 
-/// What a phase needs, bytes. Batches that wait, buffers within operators and what the process
-/// itself takes are not counted.
+/// Memory of a phase in bytes, without prefetched batches, buffers within operators and the process
+/// itself.
 struct TrainingMemory {
   double weights = 0.0, gradients = 0.0, optimizer = 0.0;
-  /// All tensors that a forward pass of one part of a batch makes, in float32, as though the
-  /// backward pass needed every one: more than is really held at once. Absent: not known.
+  /// All tensors that a forward pass of one part of a batch makes, in float32, as if backward
+  /// needed every one: an upper bound. Unset means unknown.
   std::optional<double> activations = 0.0;
 
-  /// Of what is known.
+  /// Returns the sum of what is known.
   double sum() const { return weights + gradients + optimizer + activations.value_or(0.0); }
 };
 
-/// `model`: on the meta device, see build_model_shape(); the phase's network, or one much like it.
+/// Estimates the memory of a phase. `model` is the phase's network, or one of nearly the same
+/// shape, on the meta device (build_model_shape()).
 TrainingMemory training_memory(Model& model, const PhasePlan& phase);
 
-/// Throws Error (usage), at the place of the model, where weights, gradients and optimizers of a
-/// phase are more than this machine has; what a step needs besides is not counted.
+/// Throws Error (usage), located at the model, if weights, gradients and optimizer state of a phase
+/// exceed this machine's memory; activations are not counted.
 void check_training_memory(const RunConfig& config, const Model& shape);
 
-/// Bytes of the tensors that model.forward() makes of so many images, which also checks all shapes.
-/// Nothing where LibTorch lacks the shape function of an operator. Throws Error where they do not
-/// fit together.
+/// Returns the bytes of all tensors of model.forward() for so many images, which also checks
+/// shapes; nothing where LibTorch lacks the meta kernel of an operator. Throws Error where shapes
+/// do not fit.
 std::optional<double> activation_bytes(Model& model, int64_t images);
 
-/// A line for each phase that trains, for --dry-run.
+/// Returns a line of text for each phase that trains, for --dry-run.
 std::string describe_memory(Model& model, const std::vector<PhasePlan>& phases);
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a gradient phase minimises, found by name. An objective is a file in src/train/objectives/
-// with settings of its own.
+// Objectives, which gradient phases minimise, by name. Each is a file in src/train/objectives/ with
+// its own settings.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,41 +21,41 @@ namespace moesaic {
 
 class PhasePlaces;  // train/places.h
 
-/// What is minimised, and what it is made of: float32 scalars on the network's device.
+/// A loss and its terms: float32 scalars on the network's device.
 struct LossTerms {
   at::Tensor loss;
-  /// Named numbers for the report: parts of the loss, unweighted, and what comes for free.
+  /// Named values for the report: unweighted terms of the loss, and metrics that cost nothing.
   std::vector<std::pair<std::string, at::Tensor>> terms = {};
 };
 
 class Objective {
  public:
   virtual ~Objective() = default;
-  /// Runs the network on the batch, with what is random drawn from `random`, and returns what is to
-  /// be minimised, ready for backward().
+  /// Runs the network on the batch, with random numbers drawn from `random`, and returns the loss,
+  /// ready for backward().
   virtual LossTerms operator()(Model& model, const Batch& batch,
                                const at::Generator& random) const = 0;
 };
 
-/// An entry of the registry.
+/// A registry entry of an objective.
 struct ObjectiveKind {
-  Choice settings;  ///< the name and the defaults of its settings
-  /// Makes it for a network whose products run in `precision` (see Autocast).
+  Choice settings;  ///< Name and default settings.
+  /// Makes the objective for a network whose matrix products run in `precision` (see Autocast).
   std::function<std::unique_ptr<Objective>(const Choice& settings, const Model& model,
                                            const std::string& precision)>
       make;
-  /// Throws Error (usage) with the place of the setting to blame where it does not fit the network
-  /// or the data.
+  /// Throws Error (usage) with the location of the setting if it does not fit the network or the
+  /// data.
   std::function<void(const Choice& settings, const PhasePlaces& places, const Model& model,
                      const DatasetInfo& data)>
       check;
 };
 
-/// softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid
-/// (train/classification_loss.h) for classes; squared for real-valued targets.
+/// Returns softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid
+/// (train/classification_loss.h) for classes, and squared for real-valued targets.
 Registry<ObjectiveKind>& objectives();
 
-/// Their settings, "softmax" first.
+/// Returns the settings of all objectives, "softmax" first.
 std::vector<Choice> objective_choices();
 
 }  // namespace moesaic

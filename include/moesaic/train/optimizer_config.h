@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings of optimizers and of their learning rates.
+// Settings of optimizers and learning-rate schedules.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace moesaic {
 
-/// A number for all names in which a pattern is found.
+/// A value for all names that a pattern matches.
 struct PatternValue {
   std::string pattern;
   double value = 0.0;
@@ -23,14 +23,14 @@ void describe(Fields& f, PatternValue& c) {
   f("value", c.value, "for those in which it is the first pattern found", required, at_least(0.0));
 }
 
-/// A list of them, whose patterns are compiled once.
+/// A list of PatternValue, whose patterns are compiled once.
 class PatternValues {
  public:
   /// Throws as Pattern does.
   explicit PatternValues(const std::vector<PatternValue>& values);
 
   bool empty() const { return values_.empty(); }
-  /// The value of the first pattern that is found in `name`, else `otherwise`.
+  /// Returns the value of the first pattern that matches `name`, else `otherwise`.
   double value_for(const std::string& name, double otherwise) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One phase of a run while it runs: what the Trainer knows of it. Kinds of phases are registered in
+// The interface of a phase, through which the Trainer runs it. Kinds of phases are registered in
 // train/phase_kind.h.
 #pragma once
 
@@ -14,17 +14,17 @@
 
 namespace moesaic {
 
-/// What a step has to tell.
+/// Report of a step.
 struct StepReport {
-  std::map<std::string, double> metrics;  ///< named numbers, e.g. loss and its terms
-  std::optional<double> lr;               ///< learning rate, where there is one
-  int64_t images = 0;                     ///< examples that the step saw
-  /// Steps that were made: one for an update, more for a block of them, none where the step ended
-  /// the phase instead.
+  std::map<std::string, double> metrics;  ///< Named values, e.g. the loss and its terms.
+  std::optional<double> lr;               ///< Learning rate, where there is one.
+  int64_t images = 0;                     ///< Number of examples of the step.
+  /// Number of steps made: 1 for an update, more for a block of steps, 0 where the phase ended
+  /// instead.
   int64_t steps = 1;
 };
 
-/// Everything that a phase's later steps depend on beside the network's parameters.
+/// All that later steps of a phase depend on, apart from the network's parameters.
 struct PhaseState {
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
   TensorMap tensors = {};
@@ -34,22 +34,22 @@ class Phase {
  public:
   virtual ~Phase() = default;
 
-  /// Whether there is no step left to make.
+  /// Returns whether the phase has no step left.
   virtual bool done() const = 0;
-  /// Makes a step, or a block of steps. Throws Error before the network changes where its numbers
-  /// are no longer finite.
+  /// Makes a step, or a block of steps. Throws Error, before the network changes, where values are
+  /// not finite.
   virtual StepReport step() = 0;
 
   virtual PhaseState state() const = 0;
-  /// Goes on from what state() gave, with the same bits. Throws Error for what state() cannot have
-  /// given.
+  /// Restores a result of state(), after which the phase continues with the same bits. Throws Error
+  /// for an invalid state.
   virtual void load(const PhaseState& state) = 0;
 
-  /// Names of the parameters that it moves.
+  /// Returns the names of the parameters that the phase trains.
   virtual std::vector<std::string> parameters() const = 0;
 };
 
-/// The seed of everything random in one phase of a run.
+/// Returns the seed of all random numbers of one phase of a run.
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that every phase of a run has, whatever its kind.
+// Settings that phases of all kinds have.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace moesaic {
 
 inline constexpr double kMaxSteps = 1e9;  // Products with batch sizes stay within 64 bits.
 
-/// The kinds of phases that are registered (train/phase_kind.h), with their settings' defaults;
-/// "gradient" comes first.
+/// Returns the registered kinds of phases (train/phase_kind.h) with their default settings,
+/// "gradient" first.
 std::vector<Choice> phase_kind_choices();
 
 struct PrunePhaseConfig {
@@ -69,10 +69,11 @@ void describe(Fields& f, PhaseConfig& c) {
 }
 ConfigProblem config_problem(const PhaseConfig& config);
 
-/// The objective that the phase minimises, by its name; "" where its kind has none.
+/// Returns the name of the phase's objective, "" where its kind has none.
 std::string objective_name(const PhaseConfig& phase);
 
-/// The settings of a phase of kind `Config`, e.g. GradientConfig. Throws Error for another kind.
+/// Returns the settings of a phase whose kind has settings of type Config, e.g. GradientConfig.
+/// Throws Error for another kind.
 template <class Config>
 const Config& settings_of(const PhaseConfig& phase) {
   return phase.kind.as<Config>();

@@ -11,9 +11,9 @@
 
 namespace moesaic {
 
-/// Does what a phase asks for before its first step: prunes, then gives a new head of `classes`.
-/// `pretrained` is the checkpoint that the pruning compares with; empty where there is none.
-/// Returns what was pruned, if anything.
+/// Applies the changes of a phase before its first step: prunes, then gives the network a new head
+/// of `classes` outputs. `pretrained` is the checkpoint that pruning compares with, empty without
+/// one. Returns what was pruned, if anything.
 std::optional<PrunePlan> apply_entry(Model& model, const EntryConfig& entry, int64_t classes,
                                      const std::filesystem::path& pretrained, uint64_t seed);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of phases that a run's configuration can name.
+// The kinds of phases that the configuration of a run can name.
 #pragma once
 
 #include <cstdint>
@@ -16,50 +16,50 @@
 
 namespace moesaic {
 
-/// A phase worked out before anything is trained.
+/// A phase as planned before training starts.
 struct PhasePlan {
   PhaseConfig config;
-  std::string precision = "float32";  ///< that of the run
-  bool recompute = false;             ///< likewise
-  int64_t outputs = 0;                ///< of the network in this phase: classes, or real targets
-  int64_t images = 0;                 ///< in the training split
-  int64_t batch = 0;                  ///< images that a step sees
-  int64_t steps_per_epoch = 1;        ///< an incomplete last batch of an epoch is left out
+  std::string precision = "float32";  ///< Precision of the run.
+  bool recompute = false;             ///< Activation checkpointing of the run.
+  int64_t outputs = 0;                ///< Outputs of the network: classes, or real-valued targets.
+  int64_t images = 0;                 ///< Number of images in the training split.
+  int64_t batch = 0;                  ///< Images per step.
+  int64_t steps_per_epoch = 1;        ///< Without an incomplete last batch of an epoch.
   int64_t steps = 0;
-  int64_t trained = 0;  ///< numbers that the phase trains, of what its entry leaves
+  int64_t trained = 0;  ///< Number of values that the phase trains, after its entry.
 };
 
-/// What a phase needs to run.
+/// The inputs of a phase that runs.
 struct PhaseContext {
   std::shared_ptr<Model> model;
-  std::shared_ptr<const Dataset> data;  ///< the training split, preprocessed
-  uint64_t seed = 0;                    ///< phase_seed()
+  std::shared_ptr<const Dataset> data;  ///< Training split, preprocessed.
+  uint64_t seed = 0;                    ///< Result of phase_seed().
   int64_t loader_threads = 0;
 };
 
-/// What a step of a phase keeps in memory.
+/// Memory of a step of a phase.
 struct StepMemory {
-  double gradients = 0.0;  ///< bytes
-  double optimizer = 0.0;  ///< bytes of the tensors that live from one update to the next
-  int64_t parts = 1;       ///< parts that a batch goes through the network in
-  std::string by = {};     ///< names of what updates the parameters, for messages
+  double gradients = 0.0;  ///< Bytes of the gradients.
+  double optimizer = 0.0;  ///< Bytes of the optimizer state.
+  int64_t parts = 1;       ///< Number of parts that a batch is split into.
+  std::string by = {};     ///< Names of the update rules, for messages.
 };
 
-/// An entry of the registry.
+/// A registry entry of a kind of phases.
 struct PhaseKind {
-  Choice settings;  ///< the kind's name and the defaults of its settings
-  /// Fills in batch, steps_per_epoch and steps, once all else of the plan is there, and checks its
-  /// settings against network and data. `data` and `model` have no numbers in a dry run. Throws
-  /// Error (usage) with the place of the setting to blame.
+  Choice settings;  ///< Name and default settings.
+  /// Completes a plan with batch, steps_per_epoch and steps, and checks the settings against
+  /// network and data, which have no values in a dry run. Throws Error (usage) with the location of
+  /// an invalid setting.
   std::function<void(PhasePlan& plan, const PhasePlaces& places, const Model& model,
                      const Dataset& data)>
       plan;
   std::function<std::unique_ptr<Phase>(const PhasePlan& plan, PhaseContext context)> make;
-  /// What it needs beside the network's weights; left out: nothing.
+  /// Returns the memory of a step apart from the weights; an empty function means none.
   std::function<StepMemory(const PhaseConfig& phase, const Model& model)> memory = {};
 };
 
-/// "gradient" (train/gradient_phase.h); others are added by their families.
+/// Returns the registry of kinds: "gradient" (train/gradient_phase.h), and those of families.
 Registry<PhaseKind>& phase_kinds();
 
 }  // namespace moesaic

@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-/// Does `action`; a usage error of it also says where the setting was written.
+/// Runs `action` and adds the location of the setting to a usage error that it throws.
 template <class F>
 auto at_place(const std::string& place, F&& action) {
   try {
@@ -21,23 +21,23 @@ auto at_place(const std::string& place, F&& action) {
   }
 }
 
-/// Where the settings of a phase, and of the model that it trains, were written: for messages.
+/// Locations of the settings of a phase and of the model that it trains, for messages.
 class PhasePlaces {
  public:
-  /// `model`: as it was written; null where the model is that of a checkpoint.
+  /// `model` is the model's configuration as written; null for the model of a checkpoint.
   PhasePlaces(Value model, const PhaseConfig& phase) : model_(std::move(model)), phase_(phase) {}
 
   const PhaseConfig& phase() const { return phase_; }
 
-  /// The place of the first of these settings of the phase that is there, see place_of().
+  /// Returns the location of the first of these settings that the phase has, see place_of().
   std::string of(const std::vector<std::string>& settings) const {
     return place_of(phase_.source, settings);
   }
-  /// The place of a setting of the model; where the model does not have it, that of the setting
-  /// `otherwise` of the phase. Of both, the one that was given on the command line.
+  /// Returns the location of a setting of the model or, without it, of the setting `otherwise` of
+  /// the phase. A setting from the command line takes precedence.
   std::string of_model(const std::string& setting, const std::string& otherwise) const;
 
-  /// Of settings that do not fit together, the one on the command line changed last.
+  /// Returns which of several locations to blame: the one that the command line changed last.
   static std::string blame(const std::vector<std::string>& places);
 
  private:

@@ -12,23 +12,23 @@
 
 namespace moesaic {
 
-/// Writes what happens in a run to metrics.jsonl, one JSON object a line, and to TensorBoard. The
-/// lines hold only what a repeated run repeats to the bit; times go to TensorBoard alone.
+/// Writes the metrics of a run to metrics.jsonl, one JSON object per line, and to TensorBoard. The
+/// lines hold only values that a repeated run reproduces; times go to TensorBoard alone.
 class Recorder {
  public:
-  /// Opens `folder`/metrics.jsonl and cuts what follows its first `keep_lines` lines: after a
-  /// resume that part is written anew.
+  /// Opens `folder`/metrics.jsonl and truncates it to its first `keep_lines` lines: a resumed run
+  /// writes the rest again.
   Recorder(const std::filesystem::path& folder, int64_t keep_lines);
 
-  /// One line {"kind", "step", ...fields}; numbers among the fields also become the scalars
+  /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
   /// "<kind>/<field>".
   void write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields);
-  /// To TensorBoard alone.
+  /// Writes a scalar to TensorBoard only.
   void scalar(const std::string& tag, double value, int64_t step);
-  /// Puts everything on disk, so that a checkpoint can count on it.
+  /// Flushes everything to disk, so that a checkpoint can rely on it.
   void sync();
 
-  /// Lines in the file.
+  /// Returns the number of lines in the file.
   int64_t lines() const { return lines_; }
 
  private:
@@ -38,11 +38,11 @@ class Recorder {
   EventWriter events_;
 };
 
-/// Images a second between two lines of metrics.
+/// Images per second between two lines of metrics.
 class Throughput {
  public:
   void add(int64_t images) { images_ += images; }
-  /// The rate since the last take() or restart(), then begins anew.
+  /// Returns the rate since the last take() or restart(), then starts again.
   double take();
   void restart();
 
@@ -51,7 +51,7 @@ class Throughput {
   int64_t images_ = 0;
 };
 
-/// `value` with seven significant digits, which float32 deserves and people can read.
+/// Rounds `value` to seven significant digits, the precision of float32.
 double rounded(double value);
 
 }  // namespace moesaic

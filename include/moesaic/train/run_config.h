@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run: what is trained, on what, in which phases.
+// The configuration of a run: model, data, phases.
 #pragma once
 
 #include <cstdint>
@@ -60,9 +60,9 @@ void describe(Fields& f, RunConfig& c) {
 }
 ConfigProblem config_problem(const RunConfig& config);
 
-/// Throws Error (usage) that names the first setting in which `now` differs from what the run was
-/// started with, except for those that change no number: loader_threads, checkpoint_every,
-/// keep_checkpoints and recompute.
+/// Throws Error (usage) that names the first setting in which `now` differs from the configuration
+/// that the run was started with, except for those that change no result: loader_threads,
+/// checkpoint_every, keep_checkpoints and recompute.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);
 

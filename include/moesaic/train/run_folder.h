@@ -14,24 +14,23 @@ namespace moesaic {
 /// The folder of a run, held by one process at a time:
 ///
 ///     config.json  metrics.jsonl  events.out.tfevents.*
-///     checkpoints/step_<N>/    on the way and at the end, the last few
+///     checkpoints/step_<N>/    during training and at the end, the newest few
 ///     checkpoints/<phase>/     at the end of each phase
 ///     best/                    the best evaluation of the last phase
 class RunFolder {
  public:
-  /// Throws Error (usage) where `root` is a checkpoint, or holds anything and `resume` is false.
-  /// What a run leaves that failed before its first checkpoint counts as nothing. Writes nothing.
+  /// Throws Error (usage) if `root` is a checkpoint, or is not empty and `resume` is false. Files
+  /// of a run that failed before its first checkpoint do not count. Writes nothing.
   static void check(const std::filesystem::path& root, bool resume);
 
-  /// The configuration that the run in `root` was started with, null where there is none.
+  /// Returns the configuration that the run in `root` was started with, null without a run.
   static nlohmann::ordered_json started_config(const std::filesystem::path& root);
 
-  /// Is there any step_<N>, whole or not?
+  /// Returns whether there is any step_<N>, complete or damaged.
   static bool has_checkpoint(const std::filesystem::path& root);
 
-  /// Makes and locks the folder, and clears away what a killed process left half-written and,
-  /// without `resume`, what a failed start left. Throws
-  /// Error that names the process which holds it.
+  /// Creates and locks the folder, and deletes partial files of a killed process and, without
+  /// `resume`, files of a failed start. Throws Error that names the process that holds the lock.
   RunFolder(std::filesystem::path root, bool resume);
 
   const std::filesystem::path& root() const { return root_; }
@@ -40,10 +39,10 @@ class RunFolder {
   std::filesystem::path step_checkpoint(int64_t step) const;
   std::filesystem::path phase_checkpoint(const std::string& phase) const;
 
-  /// Reads the step_<N> with the largest N that is whole; the damaged ones after it are deleted,
-  /// since the run will write them anew. Throws Error where none is whole.
+  /// Reads the complete step_<N> with the largest N and deletes damaged ones after it, since the
+  /// run will write them again. Throws Error where none is complete.
   Checkpoint load_newest_checkpoint() const;
-  /// Deletes all step_<N> but the `count` newest.
+  /// Deletes all step_<N> except the `count` newest.
   void keep_last(int64_t count) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network that a run begins with.
+// The network that a run starts with.
 #pragma once
 
 #include <memory>
@@ -11,21 +11,21 @@
 
 namespace moesaic {
 
-/// What a run starts from. `init` is read and hashed once, however much is made of it.
+/// Start of a run. `init` is read and hashed once, however many networks are made from it.
 class RunStart {
  public:
-  /// Reads config.init, if it is given. Throws Error: usage, at its place, for a path that is
+  /// Reads config.init, if it is given. Throws Error (usage), with its location, for a path that is
   /// neither a run nor a checkpoint.
   explicit RunStart(const RunConfig& config);
 
-  /// The network of config.model, or where that is null of config.init, on the meta device: shapes
-  /// without numbers (build_model_shape()).
+  /// Returns the network of config.model, or of config.init where that is null, on the meta device:
+  /// shapes without values (build_model_shape()).
   std::shared_ptr<Model> shape() const;
 
-  /// The network with the values that the first step begins with: those of config.init, or else
-  /// initial ones by config.seed. Where config.model differs from the network of `init` as its
-  /// family allows it in fine-tuning, or the first phase gives a new head, the rest is taken.
-  /// Throws Error for what does not fit, and for what this machine's memory does not hold.
+  /// Returns the network with the values of the first step: those of config.init, or else initial
+  /// ones by config.seed. Where config.model differs from the network of `init` as its family
+  /// allows in fine-tuning, or the first phase gives a new head, the rest is taken from `init`.
+  /// Throws Error where shapes do not fit or memory does not suffice.
   std::shared_ptr<Model> model() const;
 
  private:
@@ -33,12 +33,12 @@ class RunStart {
   std::optional<Checkpoint> init_;
 };
 
-/// RunStart(config).shape() and .model(), for who needs one of them.
+/// Return RunStart(config).shape() and RunStart(config).model(), for callers that need only one.
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
 std::shared_ptr<Model> build_initial_model(const RunConfig& config);
 
-/// Checks without memory for it what RunStart::model() would load, by its configuration and its
-/// files' hashes.
+/// Checks what RunStart::model() would load, by its configuration and the hashes of its files,
+/// without memory for the weights.
 void check_initial_weights(const RunConfig& config);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the targets of a data set ask of a network, and how its answers are measured.
+// Tasks: what the targets of a dataset require of a network, and the metrics of its predictions.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace moesaic {
 
-/// Named measurements; a dot in a name parts a group from its members in JSON.
+/// Metrics by name; a dot in a name makes an object in JSON.
 using Metrics = std::map<std::string, double>;
 
 enum class Direction { higher_is_better, lower_is_better };
@@ -22,39 +22,39 @@ enum class Direction { higher_is_better, lower_is_better };
 struct MetricInfo {
   std::string name;
   Direction direction = Direction::higher_is_better;
-  std::string unit = {};  ///< as it follows a number in messages, e.g. " %"
+  std::string unit = {};  ///< Unit behind a value in messages, e.g. " %".
 };
 
 /// Measures predictions batch by batch, with sums in float64.
 class Meter {
  public:
   virtual ~Meter() = default;
-  /// The network's output for a batch, on the CPU.
+  /// Adds the network's output for a batch, on the CPU.
   virtual void add(const ModelOutput& output, const Batch& batch) = 0;
-  /// Of at least one image.
+  /// Returns the metrics of all images so far, at least one.
   virtual Metrics result() const = 0;
 };
 
 class Task {
  public:
   virtual ~Task() = default;
-  /// The metrics that can be followed; the first is followed by default.
+  /// Returns the metrics that `best` may follow, the default first.
   virtual std::vector<MetricInfo> metrics() const = 0;
-  /// `loss`: the objective's name (train/objective.h), "" for the usual one of such a network.
+  /// Returns a meter; `loss` is the objective's name (train/objective.h), "" the default one.
   virtual std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const = 0;
-  /// Throws Error (usage) where the network's outputs are not as many as the targets ask for.
+  /// Throws Error (usage) if the network does not have as many outputs as the targets require.
   virtual void check_outputs(const Model& model, const DatasetInfo& data) const = 0;
-  /// How many outputs a fresh head for this data has.
+  /// Returns the number of outputs of a new head for this data.
   virtual int64_t outputs(const DatasetInfo& data) const = 0;
 };
 
-/// Classification where the data has classes, regression where its targets are real numbers.
+/// Returns classification for data with classes, regression for real-valued targets.
 const Task& task_of(const DatasetInfo& data);
 
-/// The metric of this name, "" being the first. Throws Error (usage) with the nearest name.
+/// Returns the metric of this name, the first for "". Throws Error (usage) with the nearest name.
 MetricInfo metric_of(const Task& task, const std::string& name);
 
-/// The metrics as JSON; names with dots become objects.
+/// Returns the metrics as JSON; names with dots become objects.
 nlohmann::ordered_json to_json(const Metrics& metrics);
 
 }  // namespace moesaic

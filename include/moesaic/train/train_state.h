@@ -11,7 +11,7 @@
 
 namespace moesaic {
 
-/// Sums of the metrics since the last line that was written.
+/// Sums of the metrics since the last line of metrics.jsonl.
 struct MetricWindow {
   int64_t steps = 0;
   std::map<std::string, double> sums;
@@ -27,21 +27,21 @@ void describe(Fields& f, MetricWindow& c) {
   f("sums", c.sums, "sum of each metric over them");
 }
 
-/// Where a run is: a checkpoint's state.json. With weights and the phase's tensors it decides every
-/// later bit; random numbers are functions of the run's seed and of the place in the data.
+/// Progress of a run: a checkpoint's state.json. With weights and the phase's tensors it determines
+/// every later bit; random numbers are functions of the run's seed and the position in the data.
 struct TrainState {
   int64_t step = 0;
-  std::string phase;  ///< "" before its entry
+  std::string phase;  ///< Name of the phase; "" before its entry.
   int64_t phase_index = 0, phase_step = 0;
   bool phase_complete = false;
-  Value phase_state;  ///< PhaseState::values of the phase
+  Value phase_state;  ///< PhaseState::values of the phase.
   std::vector<std::string> evaluations_due;
   std::optional<double> best_value;
   int64_t best_step = 0;
   MetricWindow window;
   int64_t metrics_lines = 0;
 
-  /// Where the next phase begins.
+  /// Returns the state at the start of the next phase.
   TrainState next_phase() const {
     TrainState next;
     next.step = step;

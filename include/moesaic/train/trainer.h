@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a network through the phases of a run, and survives being stopped at any moment.
+// Trains a network through the phases of a run, which may be stopped and resumed at any step.
 #pragma once
 
 #include <cstdint>
@@ -26,38 +26,38 @@
 namespace moesaic {
 
 struct TrainerOptions {
-  /// The run's folder; empty: the run stays in memory, where nothing is written, drawn or
+  /// Folder of the run; empty means that the run stays in memory: nothing is written, drawn or
   /// evaluated.
   std::filesystem::path out = {};
-  bool resume = false;               ///< go on from the folder's newest whole checkpoint
-  std::string device = "cpu";        ///< cpu | cuda
-  const StopSignal* stop = nullptr;  ///< polled after each step and in evaluations
-  bool progress = true;              ///< draw a progress bar on standard error
+  bool resume = false;               ///< Resumes from the folder's newest complete checkpoint.
+  std::string device = "cpu";        ///< "cpu" or "cuda".
+  const StopSignal* stop = nullptr;  ///< Polled after each step and in evaluations.
+  bool progress = true;              ///< Draws a progress bar on standard error.
   DatasetOpener open = {};
-  /// Called before each step and after the last one, with the steps made so far; false ends the
-  /// run.
+  /// Called before each step and after the last one, with the number of steps made so far; false
+  /// ends the run.
   std::function<bool(Model& model, int64_t step)> watch = {};
 };
 
 struct TrainResult {
-  int signal = 0;                        ///< the one that stopped the run; 0: none did
-  bool complete = true;                  ///< false where a signal or `watch` ended the run
-  int64_t steps = 0;                     ///< steps made since the run began
-  std::filesystem::path checkpoint;      ///< the last one written or resumed from
-  std::optional<Evaluation> evaluation;  ///< the last one made
+  int signal = 0;                        ///< Signal that stopped the run; 0 means none.
+  bool complete = true;                  ///< False where a signal or `watch` ended the run.
+  int64_t steps = 0;                     ///< Steps since the start of the run.
+  std::filesystem::path checkpoint;      ///< Last one written or resumed from.
+  std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
 };
 
-/// Same seed, same bits, on one machine and build: twice, with any number of loader threads, and
-/// resumed at any step.
+/// Runs the phases of a configuration. The same seed gives the same bits on one machine and build,
+/// for any number of loader threads and resumed at any step.
 class Trainer {
  public:
-  /// Checks everything that can be checked before the first step, then makes the run's folder.
+  /// Checks everything that can be checked before the first step, then creates the run's folder.
   /// Throws Error: usage for a config that does not fit its model or data, a folder in use without
-  /// `resume`, a config that changed since the run began; failure for missing or damaged files.
+  /// `resume`, a config that changed since the run started; failure for missing or damaged files.
   Trainer(RunConfig config, TrainerOptions options);
 
-  /// Runs the phases that are left. A run that is complete returns at once. Throws Error where the
-  /// numbers of a phase are no longer finite; the last good checkpoint stays.
+  /// Runs the remaining phases; returns at once for a complete run. Throws Error where values of a
+  /// phase are not finite; the last good checkpoint stays.
   TrainResult run();
 
   const std::shared_ptr<Model>& model() const { return model_; }
@@ -69,7 +69,7 @@ class Trainer {
   std::unique_ptr<Phase> enter_phase();
   void leave_phase(const Phase& phase);
   void prepare_network();
-  /// On the splits that are due; ends early where the run is stopped.
+  /// Evaluates on the splits that are due; ends early where the run is stopped.
   void evaluate_due(const Phase& phase);
   void record_evaluation(const Phase& phase, const std::string& split,
                          const Evaluation& evaluation);
@@ -87,7 +87,7 @@ class Trainer {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
   bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
-  /// Whether the run is to go on, as far as signals and `watch` are concerned.
+  /// Returns false where a signal or `watch` ended the run.
   bool going();
 
   RunConfig config_;
@@ -104,7 +104,7 @@ class Trainer {
   TrainResult result_;
 };
 
-/// Throws Error (usage) unless this build can train there.
+/// Throws Error (usage) unless this build can train on `device`.
 void check_device(const std::string& device);
 
 }  // namespace moesaic

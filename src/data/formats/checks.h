@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several formats ask of a description and of its files.
+// Checks of descriptions and files that several formats share.
 #pragma once
 
 #include <fmt/format.h>

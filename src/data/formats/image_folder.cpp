@@ -75,8 +75,8 @@ bool is_jpeg_name(const fs::path& path) {
 }
 
 struct Listing {
-  std::vector<std::string> names;  ///< sorted
-  int64_t others = 0;              ///< files that are left out
+  std::vector<std::string> names;  ///< Names, sorted.
+  int64_t others = 0;              ///< Number of skipped files.
 };
 
 /// What lies directly in `folder`; hidden names are passed over. Links are followed, but nothing is

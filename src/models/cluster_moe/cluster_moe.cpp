@@ -25,7 +25,7 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
           .init_scale = config.init_scale};
 }
 
-/// All tokens to one expert.
+/// Returns a routing of all tokens to one expert.
 Routing to_one_expert(const at::Tensor& x_TPd) {
   const auto ints = x_TPd.options().dtype(at::kInt);
   const int64_t tokens = x_TPd.size(0);

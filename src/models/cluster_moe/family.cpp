@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rest of the library asks of the family.
+// Functions of ClusterMoE for training, pruning and probes.
 #include <torch/torch.h>
 
 #include "moesaic/models/cluster_moe/cluster_moe.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rest of the library asks of the family.
+// Functions of ImageMoE for training, pruning and probes.
 #include "moesaic/models/image_moe/image_moe.h"
 
 namespace moesaic {

@@ -15,7 +15,7 @@ nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
   return {config.channels, config.image_size, config.classes, config.width};
 }
 
-/// Numbers that the router sees of an image: a square's, and one for the bias.
+/// Returns the width of the router's input: the values of a square, and 1 for the bias.
 int64_t image_router_width(const ImageMoEConfig& config) {
   const int64_t side = config.router->patch_size;
   return config.channels * side * side + 1;

@@ -36,7 +36,7 @@ VMoEStateArrays::VMoEStateArrays(const VMoEConfig& config, TensorMap state, std:
   }
 }
 
-/// With the rows that pruning removed.
+/// Returns the tensor with zeros for the experts that pruning removed.
 at::Tensor VMoEStateArrays::whole(const VMoETensor& tensor) const {
   const at::Tensor held = state_.at(tensor.name).to(at::kCPU, at::kFloat);
   if (held.sizes() == tensor.shape) return held;

@@ -29,7 +29,7 @@ ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
-/// What its routers stand among.
+/// Returns the context of the routers for checks.
 RouterPlace router_place(const VMoEMoeConfig& moe) {
   return {.experts = moe.num_experts,
           .group_size = moe.group_size,
@@ -48,7 +48,7 @@ ConfigProblem group_problem(const VMoEMoeConfig& moe) {
   return capacity_problem(moe.router, moe.router.dispatcher, router_place(moe));
 }
 
-/// Each member has experts of its own, and equal shares of the experts and of each group.
+/// Checks that members divide the experts and the tokens of each group evenly.
 ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   const int64_t members = moe.ensemble_size;
   const std::string path = "encoder.moe.", size = path + "ensemble_size";

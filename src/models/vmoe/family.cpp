@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rest of the library asks of the family.
+// Functions of VMoE for fine-tuning, pruning and export.
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {

@@ -18,7 +18,7 @@ const VMoE& as_vmoe(const Model& model) {
   return *vmoe;
 }
 
-/// With the experts that it still has.
+/// Returns the configuration of a network, with its kept experts.
 VMoEConfig config_of(const Model& model) {
   return parse<VMoEConfig>(Value::from_json(as_vmoe(model).config(), "model"), "model");
 }
@@ -113,7 +113,7 @@ void VMoE::initialise_from(const Model& source, bool new_head, const std::string
   }
   VMoERules rules = fine_tuning_rules();
   const bool takes_head = !new_head || source.classes() == classes();
-  if (takes_head) rules.erase(rules.begin());  // the one that drops the head
+  if (takes_head) rules.erase(rules.begin());  // Removes the rule that drops the head.
   initialise_vmoe(*this, source, rules, from);
 }
 

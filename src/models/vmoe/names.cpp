@@ -12,7 +12,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-/// Of the array, once it is laid out as here.
+/// Returns the shape of the array in the layout of this library.
 Shape native_shape(const VMoEArray& array) {
   if (array.axes.empty()) return array.view;
   Shape shape;

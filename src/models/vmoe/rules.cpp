@@ -42,7 +42,7 @@ VMoETransform transform_from_value(const Value& value) {
              did_you_mean(given, names));
 }
 
-/// What was found: the whole, then its groups.
+/// A match: the whole text, then its groups.
 using Found = std::vector<std::string_view>;
 
 Pattern compiled(const std::string& pattern, const std::string& where) {
@@ -110,7 +110,7 @@ std::vector<CompiledRule> compiled_rules(const VMoERules& rules) {
   return list;
 }
 
-/// Every place where the pattern is found is replaced.
+/// Replaces every match of the pattern.
 std::string renamed(const CompiledRule& rule, const std::string& name) {
   std::string text;
   size_t end = 0, next = 0;
@@ -142,7 +142,7 @@ std::optional<Grid> grid_of(int64_t tokens) {
   return std::nullopt;
 }
 
-/// "" where the embedding can be resized.
+/// Returns why the embedding cannot be resized, "" if it can.
 std::string zoom_problem(const std::vector<int64_t>& from, const std::vector<int64_t>& to) {
   if (from.size() != 3 || to.size() != 3 || from[0] != 1 || from[2] != to[2]) {
     return "vit_zoom takes [1, tokens, width] to other tokens of the same width";
@@ -159,7 +159,7 @@ std::string zoom_problem(const std::vector<int64_t>& from, const std::vector<int
   return "";
 }
 
-/// `axis` of the result, from the end where it is negative; nothing when there is no such axis.
+/// Returns the index of `axis`, which counts from the end if negative; nothing if out of range.
 std::optional<size_t> new_axis(const VMoERule& rule, size_t rank) {
   const auto max = static_cast<int64_t>(rank);
   const int64_t axis = rule.axis < 0 ? rule.axis + max + 1 : rule.axis;
@@ -192,7 +192,7 @@ std::string shape_problem(const VMoERule& rule, const std::vector<int64_t>& from
   return expand_problem(rule, from, to);
 }
 
-/// "size 12 x 3 instead of 12 x 4"
+/// Throws Error where the shape of a move does not fit: "size 12 x 3 instead of 12 x 4".
 void check_move(const VMoEMove& move, const VMoEArray& target, const std::string& from) {
   const Entry& source = move.source;
   static constexpr std::array kFloats = {"float16", "bfloat16", "float32", "float64"};
@@ -228,7 +228,7 @@ std::vector<std::optional<Tap>> taps(int64_t from, int64_t to) {
   return list;
 }
 
-/// source [s, s, d] -> target [n, n, d].
+/// Interpolates source [s, s, d] -> target [n, n, d].
 void zoom_grid(const float* source, int64_t from, float* target, int64_t to, int64_t width) {
   const auto all = taps(from, to);
   for (int64_t y = 0; y < to; ++y) {
@@ -241,7 +241,7 @@ void zoom_grid(const float* source, int64_t from, float* target, int64_t to, int
           const int64_t down = corner / 2, right = corner % 2;
           const double weight =
               (down ? v->weight : 1.0 - v->weight) * (right ? u->weight : 1.0 - u->weight);
-          if (weight == 0.0) continue;  // that row may be past the last one
+          if (weight == 0.0) continue;  // The row may be past the last one.
           const int64_t row = (v->row + down) * from + u->row + right;
           sum += weight * static_cast<double>(source[row * width + c]);
         }

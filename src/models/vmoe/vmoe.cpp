@@ -65,9 +65,9 @@ nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
   return options;
 }
 
-/// Of the patch in row y and column x of the grid: sin(x w), cos(x w), sin(y w), cos(y w), where w
-/// falls from 1 to 1 / temperature over the d / 4 columns of each [1, h * w, d]. Each step is
-/// rounded to float32, as the reference's are.
+/// Returns the embeddings [1, h * w, d] of patches in row y and column x: sin(x w), cos(x w),
+/// sin(y w), cos(y w), where w falls from 1 to 1 / temperature over the d / 4 columns of each. Each
+/// step is rounded to float32, as in the reference.
 at::Tensor sincos2d(const VMoEConfig& config) {
   const Sides grid = config.grid();
   const int64_t waves = config.hidden_size / 4;

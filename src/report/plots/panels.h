@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gnuplot scripts have in common: a style, and panels in a grid.
+// Shared parts of gnuplot scripts: a style, and panels in a grid.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct Panel {
 /// Sizes in pixels of the SVG.
 struct PanelGrid {
   int columns = 1;
-  int width = 420, height = 300;  ///< of a panel with the gap beside it
+  int width = 420, height = 300;  ///< Size of a panel including its gap.
   int left = 80, right = 25, top = 50, bottom = 60;
   int gap_x = 80, gap_y = 90;
 };

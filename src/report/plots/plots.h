@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plots of an experiment's runs, a file each.
+// The plots of an experiment's runs, each in a file of its own.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace moesaic {
 
-/// What a figure is drawn from.
+/// Inputs of a figure.
 struct PlotInput {
   const PlotConfig& plot;
   const std::vector<MeasuredRow>& rows;

@@ -12,7 +12,7 @@ namespace moesaic {
 /// "<split>_<metric>".
 Probe evaluation_probe(const std::string& split, const std::string& metric);
 
-/// Updates made.
+/// Returns the probe of the number of updates.
 Probe steps_probe();
 
 /// Dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training data in the last MoE
@@ -30,7 +30,7 @@ Probe load_probe();
 Probe alignment_probe();
 
 Probe parameters_probe();
-/// Of one image, by the rows that routing the test data takes.
+/// Returns the probe of FLOPs per image, by the rows of routing the test data.
 Probe flops_probe();
 
 }  // namespace moesaic

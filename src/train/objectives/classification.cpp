@@ -15,7 +15,7 @@
 namespace moesaic {
 namespace {
 
-/// %, of all rows of logits, an image's members in a row.
+/// Returns the accuracy in % of all rows of logits, an image's members in a row.
 at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor hits = logits.argmax(1).view({labels.size(0), -1}).eq(labels.unsqueeze(1));
   return hits.to(at::kFloat).mean() * 100;
@@ -42,7 +42,7 @@ class ClassificationObjective final : public Objective {
   std::string precision_;
 };
 
-/// The load loss needs noise whose distribution it knows.
+/// Rejects the load loss without gaussian noise, which it needs.
 void check_noise(const NoiseOptions& noise, const SettingPaths& paths, const PhasePlaces& places,
                  const std::string& key) {
   if (noise.kind != NoiseKind::gaussian) {
@@ -62,7 +62,7 @@ void check_noise(const NoiseOptions& noise, const SettingPaths& paths, const Pha
   }
 }
 
-/// Refuses an auxiliary loss that would be 0 whatever the network does.
+/// Rejects auxiliary losses that would always be 0.
 void check_aux_losses(const ClassificationObjectiveConfig& config, const PhasePlaces& places,
                       const Model& model) {
   const SettingPaths paths = model.setting_paths();

@@ -6,7 +6,7 @@
 
 namespace moesaic {
 
-/// Of one of classification_losses().
+/// Returns the objective of one of classification_losses().
 ObjectiveKind classification_objective(const std::string& loss);
 ObjectiveKind squared_objective();
 

@@ -39,7 +39,7 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, int64_t threa
   return options;
 }
 
-/// Part `index` of `count`, which divide the batch.
+/// Returns part `index` of `count` equal parts of the batch.
 Batch part_of(const Batch& batch, int64_t index, int64_t count) {
   if (count == 1) return batch;
   const int64_t size = batch.images.size(0) / count;
@@ -162,7 +162,7 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
   return means;
 }
 
-// All numbers come over in one read, which is the step's only wait for the device.
+// All values are copied in one read, the only synchronisation of a step with the device.
 StepReport GradientPhase::read(const Scalars& scalars) const {
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> list;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a gradient phase checks before anything is trained.
+// Checks of a gradient phase before anything is trained.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -17,7 +17,7 @@
 namespace moesaic {
 namespace {
 
-/// Inputs that are no images cannot be changed as images are.
+/// Rejects augmentation of inputs that are not images.
 void check_augment(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
   if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
     fail_usage(

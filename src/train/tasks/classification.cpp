@@ -15,7 +15,7 @@ double sum_of(const at::Tensor& values) {
   return values.to(at::kDouble).sum().item<double>();
 }
 
-/// -log of the true class's probability, summed over the rows.
+/// Returns -log of the true class's probability, summed over the rows.
 double summed_likelihood(const at::Tensor& log_BC, const at::Tensor& labels) {
   return -sum_of(log_BC.gather(1, labels.unsqueeze(1)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
+// Networks of "Towards Understanding Mixture of Experts in Deep Learning", section 3.2.
 #pragma once
 
 #include "moesaic/models/cluster_moe/config.h"
@@ -8,9 +8,9 @@
 
 namespace moesaic {
 
-/// h(x) = sum over patches p of Theta^T x^(p);  m = argmax h + r;  F(x) = gate_m f_m(x), where f_m
-/// is eq. 3.1 for each class. Without a router F = f_1. An input is an image of one channel whose
-/// P rows are its patches.
+/// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p), r noise
+/// and f_m eq. 3.1 for each class. Without a router F = f_1. An input is an image of one channel
+/// whose P rows are its patches.
 class ClusterMoE : public Model {
  public:
   ClusterMoE(ClusterMoEConfig config, uint64_t seed);
@@ -26,25 +26,25 @@ class ClusterMoE : public Model {
   int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
-  /// "expert": the filters [K, J, d]; "router": its rows [E, 1, d].
+  /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
   std::map<std::string, at::Tensor> weight_directions() const override;
 
   const ClusterMoEConfig& settings() const { return config_; }
 
-  nn::FilterExperts experts{nullptr};  ///< those of `moe` where there is one
-  nn::MoELayer moe{nullptr};           ///< null where there is a single expert without a router
+  nn::FilterExperts experts{nullptr};  ///< The experts of `moe` where there is one.
+  nn::MoELayer moe{nullptr};           ///< Null where there is a single expert without a router.
 
  private:
-  /// What is known of inputs beside their numbers.
+  /// Inputs with what is derived from them once.
   struct Seen {
-    at::Tensor inputs, sums;  ///< sums over the router's patches, [B, router_width()]
+    at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, router_width()].
     uint64_t version = 0;
   };
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 
   ClusterMoEConfig config_;
-  Seen last_;  ///< a full batch is the same tensor at every step
+  Seen last_;  ///< Cache, since a full batch is the same tensor at every step.
 };
 
 }  // namespace moesaic

@@ -43,7 +43,7 @@ void describe(Fields& f, ImageMoEConfig& c) {
   f("router", c.router,
     "linear switch over the sum of the image's squares; null: a single expert without one");
 }
-/// Squares fill the image; without a router there is one expert.
+/// Checks that squares fill the image and that there is one expert without a router.
 ConfigProblem config_problem(const ImageMoEConfig& config);
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures of convolutional networks, of which one sees an image ("Towards Understanding Mixture
-// of Experts in Deep Learning", section 6.2).
+// Mixtures of convolutional networks that route whole images ("Towards Understanding Mixture of
+// Experts in Deep Learning", section 6.2).
 #pragma once
 
 #include "moesaic/models/image_moe/config.h"
@@ -9,10 +9,10 @@
 
 namespace moesaic {
 
-/// h(x) = sum over the image's squares s of Theta^T x^(s) + b;  m = argmax h + r;  F(x) = gate_m
-/// f_m(x), where the f_m are networks of their own and only f_m is computed. Without a router F =
-/// f_1. Batch normalisation sees the images of its expert alone. The embedding (pre_logits) is
-/// that of the expert that saw the image, before its head.
+/// F(x) = gate_m f_m(x) with m = argmax h + r and h(x) = sum over the image's squares s of
+/// Theta^T x^(s) + b, where the f_m are separate networks and only f_m is computed. Without a
+/// router F = f_1. Batch normalisation of an expert sees only the images of that expert. The
+/// embedding (pre_logits) is the input of the head of the expert that computed the image.
 class ImageMoE : public Model {
  public:
   ImageMoE(ImageMoEConfig config, uint64_t seed);
@@ -31,9 +31,9 @@ class ImageMoE : public Model {
 
   const ImageMoEConfig& settings() const { return config_; }
 
-  nn::ImageExperts experts{nullptr};  ///< those of `moe` where there is one
-  /// Null where there is a single expert without a router. Its router's `weight` is
-  /// [M, C s s + 1], the bias behind the rest.
+  nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
+  /// Null where there is a single expert without a router. The router's `weight` is
+  /// [M, C s s + 1], the bias in the last column.
   nn::MoELayer moe{nullptr};
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A V-MoE's parameters as the reference has them: its names, its layouts, float32. They come from
-// a network here, or from its checkpoint files (checkpoint/vmoe/arrays.h).
+// Parameters of a V-MoE in the names and layouts of the reference, float32. They come from a
+// network of this library or from checkpoint files of the reference (checkpoint/vmoe/arrays.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,17 +21,17 @@ class VMoEArrays {
   virtual ~VMoEArrays() = default;
 
   virtual const std::vector<vmoe_checkpoint::Entry>& entries() const = 0;
-  /// The array as float32, contiguous. Throws Error(failure) for values that are not finite.
+  /// Returns the array, float32 and contiguous. Throws Error (failure) for non-finite values.
   virtual at::Tensor read(const vmoe_checkpoint::Entry& entry) const = 0;
-  /// What messages call them.
+  /// Returns the name of the source for messages.
   virtual std::string from() const = 0;
 
-  /// nullptr when there is none of that name.
+  /// Returns the entry of this name, or nullptr.
   const vmoe_checkpoint::Entry* find(std::string_view name) const;
 };
 
-/// Those of a network's tensors, whose memory they share. Experts that pruning removed are arrays'
-/// rows of zeros: routed to them, a token gets nothing either.
+/// Arrays of a network's tensors, whose memory they share. Experts that pruning removed become rows
+/// of zeros, which give a token routed to them nothing as well.
 class VMoEStateArrays : public VMoEArrays {
  public:
   VMoEStateArrays(const VMoEConfig& config, TensorMap state, std::string from);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// V-MoE's settings, with the names and the nesting of the reference implementation.
+// Settings of V-MoE, with the names and the nesting of the reference implementation.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace moesaic {
 
-// No network that a machine can hold comes near these bounds, see router_config.h.
+// Upper bounds far above any network that fits into memory, see router_config.h.
 inline constexpr double kMostLayers = 1024, kMaxWidth = 1048576;
 inline constexpr double kLargestImage = 65536, kMostChannels = 4096;
 
@@ -27,7 +27,7 @@ void describe(Fields& f, VMoEDispatcherConfig& c) {
     "tokens and experts' outputs, and the gradients of both, are rounded to bfloat16");
 }
 
-/// When a router draws noise: where it has a generator, everywhere, nowhere.
+/// When a router draws noise: with a generator, always, never.
 inline constexpr const char *kNoiseInTraining = "training", *kNoiseAlways = "always",
                             *kNoiseNever = "never";
 
@@ -106,7 +106,7 @@ struct VMoEEncoderConfig {
   VMoEPositionConfig position_emb;
   VMoEMoeConfig moe;
 
-  /// Hidden width of the experts.
+  /// Returns the hidden width of the experts.
   int64_t expert_dim() const { return moe.mlp_dim.value_or(mlp_dim); }
 };
 template <class Fields>
@@ -124,7 +124,7 @@ void describe(Fields& f, VMoEEncoderConfig& c) {
   f("moe", c.moe, "the mixture-of-experts layers");
 }
 
-/// The two families that one class builds; all else that differs is encoder.moe.ensemble_size.
+/// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
 struct VMoEConfig {
@@ -144,11 +144,11 @@ struct VMoEConfig {
   bool has_class_token() const { return classifier == "token"; }
   bool has_map_head() const { return classifier == "map"; }
   bool map_head_normalizes() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
-  /// Width of the head's input.
+  /// Returns the width of the head's input.
   int64_t pre_logits_size() const {
     return representation_size > 0 ? representation_size : hidden_size;
   }
-  /// Patches, down and across.
+  /// Returns the number of patches along height and width.
   Sides grid() const {
     return {image_size.height / patch_size.height, image_size.width / patch_size.width};
   }
@@ -176,8 +176,8 @@ void describe(Fields& f, VMoEConfig& c) {
   f("encoder", c.encoder, "the transformer");
 }
 
-/// What one setting alone does not show, e.g. a patch size that does not divide the image size; ""
-/// if all fits.
+/// Returns what is wrong with settings together, e.g. a patch size that does not divide the image
+/// size; "" if nothing is.
 ConfigProblem config_problem(const VMoEConfig& config);
 
 }  // namespace moesaic

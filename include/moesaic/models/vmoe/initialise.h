@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first values of a V-MoE from those of another one: the same network, or what fine-tuning or
-// upcycling begins with.
+// Initialises a V-MoE from the values of another one: the same network, or the start of fine-tuning
+// or upcycling.
 #pragma once
 
 #include <functional>
@@ -13,21 +13,21 @@
 
 namespace moesaic {
 
-/// Makes the target's tensors one at a time, so that no more than two of them are ever held.
+/// Makes the target's tensors one at a time, so that at most two of them are in memory at once.
 class VMoEInitialiser {
  public:
-  /// Plans all of it, reads nothing. `arrays` must outlive this. Throws Error as plan_moves() does.
+  /// Plans all moves, reads nothing. `arrays` must outlive this. Throws Error as plan_moves() does.
   VMoEInitialiser(const VMoEArrays& arrays, const VMoEConfig& target, const VMoERules& rules,
                   const std::string& rules_from = "");
 
   const VMoEPlan& plan() const { return plan_; }
   const std::vector<VMoETensor>& tensors() const { return tensors_; }
-  /// Arrays of the target whose values the rules change.
+  /// Returns the names of the target's arrays whose values the rules change.
   std::vector<std::string> transformed() const;
 
-  /// Draws what nothing maps to as a new network of this seed has it.
+  /// Draws the arrays that no rule maps to, with the values of a new network of this seed.
   void draw_fresh(const VMoEConfig& target, uint64_t seed);
-  /// float32, contiguous.
+  /// Returns the tensor, float32 and contiguous.
   at::Tensor tensor(const VMoETensor& tensor) const;
 
  private:
@@ -36,15 +36,15 @@ class VMoEInitialiser {
   const VMoEArrays& arrays_;
   std::vector<VMoETensor> tensors_;
   VMoEPlan plan_;
-  TensorMap fresh_;  ///< tensors that have a fresh array
+  TensorMap fresh_;  ///< Tensors with an array that is drawn.
 };
 
-/// Are these V-MoEs alike but for their images' size, their classes and their members, as
-/// fine_tuning_rules() bridges?
+/// Returns whether these V-MoEs differ at most in image size, classes and members, which
+/// fine_tuning_rules() convert.
 bool differs_as_in_fine_tuning(const Model& a, const Model& b);
 
-/// Gives `target` the values that `rules` make of `source`'s; what they map nothing to stays. Both
-/// are V-MoEs; `from` begins messages. Throws Error as plan_moves() does, before anything changes.
+/// Copies values of `source` to `target` by `rules`; arrays that no rule maps to keep their values.
+/// Messages start with `from`. Throws Error as plan_moves() does, before anything changes.
 void initialise_vmoe(Model& target, const Model& source, const VMoERules& rules,
                      const std::string& from);
 

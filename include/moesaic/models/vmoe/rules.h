@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which array of a checkpoint becomes which parameter of a network, and what is done to it on the
-// way: how google-research/vmoe begins fine-tuning.
+// Rules that map arrays of a checkpoint to parameters of a network and transform them, as
+// google-research/vmoe starts fine-tuning.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,65 +17,63 @@
 namespace moesaic {
 
 enum class VMoETransform {
-  copy,         ///< as it is
-  vit_zoom,     ///< a position embedding, resized to the target's grid
-  reshape,      ///< to the target's shape, in C order
-  expand_tile,  ///< a new axis, repeated
+  copy,         ///< Keeps the values.
+  vit_zoom,     ///< Resizes a position embedding to the target's grid.
+  reshape,      ///< Reshapes to the target's shape, in C order.
+  expand_tile,  ///< Inserts an axis and repeats along it.
 };
 
 struct VMoERule {
-  std::string pattern;      ///< a regular expression (RE2), searched for in an array's name
-  std::string replacement;  ///< what the found part becomes, with groups as \1; "": is dropped
+  std::string pattern;      ///< Regular expression (RE2), searched for in an array's name.
+  std::string replacement;  ///< Replaces the match, with groups as \1; "" drops the array.
   VMoETransform transform = VMoETransform::copy;
-  int64_t axis = 0, repeats = 1;  ///< of expand_tile
+  int64_t axis = 0, repeats = 1;  ///< Settings of expand_tile.
 };
 
-/// The first rule whose pattern is found decides. New names begin with "params/".
+/// List of rules, of which the first whose pattern matches decides. New names start with "params/".
 using VMoERules = std::vector<VMoERule>;
 
-/// Every array under its own name.
+/// Returns rules that keep every array under its name.
 VMoERules identity_rules();
-/// What the released recipes do: the head is dropped, the position embedding resized, routers
-/// reshaped for an ensemble.
+/// Returns the rules of the released fine-tuning recipes: the head is dropped, the position
+/// embedding resized, routers are reshaped for an ensemble.
 VMoERules fine_tuning_rules();
-/// [[pattern, replacement], [pattern, replacement, "expand_tile", axis, repeats], ...]. Throws
-/// Error(usage) with the place of what is wrong.
+/// Reads [[pattern, replacement], [pattern, replacement, "expand_tile", axis, repeats], ...].
+/// Throws Error (usage) with the location of an invalid value.
 VMoERules rules_from_value(const Value& value);
 
-/// A position embedding [1, T, d] for T' tokens. The rows of a square grid are interpolated
-/// linearly with aligned corners along both axes: output k of n reads at k * ((s - 1) / (n - 1)) of
-/// s, computed in float64, and is 0 where rounding takes that past s - 1, as the reference's is. A
-/// class token's row in front, which the length tells, is copied, or dropped where T' has none.
-/// Of equal lengths nothing changes, whatever the grid.
-/// Throws Error(usage) for lengths that are no square, with or without 1, and where only T' has a
-/// class token.
+/// Resizes a position embedding [1, T, d] to T' = `tokens` tokens. The rows of a square grid are
+/// interpolated linearly with aligned corners along both axes: output k of n reads at position
+/// k * ((s - 1) / (n - 1)) of s, computed in float64, and is 0 where rounding takes that past
+/// s - 1, as in the reference. The row of a class token (T is a square plus 1) is copied, or
+/// dropped where T' has none. For T = T' nothing changes. Throws Error (usage) for lengths that
+/// are neither a square nor a square plus 1, and where only T' has a class token.
 at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens);
 
-/// Where one array of the target comes from.
+/// Source and transform of one array of the target.
 struct VMoEMove {
   vmoe_checkpoint::Entry source;
   VMoERule rule;
 
-  /// Are the values other than the source's, or elsewhere?
+  /// Returns whether values or shape differ from the source's.
   bool transforms(const VMoEArray& target) const;
 };
 
 struct VMoEPlan {
-  std::map<std::string, VMoEMove> moves;  ///< by the target's name, without "params/"
-  std::vector<std::string> dropped;       ///< arrays of the source
-  std::vector<std::string> fresh;         ///< arrays of the target that nothing maps to
+  std::map<std::string, VMoEMove> moves;  ///< Moves by the target's name, without "params/".
+  std::vector<std::string> dropped;       ///< Arrays of the source that are not used.
+  std::vector<std::string> fresh;         ///< Arrays of the target that no rule maps to.
 };
 
-/// Applies rules to names and shapes. Throws Error, in one line begun by `from`: for an array that
-/// no rule maps, whose new name the target does not have or another array has too, whose shape does
-/// not fit, or which holds no floating-point numbers.
-/// `rules_from` is the rules' file, which messages about the rules then name; "" where they are
-/// built in.
+/// Applies rules to names and shapes. Throws Error, in one line that starts with `from`, for an
+/// array that no rule maps, whose new name the target lacks or another array has too, whose shape
+/// does not fit, or whose dtype is not floating-point. `rules_from` is the file of the rules, for
+/// messages; "" for built-in rules.
 VMoEPlan plan_moves(const std::vector<vmoe_checkpoint::Entry>& source,
                     const std::vector<VMoETensor>& target, const VMoERules& rules,
                     const std::string& from, const std::string& rules_from = "");
 
-/// The values [target.shape] that a move makes of its source's.
+/// Returns the values, in target.shape, that a move makes of its source's values.
 at::Tensor moved(const VMoEMove& move, const at::Tensor& values, const VMoEArray& target);
 
 }  // namespace moesaic

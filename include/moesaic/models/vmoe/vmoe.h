@@ -13,11 +13,11 @@
 
 namespace moesaic {
 
-/// V-MoE: a vision transformer some of whose blocks have experts in place of the MLP.
-/// Patches -> class token -> + position embedding -> blocks -> norm -> class token, mean or
-/// attention pooling -> tanh layer -> head, each of the four where the configuration has it. As E3
-/// it is an ensemble: before the first MoE block each image is repeated for every member, image 0
-/// of members 0..M-1, image 1, ...; each member has experts of its own.
+/// V-MoE (Riquelme et al., arXiv:2106.05974): a vision transformer in which some blocks have
+/// experts in place of the MLP. Patches -> class token -> + position embedding -> blocks -> norm ->
+/// class token, mean or attention pooling -> tanh layer -> head, as configured. As E3 it is an
+/// ensemble: before the first MoE block each image is repeated for every member, image 0 of members
+/// 0..M-1, image 1, ...; each member has its own experts.
 class VMoE : public Model {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
@@ -37,26 +37,26 @@ class VMoE : public Model {
   int64_t tokens_per_image() const override { return config_.tokens() * members(); }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
-  /// The position embedding too, for images of another size, and the layer before the head.
+  /// Also allows the position embedding, for images of another size, and the layer before the head.
   bool may_differ_from_pretrained(const std::string& parameter) const override;
-  /// A source that differs_as_in_fine_tuning() goes through fine_tuning_rules().
+  /// Applies fine_tuning_rules() to a source that differs_as_in_fine_tuning().
   void initialise_from(const Model& source, bool new_head, const std::string& from) override;
-  /// Of one network whose tokens choose experts.
+  /// Supports token choice without an ensemble. Throws Error for other settings.
   std::optional<torch::jit::Module> torchscript() const override;
 
   const VMoEConfig& settings() const { return config_; }
-  /// [1, patches, d]; undefined but for sincos2d. The configuration tells them, so they are no part
-  /// of the network's state.
+  /// Returns the fixed position embedding [1, patches, d] of sincos2d, else an undefined tensor. It
+  /// follows from the configuration, so it is not part of the network's state.
   const at::Tensor& position_waves() const { return position_waves_; }
 
   torch::nn::Conv2d embedding{nullptr};
-  at::Tensor cls;                 ///< [1, 1, d]; undefined where the head sees the mean
-  at::Tensor position_embedding;  ///< [1, T, d]; undefined where it is not learned
+  at::Tensor cls;                 ///< Class token [1, 1, d]; undefined without one.
+  at::Tensor position_embedding;  ///< Learned embedding [1, T, d], or undefined.
   torch::nn::ModuleList blocks{nullptr};
   torch::nn::LayerNorm norm{nullptr};
-  nn::MapHead map_head{nullptr};          ///< null where the head sees a token or the mean
-  torch::nn::Linear pre_logits{nullptr};  ///< null without representation_size
-  torch::nn::Linear head{nullptr};        ///< null without classes
+  nn::MapHead map_head{nullptr};          ///< Null where pooling is a token or the mean.
+  torch::nn::Linear pre_logits{nullptr};  ///< Null without representation_size.
+  torch::nn::Linear head{nullptr};        ///< Null without classes.
 
  private:
   at::Tensor embed(const at::Tensor& images_BCHW);

@@ -12,18 +12,18 @@
 namespace moesaic {
 namespace {
 
-constexpr std::size_t kLongestPattern = 1000;
+constexpr std::size_t kMaxPattern = 1000;
 
 std::string length_problem_of_pattern(const std::string& text) {
-  if (text.size() <= kLongestPattern) return "";
+  if (text.size() <= kMaxPattern) return "";
   return fmt::format("a pattern of {} characters; at most {} are allowed", text.size(),
-                     kLongestPattern);
+                     kMaxPattern);
 }
 
 std::shared_ptr<const re2::RE2> compiled(const std::string& text) {
-  constexpr int64_t kMostBytes = 8 << 20;
+  constexpr int64_t kMaxBytes = 8 << 20;
   re2::RE2::Options options(re2::RE2::Quiet);
-  options.set_max_mem(kMostBytes);
+  options.set_max_mem(kMaxBytes);
   return std::make_shared<const re2::RE2>(text, options);
 }
 

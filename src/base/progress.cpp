@@ -18,8 +18,8 @@ constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10.0;
 constexpr double kSampleSeconds = 0.5;
 constexpr double kWindowSeconds = 30.0;
-constexpr int kWidestBar = 30;
-constexpr int kNarrowestBar = 8;
+constexpr int kMaxBar = 30;
+constexpr int kMinBar = 8;
 
 double steady_seconds() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -168,7 +168,7 @@ void Progress::draw() {
     head += fmt::format(" {:3.0f}%", 100 * fraction);
     const auto shown = static_cast<int>(count_characters(head) + count_characters(tail));
     const int room = columns - shown - 4;  // Brackets and spaces take 4.
-    if (room >= kNarrowestBar) middle = bar(fraction, std::min(room, kWidestBar), color_) + " ";
+    if (room >= kMinBar) middle = bar(fraction, std::min(room, kMaxBar), color_) + " ";
   }
   std::string line = head + " " + middle + tail;
   // A line with a bar always fits and must not be cut, since its colour codes would count.

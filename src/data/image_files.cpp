@@ -20,13 +20,13 @@ namespace fs = std::filesystem;
 namespace moesaic {
 namespace {
 
-constexpr uintmax_t kMostFileBytes = uintmax_t{1} << 28;
+constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 28;
 
 std::string read_image_file(const fs::path& path) {
   std::error_code error;
   const uintmax_t bytes = fs::file_size(path, error);
   if (error) fail("{}", error.message());
-  if (bytes > kMostFileBytes) fail("{} bytes are too many for an image", bytes);
+  if (bytes > kMaxFileBytes) fail("{} bytes are too many for an image", bytes);
   return read_text(path);
 }
 

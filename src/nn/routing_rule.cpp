@@ -33,10 +33,9 @@ Match(Cases...) -> Match<Cases...>;
 
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule) {
   return std::visit(
-      Match{
-          [&](const TokenChoiceOptions& r) { return route_token_choice(logits_TE, r); },
-          [&](const ExpertChoiceOptions& r) { return route_expert_choice(logits_TE, r); },
-          [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r); }},
+      Match{[&](const TokenChoiceOptions& r) { return route_token_choice(logits_TE, r); },
+            [&](const ExpertChoiceOptions& r) { return route_expert_choice(logits_TE, r); },
+            [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r); }},
       rule);
 }
 

@@ -63,11 +63,11 @@ FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const T
 }  // namespace
 
 int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation) {
-  constexpr int64_t kMostKept = int64_t{1} << 21;  // more would leave the caches
+  constexpr int64_t kMaxKept = int64_t{1} << 21;  // more would leave the caches
   if (static_cast<Activation>(activation) == Activation::identity) {
     return token.size(0) * x.size(2);
   }
-  return std::min(token.size(0) * x.size(1) * w.size(2), kMostKept);
+  return std::min(token.size(0) * x.size(1) * w.size(2), kMaxKept);
 }
 
 void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& token,

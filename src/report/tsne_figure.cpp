@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kGridNodes = 121;
-constexpr size_t kLongestKey = 20;
+constexpr size_t kMaxKey = 20;
 
 // Columns of the data are counted from 1: image, x, y, label, predicted, expert, group.
 constexpr std::string_view kTsneScript = R"(
@@ -120,7 +120,7 @@ std::string tsne_key(const EvaluationPoints& points, const Coloring& coloring) {
   const std::set<int64_t> present = numbers_present(coloring.number_N);
   const std::set<int64_t> labels = numbers_present(points.label_N);
   std::string key;
-  if (present.size() > kLongestKey) return key;
+  if (present.size() > kMaxKey) return key;
   for (const int64_t number : present) {
     const std::string name =
         number < 0 ? "no expert" : coloring.names.at(static_cast<size_t>(number));

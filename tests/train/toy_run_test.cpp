@@ -113,12 +113,8 @@ TEST_F(ToyRun, IsRefusedByItsOwnNamesAndPlaces) {
   EXPECT_THAT(refusal("phases.small.rate=2"), HasSubstr("phases[1].rate"));
   EXPECT_THAT(refusal("phases.small.kind=shrunk"), HasSubstr("did you mean 'shrink'?"));
   EXPECT_THAT(refusal("phases.small.batch_size=3"), HasSubstr("unknown key 'batch_size'"));
-  EXPECT_THAT(
-      error_of([&] {
-        Trainer(config_of(toy_run(), {"model.noise=0"}),
-                options_for(""));
-      }),
-      AllOf(StartsWith("usage: argument 'model.noise=0'"), HasSubstr("noise is 0")));
+  EXPECT_THAT(error_of([&] { Trainer(config_of(toy_run(), {"model.noise=0"}), options_for("")); }),
+              AllOf(StartsWith("usage: argument 'model.noise=0'"), HasSubstr("noise is 0")));
   // A run in memory keeps no checkpoint that pruning could compare with.
   EXPECT_THAT(refusal("seed=6"), HasSubstr("keeps no checkpoint of phase 'learn'"));
 }

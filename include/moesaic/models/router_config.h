@@ -14,8 +14,8 @@ namespace moesaic {
 
 // Upper bounds far above any router that fits into memory. They keep products of settings within
 // 64 bits and reject typing errors.
-inline constexpr double kMostExperts = 65536, kMostTokens = 2147483647;
-inline constexpr double kLargestCapacityFactor = 1e6, kLargestNoise = 1e6, kLargestLogit = 1e6;
+inline constexpr double kMaxExperts = 65536, kMaxTokens = 2147483647;
+inline constexpr double kMaxCapacityFactor = 1e6, kMaxNoise = 1e6, kMaxLogit = 1e6;
 
 /// Capacity of an expert and priority of its tokens, with the names of the V-MoE reference.
 struct DispatcherConfig {
@@ -30,14 +30,14 @@ struct DispatcherConfig {
 template <class Fields>
 void describe(Fields& f, DispatcherConfig& c) {
   f("capacity", c.capacity, "rows of an expert in a group; 0: by capacity_factor",
-    between(0, kMostTokens));
+    between(0, kMaxTokens));
   f("capacity_factor", c.capacity_factor,
     "rows of an expert over an even split; 0: no token is ever dropped",
-    between(0.0, kLargestCapacityFactor));
+    between(0.0, kMaxCapacityFactor));
   f("capacity_ceil_or_round", c.capacity_ceil_or_round, "how rows become a whole number",
     one_of(capacity_rounding_names()));
   f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
-    between(1, kMostTokens));
+    between(1, kMaxTokens));
   f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
 }
 
@@ -64,12 +64,12 @@ void describe(Fields& f, RoutingConfig& c) {
     "reaches the threshold",
     one_of({kTokensChoose, kExpertsChoose, kAdaptive}));
   f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
-    between(1, kMostExperts));
+    between(1, kMaxExperts));
   f("num_selected_tokens", c.num_selected_tokens,
     "tokens that an expert selects in a group, where experts choose; 0: by the capacity",
-    between(0, kMostTokens));
+    between(0, kMaxTokens));
   f("threshold", c.threshold, "of the adaptive router: the lowest logit that selects an expert",
-    between(-kLargestLogit, kLargestLogit));
+    between(-kMaxLogit, kMaxLogit));
   f("gate", c.gate,
     "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
     "the logit itself; one",
@@ -121,7 +121,7 @@ void describe(Fields& f, ImageTokenRouterConfig& c) {
   f("group_size", c.group_size,
     "images that share a capacity, or that experts choose among; the last group of a batch has "
     "those that are left; 0: all of a batch",
-    between(0, kMostTokens));
+    between(0, kMaxTokens));
   f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
   f("noise_scale", c.noise_scale,
     "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));

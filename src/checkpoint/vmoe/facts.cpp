@@ -60,7 +60,7 @@ class FactReader {
   void check_sizes() const {
     for (const Entry& entry : arrays_.entries()) {
       const bool fits = std::ranges::all_of(entry.shape, [](int64_t size) {
-        return size > 0 && static_cast<double>(size) <= kMostTokens;
+        return size > 0 && static_cast<double>(size) <= kMaxTokens;
       });
       if (!fits) fail("{}: array {}: no parameter has that shape", arrays_.from(), is_shape(entry));
     }

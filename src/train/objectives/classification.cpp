@@ -57,7 +57,8 @@ void check_noise(const NoiseOptions& noise, const SettingPaths& paths, const Pha
     fail_usage(
         "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; set it (to 1, "
         "for instance) or choose importance",
-        PhasePlaces::blame({places.of({key + ":"}), places.of_model(paths.router_noise, key + ":")}),
+        PhasePlaces::blame(
+            {places.of({key + ":"}), places.of_model(paths.router_noise, key + ":")}),
         places.phase().name, key, paths.router_noise.empty() ? "its scale" : paths.router_noise);
   }
 }

@@ -115,8 +115,8 @@ class VMoERounding : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(VMoERounding, OutputsOfExpertsAreTheReferencesButForEdges) {
-  constexpr double kActivation = 5e-6, kLargestStep = 0x1p-7;  // of bfloat16
-  constexpr int64_t kEdges = 2;                                // of thousands
+  constexpr double kActivation = 5e-6, kMaxStep = 0x1p-7;  // of bfloat16
+  constexpr int64_t kEdges = 2;                            // of thousands
   const ReferenceCase given(GetParam());
   const Reference golden = given.tensors("golden_bf16");
   const ReplayedStep step(given, "golden_bf16");
@@ -125,7 +125,7 @@ TEST_P(VMoERounding, OutputsOfExpertsAreTheReferencesButForEdges) {
     const at::Tensor wanted = golden.at(name).to(torch::kDouble), off = (found - wanted).abs();
     const double largest = wanted.abs().max().item<double>();
     EXPECT_LE((off > kActivation * largest).sum().item<int64_t>(), kEdges) << name;
-    EXPECT_LE(off.max().item<double>(), kLargestStep * largest) << name;
+    EXPECT_LE(off.max().item<double>(), kMaxStep * largest) << name;
   }
 }
 

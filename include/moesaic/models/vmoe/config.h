@@ -14,8 +14,8 @@
 namespace moesaic {
 
 // Upper bounds far above any network that fits into memory, see router_config.h.
-inline constexpr double kMostLayers = 1024, kMaxWidth = 1048576;
-inline constexpr double kLargestImage = 65536, kMostChannels = 4096;
+inline constexpr double kMaxLayers = 1024, kMaxWidth = 1048576;
+inline constexpr double kMaxImage = 65536, kMaxChannels = 4096;
 
 struct VMoEDispatcherConfig : DispatcherConfig {
   bool bfloat16 = false;
@@ -41,7 +41,7 @@ template <class Fields>
 void describe(Fields& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std, "of the noise on logits, times the number of experts (of one member)",
-    between(0.0, kLargestNoise));
+    between(0.0, kMaxNoise));
   f("noise", c.noise,
     "when there is noise: in training; in evaluation too, the same whenever a network runs; never, "
     "and then there is no load loss",
@@ -66,16 +66,16 @@ struct VMoEMoeConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEMoeConfig& c) {
-  f("layers", c.layers, "blocks whose MLP is a mixture of experts", between(0, kMostLayers - 1));
+  f("layers", c.layers, "blocks whose MLP is a mixture of experts", between(0, kMaxLayers - 1));
   f("num_experts", c.num_experts, "experts a layer, of all members of an ensemble",
-    between(1, kMostExperts));
+    between(1, kMaxExperts));
   f("ensemble_size", c.ensemble_size,
     "members among which the experts are shared out; each image has a row of logits for each (e3)",
-    between(1, kMostExperts));
+    between(1, kMaxExperts));
   f("group_size", c.group_size,
     "tokens that share a capacity, counted over all members; the last group of a batch has those "
     "that are left, and the capacity of so many; 0: all of a batch",
-    between(0, kMostTokens));
+    between(0, kMaxTokens));
   f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
     between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
@@ -85,7 +85,7 @@ void describe(Fields& f, VMoEMoeConfig& c) {
 }
 
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
-inline constexpr double kLargestTemperature = 1e30;
+inline constexpr double kMaxTemperature = 1e30;
 
 struct VMoEPositionConfig {
   std::string name = kLearned;
@@ -96,7 +96,7 @@ void describe(Fields& f, VMoEPositionConfig& c) {
   f("name", c.name, "a parameter, sines and cosines of the patch's row and column, or nothing",
     one_of({kLearned, kSinCos2d, kNoPosition}));
   f("temperature", c.temperature, "the longest wave of sincos2d, in patches over 2 pi", above(0.0),
-    at_most(kLargestTemperature));
+    at_most(kMaxTemperature));
 }
 
 struct VMoEEncoderConfig {
@@ -111,7 +111,7 @@ struct VMoEEncoderConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEEncoderConfig& c) {
-  f("num_layers", c.num_layers, "transformer blocks", between(1, kMostLayers));
+  f("num_layers", c.num_layers, "transformer blocks", between(1, kMaxLayers));
   f("num_heads", c.num_heads, "attention heads", between(1, kMaxWidth));
   f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate,
@@ -158,10 +158,9 @@ struct VMoEConfig {
 template <class Fields>
 void describe(Fields& f, VMoEConfig& c) {
   f("name", c.name, "model family; e3 is vmoe with an ensemble", required, one_of({kVMoE, kE3}));
-  f("image_size", c.image_size, "height and width of the images, pixels",
-    between(1, kLargestImage));
-  f("channels", c.channels, "colour channels of the images", between(1, kMostChannels));
-  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kLargestImage));
+  f("image_size", c.image_size, "height and width of the images, pixels", between(1, kMaxImage));
+  f("channels", c.channels, "colour channels of the images", between(1, kMaxChannels));
+  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kMaxImage));
   f("hidden_size", c.hidden_size, "width of a token", between(1, kMaxWidth));
   f("classes", c.classes, "outputs of the head; 0: no head, the network gives its input",
     between(0, kMaxWidth));

@@ -50,6 +50,14 @@ TEST(LoadModel, RebuildsTheModelOfARunOrACheckpoint) {
   }
 }
 
+TEST(LoadModel, DoesNotReadWhatAStrangersCheckpointExtends) {
+  const test::TempDir folder;
+  const auto model = tiny_model();
+  test::put(folder / "model.json", model->config().dump());
+  save(folder / "strange", *model, {{"extends", "../model.json"}});
+  EXPECT_THAT(test::usage_of([&] { load_model(folder / "strange"); }), HasSubstr("'name'"));
+}
+
 TEST(LoadModel, RebuildsAPrunedModel) {
   const test::TempDir folder;
   const auto model = tiny_model();

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/config/choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/support.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+namespace {
+
+using test::usage_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Steps {
+  double rate = 0.5;
+};
+template <class Fields>
+void describe(Fields& f, Steps& c) {
+  f("rate", c.rate, "of a step", above(0.0));
+}
+
+struct Solve {
+  int64_t rank = 2, max_rank = 4;
+};
+template <class Fields>
+void describe(Fields& f, Solve& c) {
+  f("rank", c.rank, "of the solution", at_least(1));
+  f("max_rank", c.max_rank, "that is possible", at_least(1));
+}
+std::string config_problem(const Solve& c) {
+  return c.rank > c.max_rank ? "'rank' is above 'max_rank'" : "";
+}
+
+struct Phase {
+  std::string name = "first";
+  Choice kind;
+};
+template <class Fields>
+void describe(Fields& f, Phase& c) {
+  f("name", c.name, "of the phase");
+  f.choice("kind", c.kind, {Choice("steps", Steps{}), Choice("solve", Solve{})}, "what it does");
+}
+
+Phase read(const std::string& json) {
+  return parse<Phase>(Document::from_text(json, "phase.json").root());
+}
+
+TEST(Choice, ReadsTheSettingsOfTheNamedAlternative) {
+  EXPECT_EQ(read(R"({"kind": "solve", "rank": 3})").kind.as<Solve>().rank, 3);
+  EXPECT_EQ(read(R"({"rate": 0.25})").kind.as<Steps>().rate, 0.25) << "the first is the default";
+}
+
+TEST(Choice, IsWrittenBesideTheOtherKeysAndReadBack) {
+  const auto written = to_json(read(R"({"kind": "solve", "rank": 3})"));
+  EXPECT_EQ(written.dump(), R"({"name":"first","kind":"solve","rank":3,"max_rank":4})");
+  EXPECT_EQ(to_json(read(written.dump())), written);
+}
+
+TEST(Choice, CopiesAreDeep) {
+  const Phase first = read(R"({"kind": "solve"})");
+  Phase second = first;
+  second.kind.as<Solve>().rank = 1;
+  EXPECT_EQ(first.kind.as<Solve>().rank, 2);
+  EXPECT_EQ(first.kind.find<Steps>(), nullptr);
+  EXPECT_THROW(first.kind.as<Steps>(), Error);
+}
+
+TEST(Choice, RefusesWhatTheAlternativeDoesNotKnow) {
+  EXPECT_THAT(usage_of([] { read(R"({"kind": "sove"})"); }),
+              AllOf(HasSubstr("phase.json:1:10"), HasSubstr("did you mean 'solve'?")));
+  EXPECT_THAT(usage_of([] { read(R"({"kind": "solve", "rate": 0.25})"); }),
+              HasSubstr("unknown key 'rate'"));
+  EXPECT_THAT(usage_of([] { read(R"({"rate": 0})"); }), HasSubstr("phase.json:1:10"));
+  EXPECT_THAT(usage_of([] { read(R"({"kind": "solve", "rank": 5})"); }),
+              HasSubstr("'rank' is above 'max_rank'"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs on data with a validation split: decisions follow it, the test split is for the end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moesaic/checkpoint/store.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Seen {
+  int64_t step = 0;
+  std::string split;
+  double accuracy = 0.0, loss = 0.0;
+};
+
+/// Trains one phase of six epochs of three steps, evaluated after every second epoch.
+std::vector<Seen> evaluations(const fs::path& out, const std::vector<std::string>& changes = {}) {
+  std::vector<std::string> all = {
+      "evaluate_every=2",
+      "phases=[{\"name\": \"only\", \"data\": \"three\", \"batch_size\": 6, \"epochs\": 6, "
+      "\"evaluate\": true, \"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01}}]"};
+  all.insert(all.end(), changes.begin(), changes.end());
+  TrainerOptions options = options_for(out);
+  options.open = DatasetOpener(open_tiny, [](std::string_view) {
+    return std::vector<std::string>{"train", "validation", "test"};
+  });
+  Trainer(config_of(four_phases(), all), options).run();
+  std::vector<Seen> seen;
+  std::istringstream lines(read_text(out / "metrics.jsonl"));
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (line["kind"] != "eval") continue;
+    seen.push_back({line["step"], line["split"], line["accuracy"], line["loss"]});
+  }
+  return seen;
+}
+
+TEST(ValidationRun, TestsOnlyAtTheEnd) {
+  const TempDir folder;
+  std::vector<std::string> order;
+  for (const Seen& seen : evaluations(folder / "run")) {
+    order.push_back(seen.split + " " + std::to_string(seen.step));
+  }
+  EXPECT_THAT(order, ElementsAre("validation 6", "validation 12", "validation 18", "test 18"));
+}
+
+TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
+  const TempDir folder;
+  Seen accurate, lossless;
+  accurate.accuracy = -1.0;
+  lossless.loss = 1e9;
+  for (const Seen& seen : evaluations(folder / "accuracy")) {
+    if (seen.split == "validation" && seen.accuracy > accurate.accuracy) accurate = seen;
+  }
+  for (const Seen& seen : evaluations(folder / "loss", {"best=loss"})) {
+    if (seen.split == "validation" && seen.loss < lossless.loss) lossless = seen;
+  }
+  EXPECT_EQ(load_checkpoint(folder / "accuracy/best").state["best_step"], accurate.step);
+  EXPECT_EQ(load_checkpoint(folder / "loss/best").state["best_step"], lossless.step);
+}
+
+TEST(ValidationRun, AnUnknownMetricGetsTheNearestOne) {
+  EXPECT_THAT(error_of([] { evaluations("", {"best=acuracy"}); }),
+              HasSubstr("did you mean 'accuracy'?"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -18,6 +21,8 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/report/experiment.h"
+#include "moesaic/report/probe.h"
+#include "moesaic/train/objective.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -66,6 +71,8 @@ const std::map<std::string, std::function<Names()>>& kinds() {
       {"criteria", criterion_names},
       {"recipes", recipe_paths},
       {"checkpoints", released_checkpoints},
+      {"objectives", [] { return objectives().names(); }},
+      {"probes", [] { return probes().names(); }},
   };
   return list;
 }
@@ -93,11 +100,10 @@ void list(const std::string& kind, bool json) {
 
 void add_list(CLI::App& app, int&) {
   auto* verb = app.add_subcommand(
-      "list", "List models, datasets, experiments, criteria, recipes or released checkpoints");
+      "list", "List what there is of a kind, such as models, datasets, recipes or experiments");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option("KIND", *kind, "models, datasets, experiments, criteria, recipes or checkpoints")
-      ->required();
+  verb->add_option("KIND", *kind, fmt::format("{}", fmt::join(kind_names(), ", ")))->required();
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

@@ -37,7 +37,7 @@ Sides sides_of(const std::string& text) {
 }
 
 std::string check_sides(const std::string& text) {
-  const CLI::Validator side = whole_number(1, static_cast<int64_t>(kLargestImage));
+  const CLI::Validator side = whole_number(1, static_cast<int64_t>(kMaxImage));
   const size_t cross = text.find('x');
   for (std::string part :
        {text.substr(0, cross),

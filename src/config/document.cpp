@@ -113,7 +113,7 @@ Document Document::from_text(std::string_view text, const std::string& name) {
 }
 
 void Document::set(std::string_view assignment) {
-  const std::string where = "argument " + "'" + one_line(assignment) + "'";
+  const std::string where = "argument '" + one_line(assignment) + "'";
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos) fail_usage("{}: expected key.path=value", where);
   const std::vector<std::string> path = checked_path(assignment.substr(0, equals), where);

@@ -35,34 +35,35 @@ std::string config_problem(const Solve& c) {
   return c.rank > c.max_rank ? "'rank' is above 'max_rank'" : "";
 }
 
-struct Phase {
+struct PhaseOfAKind {
   std::string name = "first";
   Choice kind;
 };
 template <class Fields>
-void describe(Fields& f, Phase& c) {
+void describe(Fields& f, PhaseOfAKind& c) {
   f("name", c.name, "of the phase");
   f.choice("kind", c.kind, {Choice("steps", Steps{}), Choice("solve", Solve{})}, "what it does");
 }
 
-Phase read(const std::string& json) {
-  return parse<Phase>(Document::from_text(json, "phase.json").root());
+PhaseOfAKind read_phase(const std::string& json) {
+  return parse<PhaseOfAKind>(Document::from_text(json, "phase.json").root());
 }
 
 TEST(Choice, ReadsTheSettingsOfTheNamedAlternative) {
-  EXPECT_EQ(read(R"({"kind": "solve", "rank": 3})").kind.as<Solve>().rank, 3);
-  EXPECT_EQ(read(R"({"rate": 0.25})").kind.as<Steps>().rate, 0.25) << "the first is the default";
+  EXPECT_EQ(read_phase(R"({"kind": "solve", "rank": 3})").kind.as<Solve>().rank, 3);
+  EXPECT_EQ(read_phase(R"({"rate": 0.25})").kind.as<Steps>().rate, 0.25)
+      << "the first is the default";
 }
 
 TEST(Choice, IsWrittenBesideTheOtherKeysAndReadBack) {
-  const auto written = to_json(read(R"({"kind": "solve", "rank": 3})"));
+  const auto written = to_json(read_phase(R"({"kind": "solve", "rank": 3})"));
   EXPECT_EQ(written.dump(), R"({"name":"first","kind":"solve","rank":3,"max_rank":4})");
-  EXPECT_EQ(to_json(read(written.dump())), written);
+  EXPECT_EQ(to_json(read_phase(written.dump())), written);
 }
 
 TEST(Choice, CopiesAreDeep) {
-  const Phase first = read(R"({"kind": "solve"})");
-  Phase second = first;
+  const PhaseOfAKind first = read_phase(R"({"kind": "solve"})");
+  PhaseOfAKind second = first;
   second.kind.as<Solve>().rank = 1;
   EXPECT_EQ(first.kind.as<Solve>().rank, 2);
   EXPECT_EQ(first.kind.find<Steps>(), nullptr);
@@ -70,12 +71,12 @@ TEST(Choice, CopiesAreDeep) {
 }
 
 TEST(Choice, RefusesWhatTheAlternativeDoesNotKnow) {
-  EXPECT_THAT(usage_of([] { read(R"({"kind": "sove"})"); }),
+  EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "sove"})"); }),
               AllOf(HasSubstr("phase.json:1:10"), HasSubstr("did you mean 'solve'?")));
-  EXPECT_THAT(usage_of([] { read(R"({"kind": "solve", "rate": 0.25})"); }),
+  EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "solve", "rate": 0.25})"); }),
               HasSubstr("unknown key 'rate'"));
-  EXPECT_THAT(usage_of([] { read(R"({"rate": 0})"); }), HasSubstr("phase.json:1:10"));
-  EXPECT_THAT(usage_of([] { read(R"({"kind": "solve", "rank": 5})"); }),
+  EXPECT_THAT(usage_of([] { read_phase(R"({"rate": 0})"); }), HasSubstr("phase.json:1:10"));
+  EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "solve", "rank": 5})"); }),
               HasSubstr("'rank' is above 'max_rank'"));
 }
 

@@ -34,7 +34,7 @@ std::shared_ptr<const Dataset> open_waves(std::string_view name, std::string_vie
 Trainer trainer(const fs::path& out, const std::vector<std::string>& changes = {}) {
   testing::add_toy_family();
   const std::string json =
-      R"({"name": "waves", "seed": 5, "log_every": 0, "evaluate_batch_size": 4, "loader_threads": 0,
+      R"({"name": "waves", "seed": 5, "log_every": 10, "evaluate_batch_size": 4, "loader_threads": 0,
           "model": {"name": "toy", "image_size": 4, "classes": 2},
           "phases": [{"name": "fit", "data": "waves", "batch_size": 16, "steps": 60,
                       "loss": "squared", "evaluate": true, "aux_losses": {"importance": 0.01},

@@ -59,7 +59,7 @@ class WrongUse(FolderCase):
     def test_options(self):
         french = "french=" + self.french
         self.refused("--batch-size must be at least 1", french, "--batch-size", "0")
-        self.refused("--max must be at least 1", french, "--max-texts", "0")
+        self.refused("--max-texts must be at least 1", french, "--max-texts", "0")
         self.refused("there must be two at least", french, "--class", "a=0")
         self.refused("'0' is given twice", french, "--class", "a=0", "--class", "b=0")
         self.refused("must end in .safetensors", french, "--out", self.out + ".pt")

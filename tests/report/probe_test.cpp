@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "moesaic/config/document.h"
+#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {
@@ -46,6 +47,19 @@ double inner_by_loops(const at::Tensor& a, const at::Tensor& b) {
   double sum = 0.0;
   for (int64_t i = 0; i < a.size(0); ++i) sum += a[i].item<double>() * b[i].item<double>();
   return sum;
+}
+
+TEST_F(Probes, MeasureNothingThatTheTargetsDoNotHave) {
+  DatasetInfo info{.name = "numbers", .split = "train"};
+  info.targets = {"y"};
+  const auto numbers = make_input_dataset(
+      info, {.values_NCHW = at::ones({3, 1, 4, 50}), .targets_NK = at::ones({3, 1})});
+  for (const char* probe : {"test_accuracy", "train_accuracy", "entropy", "dispatch"}) {
+    EXPECT_TRUE(probes().at(probe).metrics(*model_, *numbers).empty()) << probe;
+  }
+  for (const char* probe : {"test_loss", "train_loss", "load"}) {
+    EXPECT_EQ(probes().at(probe).metrics(*model_, *numbers).size(), 1U) << probe;
+  }
 }
 
 TEST_F(Probes, AlignmentIsThatOfLoops) {

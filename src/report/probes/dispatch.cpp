@@ -6,13 +6,17 @@
 namespace moesaic {
 namespace {
 
-/// `metric` of the last MoE layer's routing of the training data; nothing of a network without one.
-Probe routing_probe(Metric metric, std::string meaning,
+/// `metric` of the last MoE layer's routing of the training data; nothing of a network without one
+/// nor, for what is counted by class or group, of data without both.
+Probe routing_probe(Metric metric, bool by_kind, std::string meaning,
                     std::function<void(ProbeSubject&, Measurement&)> measure) {
   return {.meaning = std::move(meaning),
           .metrics =
-              [=](const Model& model, const Dataset&) {
-                return model.moe_blocks().empty() ? std::vector<Metric>{} : std::vector{metric};
+              [=](const Model& model, const Dataset& train) {
+                const DatasetInfo& info = train.info();
+                const bool kinds = !info.classes.empty() || !info.groups.empty();
+                const bool measured = !model.moe_blocks().empty() && (kinds || !by_kind);
+                return measured ? std::vector{metric} : std::vector<Metric>{};
               },
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
@@ -37,7 +41,7 @@ std::vector<std::string> expert_names(const LayerRouting& layer) {
 }  // namespace
 
 Probe entropy_probe() {
-  return routing_probe({"entropy", "dispatch entropy, nats", 3},
+  return routing_probe({"entropy", "dispatch entropy, nats", 3}, true,
                        "dispatch entropy of the training data by its groups, else by its classes",
                        [](ProbeSubject& subject, Measurement& measurement) {
                          measurement.numbers["entropy"] = dispatch_of(last_layer(subject)).entropy;
@@ -46,7 +50,7 @@ Probe entropy_probe() {
 
 Probe dispatch_probe() {
   return routing_probe(
-      {"dispatch", "training examples", 0, true},
+      {"dispatch", "training examples", 0, true}, true,
       "training examples by group, else by class, and expert",
       [](ProbeSubject& subject, Measurement& measurement) {
         const LayerRouting& layer = last_layer(subject);
@@ -59,7 +63,7 @@ Probe dispatch_probe() {
 }
 
 Probe load_probe() {
-  return routing_probe({"load", "fraction of the rows", 3, true},
+  return routing_probe({"load", "fraction of the rows", 3, true}, false,
                        "fraction of the training data's rows that each expert computes",
                        [](ProbeSubject& subject, Measurement& measurement) {
                          const LayerRouting& layer = last_layer(subject);

@@ -1,14 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "built_in.h"
+#include "moesaic/train/task.h"
 
 namespace moesaic {
+namespace {
+
+bool is_measured(const Dataset& data, const std::string& metric) {
+  const std::vector<MetricInfo> metrics = task_of(data.info()).metrics();
+  return std::any_of(metrics.begin(), metrics.end(),
+                     [&](const MetricInfo& known) { return known.name == metric; });
+}
+
+}  // namespace
 
 Probe evaluation_probe(const std::string& split, const std::string& metric) {
   const std::string name = split + "_" + metric;
   const bool percent = metric.ends_with("accuracy");
   return {.meaning = metric + " on the " + split + " split",
           .metrics =
-              [=](const Model&, const Dataset&) {
+              [=](const Model&, const Dataset& train) {
+                if (!is_measured(train, metric)) return std::vector<Metric>{};
                 return std::vector<Metric>{
                     {name, split + " " + metric + (percent ? ", %" : ""), percent ? 2 : 4}};
               },

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The GPU's half of the operators. Files ops/cuda/*.cu know no LibTorch, compile in seconds, and need nvcc but no GPU;
 # ops/cuda/*.cpp stand between them and tensors.
-set(MOESAIC_GPU_CODE "arch=compute_90a,code=sm_90a;arch=compute_80,code=sm_80;arch=compute_80,code=compute_80"
+set(MOESAIC_GPU_CODE "arch=compute_90,code=sm_90;arch=compute_80,code=sm_80;arch=compute_80,code=compute_80"
   CACHE STRING "What nvcc generates: machine code for Hopper and Ampere, and PTX that a driver compiles for later chips")
 
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
@@ -23,9 +23,5 @@ endif()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/ops/cuda/route_token_choice.cu
   ${PROJECT_SOURCE_DIR}/src/ops/cuda/route_expert_choice.cu ${PROJECT_SOURCE_DIR}/src/ops/cuda/route_adaptive.cu
   PROPERTIES COMPILE_OPTIONS --fmad=false)
-# Activations of sums that become bfloat16 need no division to the last bit.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/ops/cuda/hopper_activate.cu
-  PROPERTIES COMPILE_OPTIONS --prec-div=false)
-
 target_sources(moesaic PRIVATE $<TARGET_OBJECTS:moesaic_kernels>)
 target_link_libraries(moesaic PRIVATE $<BUILD_INTERFACE:CUDA::cudart>)

@@ -406,9 +406,6 @@ Loader& Loader::operator=(Loader&&) noexcept = default;
 int64_t Loader::batches_per_epoch() const {
   return state_->batches;
 }
-int64_t Loader::images_per_epoch() const {
-  return state_->images;
-}
 const Dataset& Loader::dataset() const {
   return *state_->dataset;
 }

@@ -8,7 +8,6 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/hash.h"
 #include "moesaic/formats/gzip.h"
 
 namespace moesaic::idx {
@@ -89,17 +88,6 @@ Array read(const std::filesystem::path& path) {
          reader.compressed() ? " when unpacked" : "");
   }
   return array;
-}
-
-std::string content_sha256(const std::filesystem::path& path) {
-  UnpackedReader reader(path);
-  Sha256 hash;
-  std::vector<uint8_t> piece(kPiece);
-  for (;;) {
-    const std::size_t n = reader.read(piece);
-    hash.update(std::as_bytes(std::span(piece).first(n)));
-    if (n < piece.size()) return hash.hex();
-  }
 }
 
 }  // namespace moesaic::idx

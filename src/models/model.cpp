@@ -4,6 +4,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/base/error.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/nn/module_state.h"
 
@@ -41,6 +42,16 @@ int64_t Model::parameter_count() const {
 
 at::Device Model::device() const {
   return parameters().front().device();
+}
+
+void check_input_shape(const Model& model, const std::string& name, const char* what,
+                       const at::Tensor& inputs_BCHW) {
+  const std::vector<int64_t> shape = model.input_shape();
+  const bool fits =
+      inputs_BCHW.dim() == 4 && inputs_BCHW.sizes().slice(1) == at::IntArrayRef(shape);
+  if (fits) return;
+  fail("{}: {} must be [B, {}, {}, {}], found {}", name, what, shape[0], shape[1], shape[2],
+       c10::str(inputs_BCHW.sizes()));
 }
 
 void give_head(Model& model, int64_t classes) {

@@ -65,8 +65,4 @@ std::shared_ptr<Model> build_model_shape(const Value& given) {
   }
 }
 
-std::string model_help(const std::string& name) {
-  return families().at(name).help();
-}
-
 }  // namespace moesaic

@@ -161,16 +161,22 @@ ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
   return {fmt::format("{} must be ascending experts below {}, at least one", key, experts)};
 }
 
-ConfigProblem router_problem(const ImageTokenRouterConfig& config, int64_t experts) {
-  const bool pruned = !config.kept_experts.empty();
-  const RouterPlace place{.experts = experts, .group_size = config.group_size, .is_pruned = pruned};
+ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t experts) {
+  if (config == nullptr) {
+    if (experts == 1) return {};
+    return {fmt::format("{} experts need a router; without one 'experts' is 1", experts),
+            {"experts", "router"}};
+  }
+  const bool pruned = !config->kept_experts.empty();
+  const RouterPlace place{
+      .experts = experts, .group_size = config->group_size, .is_pruned = pruned};
   for (const auto check : {routing_problem, capacity_problem}) {
-    ConfigProblem problem = check(config, config.dispatcher, place);
+    ConfigProblem problem = check(*config, config->dispatcher, place);
     if (!problem.empty()) return problem;
   }
   if (!pruned) return {};
   const std::string key = place.router + "kept_experts";
-  ConfigProblem problem = kept_problem(config.kept_experts, experts, key);
+  ConfigProblem problem = kept_problem(config->kept_experts, experts, key);
   problem.blamed = {key};
   return problem;
 }
@@ -181,15 +187,16 @@ nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t w
   options.width = width;
   options.experts = experts;
   options.rule = routing_rule(config, config.dispatcher, config.group_size);
-  const bool pruned = present_experts(config, experts) < experts;
+  const bool pruned = present_experts(&config, experts) < experts;
   if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
   options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
   if (config.noise_in_evaluation) options.evaluation_seed = 0;
   return options;
 }
 
-int64_t present_experts(const ImageTokenRouterConfig& config, int64_t experts) {
-  return config.kept_experts.empty() ? experts : static_cast<int64_t>(config.kept_experts.size());
+int64_t present_experts(const ImageTokenRouterConfig* config, int64_t experts) {
+  const bool pruned = config != nullptr && !config->kept_experts.empty();
+  return pruned ? static_cast<int64_t>(config->kept_experts.size()) : experts;
 }
 
 }  // namespace moesaic

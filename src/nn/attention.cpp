@@ -8,7 +8,6 @@
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/layer_norm.h"
 #include "moesaic/nn/linear.h"
-#include "moesaic/ops/linear.h"
 
 namespace moesaic::nn {
 
@@ -44,12 +43,12 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
   } else {
     mixed_BHQc = at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);
   }
-  return moesaic::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
+  return at::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {
   const int64_t batch = x_BTd.size(0), tokens = x_BTd.size(1), width = x_BTd.size(2);
-  const at::Tensor qkv_3BHTc = moesaic::linear(x_BTd, qkv->weight, qkv->bias)
+  const at::Tensor qkv_3BHTc = at::linear(x_BTd, qkv->weight, qkv->bias)
                                    .view({batch, tokens, 3, options_.heads, width / options_.heads})
                                    .permute({2, 0, 3, 1, 4});
   return mix(qkv_3BHTc[0], qkv_3BHTc[1], qkv_3BHTc[2], random);

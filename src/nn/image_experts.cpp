@@ -50,8 +50,9 @@ ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
   }
 }
 
-// Images stay channels first: with channels last, convolutions of a few channels have been seen
-// to write outside of their memory on more than one thread (LibTorch 2, oneDNN).
+// Images stay channels first: LibTorch's channels-last convolutions of few channels write outside of
+// their memory. With a guard around every tensor, the backward pass of a 1 x 1 convolution from two
+// channels to one over [3, 2, 32, 32] wrote before the start of its gradient (2.11, Xeon with AMX).
 ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
                                      const at::Generator&) {
   std::vector<int64_t> shape = images_TCHW.sizes().vec();

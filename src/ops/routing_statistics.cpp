@@ -14,39 +14,13 @@ at::Tensor entropy_of(const at::Tensor& fractions) {
   return -at::xlogy(fractions, fractions).sum(-1);
 }
 
-at::Tensor shares_of(const at::Tensor& counts, int64_t dim) {
+/// counts / sum of counts over a dimension; 0 / 0 = 0.
+at::Tensor fractions_of(const at::Tensor& counts, int64_t dim) {
   const at::Tensor total = counts.sum(dim, /*keepdim=*/true).clamp_min(1);
   return counts.to(at::kDouble) / total.to(at::kDouble);
 }
 
-/// Choices of experts that are computed.
-at::Tensor computed_choices(const at::Tensor& choice_Tk, const std::vector<int64_t>& kept) {
-  if (kept.empty())
-    return at::scalar_tensor(choice_Tk.numel(), choice_Tk.options().dtype(at::kLong));
-  at::Tensor count = at::zeros({}, choice_Tk.options().dtype(at::kLong));
-  for (const int64_t expert : kept) count += choice_Tk.eq(expert).sum();
-  return count;
-}
-
 }  // namespace
-
-RoutingStatistics routing_statistics(const Routing& routing, const std::vector<int64_t>& kept) {
-  if (!kept.empty() && static_cast<int64_t>(kept.size()) != routing.experts()) {
-    fail("routing_statistics: {} kept experts for a routing of {}", kept.size(), routing.experts());
-  }
-  const torch::NoGradGuard no_grad;
-  RoutingStatistics out;
-  out.rows = routing.offsets.diff().to(at::kLong);
-  const at::Tensor load = shares_of(out.rows, 0);
-  out.load = load.to(at::kFloat);
-  out.entropy = entropy_of(load).to(at::kFloat);
-  const bool tokens_choose = routing.choice.size(1) > 0;
-  const at::Tensor filled = out.rows.sum();
-  out.dropped =
-      tokens_choose ? computed_choices(routing.choice, kept) - filled : at::zeros_like(filled);
-  out.unrouted = routing.token_offsets.diff().eq(0).sum();
-  return out;
-}
 
 at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
   constexpr const char* kOp = "dispatch_counts";
@@ -75,8 +49,8 @@ at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T,
 
 at::Tensor dispatch_entropy(const at::Tensor& counts_CK) {
   const at::Tensor counts_KC = counts_CK.t();
-  const at::Tensor of_expert_K = entropy_of(shares_of(counts_KC, 1));
-  return (shares_of(counts_KC.sum(1), 0) * of_expert_K).sum().to(at::kFloat);
+  const at::Tensor of_expert_K = entropy_of(fractions_of(counts_KC, 1));
+  return (fractions_of(counts_KC.sum(1), 0) * of_expert_K).sum().to(at::kFloat);
 }
 
 }  // namespace moesaic

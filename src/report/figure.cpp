@@ -7,6 +7,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -67,7 +68,8 @@ void draw_beside(const fs::path& script_path, const fs::path& data_path, const F
 
 std::string gnuplot_quoted(const std::string& text) {
   std::string result = "'";
-  for (const char c : text) result += c == '\'' ? "''" : std::string(1, c);
+  // A line break would end the string, and what follows would be commands.
+  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
   return result + "'";
 }
 

@@ -21,6 +21,11 @@ ConfigProblem config_problem(const MeasuredTable& table) {
       {"values"}};
 }
 
+std::string name_of_first_run(const MeasuredRow& row) {
+  if (row.runs.size() == 1) return row.name;
+  return fmt::format("{} (run 1 of {})", row.name, row.runs.size());
+}
+
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name) {
   for (const Metric& metric : metrics) {
     if (metric.name == name) return &metric;

@@ -14,20 +14,14 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "plots/panels.h"
 
 namespace moesaic {
 namespace {
 
-constexpr std::string_view kCurveScript = R"(
-set datafile separator tab
-set encoding utf8
-ink = '#333333'
+constexpr std::string_view kCurveStyle = R"(
 train_color = '#56B4E9'
 test_color = '#D55E00'
-
-set border 3 lc rgb '#666666' lw 0.8
-set tics nomirror out scale 0.4 textcolor rgb ink
-set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
 set xlabel 'updates' textcolor rgb ink
 set key at graph 1, 1.02 right bottom horizontal samplen 2.4 textcolor rgb ink
 do for [i=1:words(phase_ends)] {
@@ -35,16 +29,10 @@ do for [i=1:words(phase_ends)] {
     lc rgb '#999999' lw 0.8 dt (4, 4)
 }
 
-do for [name in 'figure.svg figure.png'] {
-  if (name eq 'figure.svg') {
-    set terminal svg size 960,400 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
-      background rgb 'white'
-  } else {
-    set terminal pngcairo size 1920,800 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
-      background rgb 'white'
-  }
-  set output name
-  set multiplot layout 1,2 margins screen 0.08, screen 0.97, screen 0.17, screen 0.86 \
+)";
+
+constexpr std::string_view kCurvePanels =
+    R"(  set multiplot layout 1,2 margins screen 0.08, screen 0.97, screen 0.17, screen 0.86 \
     spacing screen 0.1
   do for [panel=1:2] {
     eval 'set yrange ' . word(y_ranges, panel)
@@ -141,11 +129,10 @@ Figure run_curve(std::string_view metrics) {
     if (!ends.empty()) ends += ' ';
     ends += fmt::to_string(step);
   }
-  std::string head = "# gnuplot figure.gp draws figure.svg and figure.png from figure.tsv\n";
-  head += "data = 'figure.tsv'\n";
-  head += fmt::format("phase_ends = '{}'\n", ends) + axes(curves);
-  return {head + std::string(kCurveScript),
-          block("train", curves.train) + block("test", curves.test)};
+  std::string script = script_head("figure");
+  script += fmt::format("phase_ends = '{}'\n", ends) + axes(curves) + std::string(kCurveStyle);
+  script += for_both_files("figure", 960, 400) + std::string(kCurvePanels);
+  return {script, block("train", curves.train) + block("test", curves.test)};
 }
 
 void draw_run_curve(const std::filesystem::path& run) {

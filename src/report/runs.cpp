@@ -65,8 +65,8 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
       check_metric(plot.kind == "curves" ? curves : final, name, where);
       const bool table = find_metric(final, name)->is_table;
       if (plot.kind == "curves" || table == (plot.kind == "heatmap")) continue;
-      fail_usage("{}: {} show {}, and '{}' is {}", where, plot.kind, table ? "numbers" : "tables",
-                 name, table ? "a table" : "a number");
+      fail_usage("{}: a plot of kind '{}' shows {}, but '{}' is {}", where, plot.kind,
+                 table ? "numbers" : "tables", name, table ? "a table" : "a number");
     }
   }
   for (const auto& [row, metrics] : config.paper) {
@@ -93,18 +93,45 @@ RunRecord record_in(const Json& entry) {
   return parse<RunRecord>(Value::from_json(entry, "run"));
 }
 
-/// What is wrong with a run that was read from a file.
+/// Returns what is missing in a measurement that was read from a file.
+std::string measurement_problem(const std::vector<Metric>& metrics, const Measurement& found) {
+  for (const Metric& metric : metrics) {
+    const bool known =
+        metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
+    if (!known) return fmt::format("it has no {} after {} updates", metric.name, found.step);
+  }
+  return "";
+}
+
+/// Returns what is wrong with snapshots that were read from a file. All tables of a metric are of
+/// one size.
+std::string snapshots_problem(const std::vector<Metric>& metrics,
+                              const std::vector<Measurement>& snapshots) {
+  if (metrics.empty()) return "";
+  if (snapshots.empty()) return "it has no snapshots";
+  for (const Measurement& at : snapshots) {
+    if (std::string problem = measurement_problem(metrics, at); !problem.empty()) return problem;
+    for (const auto& [metric, table] : at.tables) {
+      const auto first = snapshots.front().tables.find(metric);
+      if (first != snapshots.front().tables.end() && first->second.rows == table.rows &&
+          first->second.columns == table.columns)
+        continue;
+      return fmt::format("its tables of {} differ in rows or columns", metric);
+    }
+  }
+  return "";
+}
+
+/// Returns what is wrong with a run that was read from a file.
 std::string record_problem(const std::vector<ReadyRow>& rows, const std::string& name,
                            const Json& entry) {
   try {
     const RunRecord record = record_in(entry);
     for (const ReadyRow& row : rows) {
       if (row.row.name != name) continue;
-      for (const Metric& metric : row.run.metrics) {
-        const bool known = metric.is_table ? record.final.tables.contains(metric.name)
-                                           : record.final.numbers.contains(metric.name);
-        if (!known) return fmt::format("it has no {}", metric.name);
-      }
+      std::string problem = measurement_problem(row.run.metrics, record.final);
+      if (!problem.empty()) return problem;
+      return snapshots_problem(row.run.snapshot_metrics, record.snapshots);
     }
     return "";
   } catch (const Error& error) {

@@ -6,6 +6,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 #include "moesaic/report/runs.h"
 
 namespace moesaic {
@@ -50,6 +51,15 @@ const Value* paper_value(const RunsConfig& config, const std::string& row,
   return found == of_row->second.end() ? nullptr : &found->second;
 }
 
+/// Returns the first name that is in the list twice.
+std::optional<std::string> repeated(const std::vector<std::string>& names) {
+  std::set<std::string> unique;
+  for (const std::string& name : names) {
+    if (!unique.insert(name).second) return name;
+  }
+  return std::nullopt;
+}
+
 ConfigProblem paper_problem(const RunsConfig& config, const std::vector<std::string>& rows) {
   for (const auto& [row, metrics] : config.paper) {
     if (std::find(rows.begin(), rows.end(), row) == rows.end()) {
@@ -76,6 +86,12 @@ ConfigProblem config_problem(const PlotConfig& config) {
           {"metrics"}};
 }
 
+ConfigProblem config_problem(const SnapshotConfig& config) {
+  const auto probe = repeated(config.probes);
+  if (!probe) return {};
+  return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
+}
+
 ConfigProblem config_problem(const RunsConfig& config) {
   for (size_t i = 0; i < config.grid.size(); ++i) {
     if (config.grid[i].empty()) return {fmt::format("grid[{}] has no points", i), {"grid"}};
@@ -86,11 +102,17 @@ ConfigProblem config_problem(const RunsConfig& config) {
   std::vector<std::string> names;
   for (const PlannedRow& row : planned_rows(config)) names.push_back(row.name);
   if (names.empty()) return {"there is neither a grid nor a row", {"rows", "grid"}};
-  std::set<std::string> unique;
   for (const std::string& name : names) {
-    if (!unique.insert(name).second) {
-      return {fmt::format("two rows are called '{}'", name), {"rows", "grid"}};
+    if (one_line(name, name.size()) != name) {
+      return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
+              {"rows", "grid"}};
     }
+  }
+  if (const auto name = repeated(names)) {
+    return {fmt::format("two rows are called '{}'", *name), {"rows", "grid"}};
+  }
+  if (const auto probe = repeated(config.probes)) {
+    return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
   }
   return paper_problem(config, names);
 }
@@ -115,6 +137,9 @@ std::optional<PaperNumber> paper_number(const RunsConfig& config, const std::str
   const Value::Array& items = value->items();
   PaperNumber number{items[0].as_double(name), {}};
   if (items.size() > 1) number.std = items[1].as_double(name);
+  if (number.std && *number.std < 0.0) {
+    fail_usage("{}: a standard deviation is not negative, found {}", items[1].where(), *number.std);
+  }
   return number;
 }
 

@@ -63,9 +63,9 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
     for (const Metric& metric : row.metrics) {
       if (!metric.is_table) continue;
       const MeasuredTable& table = run.final.tables.at(metric.name);
-      tables.push_back(
-          {fmt::format("{}, {} after {} updates", row.name, metric.label, run.final.step),
-           text_table(metric, table, table.values, initial_sums(run, metric.name))});
+      tables.push_back({fmt::format("{}, {} after {} updates", name_of_first_run(row), metric.label,
+                                    run.final.step),
+                        text_table(metric, table, table.values, initial_sums(run, metric.name))});
       if (experiment.scale == Scale::quick) continue;
       const std::optional<PaperTable> paper = paper_table(config, row.name, metric.name);
       if (!paper || paper->rows.front().size() != table.columns.size()) continue;

@@ -6,21 +6,13 @@
 #include <string_view>
 
 #include "moesaic/report/sweep_report.h"
+#include "plots/panels.h"
 
 namespace moesaic {
 namespace {
 
-// Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers differ as well.
-constexpr std::string_view kScript = R"(
-set datafile separator tab
-set encoding utf8
-array color[6] = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9']
+constexpr std::string_view kSweepStyle = R"(
 array marker[6] = [7, 5, 9, 13, 11, 15]
-ink = '#333333'
-
-set border 3 lc rgb '#666666' lw 0.8
-set tics nomirror out scale 0.4 textcolor rgb ink
-set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
 set xlabel sprintf('experts kept in each layer, of %d', experts) textcolor rgb ink
 set offsets graph 0.04, graph 0.04, 0, 0
 set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen 2.4 \
@@ -29,25 +21,19 @@ set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen
 entry(c, which) = column(1 + 4 * (c - 1) + which)
 heading(text) = sprintf('{/:Bold %s}', text)
 
-do for [name in 'figure.svg figure.png'] {
-  if (name eq 'figure.svg') {
-    set terminal svg size 960,450 dynamic enhanced font 'Helvetica,Arial,sans-serif,14' \
-      background rgb 'white'
-  } else {
-    set terminal pngcairo size 1920,900 enhanced font 'DejaVu Sans,20' linewidth 2 pointscale 2 \
-      background rgb 'white'
-  }
-  set output name
-  set multiplot layout 1,2 margins screen 0.085, screen 0.97, screen 0.16, screen 0.75 \
+)";
+
+constexpr std::string_view kSweepPanels =
+    R"(  set multiplot layout 1,2 margins screen 0.085, screen 0.97, screen 0.16, screen 0.75 \
     spacing screen 0.1
 
   set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink
   set ylabel 'test accuracy, %' textcolor rgb ink
   set yrange [*:* < 100]
   plot for [c=1:words(criteria)] data using 1:(entry(c, 2)) with linespoints \
-         lc rgb color[c] lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
+         lc rgb colour_of(c) lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
        for [c=1:words(criteria)] data using 1:(entry(c, 1)) with linespoints \
-         lc rgb color[c] lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
+         lc rgb colour_of(c) lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
        NaN with lines lc rgb ink lw 2 title 'with recovery', \
        NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
 
@@ -56,7 +42,7 @@ do for [name in 'figure.svg figure.png'] {
   set yrange [0:*]
   plot data using 1:(entry(1, 3)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
          title 'FLOPs an image', \
-       data using 1:(entry(1, 4)) with linespoints lc rgb color[5] lw 2 pt 5 ps 0.8 \
+       data using 1:(entry(1, 4)) with linespoints lc rgb colour_of(5) lw 2 pt 5 ps 0.8 \
          title 'forward time'
   unset multiplot
 }
@@ -70,8 +56,8 @@ std::string data_of(const SweepOutcome& outcome) {
     }
   }
   text += "\n";
-  std::vector<std::vector<WorkShare>> fractions;
-  for (const std::string& c : outcome.criteria) fractions.push_back(work_shares(outcome, c));
+  std::vector<std::vector<WorkFraction>> fractions;
+  for (const std::string& c : outcome.criteria) fractions.push_back(work_fractions(outcome, c));
   for (size_t i = 0; i < outcome.keep.size(); ++i) {
     text += std::to_string(outcome.keep[i]);
     for (size_t c = 0; c < outcome.criteria.size(); ++c) {
@@ -87,14 +73,14 @@ std::string data_of(const SweepOutcome& outcome) {
 }  // namespace
 
 Figure sweep_figure(const SweepOutcome& outcome) {
-  std::string head = "# gnuplot figure.gp draws figure.svg and figure.png from figure.tsv\n";
-  head += "data = 'figure.tsv'\n";
+  std::string head = script_head("figure");
   head += fmt::format("criteria = '{}'\n", fmt::join(outcome.criteria, " "));
   head += fmt::format("experts = {}\n", outcome.experts);
   head += fmt::format("whole = {}  # the network that the fractions are of\n",
                       *std::max_element(outcome.keep.begin(), outcome.keep.end()));
   head += fmt::format("set xtics ({})\n", fmt::join(outcome.keep, ", "));
-  return {head + std::string(kScript), data_of(outcome)};
+  head += std::string(kSweepStyle) + for_both_files("figure", 960, 450);
+  return {head + std::string(kSweepPanels), data_of(outcome)};
 }
 
 }  // namespace moesaic

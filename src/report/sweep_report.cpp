@@ -49,7 +49,7 @@ TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::str
 TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) {
   TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
                    "forward time, %"});
-  for (const WorkShare& fraction : work_shares(outcome, criterion)) {
+  for (const WorkFraction& fraction : work_fractions(outcome, criterion)) {
     const SweepPoint& point = outcome.at(fraction.keep, criterion);
     table.add({fmt::format("{} of {}", fraction.keep, outcome.experts),
                with_commas(point.parameters), bytes_text(static_cast<double>(point.bytes)),
@@ -97,9 +97,10 @@ std::string exported_sentence(const SweepOutcome& outcome) {
 
 }  // namespace
 
-std::vector<WorkShare> work_shares(const SweepOutcome& outcome, const std::string& criterion) {
+std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome,
+                                         const std::string& criterion) {
   const SweepPoint& whole = largest(outcome, criterion);
-  std::vector<WorkShare> fractions;
+  std::vector<WorkFraction> fractions;
   for (const int64_t keep : outcome.keep) {
     const SweepPoint& point = outcome.at(keep, criterion);
     fractions.push_back({keep, 100.0 * point.flops / whole.flops,

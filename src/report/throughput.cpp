@@ -77,13 +77,4 @@ ForwardPass forward_pass(std::shared_ptr<Model> model) {
   return [model = std::move(model)](const at::Tensor& images) { model->forward(images); };
 }
 
-std::vector<double> measure_throughput(const std::vector<std::shared_ptr<Model>>& models,
-                                       std::shared_ptr<const Dataset> dataset,
-                                       const ThroughputConfig& config,
-                                       const std::function<bool()>& proceed) {
-  std::vector<ForwardPass> passes;
-  for (const auto& model : models) passes.push_back(forward_pass(model));
-  return measure_passes(passes, std::move(dataset), config, proceed);
-}
-
 }  // namespace moesaic

@@ -50,8 +50,8 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
 }
 
 void touch_memory() {
-  constexpr size_t kMost = size_t{2} << 30, kPage = 4096;
-  const size_t bytes = std::min(kMost, static_cast<size_t>(memory_limit() / 8));
+  constexpr size_t kMaxBytes = size_t{2} << 30, kPage = 4096;
+  const size_t bytes = std::min(kMaxBytes, static_cast<size_t>(memory_limit() / 8));
   const auto memory = std::make_unique_for_overwrite<char[]>(bytes);
   for (size_t at = 0; at < bytes; at += kPage) static_cast<volatile char*>(memory.get())[at] = 1;
 }

@@ -5,7 +5,6 @@
 
 #include "base/support.h"
 #include "formats/pack.h"
-#include "moesaic/base/hash.h"
 
 namespace moesaic {
 namespace {
@@ -127,16 +126,6 @@ TEST_F(IdxTest, RefusesAlteredGzip) {
 
 TEST_F(IdxTest, NamesAMissingFile) {
   EXPECT_THAT(test::failure_of([&] { idx::read(path_); }), HasSubstr(path_.string()));
-  EXPECT_THAT(test::failure_of([&] { idx::content_sha256(path_); }), HasSubstr(path_.string()));
-}
-
-TEST_F(IdxTest, HashesTheUnpackedContent) {
-  const std::string bytes = header({2, 3}) + "abcdef";
-  const std::string expected = sha256_hex(std::as_bytes(std::span(bytes)));
-  test::put(path_, bytes);
-  EXPECT_EQ(idx::content_sha256(path_), expected);
-  test::put(path_, test::gzip(bytes));
-  EXPECT_EQ(idx::content_sha256(path_), expected);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ TEST(Families, BuiltInOnesAreThere) {
   }
   EXPECT_FALSE(families().at("e3").listed);
   EXPECT_TRUE(families().at("vmoe").listed);
-  EXPECT_EQ(model_help("e3"), model_help("vmoe"));
+  EXPECT_EQ(families().at("e3").help(), families().at("vmoe").help());
 }
 
 /// Whether the path of a setting, if there is one, leads to one.

@@ -18,59 +18,6 @@ namespace {
 using testing::randn;
 using testing::token_choice_reference;
 
-TEST(RoutingStatistics, EqualPlainLoops) {
-  for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 2, 3}}) {
-    const at::Tensor logits = randn({60, 5}, 4, torch::kFloat);
-    const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.6, .kept = kept};
-    const auto reference = token_choice_reference(logits, options);
-    auto free = options;
-    free.capacity_factor = 0.0;
-    const auto without_limit = token_choice_reference(logits, free);
-    const auto experts = kept.empty() ? std::vector<int64_t>{0, 1, 2, 3, 4} : kept;
-    std::vector<double> rows(experts.size(), 0.0);
-    double total = 0, wanted = 0, unrouted = 0;
-    for (size_t t = 0; t < 60; ++t) {
-      double of_token = 0;
-      for (size_t slot = 0; slot < experts.size(); ++slot) {
-        of_token += reference.routed[t][experts[slot]];
-        rows[slot] += reference.routed[t][experts[slot]];
-        wanted += without_limit.routed[t][experts[slot]];
-      }
-      total += of_token;
-      unrouted += of_token == 0;
-    }
-    const RoutingStatistics found = routing_statistics(route_token_choice(logits, options), kept);
-    double entropy = 0;
-    for (size_t slot = 0; slot < experts.size(); ++slot) {
-      EXPECT_EQ(found.rows[slot].item<double>(), rows[slot]);
-      EXPECT_NEAR(found.load[slot].item<double>(), rows[slot] / total, 1e-7);
-      entropy -= rows[slot] / total * std::log(rows[slot] / total);
-    }
-    EXPECT_GT(wanted - total, 0);
-    EXPECT_EQ(found.dropped.item<double>(), wanted - total);
-    EXPECT_EQ(found.unrouted.item<double>(), unrouted);
-    EXPECT_NEAR(found.entropy.item<double>(), entropy, 1e-6);
-    EXPECT_EQ(found.load.scalar_type(), torch::kFloat);
-  }
-}
-
-TEST(RoutingStatistics, OfNoTokensAreZero) {
-  const RoutingStatistics found =
-      routing_statistics(route_token_choice(torch::zeros({0, 3}), {.k = 1}));
-  EXPECT_EQ(found.load.sum().item<double>(), 0.0);
-  EXPECT_EQ(found.entropy.item<double>(), 0.0);
-  EXPECT_EQ(found.dropped.item<int64_t>() + found.unrouted.item<int64_t>(), 0);
-}
-
-TEST(RoutingStatistics, NothingIsDroppedWhereExpertsChoose) {
-  const Routing routing = route_expert_choice(randn({20, 2}, 3, torch::kFloat), {.rows = 3});
-  const RoutingStatistics found = routing_statistics(routing);
-  EXPECT_EQ(found.dropped.item<int64_t>(), 0);
-  EXPECT_GE(found.unrouted.item<int64_t>(), 14);
-  EXPECT_NEAR(found.entropy.item<double>(), std::log(2.0), 1e-6);
-  EXPECT_THROW(routing_statistics(routing, {0}), Error);
-}
-
 TEST(DispatchEntropy, EqualsPlainLoops) {
   const at::Tensor logits = randn({200, 4}, 6, torch::kFloat);
   const TokenChoiceOptions options{.k = 1, .capacity_factor = 0.9, .kept = {0, 1, 3}};

@@ -21,13 +21,13 @@ Results results_of(const SweepOutcome& outcome, Scale scale = Scale::paper) {
           .seconds = 301.4};
 }
 
-TEST(WorkShares, AreOfTheNetworkWithTheMostExperts) {
+TEST(WorkFractions, AreOfTheNetworkWithTheMostExperts) {
   SweepOutcome sweep = outcome();
   for (int i = 0; i < 2; ++i) {
-    const std::vector<WorkShare> fractions = work_shares(sweep, "router-norm-change");
+    const std::vector<WorkFraction> fractions = work_fractions(sweep, "router-norm-change");
     ASSERT_EQ(fractions.size(), 2u);
-    const WorkShare& whole = sweep.keep[0] == 8 ? fractions[0] : fractions[1];
-    const WorkShare& half = sweep.keep[0] == 8 ? fractions[1] : fractions[0];
+    const WorkFraction& whole = sweep.keep[0] == 8 ? fractions[0] : fractions[1];
+    const WorkFraction& half = sweep.keep[0] == 8 ? fractions[1] : fractions[0];
     EXPECT_EQ(whole.keep, 8);
     EXPECT_DOUBLE_EQ(whole.flops, 100.0);
     EXPECT_DOUBLE_EQ(whole.time, 100.0);
@@ -36,8 +36,8 @@ TEST(WorkShares, AreOfTheNetworkWithTheMostExperts) {
     EXPECT_DOUBLE_EQ(half.time, 80.0);   // 4000 / 5000: time is the inverse of speed
     std::reverse(sweep.keep.begin(), sweep.keep.end());
   }
-  EXPECT_DOUBLE_EQ(work_shares(sweep, "random")[1].flops, 60.0);
-  EXPECT_DOUBLE_EQ(work_shares(sweep, "random")[1].time, 62.5);
+  EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].flops, 60.0);
+  EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].time, 62.5);
 }
 
 TEST(SweepRows, NameEveryNumber) {

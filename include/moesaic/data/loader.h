@@ -50,8 +50,6 @@ class Loader {
   Loader& operator=(Loader&&) noexcept;
 
   int64_t batches_per_epoch() const;
-  /// Returns the number of images of an epoch: the dataset's size without those of drop_last.
-  int64_t images_per_epoch() const;
   const Dataset& dataset() const;
   const LoaderOptions& options() const;
 

@@ -21,7 +21,4 @@ struct Array {
 /// claims.
 Array read(const std::filesystem::path& path);
 
-/// Returns the SHA-256 of the unpacked bytes, in hex.
-std::string content_sha256(const std::filesystem::path& path);
-
 }  // namespace moesaic::idx

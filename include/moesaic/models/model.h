@@ -120,6 +120,10 @@ class Model : public torch::nn::Module {
   bool recompute_ = false;
 };
 
+/// Throws Error where `what`, [B, C, H, W], are not inputs of the network of this name.
+void check_input_shape(const Model& model, const std::string& name, const char* what,
+                       const at::Tensor& inputs_BCHW);
+
 /// Calls model.reset_head(), on the meta device where the model is there.
 void give_head(Model& model, int64_t classes);
 

@@ -26,7 +26,4 @@ std::shared_ptr<Model> build_model_shape(const Value& config);
 /// meta device.
 double count_parameters(const Value& config);
 
-/// Returns a table of the settings of a family: key, type, default, range, meaning.
-std::string model_help(const std::string& name);
-
 }  // namespace moesaic

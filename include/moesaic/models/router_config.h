@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -129,11 +130,17 @@ void describe(Fields& f, ImageTokenRouterConfig& c) {
   f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
 }
 
-ConfigProblem router_problem(const ImageTokenRouterConfig& config, int64_t experts);
+/// Returns what is wrong with such a router, or with several experts where `config` is null.
+ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t experts);
 /// Returns the options of such a router for inputs of `width` values per image.
 nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
                                  int64_t experts);
-/// Returns how many of `experts` experts pruning kept.
-int64_t present_experts(const ImageTokenRouterConfig& config, int64_t experts);
+/// Returns how many of `experts` experts pruning kept: all of them where `config` is null.
+int64_t present_experts(const ImageTokenRouterConfig* config, int64_t experts);
+/// Returns the address of the settings, null where there are none.
+template <class Router>
+const ImageTokenRouterConfig* router_or_null(const std::optional<Router>& router) {
+  return router ? &*router : nullptr;
+}
 
 }  // namespace moesaic

@@ -1,25 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
-
-/// What one routing did, on its own device: nothing waits for the host.
-struct RoutingStatistics {
-  at::Tensor rows;  ///< [K] int64: the number of rows of each expert
-  at::Tensor load;  ///< [K] float32: each expert's fraction of all rows; 0 without rows
-  at::Tensor
-      dropped;  ///< int64 scalar: the number of choices of computed experts that found no room
-  at::Tensor unrouted;  ///< int64 scalar: the number of tokens without any row
-  at::Tensor entropy;   ///< float32 scalar: -sum of load ln load, ln K where the load is even
-};
-
-/// Counts what a routing did. `kept`: the experts that the routing's rows 0..K-1 stand for; empty:
-/// all.
-RoutingStatistics routing_statistics(const Routing& routing, const std::vector<int64_t>& kept = {});
 
 /// Dispatch entropy (clusters paper, eq. 6.1). With n[k, m] the rows of expert m whose token is of
 /// cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). It is 0 where every expert

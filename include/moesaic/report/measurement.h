@@ -62,6 +62,10 @@ struct MeasuredRow {
   std::vector<RunRecord> runs;
 };
 
+/// Returns the name of a row of which the first run alone is shown, and says so where it has
+/// others: "row (run 1 of 3)".
+std::string name_of_first_run(const MeasuredRow& row);
+
 /// Returns the metric of this name, or nullptr.
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name);
 /// Returns the metric from the first row that has it. Throws Error (usage) if none has.

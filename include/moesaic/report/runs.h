@@ -40,6 +40,8 @@ void describe(Fields& f, SnapshotConfig& c) {
   f("probes", c.probes, "what they measure", required, not_empty);
 }
 
+ConfigProblem config_problem(const SnapshotConfig& config);
+
 struct PlotConfig {
   std::string kind;
   std::vector<std::string> metrics;

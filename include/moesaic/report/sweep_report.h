@@ -15,14 +15,14 @@
 namespace moesaic {
 
 /// Remaining cost in % of the network with the max number of experts in the sweep.
-struct WorkShare {
+struct WorkFraction {
   int64_t keep = 0;
   double flops = 0.0;
   double time = 0.0;  ///< Of a forward pass.
 };
 
 /// Returns one element for each number of kept experts, in their order.
-std::vector<WorkShare> work_shares(const SweepOutcome& outcome, const std::string& criterion);
+std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome, const std::string& criterion);
 
 /// Returns rows "<phase>" with test_accuracy, and "keep<N>/<criterion>" with accuracy,
 /// accuracy_recovered, parameters, flops, images_per_second and bytes.

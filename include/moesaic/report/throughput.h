@@ -23,22 +23,16 @@ void describe(Fields& f, ThroughputConfig& c) {
   f("rounds", c.rounds, "forward passes of each network", at_least(1));
 }
 
-/// Returns images per second of forward passes, for each network the median over the rounds. In a
-/// round all networks run in turn on the same batch of the dataset's first images, and each round
-/// starts with another network, so that a busy machine slows all of them alike. Loading is not
-/// counted. `proceed` is called before each round; if it returns false, the result is empty.
-std::vector<double> measure_throughput(const std::vector<std::shared_ptr<Model>>& models,
-                                       std::shared_ptr<const Dataset> dataset,
-                                       const ThroughputConfig& config = {},
-                                       const std::function<bool()>& proceed = {});
-
 /// A function of a batch [B, C, H, W], e.g. of an exported network.
 using ForwardPass = std::function<void(const at::Tensor& images_BCHW)>;
 
 /// Returns the forward pass of a network in evaluation mode.
 ForwardPass forward_pass(std::shared_ptr<Model> model);
 
-/// Measures any forward passes as measure_throughput() does.
+/// Returns images per second of forward passes, for each pass the median over the rounds. In a
+/// round all passes run in turn on the same batch of the dataset's first images, and each round
+/// starts with another one, so that a busy machine slows all of them alike. Loading is not
+/// counted. `proceed` is called before each round; if it returns false, the result is empty.
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    std::shared_ptr<const Dataset> dataset,
                                    const ThroughputConfig& config = {},

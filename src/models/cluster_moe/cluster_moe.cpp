@@ -4,19 +4,19 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "../input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 
 namespace moesaic {
 namespace {
 
-int64_t present_experts(const ClusterMoEConfig& config) {
-  return config.router ? present_experts(*config.router, config.experts) : config.experts;
+/// Returns the width of the router's input: that of a patch, or of a piece of a patch.
+int64_t router_width(const ClusterMoEConfig& config) {
+  return config.router && config.router->width > 0 ? config.router->width : config.width;
 }
 
 nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
-  return {.experts = present_experts(config),
+  return {.experts = present_experts(router_or_null(config.router), config.experts),
           .patches = config.patches,
           .width = config.width,
           .filters = config.filters,
@@ -37,10 +37,6 @@ Routing to_one_expert(const at::Tensor& x_TPd) {
 
 }  // namespace
 
-int64_t router_width(const ClusterMoEConfig& config) {
-  return config.router->width > 0 ? config.router->width : config.width;
-}
-
 ConfigProblem config_problem(const ClusterMoEConfig& config) {
   if (config.filters % config.classes != 0) {
     return {
@@ -49,30 +45,19 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
                     (config.filters / config.classes + 1) * config.classes),
         {"filters", "classes"}};
   }
-  if (!config.router && config.experts != 1) {
-    return {fmt::format("{} experts need a router; without one 'experts' is 1", config.experts),
-            {"experts", "router"}};
-  }
-  if (config.router && config.width % router_width(config) != 0) {
+  if (config.width % router_width(config) != 0) {
     return {fmt::format("a patch of {} cannot be cut into pieces of {}", config.width,
                         router_width(config)),
             {"router", "width"}};
   }
-  return config.router ? router_problem(*config.router, config.experts) : ConfigProblem{};
+  return router_problem(router_or_null(config.router), config.experts);
 }
 
 ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = nn::FilterExperts(expert_options(config_), generator);
-  if (!config_.router) {
-    register_module("experts", experts);
-    return;
-  }
-  const nn::RouterOptions router =
-      router_options(*config_.router, router_width(config_), config_.experts);
-  moe = register_module("moe", nn::MoELayer(router, experts.ptr(), generator));
-  const torch::NoGradGuard no_grad;
-  moe->router->weight.zero_();
+  set_layer(experts.ptr(), router_or_null(config_.router), router_width(config_), config_.experts,
+            generator);
 }
 
 ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -84,15 +69,6 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   }
   const nn::MoEOutput out = moe->forward(router_input(images_BCHW), x_TPd, random);
   return {out.y_Td, out.y_Td, {out}};
-}
-
-void ClusterMoE::set_first_sample_index(int64_t image) {
-  if (!moe.is_empty()) moe->router->set_first_sample_index(image);
-}
-
-std::vector<MoEBlock> ClusterMoE::moe_blocks() const {
-  if (moe.is_empty()) return {};
-  return {{.block = 0, .layer = moe}};
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
@@ -113,12 +89,6 @@ at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
   return last_.sums;
 }
 
-nlohmann::ordered_json ClusterMoE::config() const {
-  ClusterMoEConfig config = config_;
-  if (!moe.is_empty()) config.router->kept_experts = nn::kept_experts(moe->options().rule);
-  return to_json(config);
-}
-
 void ClusterMoE::reset_head(int64_t classes) {
   fail_usage(
       "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
@@ -129,9 +99,16 @@ std::vector<int64_t> ClusterMoE::input_shape() const {
   return {1, config_.patches, config_.width};
 }
 
-double ClusterMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (moe.is_empty()) return experts->flops_per_row();
-  return layer_flops({.block = 0, .layer = moe}, tokens_per_image(), rows_per_token);
+SettingPaths ClusterMoE::setting_paths() const {
+  SettingPaths paths = ImageTokenModel::setting_paths();
+  paths.image_size = "patches";
+  return paths;
+}
+
+std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
+  std::map<std::string, at::Tensor> directions = {{"expert", experts->w.detach().transpose(1, 2)}};
+  if (!moe.is_empty()) directions["router"] = moe->router->weight.detach().unsqueeze(1);
+  return directions;
 }
 
 }  // namespace moesaic

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "../input_shape.h"
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 
@@ -15,14 +14,12 @@ nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
   return {config.channels, config.image_size, config.classes, config.width};
 }
 
-/// Returns the width of the router's input: the values of a square, and 1 for the bias.
+/// Returns the width of the router's input: the values of a square, and 1 for the bias; 0
+/// where there is no router.
 int64_t image_router_width(const ImageMoEConfig& config) {
+  if (!config.router) return 0;
   const int64_t side = config.router->patch_size;
   return config.channels * side * side + 1;
-}
-
-int64_t present_experts(const ImageMoEConfig& config) {
-  return config.router ? present_experts(*config.router, config.experts) : config.experts;
 }
 
 }  // namespace
@@ -33,26 +30,16 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
                         config.image_size, config.router->patch_size),
             {"router.patch_size", "image_size"}};
   }
-  if (!config.router && config.experts != 1) {
-    return {fmt::format("{} experts need a router; without one 'experts' is 1", config.experts),
-            {"experts", "router"}};
-  }
-  return config.router ? router_problem(*config.router, config.experts) : ConfigProblem{};
+  return router_problem(router_or_null(config.router), config.experts);
 }
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::ImageExperts(config_.expert, present_experts(config_),
+  experts = nn::ImageExperts(config_.expert,
+                             present_experts(router_or_null(config_.router), config_.experts),
                              image_expert_options(config_), generator);
-  if (!config_.router) {
-    register_module("experts", experts);
-    return;
-  }
-  const nn::RouterOptions router =
-      router_options(*config_.router, image_router_width(config_), config_.experts);
-  moe = register_module("moe", nn::MoELayer(router, experts.ptr(), generator));
-  const torch::NoGradGuard no_grad;
-  moe->router->weight.zero_();
+  set_layer(experts.ptr(), router_or_null(config_.router), image_router_width(config_),
+            config_.experts, generator);
 }
 
 ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -65,15 +52,6 @@ ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator
   return {out.y_Td, out.embedding_Td, {out}};
 }
 
-void ImageMoE::set_first_sample_index(int64_t image) {
-  if (!moe.is_empty()) moe->router->set_first_sample_index(image);
-}
-
-std::vector<MoEBlock> ImageMoE::moe_blocks() const {
-  if (moe.is_empty()) return {};
-  return {{.block = 0, .layer = moe}};
-}
-
 at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
   const int64_t side = config_.router->patch_size, count = config_.image_size / side;
   const at::Tensor sums =
@@ -81,12 +59,6 @@ at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
   // The bias counts once for each square.
   const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
   return at::cat({sums, squares}, 1);
-}
-
-nlohmann::ordered_json ImageMoE::config() const {
-  ImageMoEConfig config = config_;
-  if (!moe.is_empty()) config.router->kept_experts = nn::kept_experts(moe->options().rule);
-  return to_json(config);
 }
 
 void ImageMoE::reset_head(int64_t classes) {
@@ -98,9 +70,11 @@ std::vector<int64_t> ImageMoE::input_shape() const {
   return {config_.channels, config_.image_size, config_.image_size};
 }
 
-double ImageMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (moe.is_empty()) return experts->flops_per_row();
-  return layer_flops({.block = 0, .layer = moe}, tokens_per_image(), rows_per_token);
+SettingPaths ImageMoE::setting_paths() const {
+  SettingPaths paths = ImageTokenModel::setting_paths();
+  paths.image_size = "image_size";
+  paths.channels = "channels";
+  return paths;
 }
 
 }  // namespace moesaic

@@ -283,12 +283,12 @@ VMoERules rules_from_value(const Value& value) {
     const Replacement checked(rule.replacement, pattern.groups(), parts[1].where());
     if (parts.size() > 2) rule.transform = transform_from_value(parts[2]);
     if (tile) {
-      constexpr int64_t kMost = 1 << 20;
+      constexpr int64_t kMaxRepeats = 1 << 20;
       rule.axis = parts[3].as_int("the axis of expand_tile");
       rule.repeats = parts[4].as_int("the repeats of expand_tile");
-      if (rule.repeats < 1 || rule.repeats > kMost) {
+      if (rule.repeats < 1 || rule.repeats > kMaxRepeats) {
         fail_usage("{}: the repeats of expand_tile must be between 1 and {}, found {}",
-                   parts[4].where(), kMost, rule.repeats);
+                   parts[4].where(), kMaxRepeats, rule.repeats);
       }
     }
     rules.push_back(std::move(rule));

@@ -150,15 +150,6 @@ void VMoE::move_positions(torch::Device device, bool non_blocking) {
   if (position_waves_.defined()) position_waves_ = position_waves_.to(device, non_blocking);
 }
 
-void VMoE::check_images(const at::Tensor& images_BCHW) const {
-  const auto shape = input_shape();
-  if (images_BCHW.dim() != 4 || images_BCHW.size(1) != shape[0] ||
-      images_BCHW.size(2) != shape[1] || images_BCHW.size(3) != shape[2]) {
-    fail("vmoe: images must have the shape [batch, {}, {}, {}], found {}", shape[0], shape[1],
-         shape[2], c10::str(images_BCHW.sizes()));
-  }
-}
-
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   at::Tensor x_BTd = embedding->forward(images_BCHW).flatten(2).transpose(1, 2);
   if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
@@ -179,7 +170,7 @@ at::Tensor VMoE::pool(const at::Tensor& x_BTd) {
 }
 
 ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
-  check_images(images_BCHW);
+  check_input_shape(*this, config_.name, "images", images_BCHW);
   ModelOutput out;
   at::Tensor x_BTd = embed(images_BCHW);
   x_BTd = nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random);

@@ -14,7 +14,6 @@
 
 #include "../check.h"
 #include "grouped_product.h"
-#include "hopper_product.h"
 #include "move_rows.h"
 #include "product_choice.h"
 #include "tensors.h"
@@ -38,24 +37,11 @@ bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
   return major == 9 || major == 10;
 }
 
-/// What is taken of what was asked for: where it does not serve, what does.
+/// Returns the products to use: the portable ones where the library's do not serve.
 ProductChoice usable_product(const Tensor& rows, const Tensor& w1, int64_t experts) {
-  const ProductChoice asked = product_choice();
-  if (asked == ProductChoice::wgmma && rows.scalar_type() == at::kBFloat16 && rows.size(0) > 0 &&
-      experts > 0 && kernels::hopper::accepts(rows.size(1)) &&
-      kernels::hopper::accepts(w1.size(2)) && kernels::hopper::available()) {
-    return ProductChoice::wgmma;
-  }
-  const bool library = asked != ProductChoice::portable && has_grouped_mm(rows, w1, experts);
+  const bool library =
+      product_choice() == ProductChoice::library && has_grouped_mm(rows, w1, experts);
   return library ? ProductChoice::library : ProductChoice::portable;
-}
-
-void require_started(bool started) {
-  if (!started) {
-    fail(
-        "grouped_mlp: the driver cannot make a tensor map of these matrices for the GPU's TMA; set "
-        "MOESAIC_CUDA_PRODUCT=library");
-  }
 }
 
 bool aligned(const Tensor& tensor) {
@@ -100,18 +86,6 @@ void forward_own(const Step& step, const Tensor& rows, const Layers& layers, T* 
                            out<T>(y), step.stream);
 }
 
-void forward_wgmma(const Step& step, const Tensor& rows, const Layers& layers,
-                   kernels::BFloat16* hidden, const Tensor& active, const Tensor& y) {
-  using T = kernels::BFloat16;
-  namespace hopper = kernels::hopper;
-  const int64_t d = rows.size(1), m = layers.w1.size(2);
-  require_started(hopper::product_bias_activate(step.at, in<T>(rows), in<T>(layers.w1),
-                                                in<T>(layers.b1), d, m, layers.kind, hidden,
-                                                out<T>(active), step.stream));
-  require_started(hopper::product_bias(step.at, in<T>(active), in<T>(layers.w2), in<T>(layers.b2),
-                                       m, d, out<T>(y), step.stream));
-}
-
 Tensor forward_grouped_mm(const Step& step, const Tensor& rows, const Layers& layers,
                           Tensor* hidden) {
   using T = kernels::BFloat16;
@@ -146,24 +120,25 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& rows_in, const Tensor& off
     y = at::empty_like(rows);
     if (keep_hidden) hidden = at::empty({bound, m}, rows.options());
     const Tensor active = at::empty({bound, m}, rows.options());
-    if (choice == ProductChoice::wgmma) {
-      using T = kernels::BFloat16;
-      forward_wgmma(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
-    } else {
-      with_row_type(rows, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        forward_own<T>(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
-      });
-    }
+    with_row_type(rows, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      forward_own<T>(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
+    });
   }
   with_row_type(rows, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const int32_t* const filled = step.at.offsets + step.at.experts;
-    kernels::clear_rows<T>(out<T>(y), filled, bound, y.size(1), step.stream);
-    if (keep_hidden) kernels::clear_rows<T>(out<T>(hidden), filled, bound, m, step.stream);
+    forward_own<T>(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
   });
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return {y, hidden};
+}
+}
+with_row_type(rows, [&](auto tag) {
+  using T = typename decltype(tag)::type;
+  const int32_t* const filled = step.at.offsets + step.at.experts;
+  kernels::clear_rows<T>(out<T>(y), filled, bound, y.size(1), step.stream);
+  if (keep_hidden) kernels::clear_rows<T>(out<T>(hidden), filled, bound, m, step.stream);
+});
+C10_CUDA_KERNEL_LAUNCH_CHECK();
+return {y, hidden};
 }
 
 struct Gradients {
@@ -191,22 +166,6 @@ void backward_own(const Step& step, const BackwardInputs& x, const Tensor& grad_
                               step.stream);
   kernels::product_of_rows<T>(step.at, in<T>(active), in<T>(x.grad), m, d, out<T>(to.w2),
                               step.stream);
-}
-
-void backward_wgmma(const Step& step, const BackwardInputs& x, const Tensor& grad_hidden,
-                    const Tensor& active, const Gradients& to) {
-  using T = kernels::BFloat16;
-  namespace hopper = kernels::hopper;
-  const int64_t d = x.width(), m = x.between();
-  require_started(hopper::product_activation_gradient(
-      step.at, in<T>(x.grad), in<T>(x.w2), in<T>(x.hidden), d, m, x.kind, out<T>(grad_hidden),
-      out<T>(active), step.stream));
-  require_started(hopper::product_transposed(step.at, in<T>(grad_hidden), in<T>(x.w1), m, d,
-                                             out<T>(to.rows), step.stream));
-  require_started(hopper::product_of_rows(step.at, in<T>(x.rows), in<T>(grad_hidden), d, m,
-                                          out<T>(to.w1), step.stream));
-  require_started(hopper::product_of_rows(step.at, in<T>(active), in<T>(x.grad), m, d,
-                                          out<T>(to.w2), step.stream));
 }
 
 /// Leaves d loss / d hidden in `grad_hidden`.
@@ -257,9 +216,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cuda(
     to.w1 = at::empty_like(x.w1);
     to.w2 = at::empty_like(x.w2);
     grad_hidden = at::empty_like(x.hidden);
-  }
-  if (choice == ProductChoice::wgmma) {
-    backward_wgmma(step, x, grad_hidden, at::empty_like(x.hidden), to);
   }
   with_row_type(rows, [&](auto tag) {
     using T = typename decltype(tag)::type;

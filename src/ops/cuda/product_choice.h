@@ -12,18 +12,17 @@
 namespace moesaic::ops {
 
 /// `library`: LibTorch's grouped product where it has a fast one, which is bfloat16 on Hopper and
-/// later. `wgmma`: our own for Hopper's tensor cores, where they serve. Everything else, and all
-/// there is to `portable`, are our own products for any chip.
-enum class ProductChoice { library, wgmma, portable };
+/// later. Everything else, and all of `portable`, are our own products for any chip.
+enum class ProductChoice { library, portable };
 
-/// The products that the environment variable MOESAIC_CUDA_PRODUCT=library|wgmma|portable asks for;
+/// The products that the environment variable MOESAIC_CUDA_PRODUCT=library|portable asks for;
 /// `library` without it. It is read at every call, so that one program can compare them. Throws
 /// Error (usage) for another value.
 inline ProductChoice product_choice() {
   const char* const value = std::getenv("MOESAIC_CUDA_PRODUCT");
   if (value == nullptr || *value == '\0') return ProductChoice::library;
   const std::string asked = value;
-  const std::vector<std::string> names = {"library", "wgmma", "portable"};
+  const std::vector<std::string> names = {"library", "portable"};
   for (size_t i = 0; i < names.size(); ++i) {
     if (asked == names[i]) return static_cast<ProductChoice>(i);
   }

@@ -83,7 +83,8 @@ Panel table_panel(const PlotInput& input, const Metric& metric, const MeasuredRo
   const RunRecord& run = row.runs.front();
   const MeasuredTable& shape = run.snapshots.front().tables.at(metric.name);
   const size_t rows = shape.rows.size(), columns = shape.columns.size();
-  const std::string title = input.rows.size() == 1 ? metric.label : row.name + ", " + metric.label;
+  const bool alone = input.rows.size() == 1 && row.runs.size() == 1;
+  const std::string title = alone ? metric.label : name_of_first_run(row) + ", " + metric.label;
   std::vector<double> all;
   const std::string data = table_data(run, metric.name, all);
   std::string commands = fmt::format(

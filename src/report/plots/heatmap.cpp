@@ -24,9 +24,9 @@ Panel table_panel(const MeasuredRow& row, const Metric& metric) {
                       "  plot data index first using 1:2:($1 - 0.5):($1 + 0.5):($2 - 0.5):"
                       "($2 + 0.5):3 with boxxyerror fc palette fs solid noborder notitle, \\\n"
                       "    data index first using 1:2:3 with labels textcolor rgb ink notitle\n",
-                      plot_name(row.name + ": " + metric.label), named_tics(table.columns),
-                      named_tics(table.rows), table.columns.size() - 1, table.rows.size() - 1,
-                      padded_range(all)),
+                      plot_name(name_of_first_run(row) + ": " + metric.label),
+                      named_tics(table.columns), named_tics(table.rows), table.columns.size() - 1,
+                      table.rows.size() - 1, padded_range(all)),
           {data}};
 }
 

@@ -31,6 +31,19 @@ png(width, height) = sprintf("set terminal pngcairo size %d,%d enhanced \
 
 }  // namespace
 
+std::string script_head(const std::string& stem) {
+  return fmt::format(
+      "# gnuplot {0}.gp draws {0}.svg and {0}.png from {0}.tsv\ndata = '{0}.tsv'\n{1}", stem,
+      kStyle);
+}
+
+std::string for_both_files(const std::string& stem, int width, int height) {
+  return fmt::format(
+      "do for [name in '{0}.svg {0}.png'] {{\n"
+      "  eval (name eq '{0}.svg' ? svg({1}, {2}) : png({1}, {2}))\n  set output name\n",
+      stem, width, height);
+}
+
 std::string plot_name(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
   return gnuplot_quoted(name);
@@ -61,15 +74,12 @@ Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
   const auto across = [&](int pixels) { return static_cast<double>(pixels) / width; };
   const auto up = [&](int pixels) { return static_cast<double>(pixels) / height; };
   Figure figure;
-  figure.script = fmt::format("# gnuplot {0}.gp draws {0}.svg and {0}.png from {0}.tsv\n", stem) +
-                  fmt::format("data = '{}.tsv'\n{}", stem, kStyle);
+  figure.script = script_head(stem) + for_both_files(stem, width, height);
   figure.script += fmt::format(
-      "do for [name in '{0}.svg {0}.png'] {{\n"
-      "  eval (name eq '{0}.svg' ? svg({1}, {2}) : png({1}, {2}))\n  set output name\n"
-      "  set multiplot layout {3},{4} margins screen {5:.4f}, screen {6:.4f}, screen {7:.4f}, "
-      "screen {8:.4f} \\\n    spacing screen {9:.4f}, screen {10:.4f}\n",
-      stem, width, height, rows, columns, across(grid.left), 1.0 - across(grid.right),
-      up(grid.bottom), 1.0 - up(grid.top), across(grid.gap_x), up(grid.gap_y));
+      "  set multiplot layout {},{} margins screen {:.4f}, screen {:.4f}, screen {:.4f}, "
+      "screen {:.4f} \\\n    spacing screen {:.4f}, screen {:.4f}\n",
+      rows, columns, across(grid.left), 1.0 - across(grid.right), up(grid.bottom),
+      1.0 - up(grid.top), across(grid.gap_x), up(grid.gap_y));
   int first = 0;
   for (const Panel& panel : panels) {
     figure.script += fmt::format("  first = {}\n{}", first, panel.commands);

@@ -9,6 +9,13 @@
 
 namespace moesaic {
 
+/// Returns the head of a script that draws STEM.svg and STEM.png from STEM.tsv, which is `data`:
+/// the style of all figures. Colours are Okabe and Ito's, which colour-blind readers can tell
+/// apart: colour_of(i) and dash_of(i), from 1, are those of series i.
+std::string script_head(const std::string& stem);
+/// Returns the beginning of a gnuplot loop over both files; the SVG is `width` x `height` pixels.
+std::string for_both_files(const std::string& stem, int width, int height);
+
 /// A panel's gnuplot commands, up to its plot, and the data blocks that they read: block i of
 /// `blocks` is `index FIRST + i`, where FIRST is a gnuplot variable that is set before.
 struct Panel {
@@ -24,8 +31,7 @@ struct PanelGrid {
   int gap_x = 80, gap_y = 90;
 };
 
-/// A figure of STEM.svg and STEM.png. Colours are Okabe and Ito's, which colour-blind readers can
-/// tell apart: colour_of(i) and dash_of(i), from 1, are those of series i.
+/// A figure of STEM.svg and STEM.png.
 Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
                     const PanelGrid& grid);
 

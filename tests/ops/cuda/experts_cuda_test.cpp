@@ -20,8 +20,6 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-
-#include "ops/cuda/hopper_product.h"
 #endif
 
 namespace moesaic {
@@ -34,23 +32,11 @@ using testing::Poison;
 using testing::randn;
 
 class ExpertsCuda : public testing::CudaTest, public ::testing::WithParamInterface<const char*> {
- protected:
-  void SetUp() override {
-    testing::CudaTest::SetUp();
-#ifdef MOESAIC_WITH_CUDA
-    // The operator would take another product in its place, and the test would show nothing.
-    const bool wgmma = std::string(GetParam()) == "wgmma";
-    if (!IsSkipped() && wgmma && !ops::kernels::hopper::available()) {
-      GTEST_SKIP() << "no GPU that the product for Hopper runs on";
-    }
-#endif
-  }
-
  private:
   test::ScopedEnv product_{"MOESAIC_CUDA_PRODUCT", GetParam()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Products, ExpertsCuda, ::testing::Values("library", "wgmma", "portable"),
+INSTANTIATE_TEST_SUITE_P(Products, ExpertsCuda, ::testing::Values("library", "portable"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 double tolerance_of(at::ScalarType type) {

@@ -19,18 +19,17 @@ TEST(ProductChoice, IsTheLibrarysUnlessAskedOtherwise) {
 }
 
 TEST(ProductChoice, IsTakenFromTheScopedEnvAtEveryCall) {
-  for (const auto& [name, choice] : {std::pair{"library", ProductChoice::library},
-                                     {"wgmma", ProductChoice::wgmma},
-                                     {"portable", ProductChoice::portable}}) {
+  for (const auto& [name, choice] :
+       {std::pair{"library", ProductChoice::library}, {"portable", ProductChoice::portable}}) {
     const ScopedEnv asked("MOESAIC_CUDA_PRODUCT", name);
     EXPECT_EQ(product_choice(), choice) << name;
   }
 }
 
 TEST(ProductChoice, AnUnknownOneIsRefusedWithTheNearest) {
-  const ScopedEnv asked("MOESAIC_CUDA_PRODUCT", "wgma");
+  const ScopedEnv asked("MOESAIC_CUDA_PRODUCT", "libary");
   EXPECT_EQ(usage_of([] { product_choice(); }),
-            "MOESAIC_CUDA_PRODUCT: unknown product 'wgma'; did you mean 'wgmma'?");
+            "MOESAIC_CUDA_PRODUCT: unknown product 'libary'; did you mean 'library'?");
 }
 
 }  // namespace

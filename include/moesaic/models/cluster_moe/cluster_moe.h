@@ -3,7 +3,7 @@
 #pragma once
 
 #include "moesaic/models/cluster_moe/config.h"
-#include "moesaic/models/model.h"
+#include "moesaic/models/image_token_model.h"
 #include "moesaic/nn/filter_experts.h"
 
 namespace moesaic {
@@ -11,20 +11,16 @@ namespace moesaic {
 /// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p), r noise
 /// and f_m eq. 3.1 for each class. Without a router F = f_1. An input is an image of one channel
 /// whose P rows are its patches.
-class ClusterMoE : public Model {
+class ClusterMoE : public ImageTokenModel {
  public:
   ClusterMoE(ClusterMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void set_first_sample_index(int64_t image) override;
-  nlohmann::ordered_json config() const override;
+  nlohmann::ordered_json config() const override { return config_of(config_); }
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override;
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
-  int64_t tokens_per_image() const override { return config_.router ? 1 : 0; }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
   /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
   std::map<std::string, at::Tensor> weight_directions() const override;
@@ -32,12 +28,11 @@ class ClusterMoE : public Model {
   const ClusterMoEConfig& settings() const { return config_; }
 
   nn::FilterExperts experts{nullptr};  ///< The experts of `moe` where there is one.
-  nn::MoELayer moe{nullptr};           ///< Null where there is a single expert without a router.
 
  private:
   /// Inputs with what is derived from them once.
   struct Seen {
-    at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, router_width()].
+    at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
     uint64_t version = 0;
   };
   at::Tensor router_input(const at::Tensor& images_BCHW);

@@ -54,9 +54,6 @@ void describe(Fields& f, ClusterMoEConfig& c) {
   f("router", c.router,
     "switch over the sum of the patches, or of their pieces; null: a single expert without one");
 }
-/// Returns the width of the router's input: that of a patch, or of a piece of a patch.
-int64_t router_width(const ClusterMoEConfig& config);
-
 /// Checks that experts divide filters and pieces divide a patch; one expert without a router.
 ConfigProblem config_problem(const ClusterMoEConfig& config);
 

@@ -62,7 +62,6 @@ class VMoE : public Model {
   at::Tensor embed(const at::Tensor& images_BCHW);
   at::Tensor pool(const at::Tensor& x_BTd);
   void move_positions(torch::Device device, bool non_blocking);
-  void check_images(const at::Tensor& images_BCHW) const;
 
   VMoEConfig config_;
   at::Tensor position_waves_;

@@ -39,7 +39,7 @@ std::string to_text(const bench::Row& row) {
                      row.peer, row.unit, row.ratio, goal, row.meaning);
 }
 
-/// "operators: what it times; ..."
+/// Returns "operators: meaning; ...".
 std::string names_and_descriptions() {
   std::string text;
   for (const auto& benchmark : bench::benchmarks()) {
@@ -63,7 +63,7 @@ struct ClosePipe {
 };
 using Pipe = std::unique_ptr<FILE, ClosePipe>;
 
-/// The commit of the sources, with "-dirty" behind it where they differ from it.
+/// Returns the commit of the sources, with "-dirty" appended if they are modified.
 std::string commit() {
   const std::string command = fmt::format("git -C {} describe --always --dirty 2>/dev/null",
                                           shell_quoted(resource_root().string()));
@@ -92,7 +92,7 @@ void write_figures(const BenchOptions& options, const nlohmann::ordered_json& ro
   write_atomic(options.file, figures.dump(2) + "\n");
 }
 
-/// Before minutes are spent on figures that then have no place.
+/// Checks the output folder before minutes of measurements.
 void check_folder(const std::string& file) {
   const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
   if (!std::filesystem::is_directory(folder)) {

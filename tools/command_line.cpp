@@ -60,8 +60,8 @@ CLI::Validator whole_number(int64_t min, int64_t max) {
 }
 
 CLI::Validator batch_size() {
-  constexpr int64_t kMost = 1 << 20;
-  return whole_number(1, kMost);
+  constexpr int64_t kMax = 1 << 20;
+  return whole_number(1, kMax);
 }
 
 std::string unknown_word(const CLI::App& root, int argc, const char* const* argv) {
@@ -74,7 +74,7 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
       const std::string name = word.substr(0, equals);
       const CLI::Option* option = app->get_option_no_throw(name);
       if (option == nullptr) return message("option", name, options_of(*app));
-      if (equals == std::string::npos && option->get_items_expected_max() > 0) ++i;  // its value
+      if (equals == std::string::npos && option->get_items_expected_max() > 0) ++i;  // Its value.
     } else if (const Names verbs = verbs_of(*app); !verbs.empty()) {
       if (std::find(verbs.begin(), verbs.end(), word) == verbs.end()) {
         return message("verb", word, verbs);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iostream>
 #include <memory>
@@ -18,6 +19,7 @@ void list_data() {
     std::cout << fmt::format("{:<24} {:>4} classes  {}\n", status.name, status.classes,
                              status.where());
     std::cout << fmt::format("{:<24} {}\n", "", status.description);
+    std::cout << fmt::format("{:<24} {}\n", "", fmt::join(dataset_splits(status.name), ", "));
   }
 }
 

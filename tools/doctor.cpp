@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells what a bug report needs and whether this machine can do the work.
+// Prints the data of a bug report and checks whether this machine is usable.
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -48,7 +48,7 @@ void check_operators(Report& report) {
                missing == 0 ? "registered" : fmt::format("{} are not registered", missing));
 }
 
-/// One small layer forwards and backwards: is the arithmetic alive?
+/// Runs one small layer forward and backward to check the arithmetic.
 void check_layer(Report& report) {
   nn::MoELayer layer(nn::MoELayerOptions{.width = 16, .hidden = 32, .experts = 4});
   const at::Tensor x = torch::linspace(-1, 1, 64 * 16).view({64, 16});
@@ -67,7 +67,7 @@ void check_data(Report& report) {
   }
 }
 
-/// Only one verb needs it, so a machine without it is in order.
+/// Notes a missing gnuplot, which only some commands need, without failing.
 void note_gnuplot(Report& report) {
   const std::filesystem::path gnuplot = find_program("gnuplot");
   report.note("gnuplot", gnuplot.empty() ? "not on PATH; moesaic reproduce draws figures with it"

@@ -37,7 +37,7 @@ void print_evaluation(const CheckpointEvaluation& result, bool json) {
   std::fputs(text.c_str(), stdout);
 }
 
-/// Returns the program's exit code.
+/// Draws the points. Returns the program's exit code.
 int draw_points(const EvalArguments& arguments, const EvaluationPoints& points) {
   const StopSignal stop;
   const bool drawn = [&] {
@@ -114,7 +114,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a test split");
+  CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a split of a data set");
   verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())
@@ -122,9 +122,12 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option("--data", arguments->options.data,
                    "data set (what the checkpoint was trained on)")
       ->type_name("NAME");
-  verb->add_option("--batch-size", arguments->options.evaluate.batch_size, "images a batch")
-      ->check(batch_size())
+  verb->add_option("--split", arguments->options.split, "train, validation or test")
+      ->type_name("NAME")
       ->capture_default_str();
+  verb->add_option("--batch-size", arguments->options.batch_size,
+                   "images a batch (evaluate_batch_size of the run, 256 without one)")
+      ->check(batch_size());
   verb->add_option("--precision", arguments->options.evaluate.precision,
                    "of products in the network: float32 | bfloat16")
       ->check(CLI::IsMember({"float32", "bfloat16"}))

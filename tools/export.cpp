@@ -31,7 +31,7 @@ struct ExportStopped {
   int signal = 0;
 };
 
-/// The formats that pass, each as "name: text", or as its name where the text is empty.
+/// Returns the formats that pass, each as "name: text", or as its name if the text is empty.
 template <class Text, class Passes>
 std::string listed_formats(Text&& text, Passes&& passes) {
   std::vector<std::string> items;
@@ -53,17 +53,18 @@ int export_model(const ExportArguments& arguments) {
   if (arguments.options.shards && !format.shards) {
     fail_usage("export: --shards is for the format {}", formats_with_shards());
   }
-  format.check_out(arguments.options.out);  // before a network is loaded that finds no place
-  const fs::path folder = resolve_checkpoint(arguments.checkpoint);
-  const std::shared_ptr<Model> model = load_model(folder);
-  std::optional<StopSignal> stop;  // elsewhere a signal ends the program at once
+  format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
+  Checkpoint checkpoint = load_newest_checkpoint(arguments.checkpoint, {.optimizer = false});
+  const std::shared_ptr<Model> model = model_of(checkpoint);
+  checkpoint.model.clear();        // The model holds copies.
+  std::optional<StopSignal> stop;  // Without it a signal ends the program.
   if (format.shards) stop.emplace();
   ExportOptions options = arguments.options;
   options.poll = [&] {
     if (stop && stop->requested()) throw ExportStopped{stop->number()};
   };
   try {
-    format.write(*model, export_info(folder), options);
+    format.write(*model, export_info(checkpoint.folder), options);
   } catch (const ExportStopped& stopped) {
     log_info("stopped; nothing was written");
     return 128 + stopped.signal;

@@ -26,10 +26,10 @@ struct ImportArguments {
   bool json = false;
 };
 
-/// What is done in a moment needs no bar.
+/// Min number of bytes for a progress bar.
 constexpr uint64_t kLarge = uint64_t{256} << 20, kMegabyte = 1'000'000;
 
-/// "S" or "HxW", as check_sides() has seen it.
+/// Parses "S" or "HxW", which check_sides() has validated.
 Sides sides_of(const std::string& text) {
   const size_t cross = text.find('x');
   if (cross == std::string::npos) return std::stoll(text);

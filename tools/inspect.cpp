@@ -42,7 +42,7 @@ void print_summary(const Json& found) {
   print_tensors(found["tensors"]);
 }
 
-/// `side` is "first" or "second".
+/// Returns the text of a differing setting; `side` is "first" or "second".
 std::string config_text(const Json& item, const char* side) {
   return item[side].is_null() ? item.value("absent", "absent") : item[side].dump();
 }

@@ -17,12 +17,14 @@
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/format.h"
 #include "moesaic/models/preset.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/train/objective.h"
+#include "moesaic/train/phase_kind.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -30,7 +32,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// models/<family>/recipes/*.json, as paths that `moesaic train` takes.
+/// Returns models/<family>/recipes/*.json, as paths that `moesaic train` takes.
 Names recipe_paths() {
   namespace fs = std::filesystem;
   Names paths;
@@ -45,7 +47,7 @@ Names recipe_paths() {
   return paths;
 }
 
-/// Where they can be fetched, for `moesaic import`.
+/// Returns the URLs of released checkpoints, for `moesaic import`.
 Names released_checkpoints() {
   Names prefixes;
   const auto document = Document::from_file(resource("checkpoints/released.json"));
@@ -55,7 +57,7 @@ Names released_checkpoints() {
   return prefixes;
 }
 
-/// Families, and networks of theirs by name.
+/// Returns the families and the names of their networks.
 Names models() {
   Names names = model_names();
   const Names presets = preset_names();
@@ -71,7 +73,9 @@ const std::map<std::string, std::function<Names()>>& kinds() {
       {"criteria", criterion_names},
       {"recipes", recipe_paths},
       {"checkpoints", released_checkpoints},
+      {"formats", [] { return dataset_formats().names(); }},
       {"objectives", [] { return objectives().names(); }},
+      {"phases", [] { return phase_kinds().names(); }},
       {"probes", [] { return probes().names(); }},
   };
   return list;

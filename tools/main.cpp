@@ -48,7 +48,7 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-/// PyTorch's words for a lack of memory are several, and none is for users.
+/// Returns a readable message for PyTorch's several out-of-memory errors.
 std::string without_jargon(const std::string& what) {
   for (const std::string_view sign : {"can't allocate memory", "not enough memory",
                                       "Storage size calculation overflowed", "out of memory"}) {

@@ -41,9 +41,9 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
   verb->callback([arguments] {
     check_input_file(arguments->input);
     check_new_file(arguments->output, "--output");
-    const Checkpoint checkpoint =
-        load_newest_checkpoint(arguments->checkpoint, {.optimizer = false});
+    Checkpoint checkpoint = load_newest_checkpoint(arguments->checkpoint, {.optimizer = false});
     const auto model = model_of(checkpoint);
+    checkpoint.model.clear();  // The model holds copies.
     arguments->options.loss = trained_loss(checkpoint);
     predict_file(*model, arguments->input, arguments->output, arguments->options);
   });

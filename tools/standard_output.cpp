@@ -23,10 +23,10 @@ void hold_standard_output() {
 
 int checked_output(int exit_code) {
   errno = 0;
-  const bool flushed = std::fflush(stdout) == 0;  // std::cout keeps nothing back from stdout
+  const bool flushed = std::fflush(stdout) == 0;  // This flushes std::cout too.
   const int error = errno;
   if (flushed && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
-  if (exit_code != 0) return exit_code;  // whose line has been printed
+  if (exit_code != 0) return exit_code;  // The error has been printed already.
   log_error("standard output: cannot write{}",
             flushed ? "" : ": " + std::generic_category().message(error));
   return 1;

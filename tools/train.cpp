@@ -41,7 +41,7 @@ RunConfig read_config(const TrainArguments& arguments) {
   return parse<RunConfig>(document.root());
 }
 
-/// Nothing of the network is allocated.
+/// Prints the plan without allocating the network.
 void print_plan(const RunConfig& given) {
   RunConfig config = given;
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
@@ -58,7 +58,7 @@ void print_plan(const RunConfig& given) {
   std::fputs(text.c_str(), stdout);
 }
 
-/// An image is no reason for a run to fail.
+/// Draws the curve; a failure does not fail the run.
 void draw_curve(const std::string& out) {
   try {
     draw_run_curve(out);

@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
+#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -22,21 +22,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// A file or directory to inspect.
-struct Target {
-  fs::path checkpoint;  ///< Checkpoint directory; empty for a single file.
-  fs::path tensors;
-};
-
-Target find_target(const fs::path& path) {
+/// Returns the checkpoint of a run or checkpoint directory, nothing for a file. Throws Error
+/// (usage) where neither exists.
+std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions& options) {
   if (!path_exists(path)) {
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
   }
-  if (fs::is_directory(path)) {
-    const fs::path folder = resolve_checkpoint(path);
-    return {folder, folder / "model.safetensors"};
-  }
-  return {{}, path};
+  if (!fs::is_directory(path)) return std::nullopt;
+  return load_newest_checkpoint(path, options);
 }
 
 void add_tensors(const fs::path& path, Json& out) {
@@ -76,18 +69,13 @@ Json moe_layers(const Json& config, const fs::path& from) {
   return layers;
 }
 
-void add_config(const fs::path& checkpoint, Json& out) {
-  const Checkpoint loaded = load_checkpoint(checkpoint, {.verify = true, .optimizer = false});
+void add_config(const Checkpoint& checkpoint, Json& out) {
+  const Json& config = checkpoint.config;
   for (const char* key : {"model", "data", "classes"}) {
-    if (loaded.config.contains(key)) out[key] = loaded.config[key];
+    if (config.contains(key)) out[key] = config[key];
   }
-  if (loaded.config.contains("model")) out["moe"] = moe_layers(loaded.config["model"], checkpoint);
-  out["state"] = loaded.state;
-}
-
-TensorMap tensors_of(const fs::path& path) {
-  return is_vmoe_checkpoint(path) ? stored_vmoe_arrays(path)
-                                  : read_tensors(find_target(path).tensors);
+  if (config.contains("model")) out["moe"] = moe_layers(config["model"], checkpoint.folder);
+  out["state"] = checkpoint.state;
 }
 
 double relative_change(const at::Tensor& from, const at::Tensor& to) {
@@ -139,12 +127,22 @@ void add_differences(const Json& a, const Json& b, const std::string& path, Json
   }
 }
 
-Json model_config(const fs::path& path) {
-  if (is_vmoe_checkpoint(path)) return Json::object();
-  const Target target = find_target(path);
-  if (target.checkpoint.empty()) return Json::object();
-  return load_checkpoint(target.checkpoint, {.verify = false, .optimizer = false})
-      .config.value("model", Json::object());
+/// One of two things that are compared. A checkpoint of google-research/vmoe has neither a
+/// configuration nor tensors here, a single file has no configuration.
+struct Side {
+  fs::path path;
+  bool of_reference = false;
+  Json model = Json::object();  ///< Configuration of the network.
+  TensorMap tensors = {};
+};
+
+Side read_side(const fs::path& path) {
+  if (is_vmoe_checkpoint(path)) return {.path = path, .of_reference = true};
+  std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false});
+  if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
+  return {.path = path,
+          .model = checkpoint->config.value("model", Json::object()),
+          .tensors = std::move(checkpoint->model)};
 }
 
 /// Marks the missing lists of kept experts, which mean that all experts are present.
@@ -159,46 +157,41 @@ void mark_kept_experts(const Json& model, const fs::path& from, Json& difference
   }
 }
 
-Json config_difference(const fs::path& first, const fs::path& second) {
+Json config_difference(const Side& first, const Side& second) {
   Json list = Json::array();
-  const Json a = model_config(first), b = model_config(second);
-  if (a.empty() || b.empty()) return list;  // A single file has no configuration.
-  add_differences(a, b, "", list);
-  mark_kept_experts(a, first, list);
+  if (first.model.empty() || second.model.empty()) return list;
+  add_differences(first.model, second.model, "", list);
+  mark_kept_experts(first.model, first.path, list);
   return list;
 }
 
-/// Returns the tensors of both. If only one is a checkpoint of google-research/vmoe, the other is
-/// converted to its arrays; otherwise each is returned as stored.
-std::array<TensorMap, 2> comparable(const fs::path& first, const fs::path& second) {
-  const bool one = is_vmoe_checkpoint(first), other = is_vmoe_checkpoint(second);
-  const bool mixed = one != other && !model_config(one ? second : first).empty();
-  if (!mixed) return {tensors_of(first), tensors_of(second)};
-  const auto arrays = [](const fs::path& path, bool of_reference) {
-    return of_reference ? vmoe_arrays_of(path)
-                        : vmoe_arrays_of(model_config(path), tensors_of(path), path.string());
-  };
-  return {arrays(first, one), arrays(second, other)};
+/// Returns the tensors of one side. If only one is a checkpoint of google-research/vmoe, `mixed`,
+/// the other's network is converted to its arrays; otherwise each is returned as stored.
+TensorMap comparable(Side& side, bool mixed) {
+  if (side.of_reference) return mixed ? vmoe_arrays_of(side.path) : stored_vmoe_arrays(side.path);
+  if (!mixed) return std::move(side.tensors);
+  return vmoe_arrays_of(side.model, std::move(side.tensors), side.path.string());
 }
 
 }  // namespace
 
 Json inspect(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return inspect_vmoe(path);
-  const Target target = find_target(path);
+  const auto checkpoint = checkpoint_at(path, {.model = false, .optimizer = false});
   Json out;
-  out["path"] = (target.checkpoint.empty() ? target.tensors : target.checkpoint).string();
-  out["kind"] = target.checkpoint.empty() ? "safetensors" : "checkpoint";
-  if (!target.checkpoint.empty()) add_config(target.checkpoint, out);
-  add_tensors(target.tensors, out);
+  out["path"] = (checkpoint ? checkpoint->folder : path).string();
+  out["kind"] = checkpoint ? "checkpoint" : "safetensors";
+  if (checkpoint) add_config(*checkpoint, out);
+  add_tensors(checkpoint ? checkpoint->folder / "model.safetensors" : path, out);
   return out;
 }
 
 Json inspect_difference(const fs::path& first, const fs::path& second) {
+  Side a = read_side(first), b = read_side(second);
+  const bool mixed = a.of_reference != b.of_reference && !(a.of_reference ? b : a).model.empty();
   Json out;
-  const std::array<TensorMap, 2> both = comparable(first, second);
-  compare_tensors(both[0], both[1], out);
-  out["config"] = config_difference(first, second);
+  compare_tensors(comparable(a, mixed), comparable(b, mixed), out);
+  out["config"] = config_difference(a, b);
   return out;
 }
 

@@ -10,15 +10,6 @@
 namespace moesaic {
 namespace {
 
-/// Max number of missing values for which a model is built, so load_state() names the difference.
-constexpr double kCheapToBuild = 1 << 26;
-
-double numbers_in(const TensorMap& tensors) {
-  double count = 0.0;
-  for (const auto& [name, tensor] : tensors) count += static_cast<double>(tensor.numel());
-  return count;
-}
-
 void check_finite_weights(const TensorMap& tensors, const std::string& from) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
@@ -26,26 +17,40 @@ void check_finite_weights(const TensorMap& tensors, const std::string& from) {
   }
 }
 
+/// Returns the network of a configuration on the meta device, which the tensors have to fit.
+std::shared_ptr<Model> fitting_shape(const Value& config, const TensorMap& tensors,
+                                     const std::string& from) {
+  std::shared_ptr<Model> shape = build_model_shape(config);
+  load_state(*shape, tensors, from, shape->setting_paths().kept_experts);
+  return shape;
+}
+
+std::string weights_of(const Checkpoint& checkpoint) {
+  return (checkpoint.folder / kModelFile).string();
+}
+
 }  // namespace
+
+Value model_config(const Checkpoint& checkpoint) {
+  return stored_document(checkpoint.folder / kConfigFile).root().at("model");
+}
+
+std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint) {
+  check_finite_weights(checkpoint.model, weights_of(checkpoint));
+  return fitting_shape(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
+}
 
 std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
                                 const std::string& from) {
-  const double meant = count_parameters(config), found = numbers_in(tensors);
-  if (meant > found + kCheapToBuild) {
-    fail("{}: holds {:.4g} numbers, but {} means a model of {:.4g}", from, found, config.where(),
-         meant);
-  }
-  std::shared_ptr<Model> model = build_model(config, 0);
-  load_state(*model, tensors, from, model->setting_paths().kept_experts);
+  const int64_t count = fitting_shape(config, tensors, from)->parameter_count();
+  std::shared_ptr<Model> model = build_model(config, 0, static_cast<double>(count));
+  load_state(*model, tensors, from);
   return model;
 }
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
-  // Reads config.json again instead of using `checkpoint`, so that errors have line and column.
-  const Document config = stored_document(checkpoint.folder / kConfigFile);
-  const std::string from = (checkpoint.folder / kModelFile).string();
-  check_finite_weights(checkpoint.model, from);
-  return model_of(config.root().at("model"), checkpoint.model, from);
+  check_finite_weights(checkpoint.model, weights_of(checkpoint));
+  return model_of(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
 }
 
 std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint) {

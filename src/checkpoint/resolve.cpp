@@ -41,13 +41,13 @@ std::vector<Step> steps_in(const fs::path& folder) {
   return steps;
 }
 
-/// Returns `use` of the first complete checkpoint; `use` throws Error for one that is not.
-template <class Use>
-auto of_newest_whole(const std::vector<Step>& steps, const fs::path& folder, const Use& use) {
+/// Reads the first whole checkpoint of a run.
+Checkpoint load_first_whole(const std::vector<Step>& steps, const fs::path& folder,
+                            const LoadOptions& options) {
   std::string first_error;
   for (const Step& step : steps) {
     try {
-      return use(step.folder);
+      return load_checkpoint(step.folder, options);
     } catch (const Error& error) {
       log_warning("{}; passing over this checkpoint", error.what());
       if (first_error.empty()) first_error = error.what();
@@ -55,29 +55,6 @@ auto of_newest_whole(const std::vector<Step>& steps, const fs::path& folder, con
   }
   fail("{}: none of its {} checkpoints is whole; the newest: {}", folder.string(), steps.size(),
        first_error);
-}
-
-/// Returns of_newest_whole() of a run, or `of_checkpoint` of a checkpoint directory.
-template <class OfCheckpoint, class Use>
-auto of_run_or_checkpoint(const fs::path& given, const OfCheckpoint& of_checkpoint,
-                          const Use& use) {
-  std::error_code error;
-  if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
-  if (!path_exists(given)) {
-    fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
-  }
-  if (!fs::is_directory(given, error)) {
-    fail_usage("{}: not a folder; a run or a checkpoint is one", given.string());
-  }
-  if (path_exists(given / kManifestFile)) return of_checkpoint(given);
-  for (const fs::path& folder : {given / "checkpoints", given}) {
-    const std::vector<Step> steps = steps_in(folder);
-    if (!steps.empty()) return of_newest_whole(steps, folder, use);
-  }
-  const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
-  fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>){}",
-             given.string(), kManifestFile,
-             experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
 }
 
 }  // namespace
@@ -95,18 +72,24 @@ std::string step_name(int64_t step) {
   return std::string(kStep) + std::to_string(step);
 }
 
-fs::path resolve_checkpoint(const fs::path& run_or_checkpoint) {
-  return of_run_or_checkpoint(
-      run_or_checkpoint, [](const fs::path& folder) { return folder; },
-      [](const fs::path& folder) {
-        verify_checkpoint(folder);
-        return folder;
-      });
-}
-
-Checkpoint load_newest_checkpoint(const fs::path& run_or_checkpoint, const LoadOptions& options) {
-  const auto load = [&](const fs::path& folder) { return load_checkpoint(folder, options); };
-  return of_run_or_checkpoint(run_or_checkpoint, load, load);
+Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {
+  std::error_code error;
+  if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
+  if (!path_exists(given)) {
+    fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
+  }
+  if (!fs::is_directory(given, error)) {
+    fail_usage("{}: not a folder; a run or a checkpoint is one", given.string());
+  }
+  if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
+  for (const fs::path& folder : {given / "checkpoints", given}) {
+    const std::vector<Step> steps = steps_in(folder);
+    if (!steps.empty()) return load_first_whole(steps, folder, options);
+  }
+  const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
+  fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>){}",
+             given.string(), kManifestFile,
+             experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
 }
 
 void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {

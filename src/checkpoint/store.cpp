@@ -81,15 +81,11 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   checkpoint.folder = folder;
   checkpoint.config = read_json(folder / kConfigFile);
   checkpoint.state = read_json(folder / kStateFile);
-  checkpoint.model = read_tensors(folder / kModelFile);
+  if (options.model) checkpoint.model = read_tensors(folder / kModelFile);
   if (options.optimizer && manifest.files.contains(kOptimizerFile)) {
     checkpoint.optimizer = read_tensors(folder / kOptimizerFile);
   }
   return checkpoint;
-}
-
-void verify_checkpoint(const fs::path& folder) {
-  verify(folder, {});
 }
 
 }  // namespace moesaic

@@ -9,9 +9,9 @@
 namespace moesaic {
 namespace {
 
-/// Weighted sum of a window of `count` pixels that moves along a dimension. Sums of shifted planes,
-/// element by element, are the same to the bit with any number of threads, as the library's
-/// convolutions need not be.
+/// Returns the weighted sum of a window of `count` pixels that moves along a dimension. Sums of
+/// shifted planes, element by element, have the same bits for any number of threads, unlike the
+/// library's convolutions.
 at::Tensor weighted_windows(const at::Tensor& x_CHW, int64_t dim, int64_t count, double sigma) {
   const at::Tensor offsets = at::arange(count, at::kDouble) - static_cast<double>(count / 2);
   const at::Tensor weights = offsets.div(sigma).square().mul(-0.5).softmax(0);

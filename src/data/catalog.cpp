@@ -71,7 +71,7 @@ ConfigProblem derived_problem(const DatasetSpec& spec) {
   return {};
 }
 
-/// Described files of a split have its name at the beginning of their role.
+/// Returns whether the folder has the files of a split, whose roles begin with its name.
 bool holds_split(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
   for (const auto& [role, file] : spec.files) {
     if (role.starts_with(split + "_") && find_in(folder, file).empty()) return false;
@@ -155,7 +155,7 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   return spec;
 }
 
-/// A folder of images that nobody has described: the usual means of photographs.
+/// Returns the description of a folder without one, with the usual mean and std of photographs.
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -196,7 +196,7 @@ DatasetSpec load_base_spec(std::string_view name) {
 }
 
 double validation_fraction(std::string_view name) {
-  load_base_spec(name);  // refuses a circle of bases
+  load_base_spec(name);  // The call rejects a circle of bases.
   DatasetSpec spec = load_dataset_spec(name);
   while (!spec.validation && !spec.base.empty()) spec = load_dataset_spec(spec.base);
   return spec.validation.value_or(0.0);
@@ -224,7 +224,7 @@ fs::path fetch_folder(const DatasetSpec& spec) {
 }
 
 fs::path find_in(const fs::path& folder, const DatasetFile& file) {
-  // A fetched file is packed, so that it takes the place of an unpacked one that was wrong.
+  // A fetched file is compressed and takes precedence over a wrong uncompressed one.
   for (const std::string& name : {file.name + ".gz", file.name}) {
     std::error_code error;
     if (fs::is_regular_file(folder / name, error)) return folder / name;

@@ -54,11 +54,11 @@ class ExampleMaker {
   }
 
  private:
-  /// Where each patch goes: Fisher and Yates.
+  /// Returns the position of each patch (Fisher-Yates shuffle).
   std::vector<int64_t> order(CounterRng& rng) const {
     std::vector<int64_t> places(static_cast<size_t>(config_.patches));
     for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
-    // The order is drawn in any case, so that what is drawn after it stays the same.
+    // The order is always drawn, so that later draws stay the same.
     std::vector<int64_t> shuffled = places;
     for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.below(i)]);
     return config_.shuffle ? shuffled : places;

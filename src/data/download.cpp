@@ -24,12 +24,11 @@ constexpr long kStalledBytesPerSecond = 100;
 constexpr long kMaxRedirects = 10;
 constexpr long kHttpRangeNotSatisfiable = 416;
 
-/// What libcurl calls back into. It is C: no exception may pass through it, so each is kept here
-/// instead.
+/// Target of libcurl's callbacks. No exception may pass through C code, so it is stored here.
 struct Sink {
   const DownloadRequest& request;
   int fd;
-  uint64_t start;  ///< bytes from an earlier try
+  uint64_t start;  ///< Number of bytes from an earlier try.
   uint64_t written;
   std::string problem;
   std::optional<Progress> progress;

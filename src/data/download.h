@@ -19,8 +19,8 @@ struct DownloadResult {
   bool cannot_resume = false;  ///< Whether the server cannot resume.
 };
 
-/// Fetches the rest of request.part and syncs it. What has arrived stays there when it fails.
-/// Throws Error (failure) where request.part cannot be opened.
+/// Fetches the rest of request.part and syncs it. On failure the received bytes stay. Throws Error
+/// (failure) if request.part cannot be opened.
 DownloadResult download(const DownloadRequest& request);
 
 }  // namespace moesaic

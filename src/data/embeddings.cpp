@@ -37,7 +37,7 @@ const DtypeMap& integer_dtypes() {
   return list;
 }
 
-/// A file's tensors, each checked before it is read.
+/// The tensors of a file, each checked before it is read.
 class EmbeddingsFile {
  public:
   explicit EmbeddingsFile(const fs::path& path) : path_(path.string()), file_(path) {}
@@ -65,7 +65,7 @@ class EmbeddingsFile {
     return tensor;
   }
 
-  /// The list of names that the metadata keeps as JSON.
+  /// Returns the list of names that the metadata stores as JSON.
   std::vector<std::string> names(const std::string& key) const {
     const auto found = file_.metadata().find(key);
     if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
@@ -85,7 +85,7 @@ class EmbeddingsFile {
     return names;
   }
 
-  /// [count] int64, each the number of one of `names`.
+  /// Returns the numbers [count] int64, each an index into `names`.
   at::Tensor numbers(const std::string& name, int64_t count,
                      const std::vector<std::string>& names) const {
     const at::Tensor numbers = read(name, 1, integer_dtypes()).to(at::kLong);
@@ -118,7 +118,7 @@ class EmbeddingsFile {
   safetensors::File file_;
 };
 
-/// Equal numbers in two files must mean the same.
+/// Checks that equal numbers have equal names in both files.
 void check_same_names(const fs::path& one, const fs::path& other) {
   for (const char* key : {"classes", "languages"}) {
     if (EmbeddingsFile(one).names(key) != EmbeddingsFile(other).names(key)) {
@@ -127,7 +127,7 @@ void check_same_names(const fs::path& one, const fs::path& other) {
   }
 }
 
-/// The rows of a split, ascending.
+/// Returns the rows of a split, ascending.
 at::Tensor rows_of_split(const EmbeddingsConfig& config, int64_t count, const std::string& split,
                          const fs::path& path) {
   const auto test =

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 namespace moesaic {
 namespace {
 
-/// gzip grows data that it cannot pack by 5 bytes in 16 KiB and a header; whatever is longer is
-/// another file.
+/// Returns the max compressed size: gzip expands incompressible data by 5 bytes per 16 KiB and a
+/// header, so a longer file is another one.
 uint64_t max_packed_bytes(const DatasetFile& file) {
   return static_cast<uint64_t>(file.size) + static_cast<uint64_t>(file.size) / 1000 + 65536;
 }
@@ -46,7 +46,7 @@ void install(const fs::path& part, const fs::path& place) {
   sync_path(place.parent_path());
 }
 
-/// Bytes that an earlier try left; a file without any is removed.
+/// Returns the number of bytes from an earlier try; removes an empty file.
 uint64_t bytes_left(const fs::path& part) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(part, error);
@@ -55,7 +55,7 @@ uint64_t bytes_left(const fs::path& part) {
   return bytes;
 }
 
-/// Fetches one file from one URL into place; what went wrong, or "".
+/// Downloads one file from one URL; returns the problem, or "".
 std::string fetch_from(const std::string& url, const DatasetFile& file, const fs::path& folder,
                        const FetchOptions& options) {
   const fs::path place = folder / (file.name + ".gz");
@@ -66,7 +66,7 @@ std::string fetch_from(const std::string& url, const DatasetFile& file, const fs
         download({url, part, max_packed_bytes(file), options.progress ? file.name : ""});
     if (!result.problem.empty() && !result.cannot_resume) {
       bytes_left(part);
-      return result.problem;  // whatever has arrived is carried on with next time
+      return result.problem;  // The next try resumes from the received bytes.
     }
     const std::string problem = result.problem.empty() ? compare_file(part, file) : result.problem;
     if (problem.empty()) {
@@ -74,7 +74,7 @@ std::string fetch_from(const std::string& url, const DatasetFile& file, const fs
       return "";
     }
     fs::remove(part);
-    // The beginning may have been another server's, or damaged: once more without it.
+    // The first bytes may be from another server or damaged: a second try starts without them.
     if (!resumes) return problem;
   }
 }
@@ -91,7 +91,7 @@ void fetch_file(const DatasetSpec& spec, const DatasetFile& file, const fs::path
   fail("dataset '{}': cannot fetch {}: {}", spec.name, file.name, fmt::join(problems, "; "));
 }
 
-/// Compares the whole file with what is known of the archive: what is wrong, or "".
+/// Compares the whole file with the description of the archive; returns the problem, or "".
 std::string compare_archive(const fs::path& path, const DatasetArchive& archive) {
   const bool by_sha = !archive.sha256.empty();
   const std::string found = by_sha ? sha256_file_hex(path) : md5_file_hex(path);
@@ -100,7 +100,7 @@ std::string compare_archive(const fs::path& path, const DatasetArchive& archive)
   return fmt::format("{} is {}, expected {}", by_sha ? "SHA-256" : "MD5", found, expected);
 }
 
-/// Downloads the archive from one URL to `part`, verified; what went wrong, or "".
+/// Downloads and verifies the archive from one URL to `part`; returns the problem, or "".
 std::string fetch_archive_from(const std::string& url, const DatasetArchive& archive,
                                const fs::path& part, const FetchOptions& options) {
   while (true) {
@@ -131,7 +131,7 @@ void fetch_archive(const DatasetSpec& spec, const fs::path& part, const FetchOpt
        fmt::join(problems, "; "));
 }
 
-/// Unpacks the verified archive to `place`, which is there whole or not at all.
+/// Unpacks the verified archive to `place`, atomically.
 void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs::path& place) {
   const StagedDirectory unpacked(archive.parent_path() / (spec.archive->folder + ".unpacked"));
   unpack_archive(archive, unpacked.path(), {.bytes = spec.archive->max_size});

@@ -19,11 +19,7 @@ Registry<DatasetFormat>& dataset_formats() {
 }
 
 std::vector<Choice> dataset_format_choices() {
-  std::vector<Choice> choices = {dataset_formats().at("idx").settings};
-  for (const auto& [name, format] : dataset_formats().entries()) {
-    if (name != choices.front().name()) choices.push_back(format.settings);
-  }
-  return choices;
+  return choices_of(dataset_formats(), "idx");
 }
 
 const DatasetFormat& format_of(const DatasetSpec& spec) {

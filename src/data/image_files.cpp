@@ -102,7 +102,7 @@ std::string ImageFiles::problem(int64_t index) const {
     const std::string file = read_image_file(path(index));
     jpeg::Decoder decoder(bytes_of(file));
     std::vector<uint8_t> pixels;
-    decoder.decode(8, pixels);  // all of the file is read, and little is computed
+    decoder.decode(8, pixels);  // Decoding at 1/8 reads the whole file at little cost.
     if (decoder.warning().empty()) return "";
     return fmt::format("{}: can be used, but: {}", path(index).string(), decoder.warning());
   } catch (const Error& error) {
@@ -127,7 +127,7 @@ std::vector<FileVerification> verify_images(const ImageFiles& images) {
   for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
     threads.emplace_back(work);
   }
-  threads.clear();  // waits for them
+  threads.clear();  // The destructors join the threads.
   progress.finish();
   std::vector<FileVerification> results;
   for (const auto& [index, problem] : problems) {

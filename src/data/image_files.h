@@ -11,12 +11,12 @@
 
 namespace moesaic {
 
-/// The names of many files, some tens of bytes each: all that is held of ImageNet.
+/// Compact list of file names, the only memory per image of a dataset like ImageNet.
 class FileList {
  public:
   explicit FileList(std::filesystem::path root) : root_(std::move(root)) {}
 
-  /// Returns the number by which add() knows the folder.
+  /// Returns the number of the folder for add().
   int32_t add_folder(const std::string& name);
   void add(int32_t folder, const std::string& name, int32_t label);
 
@@ -31,11 +31,11 @@ class FileList {
   };
   std::filesystem::path root_;
   std::vector<std::string> folders_;
-  std::string names_;  ///< one behind the other, each ended by 0
+  std::string names_;  ///< Names, concatenated, each terminated by 0.
   std::vector<Entry> entries_;
 };
 
-/// JPEG files of any size, read when they are asked for.
+/// JPEG files of any size, read on demand.
 class ImageFiles final : public Dataset {
  public:
   ImageFiles(DatasetInfo info, FileList files)
@@ -46,7 +46,7 @@ class ImageFiles final : public Dataset {
   void image(int64_t index, uint8_t* out) const override;
   Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
                    Bitmap& bitmap) const override;
-  /// Decodes the image: what is wrong with it, or "".
+  /// Decodes the image; returns the problem, or "".
   std::string problem(int64_t index) const;
   std::filesystem::path path(int64_t index) const { return files_.path(index); }
 
@@ -54,8 +54,8 @@ class ImageFiles final : public Dataset {
   FileList files_;
 };
 
-/// Decodes every image on all processors: those that are not sound, in order, and then a line on
-/// all others.
+/// Decodes every image on all processors; returns the damaged ones, in order, and a line on all
+/// others.
 std::vector<FileVerification> verify_images(const ImageFiles& images);
 
 }  // namespace moesaic

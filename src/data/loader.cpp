@@ -59,7 +59,7 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
   }
 }
 
-/// The orders of the last few epochs, each drawn once although several threads ask for it.
+/// Cache of the orders of the last few epochs, each drawn once for all threads.
 class EpochOrders {
  public:
   EpochOrders(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
@@ -85,12 +85,12 @@ class EpochOrders {
   std::map<int64_t, Order> orders_;
 };
 
-/// The images of a dataset that turned out to be damaged.
+/// Set of the damaged images of a dataset.
 class DamagedImages {
  public:
   explicit DamagedImages(int64_t size) : size_(size), max_(std::max<int64_t>(10, size / 100)) {}
 
-  /// Throws, like add(), where too many are.
+  /// Returns whether an image is damaged. Throws, like add(), if too many are.
   bool contains(int64_t index) {
     const std::lock_guard lock(mutex_);
     check();
@@ -119,7 +119,7 @@ class DamagedImages {
   std::string last_;
 };
 
-/// Makes one image of a batch after the other; each thread needs its own.
+/// Makes the images of a batch; each thread needs its own object.
 class ImageReader {
  public:
   ImageReader(const Dataset& dataset, const AugmentConfig& augment, const ImageTransform& transform,
@@ -130,8 +130,8 @@ class ImageReader {
         damaged_(damaged),
         bytes_(static_cast<size_t>(dataset.image_size())) {}
 
-  /// Writes the values of image `index`, or of the next one that can be read, to `out` and returns
-  /// which it was. `rng` decides on what is random.
+  /// Writes the values of image `index`, or of the next readable one, to `out`. Returns the index
+  /// of that image. Random choices come from `rng`.
   int64_t make(int64_t index, const CounterRng& rng, float* out) {
     while (true) {
       CounterRng random = rng;
@@ -179,7 +179,7 @@ Batch Batch::to(at::Device device) const {
   return moved;
 }
 
-/// Batches are numbered through all epochs: number = epoch * batches_per_epoch + position.
+/// State of a Loader. Batches have numbers epoch * batches_per_epoch + position.
 class Loader::State {
  public:
   State(std::shared_ptr<const Dataset> data, LoaderOptions loader_options)
@@ -248,7 +248,7 @@ class Loader::State {
     std::exception_ptr error;
   };
 
-  /// Waits for the batch whose turn it is. A failed one keeps its turn.
+  /// Waits for the next batch and returns it. A failed one stays the next.
   Batch take() {
     while (static_cast<int64_t>(threads_.size()) < options.threads) {
       threads_.emplace_back([this] { work(); });
@@ -265,9 +265,9 @@ class Loader::State {
     return batch;
   }
 
-  /// A worker: claims numbers in order, but never more than `prefetch` ahead of next_.
+  /// Runs a worker thread, which claims numbers in order, at most `prefetch` ahead of next_.
   void work() {
-    omp_set_num_threads(1);  // this thread is one of several already
+    omp_set_num_threads(1);  // Other workers already use the remaining cores.
     std::unique_lock lock(mutex_);
     while (true) {
       work_.wait(lock, [this] {
@@ -279,7 +279,7 @@ class Loader::State {
       lock.unlock();
       Result result = try_make(number, generation);
       lock.lock();
-      if (generation != generation_) continue;  // a seek has made it worthless
+      if (generation != generation_) continue;  // A seek has made the batch obsolete.
       ready_[number] = std::move(result);
       arrived_.notify_one();
     }
@@ -351,7 +351,7 @@ class Loader::State {
     return true;
   }
 
-  /// A batch of everything is the dataset's own tensors, in their order.
+  /// Fills a batch of the whole dataset with its own tensors, in their order.
   void take_inputs(int64_t begin, int64_t count, Batch& batch) {
     const Order order = order_of(batch.epoch);
     DatasetInputs taken = inputs_;
@@ -385,9 +385,9 @@ class Loader::State {
   EpochOrders orders_;
   DamagedImages damaged_;
 
-  std::mutex mutex_;  // guards what follows; only the user's thread writes next_ and end_
+  std::mutex mutex_;  // Guards the members below; only the user's thread writes next_ and end_.
   std::condition_variable work_, arrived_;
-  std::atomic<uint64_t> generation_ = 0;  // changes whenever claimed work becomes worthless
+  std::atomic<uint64_t> generation_ = 0;  // Changes whenever claimed work becomes obsolete.
   int64_t next_ = 0, claim_ = 0, end_ = 0;
   bool stopping_ = false;
   std::map<int64_t, Result> ready_;

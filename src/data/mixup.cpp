@@ -10,14 +10,14 @@
 namespace moesaic {
 namespace {
 
-/// Draws the logarithm of a gamma variable of the given shape, for shape + 1 by Marsaglia and Tsang
-/// (2000) and from there by a power of a uniform variable. Logarithms, since small shapes give
-/// values that underflow a double.
+/// Draws the logarithm of a gamma variable of the given shape: for shape + 1 by Marsaglia and Tsang
+/// (2000), then by a power of a uniform variable. Logarithms avoid the underflow of values of small
+/// shapes.
 double log_gamma_variable(double shape, CounterRng& rng) {
   const double d = shape + 1.0 - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
   while (true) {
     const double x = rng.normal(), v = std::pow(1.0 + c * x, 3.0);
-    const double u = 1.0 - rng.uniform();  // in (0, 1]
+    const double u = 1.0 - rng.uniform();  // A number in (0, 1].
     if (v <= 0 || std::log(u) >= 0.5 * x * x + d - d * v + d * std::log(v)) continue;
     return std::log(d * v) + std::log(1.0 - rng.uniform()) / shape;
   }

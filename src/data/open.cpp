@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a description to a dataset: finds the files, compares them with it and reads them.
+// Opens the dataset of a description: finds the files, verifies and reads them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace moesaic {
 namespace {
 
-/// The name of the split that holds all training files, whether some are held out or not.
+/// Name of the split that holds all training files, with or without held-out ones.
 constexpr std::string_view kTrainAndValidation = "train+validation";
 
 const std::vector<std::string>& known_splits() {
@@ -74,7 +74,7 @@ class Outline final : public Dataset {
   int64_t size_;
 };
 
-/// Throws Error (usage) for a split that no dataset has, or that this one has not.
+/// Throws Error (usage) for a split that is unknown or that this dataset lacks.
 void check_split(std::string_view name, std::string_view split) {
   const std::vector<std::string>& known = known_splits();
   if (std::find(known.begin(), known.end(), split) == known.end()) {
@@ -89,18 +89,18 @@ void check_split(std::string_view name, std::string_view split) {
              fmt::join(splits, " and "));
 }
 
-/// A split of a dataset and of all it is made of.
+/// A split of a dataset, with the derivations of the dataset.
 struct SplitRequest {
   std::string split;
-  double validation = 0.0;  ///< the fraction of the training files that is held out
+  double validation = 0.0;  ///< Held-out fraction of the training files.
 
   bool of_training_files() const { return validation > 0.0 && split == "validation"; }
   bool all_training_files() const { return split == kTrainAndValidation; }
-  /// The stored split that holds it.
+  /// Returns the stored split that contains the requested one.
   std::string stored() const {
     return of_training_files() || all_training_files() ? "train" : split;
   }
-  /// Whether the stored split is more than what is asked for.
+  /// Returns whether the stored split has more images than requested.
   bool cuts() const { return validation > 0.0 && (split == "train" || split == "validation"); }
 };
 
@@ -153,7 +153,7 @@ std::shared_ptr<const Dataset> outline_own(const DatasetSpec& spec, const SplitR
   return std::make_shared<Outline>(std::move(info), size);
 }
 
-/// Whether a dataset can be outlined. How many images have some classes is known from labels alone.
+/// Returns whether the description gives the size, which for a subset of classes needs labels.
 bool tells_size(const DatasetSpec& spec, const std::string& stored) {
   if (spec.base.empty()) return spec.images.contains(stored);
   return spec.keep_classes.empty() && tells_size(load_dataset_spec(spec.base), stored);
@@ -193,7 +193,7 @@ std::shared_ptr<const Dataset> outline_described(const DatasetSpec& spec,
   return derived(spec, outline_described(load_dataset_spec(spec.base), request), request);
 }
 
-/// A split that is not there is no fault of the other ones.
+/// Verifies the stored splits; a missing split does not fail the others.
 std::vector<FileVerification> verify_stored(const DatasetSpec& spec) {
   std::vector<FileVerification> results;
   for (const std::string& split : stored_splits(spec)) {

@@ -16,7 +16,7 @@ namespace {
 constexpr uint8_t kNothing = 128;  // Fill value of uncovered pixels.
 constexpr double kFullMagnitude = 10.0;
 
-/// TensorFlow's cast of floats to bytes, for values within [0, 256).
+/// Casts a float to a byte as TensorFlow does, for values within [0, 256).
 uint8_t cut(float value) {
   return static_cast<uint8_t>(value);
 }
@@ -26,7 +26,7 @@ void map_bytes(const Planes& p, F&& f) {
   for (int64_t i = 0; i < p.channels * p.plane(); ++i) p.pixels[i] = f(p.pixels[i]);
 }
 
-/// between(0) is `from`, between(1) is `to`; outside of [0, 1] it goes beyond them.
+/// Blends: factor 0 gives `from`, factor 1 gives `to`, others extrapolate.
 uint8_t blend(uint8_t from, uint8_t to, float factor) {
   const auto a = static_cast<float>(from), b = static_cast<float>(to);
   return cut(std::clamp(a + factor * (b - a), 0.0f, 255.0f));
@@ -67,7 +67,7 @@ void sharpness(const Planes& p, float factor) {
     for (int64_t y = 1; y + 1 < p.height; ++y) {
       for (int64_t x = 1; x + 1 < p.width; ++x) {
         const int64_t at = y * p.width + x;
-        int sum = 4 * in[at];  // the middle counts five times
+        int sum = 4 * in[at];  // The centre counts five times.
         for (const int64_t row : {at - p.width, at, at + p.width}) {
           sum += in[row - 1] + in[row] + in[row + 1];
         }
@@ -82,7 +82,7 @@ void posterize(const Planes& p, int64_t bits) {
   map_bytes(p, [&](uint8_t byte) { return static_cast<uint8_t>(byte >> shift << shift); });
 }
 
-/// TensorFlow makes the threshold a byte, so that one of 256 turns every byte round.
+/// Inverts pixels from the threshold on, a byte as in TensorFlow: 256 becomes 0 and inverts all.
 void solarize(const Planes& p, int64_t threshold) {
   const auto min = static_cast<uint8_t>(threshold % 256);
   map_bytes(p, [&](uint8_t byte) { return byte < min ? byte : static_cast<uint8_t>(255 - byte); });
@@ -129,7 +129,7 @@ void equalize(const Planes& p) {
   }
 }
 
-/// Where the output's pixel x, y comes from: a x + b y + c, d x + e y + f.
+/// Source of the output's pixel x, y: a x + b y + c, d x + e y + f.
 struct Affine {
   float a = 1, b = 0, c = 0, d = 0, e = 1, f = 0;
 };
@@ -173,7 +173,7 @@ void cutout(const Planes& p, int64_t half, int64_t row, int64_t column) {
 struct Change {
   std::string_view name;
   std::function<void(const Planes&, double fraction, CounterRng&)>
-      apply;  // fraction: of full magnitude
+      apply;  // The fraction is that of the full magnitude.
 };
 
 double signed_by(CounterRng& rng, double value) {

@@ -26,7 +26,7 @@ at::Tensor interpolate(const at::Tensor& part_1CHW, const ResizeOptions& options
                            : at::upsample_bilinear2d(part_1CHW, size, false);
 }
 
-/// Bytes [H, W, C] with any strides of H and W to [C, H, W].
+/// Copies bytes [H, W, C] with any strides of H and W to [C, H, W].
 void channels_first(const uint8_t* in, int64_t row_stride, int64_t channels, int64_t height,
                     int64_t width, uint8_t* out) {
   const int64_t plane = height * width;

@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-/// Where each pixel of a rotated image comes from: its number, row by row, or -1.
+/// Returns the source of each pixel of a rotated image: its index in row-major order, or -1.
 std::vector<int64_t> rotated_sources(int64_t height, int64_t width, double degrees) {
   const double angle = degrees * std::numbers::pi / 180.0;
   const double cosine = std::cos(angle), sine = std::sin(angle);

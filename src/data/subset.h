@@ -13,7 +13,7 @@
 
 namespace moesaic {
 
-/// Examples of another dataset, each by an index of its own.
+/// Base of datasets whose examples are those of another dataset under other indices.
 class DatasetView : public Dataset {
  public:
   int64_t label(int64_t index) const override { return base_->label(to_base(index)); }
@@ -41,7 +41,7 @@ class DatasetView : public Dataset {
   std::shared_ptr<const Dataset> base_;
 };
 
-/// Any examples of another dataset, perhaps with other labels.
+/// Selected examples of another dataset, possibly with other labels.
 class Subset final : public DatasetView {
  public:
   struct Item {
@@ -64,7 +64,7 @@ class Subset final : public DatasetView {
   std::vector<Item> items_;
 };
 
-/// Successive examples of another dataset.
+/// Consecutive examples of another dataset.
 class Range final : public DatasetView {
  public:
   Range(DatasetInfo info, std::shared_ptr<const Dataset> base, int64_t first, int64_t count)
@@ -82,7 +82,7 @@ class Range final : public DatasetView {
   int64_t first_, count_;
 };
 
-/// All examples of another dataset, without end where that has none.
+/// All examples of another dataset, endless if it is, under another name.
 class Renamed final : public DatasetView {
  public:
   Renamed(DatasetInfo info, std::shared_ptr<const Dataset> base)

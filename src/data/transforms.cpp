@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPartTries = 100;
 
-/// A part of the given aspect, or one without pixels where there is none.
+/// Returns a part of the given aspect ratio, or an empty one if there is none.
 Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height, int64_t width,
                          CounterRng& rng) {
   const double area = static_cast<double>(height) * static_cast<double>(width);
@@ -26,15 +26,15 @@ Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height
       lowest + static_cast<int64_t>(rng.below(static_cast<uint64_t>(highest - lowest + 1)));
   part.width = width_at(part.height);
   const auto area_of_part = [&] { return static_cast<double>(part.height * part.width); };
-  if (area_of_part() < min_area) part.width = width_at(++part.height);  // rounded too far
+  if (area_of_part() < min_area) part.width = width_at(++part.height);  // Undoes rounding.
   if (area_of_part() > max_area) part.width = width_at(--part.height);
   const bool fits = part.height >= 1 && part.width >= 1 && part.height <= height &&
                     part.width <= width && area_of_part() >= min_area && area_of_part() <= max_area;
   return fits ? part : Rectangle{};
 }
 
-/// Where a part begins, of an image that is longer by so much. TensorFlow leaves the last place
-/// out.
+/// Returns a random start for a part of an image that is `longer` pixels longer. Like TensorFlow it
+/// excludes the last start.
 int64_t random_place(int64_t longer, CounterRng& rng) {
   return longer == 0 ? 0 : static_cast<int64_t>(rng.below(static_cast<uint64_t>(longer)));
 }
@@ -90,7 +90,7 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
       fail_usage("dataset '{}': std of channel {} must be above 0, not {}", info.name, c,
                  info.std[c]);
     }
-    // In float32 and in this order, as the usual Python pipelines do it.
+    // Types and order of operations are those of common Python pipelines.
     const auto mean = static_cast<float>(info.mean[c]);
     const auto std = static_cast<float>(info.std[c]);
     for (size_t byte = 0; byte < 256; ++byte) {
@@ -140,7 +140,7 @@ void ImageTransform::normalise(const uint8_t* in, float* out) const {
 }
 
 void ImageTransform::place(const uint8_t* in, Placement placement, float* out) const {
-  // Columns [first, last) of the output show the image, the others what lies beside it.
+  // Columns [first, last) of the output show the image, the others the fill value.
   const int64_t first = std::max<int64_t>(0, placement.dx);
   const int64_t last = std::min(width_, width_ + placement.dx);
   const int64_t step = placement.flip ? -1 : 1;

@@ -11,9 +11,9 @@
 namespace moesaic {
 namespace {
 
-/// The examples that are held out, or the others, where the last ones of every class are. Up to the
-/// end of each class the number held out is its fraction of `held_out`, rounded: the rounding
-/// errors of single classes do not add up.
+/// Returns the held-out examples, the last ones of every class, or the others. Up to the end of
+/// each class their number is its fraction of `held_out`, rounded, so that the rounding errors of
+/// classes do not add up.
 std::vector<Subset::Item> chosen_by_class(const Dataset& all, int64_t held_out, bool validation) {
   const int64_t count = all.size();
   const auto held_until = [&](int64_t end) {

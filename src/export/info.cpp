@@ -49,7 +49,7 @@ void describe_values(const Value& config, ExportInfo& info) {
 }  // namespace
 
 ExportInfo export_info(const std::filesystem::path& checkpoint) {
-  const Document config = stored_document(resolve_checkpoint(checkpoint) / "config.json");
+  const Document config = stored_document(checkpoint / "config.json");
   ExportInfo info;
   if (const Value* classes = config.root().find("classes"); classes && !classes->is_null()) {
     for (const Value& name : classes->items("classes")) {

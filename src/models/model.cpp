@@ -6,7 +6,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/models/meta_device.h"
-#include "moesaic/nn/module_state.h"
 
 namespace moesaic {
 
@@ -15,9 +14,10 @@ bool Model::may_differ_from_pretrained(const std::string& parameter) const {
          parameter.find(".experts.") != std::string::npos;
 }
 
-void Model::initialise_from(const Model& source, bool new_head, const std::string& from) {
+void Model::initialise_from(const Model& source, const TensorMap& values, bool new_head,
+                            const std::string& from) {
   if (new_head && source.classes() != classes()) give_head(*this, source.classes());
-  load_state(*this, state_of(source), from, setting_paths().kept_experts);
+  load_state(*this, values, from, setting_paths().kept_experts);
 }
 
 std::optional<torch::jit::Module> Model::torchscript() const {

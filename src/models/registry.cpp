@@ -44,9 +44,12 @@ double count_parameters(const Value& config) {
   return count;
 }
 
-std::shared_ptr<Model> build_model(const Value& given, uint64_t seed) {
-  const double count = count_parameters(given);
-  check_memory(count * sizeof(float), fmt::format("a model of {:.4g} parameters", count),
+std::shared_ptr<Model> build_model(const Value& config, uint64_t seed) {
+  return build_model(config, seed, count_parameters(config));
+}
+
+std::shared_ptr<Model> build_model(const Value& given, uint64_t seed, double parameters) {
+  check_memory(parameters * sizeof(float), fmt::format("a model of {:.4g} parameters", parameters),
                given.where());
   const Value config = filled_in(given);
   return named_family(config).build(config, seed);

@@ -50,9 +50,6 @@ ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
   }
 }
 
-// Images stay channels first: LibTorch's channels-last convolutions of few channels write outside of
-// their memory. With a guard around every tensor, the backward pass of a 1 x 1 convolution from two
-// channels to one over [3, 2, 32, 32] wrote before the start of its gradient (2.11, Xeon with AMX).
 ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
                                      const at::Generator&) {
   std::vector<int64_t> shape = images_TCHW.sizes().vec();
@@ -61,7 +58,7 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   const std::vector<int64_t> offsets = row_offsets(routing);
   std::vector<at::Tensor> features, outputs;
   for (size_t e = 0; e < networks_.size(); ++e) {
-    const bool last_chance = e + 1 == networks_.size() && features.empty();  // for the shapes
+    const bool last_chance = e + 1 == networks_.size() && features.empty();  // Runs for the shapes.
     if (offsets[e] == offsets[e + 1] && !last_chance) continue;
     const at::Tensor own = rows_ACHW.slice(0, offsets[e], offsets[e + 1]);
     features.push_back(networks_[e]->features(own));

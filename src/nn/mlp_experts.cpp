@@ -61,7 +61,7 @@ ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
   const auto type = x_Td.scalar_type();
   const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
   at::Tensor rows_Ad = products(dispatch(x, routing).to(type), routing, drops(random));
-  // A cast's gradient is cast too, which is the rounding on the way back.
+  // The gradient of a cast is cast too, which rounds it in the backward pass.
   if (options_.bfloat16) rows_Ad = rows_Ad.to(at::kBFloat16).to(type);
   return {rows_Ad, {}};
 }
@@ -71,7 +71,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
   if (!drops.defined()) {
     return grouped_mlp(rows_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
   }
-  // No kernel drops hidden units: expert by expert, which waits for the offsets.
+  // No kernel drops hidden units, so experts run one by one, which waits for the offsets.
   const at::Tensor offsets = routing.offsets.to(at::kCPU, at::kLong);
   const auto* begins = offsets.const_data_ptr<int64_t>();
   const int64_t experts = count();

@@ -6,7 +6,7 @@
 namespace moesaic::nn {
 namespace {
 
-/// 1x1 to more channels, 3x3 within each, 1x1 to few; a shortcut beside it where it has no stride.
+/// An inverted residual: 1x1 to more channels, 3x3 per channel, 1x1 to few; a shortcut if stride 1.
 class InvertedResidualImpl : public torch::nn::Module {
  public:
   InvertedResidualImpl(Maps& maps, int64_t expansion, int64_t outputs, int64_t stride,

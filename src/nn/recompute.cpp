@@ -68,7 +68,7 @@ variable_list parts_of(const Output& out) {
 Output with_parts(Output out, const variable_list& parts) {
   out.x_BTd = parts[0];
   if (!out.moe) return out;
-  out.moe->y_Td.reset();  // is part of x by now, and would hold on to all that it was made of
+  out.moe->y_Td.reset();  // The output is part of x and would keep its graph alive.
   out.moe->routing.gate = parts[1];
   out.moe->logits_TE = parts[2];
   out.moe->noisy_logits_TE = parts.back();
@@ -97,7 +97,7 @@ class RecomputeBackward : public torch::autograd::Node {
   void release_variables() override { x_BTd_.reset_data(); }
 
  private:
-  /// Undefined where an input wants none.
+  /// Returns the gradients, undefined for inputs that require none.
   static variable_list gradients(const variable_list& parts, const variable_list& grads,
                                  const variable_list& inputs) {
     variable_list roots, arriving, wanted;
@@ -144,14 +144,14 @@ Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const 
                                                     torch::autograd::deleteNode);
   Output out;
   {
-    // With gradients, since operators may round elsewhere without: bfloat16 rows that are combined
-    // within routed_mlp stay wide.
+    // Gradients stay enabled, since operators may round differently without: in routed_mlp,
+    // bfloat16 rows that are combined stay wide.
     const at::AutoGradMode with_gradients(true);
     out = pass.run(x_BTd.detach().requires_grad_(x_BTd.requires_grad()), random);
   }
   variable_list parts;
   for (const at::Tensor& part : parts_of(out)) {
-    parts.push_back(part.variable_data());  // no view of what was computed without gradients
+    parts.push_back(part.variable_data());  // The copy is not a view.
     torch::autograd::set_history(parts.back(), node);
   }
   return with_parts(std::move(out), parts);

@@ -13,8 +13,8 @@ namespace moesaic {
 namespace ops {
 namespace {
 
-/// Casts the operator's tensors, integers apart, and calls it beneath autocast. `gate` stays as it
-/// is: combine takes float32 weights for bfloat16 rows.
+/// Casts the operator's tensors, except integers, and calls it below autocast. `gate` keeps its
+/// type: combine takes float32 weights for bfloat16 rows.
 void call_with(c10::ScalarType type, c10::DeviceType device, const c10::OperatorHandle& op,
                torch::jit::Stack* stack) {
   const NoAutocast beneath;

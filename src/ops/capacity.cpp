@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-/// To the nearest, halves to the even number, whatever rounding the process has set.
+/// Rounds to the nearest integer, halves to the even one, in any rounding mode of the process.
 double rounded_half_even(double value) {
   const double down = std::floor(value), rest = value - down;
   const bool up = rest > 0.5 || (rest == 0.5 && std::fmod(down, 2.0) != 0.0);
@@ -41,7 +41,7 @@ int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int
     fail("capacity: {} tokens x {} choices x factor {} over {} experts give no row to an expert",
          tokens, k, rule.factor, experts);
   }
-  constexpr double kMax = 9007199254740992.0;  // 2^53: beyond, doubles skip integers
+  constexpr double kMax = 9007199254740992.0;  // 2^53: doubles skip integers above.
   const auto whole = static_cast<int64_t>(std::min(rows, kMax));
   return (whole + rule.multiple_of - 1) / rule.multiple_of * rule.multiple_of;
 }

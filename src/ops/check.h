@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Argument checks shared by the operators. They run on every device and on the meta device, so most
-// look at shapes and dtypes only; what looks at values does so on the CPU alone.
+// check shapes and dtypes only; values are checked on the CPU only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,18 +41,17 @@ void check_capacity(const char* op, const CapacityRule& capacity);
 void check_activation(const char* op, int64_t activation);
 /// Throws unless logits are [T, E] float32 or float64 with at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
-/// Throws where `rows` rows of each of `tokens` tokens would not fit into 32-bit indices.
+/// Throws where the indices of `rows` rows for each of `tokens` tokens exceed 32 bits.
 void check_row_count(const char* op, int64_t tokens, int64_t rows);
 
-/// Throws unless all indices are in [min, below). Values are checked on the CPU alone: callers may
-/// hand any tensor to an operator, and a kernel must not follow a wrong index.
+/// Throws unless all indices are in [min, below). Values are checked on the CPU only, since
+/// operators take any tensor and a kernel must not read out of bounds.
 void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
                           int64_t below);
-/// Throws unless offsets begin with 0, ascend, and end with at most `bound`; on the CPU alone.
+/// Throws unless offsets begin with 0, ascend, and end with at most `bound`; on the CPU only.
 void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound);
 
-/// What the operators demand of their arguments. Each operator's kernels and shape function call
-/// theirs.
+/// Check the arguments of an operator; its kernels and its shape function call the same check.
 void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options);
 void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                        const at::Tensor& choice, const at::Tensor& choice_row,
@@ -86,7 +85,7 @@ void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::
                       const at::Tensor& gate, const at::Tensor& token_offsets,
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
                       const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
-/// Numbers that filter_experts() keeps for its backward pass.
+/// Returns the number of elements that filter_experts() keeps for its backward pass.
 int64_t kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Tensor& w,
                      int64_t activation);
 void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,

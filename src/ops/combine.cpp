@@ -123,7 +123,7 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("combine", combine_autograd);
-  // A second derivative throws instead of being taken for 0.
+  // A second derivative throws instead of counting as 0.
   m.impl("combine_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

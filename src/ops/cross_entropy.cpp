@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schema, checks, shape function and gradient; the kernel is cpu/cross_entropy.cpp. Many classes,
-// and other devices, are left to ATen, which is slow only where rows are short.
+// Schema, checks, shape function and gradient; the kernel is cpu/cross_entropy.cpp. ATen, which is
+// slow for short rows only, handles many classes and other devices.
 #include "moesaic/ops/cross_entropy.h"
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>

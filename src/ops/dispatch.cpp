@@ -123,7 +123,7 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("dispatch", dispatch_autograd);
-  // A second derivative throws instead of being taken for 0.
+  // A second derivative throws instead of counting as 0.
   m.impl("dispatch_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schema, checks, shape function and gradient. Where the inputs themselves want gradients, and away
-// from the CPU, the experts are MLPs whose second layer adds filters up.
+// Schema, checks, shape function and gradient. Where the inputs require gradients, and on other
+// devices, the experts run as MLPs whose second layer sums filters.
 #include "moesaic/ops/filter_experts.h"
 
 #include <fmt/format.h>
@@ -31,9 +31,9 @@ using FilterBackwardSignature = FilterTensors(const Tensor&, const Tensor&, cons
                                               const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` is what the backward pass wants: what the activation sees [A * P * J], as the kernel
-  // lays it out, as far as it is not computed again; or where there is none the sums of the patches
-  // [A * d]. Without `keep_hidden` it is empty, unless a gradient is wanted.
+  // `hidden` is for the backward pass: the activation's inputs [A * P * J] in the kernel's layout,
+  // except those that are recomputed, or without an activation the sums of the patches [A * d].
+  // Without `keep_hidden` it is empty unless a gradient is required.
   m.def(
       "filter_experts(Tensor x, Tensor offsets, Tensor token, Tensor w, Tensor b, int outputs, "
       "int activation, bool keep_hidden) -> (Tensor y, Tensor hidden)");
@@ -63,7 +63,7 @@ FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const T
 }  // namespace
 
 int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation) {
-  constexpr int64_t kMaxKept = int64_t{1} << 21;  // more would leave the caches
+  constexpr int64_t kMaxKept = int64_t{1} << 21;  // Above this size the numbers leave the caches.
   if (static_cast<Activation>(activation) == Activation::identity) {
     return token.size(0) * x.size(2);
   }
@@ -114,8 +114,8 @@ void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Te
   }
 }
 
-// Patches are the rows of grouped_mlp, and its second layer [J, d'] adds the filters of
-// an output up in one column, d' being the patches' width, widened to the outputs' number.
+// Patches are the rows of grouped_mlp. Its second layer [J, d'] sums the filters of each output in
+// one column; d' is the patches' width, raised to the number of outputs.
 FilterTensors filters_by_grouped_mlp(const Tensor& x, const Tensor& offsets, const Tensor& token,
                                      const Tensor& w, const Tensor& b, int64_t outputs,
                                      int64_t activation, bool keep_hidden) {
@@ -197,7 +197,7 @@ FilterTensors filters_autograd(const Tensor& x, const Tensor& offsets, const Ten
   return call_filters(x, offsets, token, w, b, outputs, activation, keep_hidden);
 }
 
-// Where no key of autograd is among a tensor's, as in inference mode.
+// Kernels for tensors without an autograd key, as in inference mode.
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
   m.impl("filter_experts", filters_by_grouped_mlp);
 }
@@ -207,7 +207,7 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("filter_experts", filters_autograd);
-  // A second derivative throws instead of being taken for 0.
+  // A second derivative throws instead of counting as 0.
   m.impl("filter_experts_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

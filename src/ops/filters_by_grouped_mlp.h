@@ -7,8 +7,8 @@
 
 namespace moesaic::ops {
 
-/// filter_experts() by the operators of MLPs, for devices, dtypes and gradients that its own
-/// kernels do not know; nothing is kept.
+/// Computes filter_experts() by the operators of MLPs, for devices, dtypes and gradients that its
+/// own kernels do not support; nothing is kept.
 std::tuple<at::Tensor, at::Tensor> filters_by_grouped_mlp(
     const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token, const at::Tensor& w,
     const at::Tensor& b, int64_t outputs, int64_t activation, bool keep_hidden);

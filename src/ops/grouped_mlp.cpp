@@ -27,8 +27,8 @@ using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Te
                                           const Tensor&, const Tensor&, const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` is what the activation sees, kept for the backward pass: without `keep_hidden` it is
-  // empty, unless a gradient is wanted.
+  // `hidden` holds the activation's inputs for the backward pass; without `keep_hidden` it is empty
+  // unless a gradient is required.
   m.def(
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
       "int activation=1, bool keep_hidden=False) -> (Tensor y, Tensor hidden)");
@@ -171,7 +171,7 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("grouped_mlp", forward_autograd);
-  // A second derivative throws instead of being taken for 0.
+  // A second derivative throws instead of counting as 0.
   m.impl("grouped_mlp_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

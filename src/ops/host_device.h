@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small functions that kernels for several devices share are written once and marked with this.
+// Marks small functions that kernels for several devices share.
 #pragma once
 
 #ifdef __CUDACC__
@@ -7,7 +7,7 @@
 #define MOESAIC_HD_INLINE __host__ __device__ __forceinline__
 #else
 #define MOESAIC_HD
-/// For what must become part of its caller, so that it is compiled for the caller's instruction
+/// Marks functions that must be inlined, so that they are compiled for the caller's instruction
 /// set.
 #define MOESAIC_HD_INLINE inline __attribute__((always_inline))
 #endif

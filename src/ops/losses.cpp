@@ -11,8 +11,8 @@
 namespace moesaic {
 namespace {
 
-/// [G, S, E] float32, or float64 where the logits are, so that nothing is summed in less than
-/// float32. Groups must be full: these are training losses.
+/// Returns [G, S, E] float32, or float64 where the logits are, so that sums are at least float32.
+/// Groups must be full: these are training losses.
 at::Tensor grouped_logits(const char* name, const at::Tensor& logits_TE, int64_t group_size) {
   ops::check_shape(name, "logits", logits_TE, {-1, -1});
   if (!logits_TE.is_floating_point()) {
@@ -33,10 +33,10 @@ at::Tensor squared_variation(const at::Tensor& values_GE) {
   return values_GE.var(1, /*unbiased=*/false) / values_GE.mean(1).square();
 }
 
-/// Fraction of a group's tokens whose best expert this is: [G, E], a constant.
+/// Returns the fraction of a group's tokens whose best expert this is: [G, E], a constant.
 at::Tensor first_choice_fraction(const at::Tensor& logits_GSE) {
   const torch::NoGradGuard no_grad;
-  // argmax takes the first of equal values, as routing does.
+  // Like routing, argmax takes the first of equal values.
   return at::one_hot(logits_GSE.argmax(2), logits_GSE.size(2)).to(logits_GSE.dtype()).mean(1);
 }
 
@@ -74,7 +74,7 @@ at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits
 
 at::Tensor gshard_loss(const at::Tensor& logits_TE, int64_t group_size) {
   const at::Tensor logits_GSE = grouped_logits("gshard_loss", logits_TE, group_size);
-  // E^2 times the mean over E experts.
+  // GShard's loss is E^2 times the mean over E experts.
   return balance(logits_GSE, logits_GSE.softmax(-1));
 }
 

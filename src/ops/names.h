@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Enumerations by name.
+// Conversion of enumerators to and from names.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace moesaic::ops {
 
-/// The enumerator whose name stands at its own place in `names`; throws Error (usage) with the
-/// nearest name.
+/// Returns the enumerator whose number is the index of its name in `names`. Throws Error (usage)
+/// with the nearest name.
 template <class Enum>
 Enum enum_from_name(const char* what, std::string_view name,
                     const std::vector<std::string>& names) {

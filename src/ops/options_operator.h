@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators of the dispatcher whose arguments are tensors, then options one by one. A schema knows
-// no structs, so the options of a call are packed into arguments and unpacked from them; a
-// `Packing` does both, once for an operator:
+// Operators of the dispatcher whose arguments are tensors, then options one by one. A schema has no
+// structs, so the options of a call are packed into arguments and unpacked from them by a
+// `Packing`, written once per operator:
 //
 //   static constexpr const char* kName = "moesaic::...";
 //   static std::tuple<...> pack(const Options& options);  // in the order of the schema
@@ -20,10 +20,10 @@ template <class Packing, class Kernel,
           class Unpack = std::remove_pointer_t<decltype(&Packing::unpack)>>
 struct OptionsOperator;
 
-/// The operator Return(Tensors..., arguments of Packing).
+/// Operator Return(Tensors..., arguments of Packing).
 template <class Packing, class Return, class... Tensors, class Options, class... Arguments>
 struct OptionsOperator<Packing, Return(Tensors...), Options(Arguments...)> {
-  /// A kernel as it is registered: takes arguments, and hands options to `kernel`.
+  /// Adapts `kernel`, which takes options, to the arguments of the schema for registration.
   template <Return (*kernel)(Tensors..., const Options&)>
   static Return unpacked(Tensors... tensors, Arguments... arguments) {
     return kernel(tensors..., Packing::unpack(arguments...));
@@ -38,7 +38,7 @@ struct OptionsOperator<Packing, Return(Tensors...), Options(Arguments...)> {
                       Packing::pack(options));
   }
 
-  /// Options as an autograd function saves them from its forward to its backward pass, and back.
+  /// Convert options to and from the form that an autograd function saves for its backward pass.
   static c10::IValue saved(const Options& options) { return Packing::pack(options); }
   static Options restored(const c10::IValue& value) {
     return std::apply(&Packing::unpack, value.to<decltype(Packing::pack(Options()))>());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of every routing operator as arguments of the dispatcher, and back: the one place
-// that lists them beside the schema. Schemas take numbers for enumerators and `reroute` for
+// Conversion of the options of every routing operator to arguments of the dispatcher and back, the
+// only list of them beside the schema. Schemas take numbers for enumerators and `reroute` for
 // PrunedSelection.
 #pragma once
 
@@ -48,8 +48,7 @@ struct TokenChoicePacking {
   }
 };
 
-/// The gradient takes the options that it depends on; unpack() leaves the others as they are by
-/// default.
+/// The gradient takes the options that it depends on; unpack() leaves the others at their defaults.
 struct TokenChoiceBackwardPacking {
   static constexpr const char* kName = "moesaic::route_token_choice_backward";
 
@@ -103,20 +102,20 @@ struct AdaptivePacking {
   }
 };
 
-/// offsets, token, gate, token_offsets and token_row of a Routing.
+/// Tensors offsets, token, gate, token_offsets and token_row of a Routing.
 using RowTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-/// The same, then `choice` and choice_row [T, k]: the row of each choice, -1 for what is dropped or
-/// computed by nobody.
+/// RowTensors, then `choice` and choice_row [T, k]: the row of each choice, -1 where it is dropped
+/// or its expert is not computed.
 using ChoiceTensors =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 using TokenChoiceOperator = OptionsOperator<TokenChoicePacking, ChoiceTensors(const at::Tensor&)>;
-/// Takes grad_gate, logits, choice and choice_row.
+/// Gradient operator of grad_gate, logits, choice and choice_row.
 using TokenChoiceBackward =
     OptionsOperator<TokenChoiceBackwardPacking, at::Tensor(const at::Tensor&, const at::Tensor&,
                                                            const at::Tensor&, const at::Tensor&)>;
 using ExpertChoiceOperator = OptionsOperator<ExpertChoicePacking, RowTensors(const at::Tensor&)>;
-/// Takes grad_gate, logits, token and the gates.
+/// Gradient operator of grad_gate, logits, token and the gates.
 using ExpertChoiceBackward =
     OptionsOperator<ExpertChoiceBackwardPacking, at::Tensor(const at::Tensor&, const at::Tensor&,
                                                             const at::Tensor&, const at::Tensor&)>;
@@ -130,12 +129,12 @@ inline CapacityRule capacity_of(const ExpertChoiceOptions& options) {
   return {options.capacity_factor, options.capacity_rounding, options.capacity_multiple_of};
 }
 
-/// The number of experts that are computed.
+/// Returns the number of experts that are computed.
 template <class Options>
 int64_t computed_experts(const Options& options, int64_t experts) {
   return options.kept.empty() ? experts : static_cast<int64_t>(options.kept.size());
 }
-/// The number of experts that selection, softmax and capacity see.
+/// Returns the number of experts that selection, softmax and capacity see.
 template <class Options>
 int64_t seen_experts(const Options& options, int64_t experts) {
   return options.pruned == PrunedSelection::reroute ? computed_experts(options, experts) : experts;

@@ -137,7 +137,7 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("route_expert_choice", ExpertChoiceOperator::unpacked<route_expert_choice_autograd>);
-  // A second derivative throws instead of being taken for 0.
+  // A second derivative throws instead of counting as 0.
   m.impl("route_expert_choice_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

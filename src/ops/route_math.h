@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic on which routing decisions rest. Every step is spelled out (fused products by
-// name, sums in a fixed order), so that every device and every instruction set yields the same
-// bits and thus the same routing.
+// Arithmetic of routing decisions. Every step is explicit (fused products by name, sums in a fixed
+// order), so that every device and instruction set yields the same bits and thus the same routing.
 #pragma once
 
 #include <cmath>
@@ -12,14 +11,14 @@
 
 namespace moesaic::ops {
 
-/// Does candidate (a, index_a) come before (b, index_b), by falling value, ties to the lower index?
+/// Returns whether (a, index_a) precedes (b, index_b): by falling value, ties to the lower index.
 template <class Scalar>
 MOESAIC_HD inline bool ranks_before(Scalar a, int64_t index_a, Scalar b, int64_t index_b) {
   return a > b || (a == b && index_a < index_b);
 }
 
-/// exp(x) for x <= 0, to 2 units in the last place; 0 below -87, exactly 1 at 0. Without calls and
-/// branches, so that loops over it vectorise.
+/// Returns exp(x) for x <= 0, to 2 units in the last place; 0 below -87, exactly 1 at 0. It has no
+/// calls and branches, so that loops over it vectorise.
 MOESAIC_HD_INLINE float softmax_exp(float x) {
   // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, where the Taylor series to the 7th power is exact to
   // 1e-8. Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
@@ -47,10 +46,10 @@ MOESAIC_HD_INLINE double softmax_exp(double x) {
   return std::exp(x);
 }
 
-/// An unsigned key that orders like the number itself: a < b exactly where order_key(a) <
-/// order_key(b). Both zeros share one key. For selection by radix and for sorting.
+/// Returns an unsigned key in the order of the numbers: a < b exactly where order_key(a) <
+/// order_key(b). Both zeros share one key. Keys serve radix selection and sorting.
 MOESAIC_HD inline uint32_t order_key(float x) {
-  const float value = x + 0.0f;  // turns -0 into +0
+  const float value = x + 0.0f;  // The sum turns -0 into +0.
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -63,8 +62,8 @@ MOESAIC_HD inline uint64_t order_key(double x) {
   return (bits & 0x8000000000000000u) != 0 ? ~bits : bits | 0x8000000000000000u;
 }
 
-/// A place in a queue that is ordered by falling value, earlier tokens first where values are
-/// equal: places are compared with <. Tokens are below 2^32.
+/// Returns a position in a queue by falling value, earlier tokens first among equal values:
+/// positions compare by <. Tokens are below 2^32.
 MOESAIC_HD inline uint64_t queue_place(float value, int64_t token) {
   return static_cast<uint64_t>(~order_key(value)) << 32 | static_cast<uint32_t>(token);
 }

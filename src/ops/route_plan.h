@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens are cut into groups and segments, how many rows a group may give to an expert, and
-// where rows begin. Shared by the kernels of every device and the shape functions; all sizes are 64
-// bits wide.
+// Groups and segments of tokens, rows of a group per expert, and row offsets, shared by the kernels
+// of every device and the shape functions; all sizes are 64 bits wide.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +12,8 @@
 
 namespace moesaic::ops {
 
-/// min(capacity, tokens) of every group, see expert_capacity(); the tokens where nothing limits
-/// them.
+/// Returns min(capacity, tokens) of every group, see expert_capacity(); without a limit the number
+/// of tokens.
 inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const CapacityRule& rule,
                                int64_t experts) {
   const int64_t groups = cut.count();
@@ -25,14 +24,14 @@ inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const Capacity
   return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
 }
 
-/// Rows that experts select where experts choose: `rows`, or by capacity where it is 0.
+/// Returns the rows per expert in expert choice: `rows`, or the capacity where it is 0.
 inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOptions& options,
                                     int64_t experts) {
   if (options.rows > 0) return {cut.count(), options.rows, options.rows};
   return capacity_rows(cut, 1, capacity_of(options), seen_experts(options, experts));
 }
 
-/// The static bound A of the rows of a token-choice routing.
+/// Returns the upper bound A of the rows of a token-choice routing.
 inline int64_t token_choice_row_bound(const TokenGroups& cut, int64_t k, int64_t computed,
                                       const GroupRows& rows) {
   return std::min(computed * rows.total(), cut.tokens * std::min(k, computed));

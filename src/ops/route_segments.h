@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens are cut into groups and segments, and how many rows a group may give to an expert.
-// Shared by the kernels of every device, hence without LibTorch and C++17; all sizes are 64 bits
-// wide.
+// Groups and segments of tokens, and rows of a group per expert. Kernels of every device share this
+// header, so it is C++17 without LibTorch; all sizes are 64 bits wide.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@ namespace moesaic::ops {
 struct TokenGroups {
   int64_t tokens, group_size;
 
-  /// group_size_ 0: one group of all tokens.
+  /// A group_size_ of 0 makes one group of all tokens.
   TokenGroups(int64_t tokens_, int64_t group_size_)
       : tokens(tokens_), group_size(std::max<int64_t>(tokens_, 1)) {
     if (group_size_ > 0) group_size = std::min(group_size, group_size_);
@@ -33,12 +32,12 @@ struct TokenGroups {
   MOESAIC_HD int64_t of(int64_t token) const { return token / group_size; }
 };
 
-/// Rows that every group gives to an expert: `full`, and `last` for the last group.
+/// Rows of every group for an expert: `full`, and `last` for the last group.
 struct GroupRows {
   int64_t groups, full, last;
 
   MOESAIC_HD int64_t of(int64_t group) const { return group + 1 < groups ? full : last; }
-  /// Rows of all groups before this one.
+  /// Returns the number of rows of all groups before this one.
   MOESAIC_HD int64_t before(int64_t group) const {
     return group < groups ? group * full : (groups > 0 ? (groups - 1) * full + last : 0);
   }
@@ -48,8 +47,8 @@ struct GroupRows {
   }
 };
 
-/// Stretches of at most `length` tokens, none across two groups: what one task works on. Their
-/// borders depend on sizes only, never on the number of threads.
+/// Ranges of at most `length` tokens, none across two groups, each processed by one task. They
+/// depend on sizes only, never on the number of threads.
 struct Segments {
   TokenGroups cut;
   int64_t length, per_group;
@@ -73,7 +72,7 @@ struct Segments {
   }
 };
 
-/// Of `count` more entries of a queue that `queued` precede, how many find room.
+/// Returns how many of `count` entries find room in a queue after `queued` earlier ones.
 MOESAIC_HD inline int64_t accepted(int64_t queued, int64_t count, int64_t capacity) {
   const int64_t room = capacity > queued ? capacity - queued : 0;
   return count < room ? count : room;

@@ -145,7 +145,7 @@ TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
   m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_autograd>);
-  // A second derivative throws instead of being taken for 0.
+  // A second derivative throws instead of counting as 0.
   m.impl("route_token_choice_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

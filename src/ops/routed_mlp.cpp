@@ -56,7 +56,7 @@ Tensor routed_mlp_meta(const Tensor& x, const Tensor& offsets, const Tensor& tok
   return at::empty(x.sizes(), x.options());
 }
 
-/// On devices without a fused kernel.
+/// Runs the three operators on devices without a fused kernel.
 Tensor in_three_steps(const Tensor& x, const Tensor& offsets, const Tensor& token,
                       const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                       const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,

@@ -11,7 +11,7 @@ at::Tensor row_experts(const Routing& routing) {
 }
 
 at::Tensor combine_weights(const Routing& routing) {
-  // Unused rows fall into a column of their own, so that nobody has to ask how many there are.
+  // Unused rows go to an extra column, so that their number need not be known on the host.
   const at::Tensor weights =
       at::zeros({routing.tokens(), routing.experts() + 1}, routing.gate.options());
   const at::Tensor token = routing.token.to(at::kLong);

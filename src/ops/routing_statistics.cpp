@@ -9,12 +9,12 @@
 namespace moesaic {
 namespace {
 
-/// - sum p ln p over the last dimension; 0 ln 0 = 0.
+/// Returns - sum p ln p over the last dimension; 0 ln 0 = 0.
 at::Tensor entropy_of(const at::Tensor& fractions) {
   return -at::xlogy(fractions, fractions).sum(-1);
 }
 
-/// counts / sum of counts over a dimension; 0 / 0 = 0.
+/// Returns counts / sum of counts over a dimension; 0 / 0 = 0.
 at::Tensor fractions_of(const at::Tensor& counts, int64_t dim) {
   const at::Tensor total = counts.sum(dim, /*keepdim=*/true).clamp_min(1);
   return counts.to(at::kDouble) / total.to(at::kDouble);

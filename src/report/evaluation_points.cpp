@@ -44,7 +44,7 @@ at::Tensor joined_numbers(const std::vector<at::Tensor>& parts) {
   return parts.empty() ? at::Tensor() : at::cat(parts);
 }
 
-/// The place of `name` among the dataset's names of this kind.
+/// Returns the index of `name` among the dataset's names of this kind.
 int64_t number_of_name(const std::string& name, const char* kind,
                        const std::vector<std::string>& names, const std::string& data) {
   const auto found = std::find(names.begin(), names.end(), name);
@@ -55,7 +55,7 @@ int64_t number_of_name(const std::string& name, const char* kind,
   return found - names.begin();
 }
 
-/// The images that are asked for, and their description.
+/// Indices of the requested images, and their description.
 struct Candidates {
   std::vector<int64_t> images;
   std::string of;

@@ -42,7 +42,7 @@ fs::path find_experiment(const std::string& name_or_file) {
 }
 
 void shrink(Document& document) {
-  const Value root = document.root();  // a copy, since set() replaces the root
+  const Value root = document.root();  // The root is a copy, since set() replaces it.
   const Value* quick = root.find("quick");
   if (quick == nullptr || quick->is_null()) {
     fail_usage("{}: the experiment has no quick scale", root.where());
@@ -52,7 +52,7 @@ void shrink(Document& document) {
   }
 }
 
-/// The quick scale is settings like any other, which an override comes after.
+/// Throws Error (usage) for an override of the quick scale, since overrides apply after it.
 void check_override(const std::string& assignment) {
   constexpr std::string_view kQuick = "quick.";
   if (assignment.starts_with(kQuick)) {

@@ -15,7 +15,7 @@ void check_output(const fs::path& out) {
   if (out.empty()) fail_usage("an experiment needs a folder; give --out");
   if (!path_exists(out)) return;
   if (!fs::is_directory(out)) fail_usage("{}: not a folder", out.string());
-  if (fs::exists(out / "config.json")) return;  // which says what it is of
+  if (fs::exists(out / "config.json")) return;  // It names the experiment.
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
     if (name == ".lock" || name == "elapsed.json") continue;

@@ -8,18 +8,18 @@
 
 namespace moesaic {
 
-/// The output folder of an experiment: made where it is missing, and locked while this lives.
+/// Output folder of an experiment: created if missing, and locked during the object's lifetime.
 class ExperimentFolder {
  public:
-  /// Throws Error (usage) for an empty name, for a file, and for a folder that holds something
-  /// without the config.json of an experiment. The lock and the time of a call that failed early
-  /// count as nothing.
+  /// Throws Error (usage) for an empty name, for a file, and for a folder with files but without
+  /// the config.json of an experiment. The lock and time files of a call that failed early are
+  /// ignored.
   explicit ExperimentFolder(const std::filesystem::path& out);
 
-  const std::filesystem::path& path() const { return path_; }  ///< absolute
+  const std::filesystem::path& path() const { return path_; }  ///< Absolute path.
 
-  /// Writes `settings` to config.json, or checks that they are those that the folder was made
-  /// with. Throws Error (usage) where they are not.
+  /// Writes `settings` to config.json, or compares them with those in it. Throws Error (usage) if
+  /// they differ.
   void claim(const nlohmann::ordered_json& settings) const;
 
  private:

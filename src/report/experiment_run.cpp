@@ -15,14 +15,14 @@
 namespace moesaic {
 namespace {
 
-/// Those that measure something of such a network, their metrics at the end of `metrics`.
+/// Returns the probes that apply to such a network and appends their metrics to `metrics`.
 std::vector<const Probe*> applicable(const std::vector<std::string>& names,
                                      const std::string& where, const Model& shape,
-                                     const Dataset& train, std::vector<Metric>& metrics) {
+                                     const DataSplits& data, std::vector<Metric>& metrics) {
   std::vector<const Probe*> list;
   for (const std::string& name : names) {
     const Probe& probe = probes().at(name, where);
-    const std::vector<Metric> gives = probe.metrics(shape, train);
+    const std::vector<Metric> gives = probe.metrics(shape, data);
     if (gives.empty()) continue;
     list.push_back(&probe);
     metrics.insert(metrics.end(), gives.begin(), gives.end());
@@ -42,7 +42,7 @@ EvaluateOptions evaluate_options(const RunConfig& config) {
 Measurement measured(const ExperimentRun& run, const std::vector<const Probe*>& probes,
                      Model& model, int64_t step) {
   const c10::InferenceMode inference;
-  ProbeSubject subject(model, step, run.train, run.test, evaluate_options(run.config));
+  ProbeSubject subject(model, step, run.data, evaluate_options(run.config));
   Measurement measurement{.step = step};
   for (const Probe* probe : probes) probe->measure(subject, measurement);
   return measurement;
@@ -58,7 +58,7 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
     }
   }
   RunConfig config = parse<RunConfig>(document.root());
-  config.loader_threads = 0;  // many runs stand side by side
+  config.loader_threads = 0;  // Runs already use all cores in parallel.
   for (PhaseConfig& phase : config.phases) {
     if (experiment.max_steps == 0) continue;
     phase.epochs.reset();
@@ -77,20 +77,23 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   plan_phases(config, *shape, datasets);
   const PhaseConfig& last = config.phases.back();
   ExperimentRun run;
-  run.train = datasets.get(last.data, "train", last.preprocess);
-  run.test = datasets.get(last.data, "test", last.preprocess);
+  std::vector<std::string> splits = datasets.evaluation_splits(last.data);
+  splits.push_back("train");
+  for (const std::string& split : splits) {
+    run.data[split] = datasets.get(last.data, split, last.preprocess);
+  }
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;
     run.snapshot_probes =
         applicable(while_training, place_of(experiment.source, {"snapshots.probes"}), *shape,
-                   *run.train, run.snapshot_metrics);
+                   run.data, run.snapshot_metrics);
     for (const std::string& name : while_training) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
   }
   run.probes =
-      applicable(names, place_of(experiment.source, {"probes"}), *shape, *run.train, run.metrics);
+      applicable(names, place_of(experiment.source, {"probes"}), *shape, run.data, run.metrics);
   run.config = std::move(config);
   return run;
 }
@@ -99,7 +102,7 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64
                                   Datasets& datasets, const std::function<bool()>& going) {
   RunRecord record;
   const auto take_snapshot = [&](Model& model, int64_t step) {
-    // The step that ends a run makes no update, so that two may have one number.
+    // The last step of a run makes no update, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshot_probes.empty() || !fresh) return;
     record.snapshots.push_back(measured(run, run.snapshot_probes, model, step));
@@ -109,9 +112,11 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64
   options.open = [&](std::string_view name, std::string_view split) {
     return datasets.get(std::string(name), std::string(split));
   };
+  int64_t before = -every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
     if (!going()) return false;
-    if (step % every == 0) take_snapshot(model, step);
+    if (passes_multiple(before, step, every)) take_snapshot(model, step);
+    before = step;
     return true;
   };
   RunConfig config = run.config;

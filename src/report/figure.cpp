@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A hidden folder beside the figure, gone with the object.
+/// A hidden folder beside the figure, removed on destruction.
 class Workshop {
  public:
   explicit Workshop(const fs::path& folder) : path_(unique_sibling(folder / "figure")) {
@@ -32,9 +32,8 @@ class Workshop {
   fs::path path_;
 };
 
-/// Draws `files` from the script and the data that it reads, and leaves them beside each other:
-/// all of them, or none where something cannot be written; of a script that gnuplot refuses it and
-/// its data.
+/// Draws `files` from the script and its data, and moves all of them beside each other, or none if
+/// a file cannot be written. If gnuplot rejects the script, script and data are kept.
 void draw_beside(const fs::path& script_path, const fs::path& data_path, const Figure& figure,
                  const std::vector<std::string>& files) {
   const fs::path folder = script_path.parent_path();
@@ -43,7 +42,7 @@ void draw_beside(const fs::path& script_path, const fs::path& data_path, const F
   write_atomic(workshop.path() / data_path.filename(), figure.data);
   const std::string script =
       "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script;
-  // In a locale without UTF-8 it warns of characters that it cannot show.
+  // In a locale without UTF-8, gnuplot warns of characters that it cannot show.
   const int status = run_with_input({"gnuplot"}, script, {"LC_ALL=C.UTF-8"});
   const auto bring = [&](const std::string& name) {
     fs::rename(workshop.path() / name, folder / name);
@@ -68,7 +67,7 @@ void draw_beside(const fs::path& script_path, const fs::path& data_path, const F
 
 std::string gnuplot_quoted(const std::string& text) {
   std::string result = "'";
-  // A line break would end the string, and what follows would be commands.
+  // A line break would end the string, and the rest would run as commands.
   for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
   return result + "'";
 }

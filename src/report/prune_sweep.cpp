@@ -31,7 +31,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kModelFile = "model.ts.pt";
 
-/// Thrown where a signal is noticed, caught in run_prune_sweep().
+/// Signals an interruption; run_prune_sweep() catches it.
 struct Stopped {};
 
 /// A network of the sweep, pruned or not, and its checkpoints.
@@ -55,7 +55,7 @@ Json sections_of(const PruneSweepConfig& config) {
           {"recover", to_json(config.recover)}};
 }
 
-/// Other numbers to keep, and other criteria, may join what is there; another training may not.
+/// Throws Error (usage) for other training settings; numbers to keep and criteria may change.
 void check_same_experiment(const Json& started, const Json& now, const fs::path& out) {
   for (const char* key : {"experiment", "train", "recover"}) {
     if (!started.contains(key)) {
@@ -109,7 +109,7 @@ class PruneSweep {
     return out_ / "train" / "checkpoints" / phase.name;
   }
 
-  /// Trains, goes on training, or finds that there is nothing left to do.
+  /// Trains, resumes training, or returns if the run is complete.
   void complete_run(const RunConfig& run, const fs::path& folder, bool progress) const {
     if (fs::exists(folder / "checkpoints" / run.phases.back().name)) return;
     TrainerOptions options;
@@ -147,7 +147,7 @@ class PruneSweep {
     return phases;
   }
 
-  /// Every network once: without pruning, criteria have nothing to choose.
+  /// Lists every network once: unpruned networks are the same for every criterion.
   std::vector<Network> list_networks(int64_t& experts) const {
     for (const MoEBlock& block : finetuned_->moe_blocks()) {
       experts = std::max(experts, block.layer->options().experts);
@@ -188,9 +188,9 @@ class PruneSweep {
     run.name = network.name();
     run.init = network.start.string();
     run.model = Value();
-    run.checkpoint_every = 0;  // too short to be worth one on the way
+    run.checkpoint_every = 0;  // The run is too short for checkpoints.
     run.phases = {config_.recover};
-    run.phases.front().evaluate = false;  // measured below, with its routing
+    run.phases.front().evaluate = false;  // The network is measured below, with its routing.
     return run;
   }
 
@@ -211,7 +211,7 @@ class PruneSweep {
              point.accuracy_recovered);
   }
 
-  /// Measures all networks and the exported one in turn; returns the images a second of the latter.
+  /// Measures all networks and the exported one in turn. Returns images per second of the latter.
   double time(std::vector<Network>& networks) const {
     log_info("timing {} networks and the exported one in turn", networks.size());
     std::vector<ForwardPass> passes;
@@ -231,7 +231,7 @@ class PruneSweep {
     const auto fits = [&](const Network& network) {
       return network.keep == keep && (network.criterion.empty() || network.criterion == criterion);
     };
-    return *std::find_if(networks.begin(), networks.end(), fits);  // list_networks() made them all
+    return *std::find_if(networks.begin(), networks.end(), fits);  // The list has all pairs.
   }
 
   std::vector<SweepPoint> list_points(const std::vector<Network>& networks, int64_t experts) const {

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Seconds spent on an experiment, those of earlier, interrupted calls included: kept in the output
+/// Seconds spent on an experiment, including earlier, interrupted calls, stored in the output
 /// folder.
 class Stopwatch {
  public:
@@ -37,7 +37,7 @@ class Stopwatch {
   }
 
  private:
-  /// A time that cannot be read is not worth an experiment.
+  /// Returns the stored seconds; an unreadable file counts as 0 instead of failing the experiment.
   double read_seconds() const {
     const auto json = nlohmann::json::parse(read_text(file_), nullptr, /*allow_exceptions=*/false);
     const auto seconds = json.is_object() ? json.find("seconds") : json.end();
@@ -62,7 +62,7 @@ fs::path default_output(const Experiment& experiment) {
 
 namespace {
 
-/// One kind of experiment while it runs.
+/// Interface of a kind of experiment.
 class Kind {
  public:
   virtual ~Kind() = default;
@@ -96,7 +96,7 @@ class PruneSweepKind final : public Kind {
   SweepOutcome outcome_;
 };
 
-/// Removes the paper's values at quick scale, since they are of the paper's sizes.
+/// Removes the paper's values at quick scale, since they hold for the paper's sizes.
 std::vector<ResultRow> without_paper_if_quick(const Experiment& experiment,
                                               std::vector<ResultRow> rows) {
   for (ResultRow& row : rows) {

@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-/// Whole numbers are written without a fraction.
+/// Returns the number as JSON, whole numbers without a fraction.
 nlohmann::ordered_json number(double value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   if (std::trunc(value) == value && std::abs(value) < kExact) return static_cast<int64_t>(value);
@@ -45,7 +45,7 @@ nlohmann::ordered_json to_json(const Results& results) {
   auto rows = nlohmann::ordered_json::array();
   for (const ResultRow& row : results.rows) {
     const std::string verdict = row.verdict();
-    // JSON has no such number, and a table with a hole in it should not pass for a result.
+    // JSON has no such number, and a table with a missing value must not pass for a result.
     if (!std::isfinite(row.measured)) {
       fail("{}: {} of '{}' is {}", results.experiment, row.metric, row.name, row.measured);
     }

@@ -3,12 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -19,120 +16,97 @@
 namespace moesaic {
 namespace {
 
-constexpr std::string_view kCurveStyle = R"(
-train_color = '#56B4E9'
-test_color = '#D55E00'
-set xlabel 'updates' textcolor rgb ink
-set key at graph 1, 1.02 right bottom horizontal samplen 2.4 textcolor rgb ink
-do for [i=1:words(phase_ends)] {
-  set arrow i from word(phase_ends, i), graph 0 to word(phase_ends, i), graph 1 nohead \
-    lc rgb '#999999' lw 0.8 dt (4, 4)
-}
+using MetricsLine = nlohmann::json;
 
-)";
-
-constexpr std::string_view kCurvePanels =
-    R"(  set multiplot layout 1,2 margins screen 0.08, screen 0.97, screen 0.17, screen 0.86 \
-    spacing screen 0.1
-  do for [panel=1:2] {
-    eval 'set yrange ' . word(y_ranges, panel)
-    set ylabel (panel == 1 ? 'loss' : 'accuracy, %') textcolor rgb ink
-    plot data index 0 using 1:(column(panel + 1)) with @train_style lc rgb train_color lw 1.5 \
-           title 'training', \
-         data index 1 using 1:(column(panel + 1)) with linespoints lc rgb test_color lw 2 pt 7 \
-           ps 0.6 title 'test'
-  }
-  unset multiplot
-}
-)";
-
-constexpr const char* kNoNumber = "NaN";
-
-struct CurvePoint {
-  int64_t step = 0;
-  std::string loss, accuracy;
+/// Lines of metrics.jsonl for training or one split.
+struct Series {
+  const char *name, *style;
+  std::vector<MetricsLine> lines = {};
 };
 
-struct Curves {
-  std::vector<CurvePoint> train, test;
-  std::vector<int64_t> phase_ends;  ///< All except the last.
+struct RunLines {
+  std::vector<Series> series = {{"training", "lines"},
+                                {"validation", "linespoints pt 7 ps 0.6"},
+                                {"test", "linespoints pt 5 ps 0.6"}};
+  std::vector<double> steps;
+  std::vector<int64_t> phase_ends;  ///< Ends of all phases except the last.
 };
 
-std::string number_in(const nlohmann::json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->dump() : kNoNumber;
-}
-
-Curves curves_of(std::string_view metrics) {
-  Curves curves;
+RunLines lines_of(std::string_view metrics) {
+  RunLines run;
   std::istringstream lines{std::string(metrics)};
   std::string phase;
-  int64_t last = 0;
   for (std::string text; std::getline(lines, text);) {
-    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    MetricsLine line = MetricsLine::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) continue;
     const std::string kind = line.value("kind", "");
     if (kind != "train" && kind != "eval") continue;
-    const CurvePoint point{line.value("step", int64_t{0}), number_in(line, "loss"),
-                           number_in(line, "accuracy")};
+    const auto step = line.value("step", int64_t{0});
     const std::string now = line.value("phase", "");
-    if (!phase.empty() && now != phase) curves.phase_ends.push_back(last);
-    phase = now;
-    last = point.step;
-    (kind == "train" ? curves.train : curves.test).push_back(point);
-  }
-  return curves;
-}
-
-/// gnuplot tells blocks apart by two blank lines; one without a point holds a point that is none.
-std::string block(const std::string& title, const std::vector<CurvePoint>& points) {
-  std::string text = "# " + title + ": step\tloss\taccuracy, %\n";
-  if (points.empty()) text += "0\tNaN\tNaN\n";
-  for (const CurvePoint& point : points) {
-    text += fmt::format("{}\t{}\t{}\n", point.step, point.loss, point.accuracy);
-  }
-  return text + "\n\n";
-}
-
-/// gnuplot warns of an axis on which all points have one place: half a unit to each side is shown.
-std::string axis_range(const std::vector<double>& values) {
-  const auto [min, max] = std::minmax_element(values.begin(), values.end());
-  if (values.empty()) return "[0:1]";
-  return *min < *max ? "[*:*]" : fmt::format("[{}:{}]", *min - 0.5, *min + 0.5);
-}
-
-/// What gnuplot has to know before it draws: "[low:high]" of each axis, how points are joined.
-std::string axes(const Curves& curves) {
-  std::vector<double> steps;
-  std::array<std::vector<double>, 2> heights;
-  for (const auto* points : {&curves.train, &curves.test}) {
-    for (const CurvePoint& point : *points) {
-      steps.push_back(static_cast<double>(point.step));
-      for (const auto& [height, text] :
-           {std::pair{&heights[0], &point.loss}, std::pair{&heights[1], &point.accuracy}}) {
-        if (*text != kNoNumber) height->push_back(std::stod(*text));
-      }
+    if (!phase.empty() && now != phase) {
+      run.phase_ends.push_back(static_cast<int64_t>(run.steps.back()));
     }
+    phase = now;
+    run.steps.push_back(static_cast<double>(step));
+    const bool validates = line.value("split", "") == "validation";
+    run.series[kind == "train" ? 0 : validates ? 1 : 2].lines.push_back(std::move(line));
   }
-  const char* style = curves.train.size() == 1 ? "points pt 7 ps 0.6" : "lines";
-  return fmt::format("set xrange {}\ny_ranges = '{} {}'\ntrain_style = '{}'\n", axis_range(steps),
-                     axis_range(heights[0]), axis_range(heights[1]), style);
+  return run;
+}
+
+/// Returns a panel with a curve for each series that has the metric; nothing where none has.
+std::vector<Panel> metric_panel(const RunLines& run, const char* metric, const char* label) {
+  Panel panel;
+  std::string curves;
+  std::vector<double> values;
+  for (size_t i = 0; i < run.series.size(); ++i) {
+    const Series& series = run.series[i];
+    std::string points;
+    const size_t before = values.size();
+    for (const MetricsLine& line : series.lines) {
+      const auto found = line.find(metric);
+      if (found == line.end() || !found->is_number()) continue;
+      points += fmt::format("{}\t{}\n", line.value("step", int64_t{0}), found->dump());
+      values.push_back(found->get<double>());
+    }
+    if (points.empty()) continue;
+    const bool single = values.size() == before + 1;
+    curves += fmt::format(
+        "{}data index first + {} using 1:2 with {} lc rgb colour_of({}) lw 1.5 title '{}'",
+        curves.empty() ? "" : ", \\\n    ", panel.blocks.size(),
+        single ? "points pt 7 ps 0.6" : series.style, i + 1, series.name);
+    panel.blocks.push_back(fmt::format("# {}: updates\t{}\n{}", series.name, label, points));
+  }
+  if (curves.empty()) return {};
+  panel.commands = fmt::format("  set ylabel {} textcolor rgb ink\n  set yrange {}\n  plot {}\n",
+                               plot_name(label), padded_range(values), curves);
+  return {panel};
+}
+
+/// Returns the commands before the first panel: the axis of updates, and the ends of phases.
+std::string shared_commands(const RunLines& run) {
+  const bool one_step = run.steps.front() == run.steps.back();
+  std::string commands = fmt::format(
+      "  set xlabel 'updates' textcolor rgb ink\n  set xrange {}\n"
+      "  set key at graph 1, 1.02 right bottom horizontal samplen 2.4 textcolor rgb ink\n",
+      one_step ? padded_range(run.steps) : "[*:*]");
+  for (const int64_t end : run.phase_ends) {
+    commands += fmt::format(
+        "  set arrow from {0}, graph 0 to {0}, graph 1 nohead lc rgb '#999999' lw 0.8 dt (4, 4)\n",
+        end);
+  }
+  return commands;
 }
 
 }  // namespace
 
 Figure run_curve(std::string_view metrics) {
-  const Curves curves = curves_of(metrics);
-  if (curves.train.empty() && curves.test.empty()) fail("metrics.jsonl: no line to draw");
-  std::string ends;
-  for (const int64_t step : curves.phase_ends) {
-    if (!ends.empty()) ends += ' ';
-    ends += fmt::to_string(step);
-  }
-  std::string script = script_head("figure");
-  script += fmt::format("phase_ends = '{}'\n", ends) + axes(curves) + std::string(kCurveStyle);
-  script += for_both_files("figure", 960, 400) + std::string(kCurvePanels);
-  return {script, block("train", curves.train) + block("test", curves.test)};
+  const RunLines run = lines_of(metrics);
+  std::vector<Panel> panels = metric_panel(run, "loss", "loss");
+  for (Panel& panel : metric_panel(run, "accuracy", "accuracy, %")) panels.push_back(panel);
+  if (panels.empty()) fail("metrics.jsonl: no line to draw");
+  panels.front().commands.insert(0, shared_commands(run));
+  return panel_figure("figure", panels, {.columns = 2});
 }
 
 void draw_run_curve(const std::filesystem::path& run) {

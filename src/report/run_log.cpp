@@ -18,7 +18,7 @@ std::string run_key(const std::string& row, int64_t index) {
   return fmt::format("{}#{}", row, index);
 }
 
-/// Moves the file to a name beside it that nothing has yet.
+/// Renames the file to an unused name beside it.
 fs::path set_aside(const fs::path& file) {
   fs::path place = file.string() + ".damaged";
   for (int count = 2; fs::exists(place); ++count) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an experiment of many runs keeps in its folder, so that it can go on.
+// Log of the finished runs of an experiment in its folder, from which it resumes.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace moesaic {
 
-/// The finished runs of an experiment in a file: {"<row>#<index>": what a run came to}.
+/// The finished runs of an experiment in a file: {"<row>#<index>": result}.
 class RunLog {
  public:
   using Json = nlohmann::ordered_json;
-  /// What is wrong with a row's entry, "" if nothing is.
+  /// Returns what is wrong with a row's entry, "" if nothing is.
   using Check = std::function<std::string(const std::string& row, const Json& entry)>;
 
-  /// Reads the file, if it is there. Entries that are not sound are left out; then the file is kept
-  /// as <file>.damaged, and a warning says so.
+  /// Reads the file if it exists. Invalid entries are dropped; then the file is kept as
+  /// <file>.damaged, and a warning says so.
   RunLog(std::filesystem::path file, const Check& check);
 
-  /// nullptr where the run is not finished.
+  /// Returns the entry of a run, or nullptr if it is not finished.
   const Json* find(const std::string& row, int64_t index) const;
-  /// May be called by several threads.
+  /// Adds an entry. Thread-safe.
   void add(const std::string& row, int64_t index, const Json& entry);
 
  private:

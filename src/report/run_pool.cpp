@@ -15,7 +15,7 @@
 namespace moesaic {
 namespace {
 
-/// Threads that take one run after the other.
+/// A pool of threads that process runs one after the other.
 class RunPool {
  public:
   RunPool(size_t count, const ReproduceOptions& options, const MakeRun& make)
@@ -26,7 +26,7 @@ class RunPool {
     }
   }
 
-  /// False where a signal stopped it.
+  /// Makes all runs. Returns false if a signal stopped it.
   bool run() {
     std::vector<std::thread> threads;
     const auto side_by_side = std::min(static_cast<size_t>(at::get_num_threads()), count_);
@@ -41,7 +41,7 @@ class RunPool {
   bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
 
   void work() {
-    omp_set_num_threads(1);  // this thread is one of several already
+    omp_set_num_threads(1);  // Other threads already use the remaining cores.
     try {
       while (const std::optional<size_t> task = next()) {
         const auto said = make_(*task, [this] { return going(); });

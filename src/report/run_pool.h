@@ -10,13 +10,13 @@
 
 namespace moesaic {
 
-/// Makes run number `task` as long as `going()`; returns what a progress bar says of it, or nothing
-/// where it was ended.
+/// Makes run number `task` while `going()`; returns text for a progress bar, or nothing where it
+/// was ended.
 using MakeRun =
     std::function<std::optional<std::string>(size_t task, const std::function<bool()>& going)>;
 
-/// Makes `count` runs, as many side by side as there are threads, each on one thread. False where a
-/// signal stopped it. What a run throws ends all and is thrown.
+/// Makes `count` runs in parallel, one per thread. Returns false if a signal stopped it. An
+/// exception of a run ends all runs and is rethrown.
 bool make_runs(size_t count, const ReproduceOptions& options, const MakeRun& make);
 
 }  // namespace moesaic

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A row that is ready to run with any seed.
+/// A row, ready to run with any seed.
 struct ReadyRow {
   PlannedRow row;
   ExperimentRun run;
@@ -35,7 +35,7 @@ std::vector<ReadyRow> plan_rows(const RunsConfig& config, Datasets& datasets) {
   return ready;
 }
 
-/// The metrics of all rows, or those of their snapshots.
+/// Returns the metrics of all rows, or those of their snapshots.
 std::vector<Metric> all_metrics(const std::vector<ReadyRow>& rows, bool of_snapshots) {
   std::vector<Metric> all;
   for (const ReadyRow& row : rows) {
@@ -55,7 +55,7 @@ void check_metric(const std::vector<Metric>& known, const std::string& name,
              did_you_mean(name, names));
 }
 
-/// Plots and the paper's values are of what is measured, tables where tables are due.
+/// Checks that plots and the paper's values name measured metrics of the right kind.
 void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   const std::vector<Metric> final = all_metrics(rows, false), curves = all_metrics(rows, true);
   for (size_t i = 0; i < config.plots.size(); ++i) {
@@ -139,7 +139,7 @@ std::string record_problem(const std::vector<ReadyRow>& rows, const std::string&
   }
 }
 
-/// "<row>: <metric> <value>" for the progress bar.
+/// Returns "<row>: <metric> <value>" for the progress bar.
 std::string headline(const ReadyRow& row, const RunRecord& record) {
   for (const Metric& metric : row.run.metrics) {
     const auto found = record.final.numbers.find(metric.name);

@@ -11,7 +11,7 @@
 namespace moesaic {
 namespace {
 
-/// A table and the line that stands above it.
+/// A table and its heading.
 struct TitledTable {
   std::string title;
   TextTable table;
@@ -27,7 +27,7 @@ Numbers column_sums(const std::vector<Numbers>& rows) {
   return sums;
 }
 
-/// Whole numbers are counts, whose sums before and after training stand above them.
+/// Returns the table as text. Whole numbers are counts; their initial and final sums are listed.
 TextTable text_table(const Metric& metric, const MeasuredTable& names,
                      const std::vector<Numbers>& rows, const Numbers& initial) {
   std::vector<std::string> header = {metric.label};
@@ -54,7 +54,7 @@ Numbers initial_sums(const RunRecord& run, const std::string& metric) {
                                                      : column_sums(found->second.values);
 }
 
-/// The tables of each row's first run, each beside the paper's.
+/// Returns the tables of each row's first run, each beside the paper's.
 std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfig& config,
                                    const std::vector<MeasuredRow>& rows) {
   std::vector<TitledTable> tables;

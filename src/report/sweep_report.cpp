@@ -60,7 +60,7 @@ TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) 
   return table;
 }
 
-/// One table, or several with fewer criteria where one would be too wide.
+/// Returns one table, or several with fewer criteria where one would be too wide.
 std::string accuracy_texts(const SweepOutcome& outcome) {
   std::string text;
   std::vector<std::string> group;

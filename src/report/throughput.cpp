@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-/// Enough that no batch stays in the cache from one round to the next, few enough to load at once.
+/// With so many batches none stays in the cache between rounds, and all fit in memory.
 constexpr int64_t kBatches = 16;
 constexpr int64_t kWarmupRounds = 2;
 
@@ -23,7 +23,7 @@ std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, in
   std::vector<at::Tensor> batches;
   while (!loader.done() && static_cast<int64_t>(batches.size()) < kBatches) {
     at::Tensor images = loader.next().images;
-    // A smaller last batch would change what a round takes.
+    // A smaller last batch would change the time of a round.
     if (batches.empty() || images.size(0) == batches.front().size(0)) batches.push_back(images);
   }
   return batches;

@@ -18,7 +18,7 @@ at::Tensor squared_distances(const at::Tensor& x_ND) {
   return (squares.unsqueeze(0) + squares.unsqueeze(1) - 2.0 * x_ND.mm(x_ND.t())).clamp_min(0.0);
 }
 
-/// p_j|i of one row of distances, by bisection on beta = 1 / 2 sigma^2.
+/// Computes p_j|i of one row of distances, by bisection on beta = 1 / 2 sigma^2.
 void conditional_affinities(const double* distances, int64_t count, int64_t self, double entropy,
                             double* p) {
   constexpr int kSteps = 100;
@@ -46,19 +46,19 @@ void conditional_affinities(const double* distances, int64_t count, int64_t self
   }
 }
 
-/// 1 / (1 + |y_i - y_j|^2), 0 on the diagonal.
+/// Returns 1 / (1 + |y_i - y_j|^2), 0 on the diagonal.
 at::Tensor student_weights(const at::Tensor& y_N2) {
   return (1.0 + squared_distances(y_N2)).reciprocal().fill_diagonal_(0.0);
 }
 
-/// The first two principal components, the first with a standard deviation of 1e-4.
+/// Returns the first two principal components, the first with a standard deviation of 1e-4.
 at::Tensor principal_components(const at::Tensor& x_ND) {
   const at::Tensor centred = x_ND - x_ND.mean(0, true);
   auto [u, s, vt] = at::linalg_svd(centred, /*full_matrices=*/false);
   at::Tensor y = at::zeros({x_ND.size(0), 2}, x_ND.options());
   const int64_t found = std::min<int64_t>(2, s.size(0));
   y.narrow(1, 0, found).copy_(u.narrow(1, 0, found) * s.narrow(0, 0, found));
-  // The sign of a singular vector says nothing: the largest coordinate is positive.
+  // The sign of a singular vector is arbitrary: the largest coordinate is made positive.
   const at::Tensor largest = y.gather(0, y.abs().argmax(0, true));
   y = y * at::where(largest < 0, -1.0, 1.0);
   return y * (1e-4 / y.select(1, 0).std(/*unbiased=*/false).clamp_min(1e-300));
@@ -87,7 +87,7 @@ at::Tensor tsne_affinities(const at::Tensor& x_ND, double perplexity) {
 
 double tsne_divergence(const at::Tensor& p_NN, const at::Tensor& y_N2) {
   const at::Tensor weight = student_weights(y_N2);
-  // Where p is 0 so is its term, whatever q is: on the diagonal both are 0.
+  // Where p is 0 so is its term, for any q: on the diagonal both are 0.
   const at::Tensor ratio = at::where(p_NN > 0, p_NN * weight.sum() / weight, 1.0);
   return at::xlogy(p_NN, ratio).sum().item<double>();
 }
@@ -105,7 +105,7 @@ at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
   const double rate = options.learning_rate > 0
                           ? options.learning_rate
                           : std::max(count / options.exaggeration / 4.0, 50.0);
-  // float32 from here on: four times as fast, and an image shows no more digits.
+  // The descent runs in float32: four times as fast and precise enough for an image.
   const at::Tensor p = tsne_affinities(x, options.perplexity).to(at::kFloat);
   const at::Tensor exaggerated = p * options.exaggeration;
   at::Tensor y = principal_components(x).to(at::kFloat);

@@ -65,8 +65,8 @@ std::set<int64_t> numbers_present(const at::Tensor& number_N) {
   return {numbers, numbers + number_N.numel()};
 }
 
-/// Okabe and Ito's colours, which colour-blind readers can tell apart, for those that are present
-/// where there are many kinds; more are taken around the circle of hues.
+/// Returns the colours of the kinds: Okabe and Ito's, distinguishable for colour-blind readers, for
+/// present kinds if they suffice, else colours around the circle of hues.
 std::vector<std::string> palette_of(size_t kinds, const std::set<int64_t>& present) {
   static const std::vector<std::string> kFew = {"0072B2", "D55E00", "009E73", "CC79A7",
                                                 "E69F00", "56B4E9", "F0E442", "000000"};
@@ -93,8 +93,8 @@ std::vector<std::string> palette_of(size_t kinds, const std::set<int64_t>& prese
   return colors;
 }
 
-/// What the colour of a point says: its column in the data, each point's number, the numbers'
-/// names.
+/// Meaning of the colours of points: the column in the data, each point's number, and the names of
+/// the numbers.
 struct Coloring {
   int column = 0;
   at::Tensor number_N;
@@ -111,7 +111,7 @@ Coloring coloring_of(const EvaluationPoints& points) {
   return coloring;
 }
 
-/// A plotted nothing that has a line in the key.
+/// Returns a plot without points that adds an entry to the key.
 std::string key_entry(const std::string& name, const std::string& style) {
   return fmt::format(", \\\n     NaN with points {} title {}", style, gnuplot_quoted(name));
 }
@@ -153,7 +153,7 @@ std::string tsne_points(const EvaluationPoints& points, const at::Tensor& y_N2) 
   return text;
 }
 
-/// Rows of the grid are told apart by a blank line.
+/// Returns the data of the grid; blank lines separate rows.
 std::string tsne_grid(const PlaneGrid& grid) {
   std::string text = "\n\n# x\ty\tshare of predictions of the second class nearby\n";
   for (int64_t r = 0; r < grid.y_G.size(0); ++r) {

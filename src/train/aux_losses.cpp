@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/aux_losses.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
+#include "moesaic/train/phase_kind.h"
 
 namespace moesaic {
 namespace {
@@ -74,10 +80,111 @@ const Registry<AuxLoss>& aux_losses() {
   return registry;
 }
 
+/// Why a loss is 0 at every step: a message, "" where it is not, and the model's setting to blame.
+struct ZeroLoss {
+  std::string text = {}, setting = {};
+  bool lacks_noise = false;
+};
+
+ZeroLoss zero_without_noise(const NoiseOptions& noise, const SettingPaths& paths) {
+  const auto named = [](const std::string& setting, const char* otherwise) {
+    return setting.empty() ? otherwise : setting;
+  };
+  if (noise.kind != NoiseKind::gaussian) {
+    return {fmt::format("needs gaussian noise, but the router's noise is uniform; set {} to "
+                        "'gaussian' or choose importance",
+                        named(paths.router_noise_kind, "it")),
+            paths.router_noise_kind, true};
+  }
+  if (noise.scale > 0.0) return {};
+  return {fmt::format("needs noise, but {} is 0 or the router's noise is never; set it (to 1, for "
+                      "instance) or choose importance",
+                      named(paths.router_noise, "its scale")),
+          paths.router_noise, true};
+}
+
+ZeroLoss zero_loss(const std::string& name, const nn::RouterOptions& router,
+                   const SettingPaths& paths) {
+  if (name != "router_z" && nn::choices_of_token(router.rule) == 0) {
+    const bool experts = std::holds_alternative<ExpertChoiceOptions>(router.rule);
+    return {fmt::format("balances tokens that choose, but here {}; leave it out or choose router_z",
+                        experts ? "experts choose and are balanced" : "a threshold does"),
+            paths.router_name};
+  }
+  return name == "load" ? zero_without_noise(router.noise, paths) : ZeroLoss{};
+}
+
+ZeroLoss zero_loss(const std::string& name, const Model& model) {
+  const SettingPaths paths = model.setting_paths();
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  if (blocks.empty()) return {"needs a MoE layer, but the model has none; leave it out"};
+  for (const MoEBlock& block : blocks) {
+    ZeroLoss zero = zero_loss(name, block.layer->options(), paths);
+    if (!zero.text.empty()) return zero;
+  }
+  return {};
+}
+
+bool gates_are_one(const nn::RoutingRule& rule) {
+  if (const auto* tokens = std::get_if<TokenChoiceOptions>(&rule)) return tokens->gate == Gate::one;
+  const auto* experts = std::get_if<ExpertChoiceOptions>(&rule);
+  return experts == nullptr || experts->gate == ExpertGate::one;
+}
+
+/// Warns of the first router with gates of 1 that the phase trains.
+void warn_of_idle_router(const PhasePlaces& places, const Model& model) {
+  const auto parameters = model.named_parameters();
+  for (const std::string& name : trained_parameters(model, places.phase())) {
+    for (const MoEBlock& block : model.moe_blocks()) {
+      const bool idle = gates_are_one(block.layer->options().rule);
+      if (!idle || !parameters[name].is_same(block.layer->router->weight)) continue;
+      log_warning(
+          "{}: phase '{}': the router's gates are 1, so {} gets no gradient; add it to 'frozen' or "
+          "choose another router",
+          places.of_model(model.setting_paths().router_name, "trains"), places.phase().name, name);
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> aux_loss_names() {
   return aux_losses().names();
+}
+
+ConfigProblem aux_losses_problem(const std::map<std::string, double>& phase) {
+  const std::vector<std::string> known = aux_loss_names();
+  for (const auto& [name, weight] : phase) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    return {fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known)),
+            {"aux_losses." + name + ":"}};
+  }
+  return {};
+}
+
+void check_aux_losses(const std::map<std::string, double>& phase, const PhasePlaces& places,
+                      const Model& model) {
+  if (places.phase().steps == 0) return;
+  bool reaches_router = false;
+  const bool has_layers = !model.moe_blocks().empty();
+  for (const auto& [name, weight] : has_layers ? aux_loss_weights(phase, model) : phase) {
+    if (weight == 0.0) continue;
+    const ZeroLoss zero = zero_loss(name, model);
+    reaches_router |= zero.text.empty();
+    if (zero.text.empty()) continue;
+    const bool of_phase = phase.contains(name);
+    const std::string key = "aux_losses." + name,
+                      of_model = places.of_model(zero.setting, key + ":");
+    const std::string message = fmt::format(
+        "{}: phase '{}': {} {}",
+        of_phase ? PhasePlaces::blame({places.of({key + ":"}), of_model}) : of_model,
+        places.phase().name,
+        of_phase ? key : fmt::format("the model's weight of the {} loss", name), zero.text);
+    if (of_phase || !zero.lacks_noise) fail_usage("{}", message);
+    log_warning("{}", message);
+  }
+  if (!reaches_router) warn_of_idle_router(places, model);
 }
 
 std::map<std::string, double> aux_loss_weights(const std::map<std::string, double>& phase,

@@ -190,9 +190,11 @@ nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing) {
                                    {"experts", layer.experts},
                                    {"kept", layer.kept},
                                    {"rows_per_token", layer.rows_per_token},
-                                   {"load", layer.load},
-                                   {"dispatch_entropy", layer.by_class.entropy},
-                                   {"dispatch", layer.by_class.rows}};
+                                   {"load", layer.load}};
+    if (!layer.by_class.rows.empty()) {
+      item["dispatch_entropy"] = layer.by_class.entropy;
+      item["dispatch"] = layer.by_class.rows;
+    }
     if (layer.by_group) {
       item["group_dispatch_entropy"] = layer.by_group->entropy;
       item["group_dispatch"] = layer.by_group->rows;

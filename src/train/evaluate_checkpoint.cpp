@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -11,10 +12,18 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/train/objective.h"
+#include "moesaic/train/gradient_config.h"
 
 namespace moesaic {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Returns the value at a JSON pointer, null where there is none.
+Json stored(const Json& json, const std::string& path) {
+  const Json::json_pointer place(path);
+  return json.contains(place) ? json.at(place) : Json();
+}
 
 std::string trained_on(const nlohmann::ordered_json& config, const std::filesystem::path& from) {
   const auto data = config.find("data");
@@ -29,6 +38,24 @@ PreprocessConfig trained_with(const nlohmann::ordered_json& config) {
   const auto found = config.find("preprocess");
   if (found == config.end()) return {};
   return parse<PreprocessConfig>(Value::from_json(*found, "preprocess"), "preprocess");
+}
+
+/// Returns the batch size of the evaluations of the checkpoint's run, which changes results where
+/// images of a batch share the capacity of experts.
+int64_t trained_batch_size(const Checkpoint& checkpoint) {
+  const Json size = stored(checkpoint.config, "/run/evaluate_batch_size");
+  const bool valid = size.is_number_integer() && size >= 1 && size <= kMaxBatchSize;
+  return valid ? size.get<int64_t>() : EvaluateOptions().batch_size;
+}
+
+std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::string& data,
+                                          const std::string& split) {
+  const std::vector<std::string> splits = open.splits(data);
+  if (std::find(splits.begin(), splits.end(), split) == splits.end()) {
+    fail_usage("dataset '{}' has no split '{}'; choose one of {}", data, split,
+               fmt::join(splits, ", "));
+  }
+  return open(data, split);
 }
 
 /// Evaluates a network; errors of a forward pass are failures of the checkpoint, not of usage.
@@ -48,14 +75,9 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
 }  // namespace
 
 std::string trained_loss(const Checkpoint& checkpoint) {
-  using Json = nlohmann::ordered_json;
-  const auto setting = [](const Json& json, const std::string& path) {
-    const Json::json_pointer place(path);
-    return json.contains(place) ? json.at(place) : Json();
-  };
-  const Json phase = setting(checkpoint.state, "/phase_index");
+  const Json phase = stored(checkpoint.state, "/phase_index");
   const std::string index = phase.is_number_integer() ? phase.dump() : "0";
-  const Json loss = setting(checkpoint.config, "/run/phases/" + index + "/loss");
+  const Json loss = stored(checkpoint.config, "/run/phases/" + index + "/loss");
   const bool known = loss.is_string() && objectives().find(loss.get<std::string>()) != nullptr;
   return known ? loss.get<std::string>() : "";
 }
@@ -66,14 +88,17 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.checkpoint = checkpoint.folder;
   result.data =
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
-  const std::shared_ptr<const Dataset> dataset =
-      preprocessed(options.open(result.data, "test"), trained_with(checkpoint.config));
+  result.split = options.split;
+  const std::shared_ptr<const Dataset> dataset = preprocessed(
+      open_split(options.open, result.data, result.split), trained_with(checkpoint.config));
   const std::shared_ptr<Model> model = model_of(checkpoint);
   EvaluateOptions evaluate = options.evaluate;
+  evaluate.batch_size = options.batch_size.value_or(trained_batch_size(checkpoint));
   result.classes = dataset->info().classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
+  result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics, dataset->info());
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
   return result;
@@ -82,6 +107,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
   nlohmann::ordered_json json = {{"checkpoint", result.checkpoint.string()},
                                  {"data", result.data},
+                                 {"split", result.split},
                                  {"images", result.evaluation.images}};
   json.update(to_json(result.evaluation.metrics));
   json.update({{"images_per_second", result.evaluation.images_per_second},
@@ -93,31 +119,6 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
   return json;
 }
 
-namespace {
-
-/// Adds a row for each metric, the most compared ones first, with their units.
-template <class Row>
-void add_metrics(const CheckpointEvaluation& result, const Row& row) {
-  const Metrics& metrics = result.evaluation.metrics;
-  if (!metrics.contains("accuracy")) {
-    for (const auto& [name, value] : metrics) row(name, fmt::format("{:.6g}", value));
-    return;
-  }
-  const auto at = [&](const std::string& name) { return metrics.at(name); };
-  row("accuracy", fmt::format("{:.2f} %", at("accuracy")));
-  if (result.classes.size() > 5) row("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
-  row("loss", fmt::format("{:.4f}", at("loss")));
-  row("calibration", fmt::format("error (ECE) {:.4f}", at("calibration_error")));
-  if (!metrics.contains("ensemble.members")) return;
-  row("ensemble",
-      fmt::format("{:.0f} members, NLL {:.4f}, disagreement {:.4f}", at("ensemble.members"),
-                  at("ensemble.negative_log_likelihood"), at("ensemble.disagreement")));
-  row("a member", fmt::format("accuracy {:.2f} %, NLL {:.4f}", at("ensemble.member_accuracy"),
-                              at("ensemble.member_negative_log_likelihood")));
-}
-
-}  // namespace
-
 std::string to_text(const CheckpointEvaluation& result) {
   const Evaluation& evaluation = result.evaluation;
   std::string text;
@@ -125,8 +126,8 @@ std::string to_text(const CheckpointEvaluation& result) {
     text += fmt::format("{:<16} {}\n", name, value);
   };
   row("checkpoint", result.checkpoint.string());
-  row("data", fmt::format("{}, {} test images", result.data, evaluation.images));
-  add_metrics(result, row);
+  row("data", fmt::format("{}, {} {} images", result.data, evaluation.images, result.split));
+  for (const auto& [name, value] : result.metric_rows) row(name, value);
   row("images/s", fmt::format("{:.0f}", evaluation.images_per_second));
   row("FLOPs/image", fmt::format("{:.4g}", result.flops_per_image));
   row("parameters", fmt::format("{}", result.parameters));
@@ -134,9 +135,13 @@ std::string to_text(const CheckpointEvaluation& result) {
     row(fmt::format("block {}", layer.block),
         fmt::format("{} of {} experts, {:.3f} rows a token, load {:.2f}", layer.kept.size(),
                     layer.experts, layer.rows_per_token, fmt::join(layer.load, " ")));
-    row("  dispatch",
-        fmt::format("entropy {:.3f} nats by class", layer.by_class.entropy) +
-            (layer.by_group ? fmt::format(", {:.3f} by group", layer.by_group->entropy) : ""));
+    std::vector<std::string> entropies;
+    if (!layer.by_class.rows.empty())
+      entropies = {fmt::format("{:.3f} nats by class", layer.by_class.entropy)};
+    if (layer.by_group)
+      entropies.push_back(fmt::format("{:.3f} by group", layer.by_group->entropy));
+    if (!entropies.empty())
+      row("  dispatch", fmt::format("entropy {}", fmt::join(entropies, ", ")));
   }
   return text;
 }

@@ -18,11 +18,7 @@ Registry<ObjectiveKind>& objectives() {
 }
 
 std::vector<Choice> objective_choices() {
-  std::vector<Choice> choices = {objectives().at("softmax").settings};
-  for (const auto& [name, kind] : objectives().entries()) {
-    if (name != choices.front().name()) choices.push_back(kind.settings);
-  }
-  return choices;
+  return choices_of(objectives(), "softmax");
 }
 
 }  // namespace moesaic

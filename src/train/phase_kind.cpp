@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/phase_kind.h"
 
+#include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
 #include "moesaic/train/gradient_phase.h"
 
@@ -12,11 +13,21 @@ Registry<PhaseKind>& phase_kinds() {
 }
 
 std::vector<Choice> phase_kind_choices() {
-  std::vector<Choice> choices = {phase_kinds().at("gradient").settings};
-  for (const auto& [name, kind] : phase_kinds().entries()) {
-    if (name != choices.front().name()) choices.push_back(kind.settings);
-  }
-  return choices;
+  return choices_of(phase_kinds(), "gradient");
+}
+
+std::string objective_name(const PhaseConfig& phase) {
+  const PhaseKind& kind = phase_kinds().at(phase.kind.name());
+  return kind.objective ? kind.objective(phase) : "";
+}
+
+std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase) {
+  const Patterns trains(phase.trains), frozen(phase.frozen);
+  std::vector<std::string> names = model.named_parameters().keys();
+  std::erase_if(names, [&](const std::string& name) {
+    return !trains.any_found_in(name) || frozen.any_found_in(name);
+  });
+  return names;
 }
 
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {

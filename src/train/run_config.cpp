@@ -92,11 +92,6 @@ ConfigProblem config_problem(const PhaseConfig& config) {
                         patterns_problem("frozen", config.frozen)});
 }
 
-std::string objective_name(const PhaseConfig& phase) {
-  const auto* gradient = phase.kind.find<GradientConfig>();
-  return gradient == nullptr ? "" : gradient->loss.name();
-}
-
 ConfigProblem config_problem(const RunConfig& config) {
   if (config.model.is_null() && config.init.empty()) return {"'model' or 'init' must be given"};
   std::map<std::string, size_t> names;

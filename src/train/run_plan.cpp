@@ -122,7 +122,9 @@ void check_pretrained(const RunConfig& config, size_t index) {
     fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder; {}",
                place, phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
   }
-  at_place(place, [&] { return resolve_checkpoint(prune.pretrained); });
+  // It is verified when it is read, on entry of the phase.
+  constexpr LoadOptions kPresent = {.verify = false, .model = false, .optimizer = false};
+  at_place(place, [&] { return load_newest_checkpoint(prune.pretrained, kPresent); });
 }
 
 /// Checks the batches of an evaluation, whose last one may be smaller.

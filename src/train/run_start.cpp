@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_start.h"
 
+#include <fmt/format.h>
+
 #include "moesaic/base/error.h"
+#include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/places.h"
@@ -16,35 +18,48 @@ bool gives_new_head(const RunConfig& config) {
   return config.phases.front().on_entry.new_head;
 }
 
-}  // namespace
-
-RunStart::RunStart(const RunConfig& config) : config_(config) {
-  if (config.init.empty()) return;
+Checkpoint load_init(const RunConfig& config, const LoadOptions& options) {
   const std::string place = place_of(config.source, {"init"});
   if (!path_exists(config.init)) {
     fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
                config.init, nearest_sibling(config.init));
   }
-  init_ =
-      at_place(place, [&] { return load_newest_checkpoint(config.init, {.optimizer = false}); });
+  return at_place(place, [&] { return load_newest_checkpoint(config.init, options); });
 }
 
-std::shared_ptr<Model> RunStart::shape() const {
-  if (!config_.model.is_null()) return build_model_shape(config_.model);
-  return build_model_shape(stored_document(init_->folder / "config.json").root().at("model"));
+double bytes_of(const TensorMap& tensors) {
+  double sum = 0.0;
+  for (const auto& [unused, tensor] : tensors) sum += static_cast<double>(tensor.nbytes());
+  return sum;
+}
+
+}  // namespace
+
+RunStart::RunStart(const RunConfig& config) : config_(config) {
+  if (!config.init.empty()) init_ = load_init(config, {.optimizer = false});
+  if (config.model.is_null()) config_.model = model_config(*init_);
+  shape_ = build_model_shape(config_.model);
 }
 
 std::shared_ptr<Model> RunStart::model() const {
-  if (config_.model.is_null()) return model_of(*init_);
-  check_training_memory(config_, *build_model_shape(config_.model));
-  const auto model = build_model(config_.model, static_cast<uint64_t>(config_.seed));
-  if (init_) model->initialise_from(*model_of(*init_), gives_new_head(config_), config_.init);
+  check_training_memory(config_, *shape_);
+  const auto numbers = static_cast<double>(shape_->parameter_count());
+  const auto seed = static_cast<uint64_t>(config_.seed);
+  if (!init_) return build_model(config_.model, seed, numbers);
+  check_memory(numbers * sizeof(float) + bytes_of(init_->model),
+               fmt::format("a model of {:.4g} parameters beside the weights of init", numbers),
+               config_.model.where());
+  const std::shared_ptr<Model> source = shape_of(*init_);
+  const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
+  model->initialise_from(*source, init_->model, gives_new_head(config_), config_.init);
   return model;
 }
 
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
   // A network that is described needs no checkpoint, which in a plan may not even be there.
-  return config.model.is_null() ? RunStart(config).shape() : build_model_shape(config.model);
+  if (!config.model.is_null()) return build_model_shape(config.model);
+  constexpr LoadOptions kConfig = {.verify = false, .model = false, .optimizer = false};
+  return build_model_shape(model_config(load_init(config, kConfig)));
 }
 
 std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
@@ -53,11 +68,10 @@ std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
 
 void check_initial_weights(const RunConfig& config) {
   if (config.init.empty()) return;
-  const std::filesystem::path folder = resolve_checkpoint(config.init);
-  verify_checkpoint(folder);
-  const Document source = stored_document(folder / "config.json");
-  build_initial_shape(config)->initialise_from(*build_model_shape(source.root().at("model")),
-                                               gives_new_head(config), config.init);
+  const Value init = model_config(load_init(config, {.model = false, .optimizer = false}));
+  const std::shared_ptr<Model> source = build_model_shape(init);
+  const auto shape = build_model_shape(config.model.is_null() ? init : config.model);
+  shape->initialise_from(*source, state_of(*source), gives_new_head(config), config.init);
 }
 
 }  // namespace moesaic

@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <utility>
+
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
@@ -39,7 +42,7 @@ Json routing_line(const Evaluation& evaluation) {
 }
 
 bool better(const MetricInfo& metric, double value, const std::optional<double>& best) {
-  if (!best) return true;
+  if (!best || !std::isfinite(value)) return std::isfinite(value);
   return metric.direction == Direction::higher_is_better ? value > *best : value < *best;
 }
 
@@ -73,7 +76,7 @@ void Trainer::train(Phase& phase) {
     const StepReport report = step(phase);
     record(phase, report);
     evaluate_due(phase);
-    if (checkpoint_due(phase)) save_step(phase);
+    if (checkpoint_due(phase, report)) save_step(phase);
   }
   if (stopped()) {
     result_.complete = false;
@@ -92,28 +95,32 @@ StepReport Trainer::step(Phase& phase) try {
   const StepReport report = phase.step();
   state_.step += report.steps;
   state_.phase_step += report.steps;
-  state_.evaluations_due = evaluations_after_step(phase);
+  state_.evaluations_due = evaluations_after(phase, report.steps);
   return report;
 } catch (const Error& error) {
-  fail("phase '{}', step {}: {}; {}", state_.phase, state_.step + 1, error.what(),
+  fail_at(state_.step + 1, error.what());
+}
+
+void Trainer::fail_at(int64_t step, const std::string& what) const {
+  fail("phase '{}', step {}: {}; {}", state_.phase, step, what,
        result_.checkpoint.empty() ? "there is no checkpoint yet"
                                   : "the last checkpoint is " + result_.checkpoint.string());
 }
 
-std::vector<std::string> Trainer::evaluations_after_step(const Phase& phase) {
+std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t steps) {
   if (!plan().config.evaluate || in_memory()) return {};
   std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
   if (phase.done()) return splits;
   const int64_t every = config_.evaluate_every * plan().steps_per_epoch;
-  if (every == 0 || state_.phase_step % every != 0) return {};
+  if (!passes_multiple(state_.phase_step - steps, state_.phase_step, every)) return {};
   splits.resize(1);  // Test data that validation data stand in for are for the end.
   return splits;
 }
 
 // At its end a phase is saved by leave_phase().
-bool Trainer::checkpoint_due(const Phase& phase) const {
-  const int64_t every = config_.checkpoint_every;
-  return !in_memory() && every > 0 && state_.step % every == 0 && !phase.done();
+bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const {
+  return !in_memory() && !phase.done() &&
+         passes_multiple(state_.step - report.steps, state_.step, config_.checkpoint_every);
 }
 
 std::unique_ptr<Phase> Trainer::enter_phase() {
@@ -127,7 +134,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   auto phase = phase_kinds().at(config.kind.name()).make(plan(), std::move(context));
   if (fresh) {
     state_.phase = config.name;
-    if (phase->done()) state_.evaluations_due = evaluations_after_step(*phase);
+    if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
   } else {
     phase->load({state_.phase_state.to_json(), std::move(resumed_tensors_)});
     resumed_tensors_.clear();
@@ -207,7 +214,12 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   log_info("{}, step {}: {} {}, loss {:.4f}, {:.0f} images/s", state_.phase, state_.step, split,
            in_words(followed, value), evaluation.metric("loss"), evaluation.images_per_second);
   const bool decides = split == datasets_.evaluation_splits(data).front();
-  if (!in_last_phase() || !decides || !better(followed, value, state_.best_value)) return;
+  if (!in_last_phase() || !decides) return;
+  if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {
+    log_warning("{}, step {}: {} {} is not finite; 'best' passes over such evaluations",
+                state_.phase, state_.step, split, followed.name);
+  }
+  if (!better(followed, value, state_.best_value)) return;
   state_.best_value = value;
   state_.best_step = state_.step;
   save(phase, folder_->best());
@@ -223,7 +235,8 @@ void Trainer::record(const Phase& phase, const StepReport& report) {
         loss == report.metrics.end() ? "" : fmt::format("loss {:.4f}", loss->second);
     progress_->advance(report.images, note);
   }
-  if (state_.step % config_.log_every != 0 && !phase.done()) return;
+  const int64_t before = state_.step - report.steps;
+  if (!phase.done() && !passes_multiple(before, state_.step, config_.log_every)) return;
   const double epochs =
       static_cast<double>(state_.phase_step) / static_cast<double>(plan().steps_per_epoch);
   Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};
@@ -236,7 +249,16 @@ void Trainer::record(const Phase& phase, const StepReport& report) {
   recorder_->scalar("train/images_per_second", throughput_.take(), state_.step);
 }
 
+void Trainer::check_finite(const Phase& phase) const {
+  const auto parameters = model_->named_parameters();
+  for (const std::string& name : phase.parameters()) {
+    if (parameters[name].isfinite().all().item<bool>()) continue;
+    fail_at(state_.step, fmt::format("'{}' holds NaN or infinity", name));
+  }
+}
+
 void Trainer::save(const Phase& phase, const fs::path& folder) {
+  check_finite(phase);
   const std::string& data = plan().config.data;
   recorder_->sync();
   state_.metrics_lines = recorder_->lines();
@@ -252,8 +274,9 @@ void Trainer::save(const Phase& phase, const fs::path& folder) {
 }
 
 void Trainer::save_step(const Phase& phase) {
-  result_.checkpoint = folder_->step_checkpoint(state_.step);
-  save(phase, result_.checkpoint);
+  const fs::path folder = folder_->step_checkpoint(state_.step);
+  save(phase, folder);
+  result_.checkpoint = folder;
   folder_->keep_last(config_.keep_checkpoints);
 }
 

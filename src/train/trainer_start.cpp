@@ -27,6 +27,25 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   }
 }
 
+/// Reads the newest whole checkpoint of a run. Where the newest one ends a phase, the optimizer's
+/// tensors are left out, since no later phase takes them.
+Checkpoint load_newest(const RunFolder& folder) {
+  int64_t newest = 0;
+  for (const auto& entry : fs::directory_iterator(folder.root() / "checkpoints")) {
+    if (!entry.is_symlink()) newest = std::max(newest, step_of(entry.path()).value_or(0));
+  }
+  const fs::path path = folder.step_checkpoint(newest);
+  try {
+    const Document state = stored_document(path / "state.json");
+    if (parse<TrainState>(state.root()).phase_complete) {
+      return load_checkpoint(path, {.optimizer = false});
+    }
+  } catch (const Error&) {
+    // A damaged checkpoint is passed over with a warning below.
+  }
+  return folder.load_newest_checkpoint();
+}
+
 }  // namespace
 
 void check_device(const std::string& device) {
@@ -88,7 +107,7 @@ void Trainer::check_needs_no_folder() const {
 }
 
 void Trainer::restore() {
-  Checkpoint loaded = folder_->load_newest_checkpoint();
+  Checkpoint loaded = load_newest(*folder_);
   const std::string from = loaded.folder.string();
   state_ = read_state(loaded.state, loaded.folder);
   const auto index = static_cast<size_t>(state_.phase_index);
@@ -98,10 +117,13 @@ void Trainer::restore() {
   }
   model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
                     loaded.model, from);
-  resumed_tensors_ = std::move(loaded.optimizer);
   result_.checkpoint = loaded.folder;
   log_info("going on from {}", from);
-  if (state_.phase_complete) state_ = state_.next_phase();
+  if (state_.phase_complete) {
+    state_ = state_.next_phase();
+  } else {
+    resumed_tensors_ = std::move(loaded.optimizer);
+  }
 }
 
 }  // namespace moesaic

@@ -93,7 +93,9 @@ TEST(RotatedPairs, TakesTheNearestPixelAndNothingBesideTheImage) {
 
 Bytes golden_bytes(const std::string& name) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/images.safetensors");
-  const auto bytes = file.bytes(*file.find(name));
+  const safetensors::Entry* const entry = file.find(name);
+  if (entry == nullptr) throw std::out_of_range("no tensor is called " + name);
+  const auto bytes = file.bytes(*entry);
   Bytes copy(bytes.size());
   std::memcpy(copy.data(), bytes.data(), bytes.size());
   return copy;

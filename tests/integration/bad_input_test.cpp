@@ -172,6 +172,26 @@ TEST_F(BadInput, ATruncatedOrAlteredCheckpoint) {
   expect_one_line_error(run_program({"eval", checkpoint.string()}), 1, "model.safetensors");
 }
 
+TEST_F(BadInput, AnAlteredOptimizerIsOfNoMatterWhereItIsNotUsed) {
+  NEEDS_FASHION_MNIST();
+  const fs::path checkpoint = copy_checkpoint("finetune");
+  std::string bytes = read_text(checkpoint / "optimizer.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_atomic(checkpoint / "optimizer.safetensors", std::string_view(bytes));
+  const std::string from = checkpoint.string();
+  const std::vector<std::vector<std::string>> verbs = {
+      {"eval", from},
+      {"inspect", from},
+      {"inspect", from, from},
+      {"export", from, "--format", "safetensors", "--out", text_path("out")},
+      {"prune", "--pretrained", from, "--finetuned", from, "--keep", "0.5", "--out",
+       text_path("pruned")}};
+  for (const std::vector<std::string>& verb : verbs) {
+    const auto result = run_program(verb);
+    EXPECT_EQ(result.exit_code, 0) << verb.front() << ": " << result.err;
+  }
+}
+
 TEST_F(BadInput, DataWithAnotherNumberOfClasses) {
   NEEDS_FASHION_MNIST();
   const std::string checkpoint = (smoke_run() / "checkpoints/finetune").string();

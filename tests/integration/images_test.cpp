@@ -75,6 +75,15 @@ TEST_F(Images, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
                                               layer["dispatch_entropy"].get<double>(),
                                               layer["group_dispatch_entropy"].get<double>())));
 
+  const auto training =
+      run_program({"eval", text_path("run"), "--split", "train", "--json"}, options_);
+  EXPECT_EQ(training.json()["images"], 80);
+  EXPECT_EQ(training.json()["split"], "train");
+  for (const char* split : {"validation", "tset"}) {
+    expect_one_line_error(run_program({"eval", text_path("run"), "--split", split}, options_), 2,
+                          fmt::format("has no split '{}'; choose one of train, test", split));
+  }
+
   write_tensors(path("in.safetensors"), {{"images", torch::randn({5, 3, 32, 32})}});
   const auto predicted =
       run_program({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",

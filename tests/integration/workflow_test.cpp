@@ -190,7 +190,7 @@ TEST(Verbs, DoctorListAndHelpWork) {
   EXPECT_EQ(doctor.exit_code, 0);
   EXPECT_NE(doctor.out.find("gnuplot"), std::string::npos) << doctor.out;
   for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes",
-                           "checkpoints", "objectives", "probes"}) {
+                           "checkpoints", "objectives", "probes", "phases", "formats"}) {
     const auto result = run_program({"list", kind, "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_FALSE(result.json().empty()) << kind;

@@ -40,6 +40,11 @@ TEST(SweepFigure, ScriptKnowsTheSweep) {
   EXPECT_NE(script.find("set xtics (8, 4)\n"), std::string::npos);
 }
 
+TEST(GnuplotQuoted, EndsNoStringWithinTheText) {
+  EXPECT_EQ(gnuplot_quoted("it's"), "'it''s'");
+  EXPECT_EQ(gnuplot_quoted("x\nsystem(\"touch y\")\n#"), "'x\\nsystem(\"touch y\")\\n#'");
+}
+
 TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   const TempDir temp;
   const fs::path folder = temp / "it's a folder";

@@ -25,14 +25,14 @@ class Probes : public ::testing::Test {
                                                 "init_scale": 1.0, "router": {}})")
       : model_(build_model(Document::from_text(model, "model.json").root(), 9)),
         train_(open_dataset("clusters-setting3", "train")),
-        test_(open_dataset("clusters-setting3", "test")) {}
+        data_{{"train", train_}, {"test", open_dataset("clusters-setting3", "test")}} {}
 
   Measurement measure(const std::string& probe) {
     const c10::InferenceMode inference;
-    ProbeSubject subject(*model_, 3, train_, test_, {.batch_size = 4000, .loader_threads = 0});
+    ProbeSubject subject(*model_, 3, data_, {.batch_size = 4000, .loader_threads = 0});
     Measurement measurement;
     probes().at(probe).measure(subject, measurement);
-    for (const Metric& metric : probes().at(probe).metrics(*model_, *train_)) {
+    for (const Metric& metric : probes().at(probe).metrics(*model_, data_)) {
       EXPECT_TRUE(metric.is_table ? measurement.tables.contains(metric.name)
                                   : measurement.numbers.contains(metric.name))
           << metric.name;
@@ -40,7 +40,8 @@ class Probes : public ::testing::Test {
     return measurement;
   }
   std::shared_ptr<Model> model_;
-  std::shared_ptr<const Dataset> train_, test_;
+  std::shared_ptr<const Dataset> train_;
+  DataSplits data_;
 };
 
 double inner_by_loops(const at::Tensor& a, const at::Tensor& b) {
@@ -55,10 +56,15 @@ TEST_F(Probes, MeasureNothingThatTheTargetsDoNotHave) {
   const auto numbers = make_input_dataset(
       info, {.values_NCHW = at::ones({3, 1, 4, 50}), .targets_NK = at::ones({3, 1})});
   for (const char* probe : {"test_accuracy", "train_accuracy", "entropy", "dispatch"}) {
-    EXPECT_TRUE(probes().at(probe).metrics(*model_, *numbers).empty()) << probe;
+    EXPECT_TRUE(
+        probes().at(probe).metrics(*model_, {{"train", numbers}, {"test", numbers}}).empty())
+        << probe;
   }
+  EXPECT_TRUE(probes().at("validation_loss").metrics(*model_, data_).empty()) << "no such split";
   for (const char* probe : {"test_loss", "train_loss", "load"}) {
-    EXPECT_EQ(probes().at(probe).metrics(*model_, *numbers).size(), 1U) << probe;
+    EXPECT_EQ(probes().at(probe).metrics(*model_, {{"train", numbers}, {"test", numbers}}).size(),
+              1U)
+        << probe;
   }
 }
 
@@ -134,10 +140,10 @@ class SingleNetworkProbes : public Probes {
 
 TEST_F(SingleNetworkProbes, HaveNoDispatch) {
   for (const char* probe : {"entropy", "dispatch", "load"}) {
-    EXPECT_TRUE(probes().at(probe).metrics(*model_, *train_).empty()) << probe;
+    EXPECT_TRUE(probes().at(probe).metrics(*model_, data_).empty()) << probe;
     EXPECT_TRUE(measure(probe).numbers.empty()) << probe;
   }
-  EXPECT_THAT(probes().at("alignment").metrics(*model_, *train_),
+  EXPECT_THAT(probes().at("alignment").metrics(*model_, data_),
               Contains(Field(&Metric::name, "expert_signal")));
 }
 

@@ -24,9 +24,24 @@ constexpr const char* kTwoPhases =
 TEST(RunCurve, TakesTrainAndTestLinesApart) {
   const Figure figure = run_curve(kTwoPhases);
   EXPECT_EQ(figure.data,
-            "# train: step\tloss\taccuracy, %\n5\t2.5\t10\n8\t1.5\t30\n\n\n"
-            "# test: step\tloss\taccuracy, %\n6\t2\t20.5\n\n\n");
-  EXPECT_THAT(figure.script, HasSubstr("phase_ends = '6'\n"));
+            "# training: updates\tloss\n5\t2.5\n8\t1.5\n\n\n"
+            "# test: updates\tloss\n6\t2\n\n\n"
+            "# training: updates\taccuracy, %\n5\t10\n8\t30\n\n\n"
+            "# test: updates\taccuracy, %\n6\t20.5\n");
+  EXPECT_THAT(figure.script, HasSubstr("set arrow from 6, graph 0 to 6"));
+}
+
+TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {
+  const Figure figure = run_curve(
+      R"({"kind": "train", "step": 4, "phase": "a", "loss": 3}
+{"kind": "eval", "step": 4, "phase": "a", "split": "validation", "loss": 2}
+{"kind": "eval", "step": 4, "phase": "a", "split": "test", "loss": 1}
+)");
+  EXPECT_EQ(figure.data,
+            "# training: updates\tloss\n4\t3\n\n\n"
+            "# validation: updates\tloss\n4\t2\n\n\n"
+            "# test: updates\tloss\n4\t1\n");
+  EXPECT_EQ(figure.script.find("accuracy"), std::string::npos);
 }
 
 TEST(RunCurve, SaysWhereThereIsNothingToDraw) {
@@ -49,7 +64,7 @@ TEST(RunCurve, IsDrawnBesideTheMetricsWithoutAWord) {
     draw_run_curve(folder.path());
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << metrics;
     EXPECT_THAT(read_text(folder / "figure.png"), ::testing::StartsWith("\x89PNG"));
-    EXPECT_THAT(read_text(folder / "figure.svg"), HasSubstr("accuracy"));
+    EXPECT_THAT(read_text(folder / "figure.svg"), HasSubstr("loss"));
   }
 }
 

@@ -63,15 +63,21 @@ TEST(RunsConfig, RefusesWhatIsNoTableOfRows) {
   EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"), HasSubstr("grid[1] has no points"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "grid": [[{"name": "a"}]])"),
               HasSubstr("two rows are called 'a'"));
-  std::string axes;
-  for (int i = 0; i < 14; ++i) axes += R"([{"name": "0"}, {"name": "1"}],)";
-  EXPECT_THAT(problem(R"("grid": [)" + axes + R"([{"name": "z"}]])"),
-              HasSubstr("more than 10000 rows"));
-  EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "plots": [{"kind": "pints", "metrics": ["x"]}])"),
-              HasSubstr("did you mean 'points'?"));
-  EXPECT_THAT(
-      problem(R"("rows": [{"name": "a"}], "plots": [{"kind": "scatter", "metrics": ["x"]}])"),
-      HasSubstr("two metrics, x and y, found 1"));
+  EXPECT_THAT(problem(R"("rows": [{"name": "a\nsystem('touch x')"
+}])"),
+              HasSubstr("the row 'a\\nsystem('touch x')' has a control character in its name"));
+EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "probes": ["steps", "entropy", "steps"])"),
+            HasSubstr("the probe 'steps' is listed twice"));
+EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "snapshots": {"probes": ["load", "load"]})"),
+            HasSubstr("the probe 'load' is listed twice"));
+std::string axes;
+for (int i = 0; i < 14; ++i) axes += R"([{"name": "0"}, {"name": "1"}],)";
+EXPECT_THAT(problem(R"("grid": [)" + axes + R"([{"name": "z"}]])"),
+            HasSubstr("more than 10000 rows"));
+EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "plots": [{"kind": "pints", "metrics": ["x"]}])"),
+            HasSubstr("did you mean 'points'?"));
+EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "plots": [{"kind": "scatter", "metrics": ["x"]}])"),
+            HasSubstr("two metrics, x and y, found 1"));
 }
 
 TEST(RunsConfig, ReadsWhatThePaperPrints) {
@@ -86,6 +92,10 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   EXPECT_EQ(paper_table(config, "a, b", "dispatch")->rows[1][1], 2);
   EXPECT_THAT(test::usage_of([&] { paper_number(config, "a, b", "dispatch"); }),
               HasSubstr("'paper.a, b.dispatch' must be a number"));
+  const RunsConfig negative =
+      runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, -1]}})");
+  EXPECT_THAT(test::usage_of([&] { paper_number(negative, "a", "entropy"); }),
+              HasSubstr("a standard deviation is not negative, found -1"));
   EXPECT_THAT(problem(R"("rows": [{"name": "cubic"}], "paper": {"cubik": {}})"),
               HasSubstr("did you mean 'cubic'?"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, 2, 3]}})"),

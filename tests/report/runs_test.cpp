@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
@@ -49,7 +50,7 @@ void register_twice() {
   if (probes().find("twice") != nullptr) return;
   probes().add("twice", {.meaning = "twice the updates",
                          .metrics =
-                             [](const Model&, const Dataset&) {
+                             [](const Model&, const DataSplits&) {
                                return std::vector<Metric>{{"twice", "twice the updates", 0},
                                                           {"square", "squared", 0, true}};
                              },
@@ -97,7 +98,7 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
       {"[1, 2]", "it is no JSON object"},
       {with("mixture#1", "7"), "'mixture#1': run: must be an object, found the integer 7"},
       {with("mixture#1", R"({"final": {"step": 4, "numbers": {"steps": 4}}})"),
-       "'mixture#1': it has no test_accuracy"},
+       "'mixture#1': it has no test_accuracy after 4 updates"},
       {with("single#1", R"({"final": {"step": 4, "numbers": {"steps": "many"}}})"),
        "'single#1': run: 'final.numbers.steps' must be a number, found the string \"many\""}};
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -116,6 +117,35 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
         EXPECT_EQ(again[r].runs[s].final.numbers, first[r].runs[s].final.numbers);
       }
     }
+  }
+}
+
+TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
+  const RunsConfig config = runs_config(R"("rows": [{"name": "a", "runs": 1}],
+      "snapshots": {"every": 2, "probes": ["dispatch"]})");
+  run(config);
+  const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
+  using Json = nlohmann::ordered_json;
+  const auto with = [&](const std::function<void(Json & snapshots)>& change) {
+    Json changed = log;
+    change(changed["a#0"]["snapshots"]);
+    return changed.dump();
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {with([](Json& snapshots) { snapshots = Json::array(); }), "it has no snapshots"},
+      {with([](Json& snapshots) { snapshots[1]["tables"].erase("dispatch"); }),
+       "it has no dispatch after 2 updates"},
+      {with([](Json& snapshots) {
+         snapshots[1]["tables"]["dispatch"] = {
+             {"rows", {"r"}}, {"columns", {"c"}}, {"values", {{1}}}};
+       }),
+       "its tables of dispatch differ in rows or columns"}};
+  for (const auto& [text, problem] : cases) {
+    write_atomic(folder_ / "out/runs.json", text);
+    ::testing::internal::CaptureStderr();
+    const std::vector<MeasuredRow> again = run(config);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'a#0': " + problem));
+    EXPECT_EQ(again[0].runs[0].snapshots.size(), log["a#0"]["snapshots"].size());
   }
 }
 
@@ -209,10 +239,10 @@ TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
       << "without snapshots";
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "probes": ["dispatch"],
                          "plots": [{"kind": "points", "metrics": ["dispatch"]}])"),
-              HasSubstr("points show numbers, and 'dispatch' is a table"));
+              HasSubstr("a plot of kind 'points' shows numbers, but 'dispatch' is a table"));
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}],
                          "plots": [{"kind": "heatmap", "metrics": ["steps"]}])"),
-              HasSubstr("heatmap show tables, and 'steps' is a number"));
+              HasSubstr("a plot of kind 'heatmap' shows tables, but 'steps' is a number"));
   EXPECT_THAT(refusal(R"("rows": [{"name": "a", "set": {"model.router": null, "model.experts": 1,
                          "phases.0.optimizers": []}}],
                          "plots": [{"kind": "points", "metrics": ["entropy"]}])"),

@@ -21,7 +21,7 @@ at::Tensor stand_in_normal(const StandInEmbeddings& options, std::vector<int64_t
   return randn(std::move(shape), 100 * options.seed + purpose, at::kFloat);
 }
 
-/// [count, 1] in [least, most], from the normal distribution's function.
+/// [count, 1] in [min, max], from the normal distribution's function.
 at::Tensor stand_in_strength(const StandInEmbeddings& options, double min, double max,
                              uint64_t purpose) {
   const at::Tensor normal = stand_in_normal(options, {options.count, 1}, purpose);

@@ -112,7 +112,9 @@ TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
   EXPECT_EQ(layer.by_class.rows, by_class);
   ASSERT_TRUE(layer.by_group);
   EXPECT_EQ(layer.by_group->rows, by_group);
-  EXPECT_TRUE(to_json(found.routing)[0].contains("group_dispatch"));
+  for (const char* key : {"dispatch_entropy", "dispatch", "group_dispatch"}) {
+    EXPECT_TRUE(to_json(found.routing)[0].contains(key)) << key;
+  }
 }
 
 TEST(Evaluate, RunsInBfloat16WhenToldTo) {
@@ -231,6 +233,49 @@ TEST(EvaluateCheckpoint, FindsTheRunsNewestCheckpointAndItsData) {
   options.data = "two";
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
             "usage: 'two' has 2 classes, the model has 3");
+}
+
+TEST(EvaluateCheckpoint, MeasuresOnTheSplitThatIsAskedFor) {
+  TempDir folder;
+  train(folder / "run");
+  EvaluateCheckpointOptions options;
+  options.checkpoint = folder / "run";
+  options.open = open_tiny;
+  EXPECT_NE(to_text(evaluate_checkpoint(options)).find("two, 9 test images"), std::string::npos);
+  options.split = "train";
+  const CheckpointEvaluation found = evaluate_checkpoint(options);
+  EXPECT_EQ(found.evaluation.images, 18);
+  EXPECT_EQ(to_json(found)["split"], "train");
+  EXPECT_NE(to_text(found).find("two, 18 train images"), std::string::npos) << to_text(found);
+  options.split = "validation";
+  EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
+            "usage: dataset 'two' has no split 'validation'; choose one of train, test");
+}
+
+TEST(EvaluateCheckpoint, TakesTheBatchesOfTheRunsOwnEvaluations) {
+  TempDir folder;
+  train(folder / "run");
+  const auto first_batch = [&](const fs::path& checkpoint, std::optional<int64_t> size) {
+    int64_t images = 0;
+    EvaluateCheckpointOptions options;
+    options.checkpoint = checkpoint;
+    options.open = open_tiny;
+    options.batch_size = size;
+    options.evaluate.observe = [&](const EvaluatedBatch& batch) {
+      if (batch.first == 0) images = batch.images_BCHW.size(0);
+    };
+    evaluate_checkpoint(options);
+    return images;
+  };
+  EXPECT_EQ(first_batch(folder / "run", {}), 4);
+  EXPECT_EQ(first_batch(folder / "run/best", {}), 4);
+  EXPECT_EQ(first_batch(folder / "run", 5), 5);
+  Checkpoint edited = load_checkpoint(folder / "run/best");
+  for (const char* stored : {"null", "\"4\"", "0", "-4", "1e9", "18446744073709551615"}) {
+    edited.config["run"]["evaluate_batch_size"] = nlohmann::ordered_json::parse(stored);
+    save_checkpoint(folder / "edited", edited);
+    EXPECT_EQ(first_batch(folder / "edited", {}), 9) << stored;
+  }
 }
 
 TEST(EvaluateCheckpoint, KnowsTheLossOfTheCheckpointsPhase) {

@@ -6,6 +6,8 @@
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/train/evaluate_checkpoint.h"
 #include "support/toy_family.h"
 #include "train/train_fixture.h"
 
@@ -13,7 +15,10 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 /// Inputs of 4 x 4 waves; the targets are their mean and their first value.
 DatasetInputs waves(int64_t first, int64_t count) {
@@ -73,6 +78,67 @@ TEST(RegressionRun, LearnsAndIsMeasuredByItsSquaredError) {
     EXPECT_LT(after, 0.2 * before);
     EXPECT_EQ(load_checkpoint(folder / "run/best").state["best_step"], 60);
   }
+}
+
+TEST(RegressionRun, AuxiliaryLossesAreNotZero) {
+  const TempDir folder;
+  trainer(folder / "run", {"model.noise=1", "phases.fit.steps=20",
+                           "phases.fit.aux_losses={\"importance\": 0.01, \"load\": 0.01}"})
+      .run();
+  std::istringstream lines(read_text(folder / "run/metrics.jsonl"));
+  int found = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (!line.contains("importance")) continue;
+    ++found;
+    EXPECT_GT(line["importance"].get<double>(), 0.0);
+    EXPECT_GT(line["load"].get<double>(), 0.0);
+  }
+  EXPECT_GE(found, 2);
+}
+
+TEST(RegressionRun, RefusesAuxiliaryLossesThatWouldBeZero) {
+  const std::string load = "phases.fit.aux_losses={\"load\": 1}";
+  EXPECT_THAT(error_of([&] { trainer("", {load}); }),
+              AllOf(StartsWith("usage: argument '" + load + "': phase 'fit': aux_losses.load"),
+                    HasSubstr("needs noise")));
+  const std::string uniform =
+      R"(model={"name": "cluster-moe", "patches": 4, "width": 4, "experts": 4, "router": {}})";
+  EXPECT_THAT(error_of([&] {
+                trainer("", {uniform, load});
+              }),
+              HasSubstr("aux_losses.load needs gaussian noise, but the router's noise is uniform"));
+  EXPECT_THAT(error_of([] { trainer("", {"phases.fit.aux_losses={\"importanse\": 1}"}); }),
+              HasSubstr("aux_losses has no 'importanse'; did you mean 'importance'?"));
+}
+
+TEST(RegressionRun, RefusesEnsembles) {
+  const std::string ensemble =
+      R"(model={"name": "e3", "image_size": 4, "patch_size": 2, "hidden_size": 8, "classes": 2,
+         "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8, "moe": {"layers": [1],
+         "num_experts": 4, "ensemble_size": 2, "router": {"num_selected_experts": 1}}}})";
+  EXPECT_THAT(error_of([&] { trainer("", {ensemble}); }),
+              AllOf(StartsWith("usage: argument 'model="),
+                    HasSubstr("loss 'squared' is for one network, the model is an ensemble of 2")));
+  Document document = Document::from_text("{}", "recipe.json");
+  document.set(ensemble);
+  const auto model = build_model(document.root().at("model"), 1);
+  EXPECT_THAT(error_of([&] { evaluate(*model, open_waves("waves", "test")); }),
+              HasSubstr("real-valued targets are for one network"));
+}
+
+TEST(RegressionRun, NothingIsCountedByClassesThatThereAreNot) {
+  const TempDir folder;
+  const TrainResult result = trainer(folder / "run", {"phases.fit.steps=2"}).run();
+  const auto layer = to_json(result.evaluation->routing).at(0);
+  EXPECT_TRUE(layer.contains("load"));
+  EXPECT_FALSE(layer.contains("dispatch_entropy"));
+  EXPECT_FALSE(layer.contains("dispatch"));
+  EvaluateCheckpointOptions options;
+  options.checkpoint = folder / "run";
+  options.open = DatasetOpener(open_waves);
+  EXPECT_THAT(to_text(evaluate_checkpoint(options)),
+              AllOf(HasSubstr("mse  "), HasSubstr("rows a token"), Not(HasSubstr("entropy"))));
 }
 
 TEST(RegressionRun, ObjectiveAndDataHaveToAgree) {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <sstream>
 
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/dataset_inputs.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -241,6 +243,66 @@ TEST(Trainer, StopsAtImagesThatAreNotFinite) {
       error_of([&] { Trainer(config_of(four_phases(), dense), options).run(); });
   EXPECT_EQ(error, "failure: phase 'pretrain', step 1: loss is nan; there is no checkpoint yet");
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
+}
+
+TEST(Trainer, WritesNoCheckpointOfParametersThatAreNotFinite) {
+  TempDir folder;
+  const std::string error = error_of([&] {
+    train(folder / "run", {"phases.0.clip_norm=0", "phases.0.schedule={}",
+                           "phases.0.optimizer={\"name\": \"sgd\", \"lr\": 1e35}",
+                           "phases.0.gradient_scale=[{\"pattern\": \".*\", \"value\": 1e10}]"});
+  });
+  EXPECT_THAT(error, StartsWith("failure: phase 'pretrain', step 1: '"));
+  EXPECT_THAT(error, HasSubstr("' holds NaN or infinity; there is no checkpoint yet"));
+  EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
+}
+
+TEST(Trainer, BestPassesOverMetricsThatAreNotFinite) {
+  const TempDir folder;
+  bool finite = false;
+  TrainerOptions options = options_for(folder / "run");
+  options.watch = [&](Model&, int64_t step) {
+    finite = step > 6;  // After the evaluations of steps 3 and 6.
+    return true;
+  };
+  options.open = [&](std::string_view name, std::string_view split) {
+    if (split == "train") return open_tiny(name, split);
+    return make_stream_dataset(
+        open_tiny(name, split)->info(), 9, [&](int64_t first, int64_t count) {
+          const double value = finite ? 1.0 : std::numeric_limits<double>::quiet_NaN();
+          return DatasetInputs{
+              .values_NCHW = torch::full({count, 1, 4, 4}, value, torch::kFloat),
+              .labels_N = torch::arange(first, first + count, torch::kLong).remainder(3)};
+        });
+  };
+  const RunConfig config =
+      config_of(four_phases(), {"best=loss", "model.encoder.moe.layers=[]",
+                                "phases=[{\"name\": \"only\", \"data\": \"three\", "
+                                "\"batch_size\": 6, \"epochs\": 4}]"});
+  ::testing::internal::CaptureStderr();
+  Trainer(config, options).run();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::string warning = "only, step 3: test loss is not finite";
+  EXPECT_THAT(log, HasSubstr(warning));
+  EXPECT_EQ(log.find("is not finite", log.find(warning) + warning.size()), std::string::npos);
+  EXPECT_GE(load_checkpoint(folder / "run/best").state["best_step"], 9);
+}
+
+TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
+  TempDir folder;
+  train(folder / "whole");
+  const auto resume_with_damage_at = [&](int64_t step) {
+    const fs::path run = folder / std::to_string(step);
+    copy_killed_after(folder / "whole", step, run);
+    for (int64_t i = 1; i < step; ++i) fs::remove_all(run / "checkpoints" / step_name(i));
+    const fs::path file = run / "checkpoints" / step_name(step) / "optimizer.safetensors";
+    write_atomic(file, std::string_view(std::string(fs::file_size(file), 'x')));
+    train(run, {}, true);
+    expect_equal_bits(folder / "whole", run);
+  };
+  resume_with_damage_at(6);  // The end of the first phase.
+  EXPECT_THAT(error_of([&] { resume_with_damage_at(5); }),
+              HasSubstr("none of its 1 checkpoints is whole"));
 }
 
 TEST(Trainer, DescribesARunWithoutStartingIt) {

@@ -10,7 +10,7 @@ namespace moesaic {
 /// "tensors": [{"name", "dtype", "shape"}]} and, for a checkpoint, "model", "data", "classes",
 /// "state" and the remaining experts of each MoE layer. A checkpoint of google-research/vmoe, given
 /// by its prefix, also has "shards" and "version". Reads headers only and checks a checkpoint's
-/// files against its manifest. Throws Error if `path` cannot be read.
+/// files against its manifest, its optimizer's size only. Throws Error if `path` cannot be read.
 nlohmann::ordered_json inspect(const std::filesystem::path& path);
 
 /// Compares two of them: {"only_in_first", "only_in_second", "different_shape", "changed":

@@ -34,7 +34,8 @@ struct Checkpoint {
 
 struct LoadOptions {
   bool verify = true;     ///< Verify SHA-256 hashes, not only sizes.
-  bool optimizer = true;  ///< Also read optimizer.safetensors.
+  bool model = true;      ///< Read model.safetensors; its hash is verified either way.
+  bool optimizer = true;  ///< Read optimizer.safetensors; otherwise it is not hashed either.
 };
 
 /// Reads a JSON file of a run or a checkpoint, with positions for messages. What a stranger's file
@@ -57,17 +58,10 @@ Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOption
 
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself. For a run
 /// directory, or its checkpoints/, it is the complete step_N with the largest N; incomplete ones
-/// are skipped with a warning. Each file is read and hashed once, the optimizer's only if
-/// requested. Throws Error: usage if the path is neither, failure if no checkpoint is complete.
+/// are skipped with a warning. Each file is hashed and read once. Throws Error: usage if the path
+/// is neither, failure if no checkpoint is complete.
 Checkpoint load_newest_checkpoint(const std::filesystem::path& run_or_checkpoint,
                                   const LoadOptions& options = {});
-
-/// Runs only the checks of load_checkpoint().
-void verify_checkpoint(const std::filesystem::path& folder);
-
-/// Returns the directory that load_newest_checkpoint() would read: a checkpoint itself, unverified,
-/// or the newest complete one of a run.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& run_or_checkpoint);
 
 /// Returns N of a directory named step_N, as step_name(N) names the checkpoints of a run.
 std::optional<int64_t> step_of(const std::filesystem::path& folder);
@@ -77,9 +71,15 @@ std::string step_name(int64_t step);
 /// complete ones remain. Call it once a new one is in place. Nothing else is touched.
 void prune_old_checkpoints(const std::filesystem::path& checkpoints, int64_t keep);
 
-/// Builds the model that `config` describes and loads `tensors`, read from `from`, strictly. A
-/// config with far more parameters than `tensors` is rejected before anything is built. Throws
-/// Error.
+/// Returns the configuration of a loaded checkpoint's network, with positions for messages.
+Value model_config(const Checkpoint& checkpoint);
+
+/// Returns the network of a loaded checkpoint on the meta device. Throws Error unless its tensors
+/// fit that network and are finite.
+std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint);
+
+/// Builds the model that `config` describes and loads `tensors`, read from `from`, strictly. Throws
+/// Error, before anything is allocated, where they do not fit.
 std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
                                 const std::string& from);
 

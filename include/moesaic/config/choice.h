@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/registry.h"
 #include "moesaic/config/detail/help.h"
 #include "moesaic/config/detail/reader.h"
 #include "moesaic/config/detail/writer.h"
@@ -101,5 +102,15 @@ class Choice {
   std::string name_;
   std::unique_ptr<Content> content_;
 };
+
+/// Returns the settings of all entries of a registry, the default entry first.
+template <class Entry>
+std::vector<Choice> choices_of(const Registry<Entry>& registry, const std::string& first) {
+  std::vector<Choice> choices = {registry.at(first).settings};
+  for (const auto& [name, entry] : registry.entries()) {
+    if (name != first) choices.push_back(entry.settings);
+  }
+  return choices;
+}
 
 }  // namespace moesaic

@@ -21,8 +21,8 @@ struct ExportInfo {
   bool of_images = true;  ///< False for inputs that are used without preprocessing.
 };
 
-/// Returns the metadata of a checkpoint: the dtypes of its imported arrays, its class names and the
-/// normalisation of its dataset, where the dataset is known.
+/// Returns the metadata of a checkpoint directory: the dtypes of its imported arrays, its class
+/// names and the normalisation of its dataset, where the dataset is known.
 ExportInfo export_info(const std::filesystem::path& checkpoint);
 
 /// Returns file name -> text: "config.json" with the model's configuration, "labels.json" with the

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moesaic/models/setting_paths.h"
+#include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"
 
 namespace torch::jit {
@@ -91,11 +92,13 @@ class Model : public torch::nn::Module {
   /// at its start), since pruning removes them, and names that start with "head".
   virtual bool may_differ_from_pretrained(const std::string& parameter) const;
 
-  /// Initialises the parameters from `source`, which messages call `from`. With `new_head` the head
-  /// is replaced before training, so `source` may have another number of classes, which this
+  /// Initialises the parameters from `values`, state_of() a network like `source`, which messages
+  /// call `from`; `source` gives shapes only and may be on the meta device. With `new_head` the
+  /// head is replaced before training, so `source` may have another number of classes, which this
   /// network takes over. By default all tensors are copied. Throws Error where they do not fit,
   /// before any parameter changes. On the meta device this only checks.
-  virtual void initialise_from(const Model& source, bool new_head, const std::string& from);
+  virtual void initialise_from(const Model& source, const TensorMap& values, bool new_head,
+                               const std::string& from);
 
   /// Returns the network as a script module, see to_torchscript(). By default there is none. Throws
   /// Error for settings that TorchScript export does not support.

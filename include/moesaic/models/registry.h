@@ -18,6 +18,9 @@ std::vector<std::string> model_names();
 /// valid name, and for a network that exceeds this machine's memory, before anything is allocated.
 std::shared_ptr<Model> build_model(const Value& config, uint64_t seed);
 
+/// Builds the same network where its parameter count is known, so that no shape is built for it.
+std::shared_ptr<Model> build_model(const Value& config, uint64_t seed, double parameters);
+
 /// Builds the same network on the meta device: shapes without values, of any size that fits 64
 /// bits.
 std::shared_ptr<Model> build_model_shape(const Value& config);

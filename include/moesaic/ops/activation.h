@@ -7,19 +7,19 @@
 
 namespace moesaic {
 
-/// The function between the two layers of an expert. Its numbers are those of the operators'
-/// schema.
+/// The activation function between the two layers of an expert. Enumerators have the numbers of the
+/// operators' schema.
 enum class Activation {
   relu = 0,
-  gelu_tanh = 1,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): V-MoE's
-  gelu = 2,       ///< x Phi(x), with erf
-  cubic = 3,      ///< x^3
+  gelu_tanh = 1,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in V-MoE.
+  gelu = 2,       ///< x Phi(x), computed with erf.
+  cubic = 3,      ///< x^3.
   identity = 4,
-  celu = 5,  ///< x for x >= 0, else exp(x) - 1
+  celu = 5,  ///< x for x >= 0, else exp(x) - 1.
   tanh = 6,
 };
 
-/// The activations' names, in the order of their numbers.
+/// Names of the activations, in the order of their numbers.
 inline constexpr std::array<std::string_view, 7> kActivationNames = {
     "relu", "gelu_tanh", "gelu", "cubic", "identity", "celu", "tanh"};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision: what runs in bfloat16 while autocast is on, and what does not.
+// Mixed precision by autocast: which operators run in bfloat16.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,14 +10,14 @@
 
 namespace moesaic {
 
-/// While an Autocast lives, products run in bfloat16 on this thread: linear layers, convolutions,
-/// attention and, of this library, grouped_mlp and routed_mlp, whose sums over experts stay
-/// float32. Routers (route_* and the logits they take), norms and softmax stay float32, and so do
-/// the parameters, which are rounded as they are used. For "float32" it does nothing. It works on
-/// CPU and CUDA.
+/// While an Autocast object lives, products run in bfloat16 on this thread: linear layers,
+/// convolutions, attention and, of this library, grouped_mlp and routed_mlp, whose sums over
+/// experts stay float32. Routers (route_* and the logits they take), norms and softmax stay
+/// float32, and so do the parameters, which are rounded as they are used. With "float32" the object
+/// does nothing. CPU and CUDA are supported.
 class Autocast {
  public:
-  /// `precision`: float32 or bfloat16. Throws Error (usage) for another name.
+  /// Turns autocast on for the `precision` float32 or bfloat16. Throws Error (usage) for others.
   Autocast(const std::string& precision, c10::Device device);
   ~Autocast();
   Autocast(const Autocast&) = delete;
@@ -29,7 +29,7 @@ class Autocast {
   c10::ScalarType was_type_ = c10::ScalarType::Undefined;
 };
 
-/// While a NoAutocast lives, nothing is cast on this thread, whatever autocast says.
+/// While a NoAutocast object lives, autocast is off on this thread.
 class NoAutocast {
  public:
   NoAutocast() : guard_(c10::autocast_dispatch_keyset) {}

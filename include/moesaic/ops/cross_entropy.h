@@ -6,7 +6,7 @@
 namespace moesaic {
 
 /// Computes the cross entropy of each row with the class that its label names: -log
-/// softmax(logits)[label]. `twice` takes the probabilities for logits again, -log
+/// softmax(logits)[label]. `twice` applies softmax to the probabilities again, -log
 /// softmax(softmax(logits))[label], as the released code of the clusters paper does: the loss of
 /// two classes lies between 0.3133 and 1.3133.
 ///

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where this build's operators run.
+// Devices that the operators of this build support.
 #pragma once
 
 namespace moesaic {
 
-/// Whether the operators have kernels for a GPU; torch::cuda::is_available() says whether there is
-/// one.
+/// Returns whether the operators have CUDA kernels. torch::cuda::is_available() says whether there
+/// is a GPU.
 bool has_cuda_operators();
 
 }  // namespace moesaic

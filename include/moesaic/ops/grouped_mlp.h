@@ -7,7 +7,7 @@
 
 namespace moesaic {
 
-/// The experts' weights, stacked; every tensor has the dtype of the rows.
+/// Stacked weights of the experts; every tensor has the dtype of the rows.
 struct ExpertWeights {
   at::Tensor w1;  ///< [K, d, m]
   at::Tensor b1;  ///< [K, m]
@@ -15,8 +15,8 @@ struct ExpertWeights {
   at::Tensor b2;  ///< [K, d]
 };
 
-/// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (the f_s of pruning paper, eq. 2,
-/// without its gate).
+/// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (f_s of the pruning paper, eq. 2,
+/// without the gate).
 ///
 /// rows_Ad: [A, d] bfloat16, float32 or float64; offsets_K: [K + 1] int32. Returns
 /// [A, d]; rows past offsets[K] are zero. Differentiable in rows and weights; an expert without

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Auxiliary losses of routers. Each returns a float32 scalar that is differentiable in the logits.
-// Logits are [T, E] floating; `group_size` tokens form a group (0: all of them), which must divide
-// T, and a loss is the mean over groups. CV^2(v) = var(v) / mean(v)^2 is over experts, with a
-// variance of divisor E.
+// Logits are [T, E] floating; `group_size` tokens form a group (0: all tokens form one), which must
+// divide T, and a loss is the mean over groups. CV^2(v) = var(v) / mean(v)^2 is over experts, with
+// a variance of divisor E.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,35 +11,35 @@
 
 namespace moesaic {
 
-/// The importance loss (V-MoE): CV^2 of the sum over tokens of softmax(logits), which are those
+/// Returns the importance loss (V-MoE): CV^2 of the sum over tokens of softmax(logits), for logits
 /// without noise.
 at::Tensor importance_loss(const at::Tensor& logits_TE, int64_t group_size);
 
-/// The load loss (V-MoE): how evenly a second draw of the noise would spread the tokens. With tau
-/// the k-th largest noisy logit of a token and p_e = 1 - Phi((tau - logit_e) / std), CV^2 of the
-/// mean over tokens of p. The gradient also flows through tau, into the noisy logits.
+/// Returns the load loss (V-MoE), which measures how evenly a second draw of the noise would spread
+/// the tokens: with tau the k-th largest noisy logit of a token and p_e = 1 - Phi((tau - logit_e) /
+/// std), CV^2 of the mean over tokens of p. The gradient also flows through tau.
 at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits_TE, int64_t k,
                      double noise_std, int64_t group_size);
 
-/// The load-balancing loss of GShard: E^2 times the mean over experts of (fraction of tokens whose
-/// best gate is the expert's) * (mean gate of the expert), on the logits that dispatch uses; the
-/// fraction is a constant for the gradient.
+/// Returns the load-balancing loss of GShard: E^2 times the mean over experts of (fraction of
+/// tokens whose best gate is the expert's) * (mean gate of the expert), on the logits that dispatch
+/// uses; the fraction is a constant for the gradient.
 at::Tensor gshard_loss(const at::Tensor& logits_TE, int64_t group_size);
 
-/// What stands for the load in the differentiable factor of switch_balance_loss().
+/// Proxy for the load in the differentiable factor of switch_balance_loss().
 enum class BalanceProxy {
-  probability,  ///< softmax(logits) (switch transformer, eq. 4-6)
-  logit,        ///< the logit itself (clusters paper's released code)
+  probability,  ///< Softmax(logits) (switch transformer, eq. 4-6).
+  logit,        ///< The logit itself (clusters paper's released code).
 };
 
-/// The load-balancing loss of switch routing: E times the sum over experts of (fraction of tokens
-/// that select the expert first) * (mean over tokens of the expert's proxy), on the logits that
-/// dispatch uses, noise included; the fraction is a constant for the gradient. With `probability`
-/// this is gshard_loss().
+/// Returns the load-balancing loss of switch routing: E times the sum over experts of (fraction of
+/// tokens that select the expert first) * (mean over tokens of the expert's proxy), on the logits
+/// that dispatch uses, noise included; the fraction is a constant for the gradient. With
+/// `probability` this is gshard_loss().
 at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
                                BalanceProxy proxy = BalanceProxy::probability);
 
-/// The router z-loss (ST-MoE, eq. 5): mean over tokens of logsumexp(logits)^2.
+/// Returns the router z-loss (ST-MoE, eq. 5): mean over tokens of logsumexp(logits)^2.
 at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size);
 
 }  // namespace moesaic

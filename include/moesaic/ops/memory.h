@@ -5,10 +5,10 @@
 
 namespace moesaic {
 
-/// The bytes of freed outputs and gradients, those of 2 MB or more, that the operators keep on a
-/// CPU for their next call.
+/// Returns the number of bytes of freed outputs and gradients of at least 2 MB that the CPU
+/// operators cache for their next call.
 size_t cached_memory();
-/// Returns these bytes to the system.
+/// Frees these cached bytes.
 void free_cached_memory();
 
 }  // namespace moesaic

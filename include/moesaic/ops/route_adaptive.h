@@ -7,14 +7,14 @@
 
 namespace moesaic {
 
-/// Options of adaptive routing; route_token_choice.h says where another is added.
+/// Options of adaptive routing; route_token_choice.h describes how to add an option.
 struct AdaptiveOptions {
   double threshold = 0.0;          ///< Smallest logit with which an expert takes a token.
-  std::vector<int64_t> kept = {};  ///< Experts that are computed, ascending; empty: all.
+  std::vector<int64_t> kept = {};  ///< Ids of the computed experts, ascending; empty: all.
 };
 
-/// Adaptive top-k routing (latent paper, sections 3.1 and 3.3): a token goes to every expert whose
-/// logit is at least `threshold`, to none if there is none, with gate 1. Nothing is differentiable.
+/// Routes by adaptive top-k (latent paper, sections 3.1 and 3.3): a token goes to every expert
+/// whose logit is at least `threshold`, possibly to none, with gate 1. Nothing is differentiable.
 ///
 /// logits_TE: [T, E] float32 or float64. Rows of an expert are in token order, a token's rows in
 /// the order of experts; `choice` is [T, 0]. Throws Error for wrong shapes, a bad `kept` or NaN; on

@@ -11,47 +11,47 @@
 
 namespace moesaic {
 
-/// The number that an expert's output is multiplied with where experts choose tokens.
+/// Gate that weighs an expert's output in expert choice.
 enum class ExpertGate : int64_t {
-  softmax_selected,  ///< softmax over the tokens that the expert selected (pruning paper, eq. 4)
-  softmax_tokens,    ///< softmax over all tokens of the group, selected or not (WRN-pMoE)
-  softmax_experts,   ///< softmax over the experts, for each token (V-MoE's expert choice)
-  one,               ///< 1 (separately trained pMoE)
+  softmax_selected,  ///< Softmax over the tokens that the expert selected (pruning paper, eq. 4).
+  softmax_tokens,    ///< Softmax over all tokens of the group, selected or not (WRN-pMoE).
+  softmax_experts,   ///< Softmax over the experts, for each token (V-MoE's expert choice).
+  one,               ///< Constant 1 (separately trained pMoE).
 };
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.
 ExpertGate expert_gate_from_name(std::string_view name);
-/// The enumerators' names, in their order.
+/// Returns the enumerators' names in their order.
 std::vector<std::string> expert_gate_names();
 
 /// Options of expert-choice routing; exactly one of `rows` and `capacity_factor` is given.
-/// route_token_choice.h says where another option is added.
+/// route_token_choice.h describes how to add an option.
 struct ExpertChoiceOptions {
-  int64_t rows = 0;              ///< l: tokens that an expert selects in each group.
+  int64_t rows = 0;              ///< Number l of tokens that an expert selects in each group.
   double capacity_factor = 0.0;  ///< Instead of `rows`: an expert selects min(S, expert_capacity(S,
                                  ///< 1, ..., experts)) of a group's S tokens.
   int64_t group_size = 0;        ///< Tokens of an image, or of V-MoE's group; 0: all of the call.
-  ExpertGate gate = ExpertGate::softmax_selected;  ///< What the outputs are multiplied with.
-  std::vector<int64_t> kept = {};  ///< Experts that are computed, ascending; empty: all.
+  ExpertGate gate = ExpertGate::softmax_selected;  ///< Gate that weighs the outputs.
+  std::vector<int64_t> kept = {};  ///< Ids of the computed experts, ascending; empty: all.
   PrunedSelection pruned = PrunedSelection::zero;  ///< Whether experts that are not kept count, in
                                                    ///< softmax_experts and in the number of experts
                                                    ///< that a capacity divides by.
-  CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< How a capacity is rounded.
+  CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< Rounding of a capacity.
   int64_t capacity_multiple_of = 4;  ///< A capacity is raised to a multiple of this.
 };
 
-/// Expert-choice top-l routing: each expert takes the `rows` best tokens of every group (pruning
-/// paper, eqs. 2 and 4; pMoE, model (1); V-MoE's top items per expert). One expert with all tokens
-/// of a group is the border case of a plain network.
+/// Routes by expert choice: each expert selects the `rows` best tokens of every group (pruning
+/// paper, eqs. 2 and 4; pMoE, model (1); V-MoE's top items per expert). A dense network is the
+/// special case of one expert that selects all tokens of a group.
 ///
-/// logits_TE: [T, E] float32 or float64. "Best" is by logit or, with softmax_experts, by gate; ties
-/// go to the earlier token. Rows of an expert are in token order, a token's rows in the order of
-/// experts. Each expert selects by itself, so pruning leaves the others' rows alone (pruning paper,
-/// below eq. 6); experts are numbered by their place in `kept`. Every offset is known from the
-/// sizes. `choice` is [T, 0]. The routing is deterministic; gradients flow through the gates.
-/// Throws Error for wrong shapes, more rows than a group has tokens, logits that are NaN or
-/// +infinity, or a softmax without a finite logit; on a GPU, which cannot report logits without
-/// waiting for them, an expert's gates in such a group are NaN.
+/// logits_TE: [T, E] float32 or float64. Tokens are ranked by logit or, with softmax_experts, by
+/// gate; ties go to the earlier token. Rows of an expert are in token order, a token's rows in the
+/// order of experts. Experts select independently, so pruning does not change the others' rows
+/// (pruning paper, below eq. 6); experts are numbered by their index in `kept`. All offsets follow
+/// from the sizes. `choice` is [T, 0]. The routing is deterministic; gradients flow through the
+/// gates. Throws Error for wrong shapes, more rows than a group has tokens, logits that are NaN or
+/// +infinity, or a softmax without a finite logit; on a GPU, which cannot report such logits
+/// without a synchronisation, an expert's gates in such a group are NaN.
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
 
 }  // namespace moesaic

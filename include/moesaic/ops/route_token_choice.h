@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An option of a routing is added in four places, here as for expert choice and adaptive routing:
-// in the options struct below, with its meaning; in the schema (src/ops/route_token_choice.cpp),
-// where Python sees it, at the end and with the same default; in pack() and unpack()
-// (src/ops/route_arguments.h); and in the kernels, which get the struct.
+// To add an option to a routing, edit four places, here as for expert choice and adaptive routing:
+// the options struct below, with its meaning; the schema (src/ops/route_token_choice.cpp), where
+// Python sees it, at the end and with the same default; pack() and unpack()
+// (src/ops/route_arguments.h); and the kernels, which get the struct.
 #pragma once
 
 #include <string>
@@ -15,37 +15,37 @@
 
 namespace moesaic {
 
-/// The number that an expert's output is multiplied with.
+/// Gate that weighs an expert's output.
 enum class Gate : int64_t {
-  softmax_selected,  ///< softmax over the k selected experts, so that a token's gates sum to 1
-                     ///< (pruning paper, eq. 3)
-  softmax_all,       ///< softmax over all E experts, of which the k largest are taken (released
-                     ///< V-MoE, and with k = 1 the switch)
-  logit,             ///< the selected expert's logit (clusters paper's released code)
-  one,               ///< 1
+  softmax_selected,  ///< Softmax over the k selected experts, so that a token's gates sum to 1
+                     ///< (pruning paper, eq. 3).
+  softmax_all,       ///< Softmax over all E experts, of which the k largest are taken (released
+                     ///< V-MoE, and with k = 1 the switch).
+  logit,             ///< The selected expert's logit (clusters paper's released code).
+  one,               ///< Constant 1.
 };
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.
 Gate gate_from_name(std::string_view name);
-/// The enumerators' names, in their order.
+/// Returns the enumerators' names in their order.
 std::vector<std::string> gate_names();
 
 /// Options of token-choice routing.
 struct TokenChoiceOptions {
-  int64_t k = 2;                   ///< Experts that a token selects.
-  Gate gate = Gate::softmax_all;   ///< What their outputs are multiplied with.
+  int64_t k = 2;                   ///< Number of experts that a token selects.
+  Gate gate = Gate::softmax_all;   ///< Gate that weighs their outputs.
   double capacity_factor = 0.0;    ///< The factor of expert_capacity(); 0: nothing is dropped.
   int64_t group_size = 0;          ///< Tokens among which a capacity counts; the last group may be
                                    ///< smaller. 0: all tokens of the call.
-  std::vector<int64_t> kept = {};  ///< Experts that are computed, ascending; empty: all.
+  std::vector<int64_t> kept = {};  ///< Ids of the computed experts, ascending; empty: all.
   bool batch_priority = false;     ///< Tokens queue by falling first gate instead of by position.
-  PrunedSelection pruned = PrunedSelection::zero;  ///< How tokens see experts that are not kept.
-  CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< How a capacity is rounded.
+  PrunedSelection pruned = PrunedSelection::zero;               ///< Treatment of pruned experts.
+  CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< Rounding of a capacity.
   int64_t capacity_multiple_of = 4;  ///< A capacity is raised to a multiple of this.
-  int64_t capacity = 0;  ///< Rows of an expert in a group, instead of a factor; 0: by the factor.
+  int64_t capacity = 0;              ///< Capacity in rows, instead of a factor; 0: by the factor.
 };
 
-/// Token-choice top-k routing (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); with k = 1 the
+/// Routes by token-choice top-k (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); k = 1 is the
 /// switch routing of the clusters paper (its noise: router_noise.h).
 ///
 /// logits_TE: [T, E] float32 or float64. Choices are by logit; ties go to the lower expert. With a
@@ -54,7 +54,7 @@ struct TokenChoiceOptions {
 /// token order. Choices that find their expert full are dropped. The routing is deterministic;
 /// gradients flow through the gates. Throws Error for wrong shapes, k > E (or k > kept with
 /// `reroute`), logits that are NaN or +infinity, a token without a finite logit, a bad `kept`, or
-/// both a capacity and a factor. A GPU cannot report logits without waiting for them: there, NaN
+/// both a capacity and a factor. A GPU cannot report logits without a synchronisation: there, NaN
 /// counts as -infinity and a token whose logits would be refused gets gates of NaN.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
 

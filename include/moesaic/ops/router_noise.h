@@ -10,24 +10,24 @@
 
 namespace moesaic {
 
-/// The distribution that noise is drawn from.
+/// Distribution of router noise.
 enum class NoiseKind : int64_t {
-  gaussian,  ///< normal, standard deviation scale / E (V-MoE)
-  uniform,   ///< scale * U[0, 1) (clusters paper, section 3)
+  gaussian,  ///< Normal with standard deviation scale / E (V-MoE).
+  uniform,   ///< Uniform, scale * U[0, 1) (clusters paper, section 3).
 };
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.
 NoiseKind noise_kind_from_name(std::string_view name);
-/// The enumerators' names, in their order.
+/// Returns the enumerators' names in their order.
 std::vector<std::string> noise_kind_names();
 
 /// Options of router noise.
 struct NoiseOptions {
   NoiseKind kind = NoiseKind::gaussian;  ///< The distribution.
-  double scale = 1.0;                    ///< The scale in its formula; 0: no noise.
+  double scale = 1.0;                    ///< Factor in the distribution's formula; 0: no noise.
 };
 
-/// The standard deviation of the gaussian noise among this many experts, as load_loss() wants it.
+/// Returns the standard deviation of gaussian noise among `experts` experts, for load_loss().
 double gaussian_noise_std(const NoiseOptions& options, int64_t experts);
 
 /// Returns logits + noise, drawn anew for every token and expert from `generator`, which must be

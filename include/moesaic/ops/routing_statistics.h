@@ -5,17 +5,17 @@
 
 namespace moesaic {
 
-/// Dispatch entropy (clusters paper, eq. 6.1). With n[k, m] the rows of expert m whose token is of
-/// cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). It is 0 where every expert
-/// sees one cluster at most, ln(clusters) where the dispatch tells nothing about them.
+/// Computes dispatch entropy (clusters paper, eq. 6.1). With n[k, m] the rows of expert m whose
+/// token is of cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). It is 0 if
+/// every expert gets at most one cluster and ln(clusters) if the two are independent.
 ///
 /// cluster_T: [T] int64, values below `clusters`. Returns a float32 scalar; 0 without rows.
 at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters);
 
-/// Dispatch entropy of counts n[k, m].
+/// Computes the dispatch entropy of counts n[k, m].
 at::Tensor dispatch_entropy(const at::Tensor& counts_CK);
 
-/// The counts n[k, m] above: [clusters, K] int64.
+/// Returns the counts n[k, m] above: [clusters, K] int64.
 at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters);
 
 }  // namespace moesaic

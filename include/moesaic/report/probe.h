@@ -3,8 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,52 +16,45 @@
 
 namespace moesaic {
 
+/// Datasets by split; "train" and "test" are always there, "validation" where the data has one.
+using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
+
 /// A network at one step of its training. Evaluations are made on demand and shared by all probes
 /// of that step.
 class ProbeSubject {
  public:
-  ProbeSubject(Model& model, int64_t step, std::shared_ptr<const Dataset> train,
-               std::shared_ptr<const Dataset> test, EvaluateOptions options)
-      : model_(model),
-        step_(step),
-        train_{std::move(train), {}},
-        test_{std::move(test), {}},
-        options_(std::move(options)) {}
+  ProbeSubject(Model& model, int64_t step, DataSplits data, EvaluateOptions options)
+      : model_(model), step_(step), data_(std::move(data)), options_(std::move(options)) {}
 
   Model& model() { return model_; }
   int64_t step() const { return step_; }  ///< Number of updates so far.
-  const Dataset& train() const { return *train_.data; }
-  const Dataset& test() const { return *test_.data; }
-  const Evaluation& on_train() { return evaluated(train_); }
-  const Evaluation& on_test() { return evaluated(test_); }
-
- private:
-  struct Split {
-    std::shared_ptr<const Dataset> data;
-    std::optional<Evaluation> evaluation;
-  };
-  const Evaluation& evaluated(Split& split) {
-    if (!split.evaluation) split.evaluation = evaluate(model_, split.data, options_);
-    return *split.evaluation;
+  const Dataset& data(const std::string& split) const { return *data_.at(split); }
+  const Evaluation& on(const std::string& split) {
+    const auto [found, is_new] = evaluations_.try_emplace(split);
+    if (is_new) found->second = evaluate(model_, data_.at(split), options_);
+    return found->second;
   }
 
+ private:
   Model& model_;
   int64_t step_;
-  Split train_, test_;
+  DataSplits data_;
+  std::map<std::string, Evaluation> evaluations_;
   EvaluateOptions options_;
 };
 
 struct Probe {
   std::string meaning;  ///< Description for lists of probes.
   /// Returns the metrics of the probe for such a network (which may be on the meta device) and
-  /// training data; empty where there is nothing to measure, e.g. dispatch without a router.
-  std::function<std::vector<Metric>(const Model& model, const Dataset& train)> metrics;
+  /// data; empty where there is nothing to measure, e.g. dispatch without a router.
+  std::function<std::vector<Metric>(const Model& model, const DataSplits& data)> metrics;
   /// Adds a number or a table for each of these metrics. Runs in inference mode.
   std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
 };
 
-/// Returns the registry of probes. Built in are test_accuracy, train_accuracy, test_loss,
-/// train_loss, steps, entropy, dispatch, load, alignment, parameters, flops; families add others.
+/// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
+/// validation_loss, ...), steps, entropy, dispatch, load, alignment, parameters, flops; families
+/// add others.
 Registry<Probe>& probes();
 
 }  // namespace moesaic

@@ -68,7 +68,7 @@ struct RunsConfig {
   std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
   std::map<std::string, std::map<std::string, Value>> paper;
   Value quick;
-  Value source;  ///< where it was written
+  Value source;  ///< Origin in the configuration.
 };
 template <class Fields>
 void describe(Fields& f, RunsConfig& c) {

@@ -18,7 +18,7 @@ namespace moesaic {
 struct WorkFraction {
   int64_t keep = 0;
   double flops = 0.0;
-  double time = 0.0;  ///< Of a forward pass.
+  double time = 0.0;  ///< Fraction of the time of a forward pass.
 };
 
 /// Returns one element for each number of kept experts, in their order.

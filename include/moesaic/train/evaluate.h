@@ -49,11 +49,11 @@ struct Dispatch {
 /// Routing statistics of one MoE layer on a dataset.
 struct LayerRouting {
   int64_t block = 0;
-  int64_t experts = 0;        ///< Rows of the router, E.
-  std::vector<int64_t> kept;  ///< Ids of the kept experts.
-  double rows_per_token = 0;  ///< Mean rows per token that kept experts computed.
-  std::vector<double> load;   ///< Fraction of these rows of each kept expert.
-  Dispatch by_class;
+  int64_t experts = 0;               ///< Rows of the router, E.
+  std::vector<int64_t> kept;         ///< Ids of the kept experts.
+  double rows_per_token = 0;         ///< Mean rows per token that kept experts computed.
+  std::vector<double> load;          ///< Fraction of these rows of each kept expert.
+  Dispatch by_class;                 ///< Without rows where the dataset has no classes.
   std::optional<Dispatch> by_group;  ///< Set where the dataset has groups.
 };
 
@@ -79,9 +79,9 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
 /// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
 void check_fits(const Model& model, const DatasetInfo& data);
 
-/// Returns [{"layer", "experts", "kept", "rows_per_token", "load", "dispatch_entropy", "dispatch"},
-/// ...], the last two by class; by group they are "group_dispatch_entropy" and "group_dispatch",
-/// where there are groups.
+/// Returns [{"layer", "experts", "kept", "rows_per_token", "load", ...}, ...]. Where there are
+/// classes each also has "dispatch_entropy" and "dispatch", and where there are groups
+/// "group_dispatch_entropy" and "group_dispatch".
 nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing);
 
 }  // namespace moesaic

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "moesaic/checkpoint/store.h"
@@ -14,6 +15,9 @@ namespace moesaic {
 struct EvaluateCheckpointOptions {
   std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
   std::string data;                  ///< Empty means the checkpoint's last training data.
+  std::string split = "test";
+  /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
+  std::optional<int64_t> batch_size = {};
   EvaluateOptions evaluate;
   DatasetOpener open = {};
 };
@@ -21,9 +25,10 @@ struct EvaluateCheckpointOptions {
 /// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
 struct CheckpointEvaluation {
   std::filesystem::path checkpoint;
-  std::string data;
+  std::string data, split;
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
+  MetricRows metric_rows;  ///< Its metrics for people.
   double flops_per_image = 0.0;
   int64_t parameters = 0;
 };
@@ -31,11 +36,12 @@ struct CheckpointEvaluation {
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.
 std::string trained_loss(const Checkpoint& checkpoint);
 
-/// Evaluates on the test split. Throws Error (usage) where the data does not fit the checkpoint.
+/// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
+/// has, or does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// Returns {"checkpoint", "data", "images", the metrics, "images_per_second", "flops_per_image",
-/// "parameters", "classes", "groups" (where there are any), "routing"}.
+/// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",
+/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "routing"}.
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);

@@ -24,6 +24,12 @@ struct StepReport {
   int64_t steps = 1;
 };
 
+/// Returns whether the steps after `before`, up to `after`, reach a multiple of `every`, where 0
+/// has none: a block of steps may jump over it.
+inline bool passes_multiple(int64_t before, int64_t after, int64_t every) {
+  return every > 0 && after / every > before / every;
+}
+
 /// All that later steps of a phase depend on, apart from the network's parameters.
 struct PhaseState {
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
@@ -45,7 +51,8 @@ class Phase {
   /// for an invalid state.
   virtual void load(const PhaseState& state) = 0;
 
-  /// Returns the names of the parameters that the phase trains.
+  /// Returns the names of the parameters that the phase trains. No checkpoint is written while one
+  /// of them is not finite.
   virtual std::vector<std::string> parameters() const = 0;
 };
 

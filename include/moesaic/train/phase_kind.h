@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "moesaic/base/registry.h"
 #include "moesaic/models/model.h"
@@ -57,9 +58,15 @@ struct PhaseKind {
   std::function<std::unique_ptr<Phase>(const PhasePlan& plan, PhaseContext context)> make;
   /// Returns the memory of a step apart from the weights; an empty function means none.
   std::function<StepMemory(const PhaseConfig& phase, const Model& model)> memory = {};
+  /// Returns the name of the objective that a phase minimises, whose loss evaluations measure; an
+  /// empty function means none.
+  std::function<std::string(const PhaseConfig& phase)> objective = {};
 };
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), and those of families.
 Registry<PhaseKind>& phase_kinds();
+
+/// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.
+std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase);
 
 }  // namespace moesaic

@@ -14,26 +14,29 @@ namespace moesaic {
 /// Start of a run. `init` is read and hashed once, however many networks are made from it.
 class RunStart {
  public:
-  /// Reads config.init, if it is given. Throws Error (usage), with its location, for a path that is
-  /// neither a run nor a checkpoint.
+  /// Reads config.init, if it is given, without its optimizer. Throws Error (usage), with its
+  /// location, for a path that is neither a run nor a checkpoint.
   explicit RunStart(const RunConfig& config);
 
   /// Returns the network of config.model, or of config.init where that is null, on the meta device:
   /// shapes without values (build_model_shape()).
-  std::shared_ptr<Model> shape() const;
+  std::shared_ptr<Model> shape() const { return shape_; }
 
   /// Returns the network with the values of the first step: those of config.init, or else initial
   /// ones by config.seed. Where config.model differs from the network of `init` as its family
-  /// allows in fine-tuning, or the first phase gives a new head, the rest is taken from `init`.
-  /// Throws Error where shapes do not fit or memory does not suffice.
+  /// allows in fine-tuning, or the first phase gives a new head, the rest is taken from `init`. No
+  /// other network is allocated. Throws Error where shapes do not fit or memory does not suffice,
+  /// for training or for this network beside the tensors of `init`.
   std::shared_ptr<Model> model() const;
 
  private:
-  RunConfig config_;
+  RunConfig config_;  ///< Its model is that of `init` where it had none.
   std::optional<Checkpoint> init_;
+  std::shared_ptr<Model> shape_;
 };
 
-/// Return RunStart(config).shape() and RunStart(config).model(), for callers that need only one.
+/// Return what RunStart(config).shape() and RunStart(config).model() do, for callers that need only
+/// one; the shape is read from the configuration of `init` alone, unverified.
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
 std::shared_ptr<Model> build_initial_model(const RunConfig& config);
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/data/loader.h"
@@ -15,6 +16,9 @@ namespace moesaic {
 
 /// Metrics by name; a dot in a name makes an object in JSON.
 using Metrics = std::map<std::string, double>;
+
+/// Names and values of metrics for people, the most compared first.
+using MetricRows = std::vector<std::pair<std::string, std::string>>;
 
 enum class Direction { higher_is_better, lower_is_better };
 
@@ -42,6 +46,8 @@ class Task {
   virtual std::vector<MetricInfo> metrics() const = 0;
   /// Returns a meter; `loss` is the objective's name (train/objective.h), "" the default one.
   virtual std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const = 0;
+  /// Returns a meter's result as text.
+  virtual MetricRows rows(const Metrics& metrics, const DatasetInfo& data) const = 0;
   /// Throws Error (usage) if the network does not have as many outputs as the targets require.
   virtual void check_outputs(const Model& model, const DatasetInfo& data) const = 0;
   /// Returns the number of outputs of a new head for this data.

@@ -74,8 +74,12 @@ class Trainer {
   void record_evaluation(const Phase& phase, const std::string& split,
                          const Evaluation& evaluation);
   void record(const Phase& phase, const StepReport& report);
-  std::vector<std::string> evaluations_after_step(const Phase& phase);
-  bool checkpoint_due(const Phase& phase) const;
+  /// Returns the splits to evaluate on after the last `steps` steps.
+  std::vector<std::string> evaluations_after(const Phase& phase, int64_t steps);
+  bool checkpoint_due(const Phase& phase, const StepReport& report) const;
+  /// Throws Error where a parameter that the phase trains is not finite.
+  void check_finite(const Phase& phase) const;
+  [[noreturn]] void fail_at(int64_t step, const std::string& what) const;
   void save(const Phase& phase, const std::filesystem::path& folder);
   void save_step(const Phase& phase);
   void restore();
@@ -101,6 +105,7 @@ class Trainer {
   Throughput throughput_;
   TrainState state_;
   TensorMap resumed_tensors_;
+  bool warned_of_best_ = false;
   TrainResult result_;
 };
 

@@ -7,12 +7,12 @@
 
 namespace moesaic {
 
-/// The formats that moesaic brings, a file each.
+/// Return the built-in formats, one file each.
 DatasetFormat idx_format();
 DatasetFormat cifar_format();
 DatasetFormat image_folder_format();
 DatasetFormat celeba_format();
-/// The settings of a folder of images without a description, by the folders in it.
+/// Returns the settings of a folder of images without a description, by its subfolders.
 Choice image_folder_settings(const std::filesystem::path& folder);
 DatasetFormat clusters_format();
 DatasetFormat embeddings_format();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CelebA: img_align_celeba/, a list of attributes and a list of parts, each as the makers' text or
-// as comma-separated values.
+// CelebA: img_align_celeba/, a list of attributes and a list of splits, each as the original text
+// or as comma-separated values.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Words split_words(std::string_view line) {
   }
 }
 
-/// The list beside the images or in the folder that the makers keep it in.
+/// Returns the list beside the images or in the subfolder of the original release.
 fs::path find_list(const fs::path& folder, const std::string& stem) {
   std::error_code error;
   for (const char* below : {"", "Anno", "Eval"}) {
@@ -106,7 +106,7 @@ std::string image_name(std::string_view word, const fs::path& path, int64_t line
   return std::string(word);
 }
 
-/// The part of each image: 0 to train, 1 to validate, 2 to test.
+/// Returns the split of each image: 0 training, 1 validation, 2 test.
 std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
   std::unordered_map<std::string, int64_t> parts;
   for_lines(path, [&](const Words& words, int64_t line) {
@@ -119,7 +119,7 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
   return parts;
 }
 
-/// Goes through the attributes list, whichever spelling it has.
+/// Reader of the list of attributes in either format.
 class AttributeList {
  public:
   AttributeList(fs::path path, std::string attribute)

@@ -13,7 +13,7 @@
 
 namespace moesaic {
 
-/// The first problem of several checks, in their order.
+/// Returns the first problem of several checks, in their order.
 template <class... Problems>
 ConfigProblem first_problem(const Problems&... problems) {
   ConfigProblem found;
@@ -24,8 +24,7 @@ ConfigProblem first_problem(const Problems&... problems) {
   return found;
 }
 
-/// Whether every key of a setting is one of the stored splits or, where those may be chosen freely,
-/// "validation".
+/// Checks that every key of a setting is a stored split or, where those are free, "validation".
 template <class T>
 ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char* setting) {
   for (const auto& [split, value] : by_split) {
@@ -36,24 +35,24 @@ ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char
   return {};
 }
 
-/// Whether classes differ, and are as many as `class_count` where that is not 0.
+/// Checks that classes differ, and are as many as `class_count` where that is not 0.
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count = 0);
 
-/// Whether mean and std have one number for each of 1 or 3 channels.
+/// Checks that mean and std have one number for each of 1 or 3 channels.
 ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels);
 
-/// Whether a format without described files has none.
+/// Checks that a format without described files has none.
 ConfigProblem no_files_problem(const DatasetSpec& spec);
 
-/// Whether a format whose inputs are no images has no settings of images.
+/// Checks that a format whose inputs are no images has no settings of images.
 ConfigProblem no_images_problem(const DatasetSpec& spec);
 
-/// The file of a role, compared with its description: a changed image must not go unnoticed. Throws
-/// Error (failure) where it differs.
+/// Returns the path of a role's file after comparing it with the description. Throws Error
+/// (failure) if it differs.
 std::filesystem::path checked_file(const DatasetSpec& spec, const std::filesystem::path& folder,
                                    const std::string& role);
 
-/// Decodes all images of a folder's split; `images` is what the format's open() gives.
+/// Decodes all images of a folder's split; `images` is the dataset from the format's open().
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
                                                  const std::filesystem::path& folder);
 

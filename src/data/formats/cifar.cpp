@@ -60,7 +60,7 @@ cifar::Layout layout(const DatasetSpec& spec) {
   return {settings.label_bytes, settings.label_at};
 }
 
-/// The roles of a split in the order of their numbers: test_2 before test_10.
+/// Returns the roles of a split in the order of their numbers: test_2 before test_10.
 std::vector<std::string> numbered_roles(const DatasetSpec& spec, const std::string& split) {
   std::vector<std::string> roles;
   for (const auto& [role, file] : spec.files) {
@@ -71,8 +71,8 @@ std::vector<std::string> numbered_roles(const DatasetSpec& spec, const std::stri
   return roles;
 }
 
-/// Batches that came from elsewhere have no hash to compare with: they are used. Whoever asks, by
-/// 'moesaic data verify', is told; at every run it would only be in the way.
+/// Logs that batches without a hash are unverified, at debug level since a message at every run
+/// would be noise; 'moesaic data verify' reports it.
 void note_unverified(const DatasetSpec& spec, const fs::path& folder) {
   const bool all_known = std::all_of(spec.files.begin(), spec.files.end(),
                                      [](const auto& item) { return !item.second.sha256.empty(); });
@@ -103,7 +103,7 @@ std::shared_ptr<const Dataset> open_cifar(const DatasetSpec& spec, DatasetInfo i
   return make_memory_dataset(std::move(info), std::move(records.pixels), std::move(records.labels));
 }
 
-/// Of a file without a hash: whether all that can be known of it is right.
+/// Verifies a file without a hash as far as possible; returns the problem, or "".
 std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
                               const DatasetFile& file) {
   cifar::Records records;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data with cluster structure, generated when they are opened.
+// Data with cluster structure, generated when opened.
 #include <fmt/format.h>
 
 #include <optional>

@@ -43,7 +43,7 @@ std::string source_embeddings(const DatasetSpec& spec, const std::string& split)
   return embeddings_file(config_of(spec), split);
 }
 
-/// An embedding is an image of one channel and one row; its language is its group.
+/// Opens embeddings as images of one channel and one row; the language is the group.
 std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetInfo info,
                                                const fs::path& folder) {
   Embeddings texts = read_embeddings(config_of(spec), folder, info.split);
@@ -69,7 +69,7 @@ void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
   info.std = {1.0};
 }
 
-/// One file that is split at random is read once, for the train split.
+/// Verifies the files; a single file that is split at random is read once, for the train split.
 std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
                                                 const fs::path& folder) {
   if (!config_of(spec).file.empty() && split == "test") return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MNIST and its kin: a file of images and one of labels for each split.
+// MNIST and similar datasets: a file of images and one of labels for each split.
 #include "moesaic/formats/idx.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ struct IdxSettings {};
 template <class Fields>
 void describe(Fields&, IdxSettings&) {}
 
-/// Both splits need their files, and every role has to be one of the format's.
+/// Checks that both splits have their files and that every role is one of the format's.
 ConfigProblem files_problem(const DatasetSpec& spec) {
   static const std::vector<std::string> kRoles = {"train_images", "train_labels", "test_images",
                                                   "test_labels"};

@@ -79,8 +79,8 @@ struct Listing {
   int64_t others = 0;              ///< Number of skipped files.
 };
 
-/// What lies directly in `folder`; hidden names are passed over. Links are followed, but nothing is
-/// entered, so a circle of links leads nowhere.
+/// Lists the entries of `folder` except hidden ones. Links are followed but folders are not
+/// entered, so circular links are harmless.
 Listing list_folder(const fs::path& folder, Listed what) {
   Listing listing;
   std::error_code error, unknown;
@@ -100,7 +100,7 @@ Listing list_folder(const fs::path& folder, Listed what) {
   return listing;
 }
 
-/// The described classes, else the folders of the training images, which the others have too.
+/// Returns the described classes, else the folders of the training images, common to all splits.
 std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
                                     const fs::path& part) {
   if (!spec.classes.empty()) return spec.classes;
@@ -155,8 +155,8 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   return std::make_shared<ImageFiles>(std::move(info), std::move(files));
 }
 
-/// The folders of images that nobody has described: val is the test split, but where there is a
-/// folder test as well it is the validation split; so is a folder validation.
+/// Returns the splits of a folder without a description: val is the test split, or with a folder
+/// test the validation split; so is a folder validation.
 std::map<std::string, std::string> habitual_splits(const fs::path& folder) {
   const auto has = [&](const char* name) {
     std::error_code error;

@@ -88,9 +88,9 @@ bool differs_as_in_fine_tuning(const Model& a, const Model& b) {
          one->settings().name != other->settings().name;
 }
 
-void initialise_vmoe(Model& target, const Model& source, const VMoERules& rules,
-                     const std::string& from) {
-  const VMoEStateArrays arrays(config_of(source), state_of(source), from);
+void initialise_vmoe(Model& target, const Model& source, const TensorMap& values,
+                     const VMoERules& rules, const std::string& from) {
+  const VMoEStateArrays arrays(config_of(source), values, from);
   const VMoEInitialiser initialiser(arrays, config_of(target), rules);
   const torch::NoGradGuard no_grad;
   TensorMap own = state_of(target);
@@ -102,19 +102,21 @@ void initialise_vmoe(Model& target, const Model& source, const VMoERules& rules,
     if (static_cast<size_t>(mapped) < tensor.arrays.size()) {
       fail_usage("{}: the rules map some arrays of '{}' only", from, tensor.name);
     }
-    own.at(tensor.name).copy_(initialiser.tensor(tensor));
+    at::Tensor& to = own.at(tensor.name);
+    if (!to.is_meta()) to.copy_(initialiser.tensor(tensor));
   }
 }
 
-void VMoE::initialise_from(const Model& source, bool new_head, const std::string& from) {
+void VMoE::initialise_from(const Model& source, const TensorMap& values, bool new_head,
+                           const std::string& from) {
   if (!differs_as_in_fine_tuning(source, *this)) {
-    Model::initialise_from(source, new_head, from);
+    Model::initialise_from(source, values, new_head, from);
     return;
   }
   VMoERules rules = fine_tuning_rules();
   const bool takes_head = !new_head || source.classes() == classes();
   if (takes_head) rules.erase(rules.begin());  // Removes the rule that drops the head.
-  initialise_vmoe(*this, source, rules, from);
+  initialise_vmoe(*this, source, values, rules, from);
 }
 
 }  // namespace moesaic

@@ -25,7 +25,7 @@ def forward(self, x: Tensor) -> Tensor:
     return torch.layer_norm(x, [{width}], self.weight, None, {eps})
 )";
 
-// attend(query [B, Q, d], x [B, T, d]): queries of other tokens.
+// attend(query [B, Q, d], x [B, T, d]) computes attention with queries of other tokens.
 constexpr char kAttention[] = R"(
 def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     mixed = torch.scaled_dot_product_attention({query}, {key}, value)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture-of-experts layer: ops/route_token_choice.h, ops/dispatch.h, ops/grouped_mlp.h and
-// ops/combine.h in terms of aten.
+// TorchScript form of a mixture-of-experts layer: ops/route_token_choice.h, ops/dispatch.h,
+// ops/grouped_mlp.h and ops/combine.h by aten operators.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,8 +18,8 @@ def forward(self, x: Tensor) -> Tensor:
     return torch.mm(x, self.weight.t())
 )";
 
-// one_by_one: counts[e] consecutive rows belong to expert e; without rows it costs nothing.
-// all_at_once: rows [K, C, d], C for each expert.
+// one_by_one: counts[e] consecutive rows belong to expert e, which is skipped without rows.
+// all_at_once: rows [K, C, d] with C rows for each expert.
 constexpr char kExperts[] = R"(
 def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
     outputs = [rows[:0]]
@@ -62,7 +62,7 @@ def has_room(self, choice: Tensor) -> Tensor:
 constexpr char kQueueOfGroup[] =
     " + torch.floor_divide(torch.arange(tokens, device=choice.device), {}).unsqueeze(1) * {}";
 
-// The last group has the tokens that are left.
+// The last group has the remaining tokens.
 constexpr char kCapacityOfGroup[] =
     "torch.where(torch.arange(tokens, device=choice.device) < tokens - tokens % {group_size}, "
     "self.capacity({group_size}), self.capacity(tokens % {group_size})).unsqueeze(1)";
@@ -79,8 +79,8 @@ def combine_weights(self, logits: Tensor) -> Tensor:
     return torch.zeros_like(logits).scatter_(1, choice, gate)
 )";
 
-// Few rows that are spread evenly are padded with tokens of weight 0, so that two products serve
-// all experts: the calls would cost more than the arithmetic.
+// If few rows are evenly spread, they are padded with tokens of weight 0, so that two products
+// serve all experts: for them calls cost more than arithmetic.
 constexpr char kLayer[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     weights = self.combine_weights(self.router.forward(x)).t().contiguous()
@@ -104,7 +104,7 @@ def forward(self, x: Tensor) -> Tensor:
 )";
 constexpr int64_t kFewRows = 256;
 
-// The number of the type is all that the language has.
+// TorchScript names a dtype only by its number.
 constexpr char kRounded[] = ".to({}).to(x.dtype)";
 
 constexpr char kKeep[] = "weights = weights.index_select(0, torch.tensor([{}], device=x.device))";
@@ -131,7 +131,7 @@ std::string room_source(const TokenChoiceOptions& choice, int64_t experts) {
                                                         fmt::arg("capacity", capacity));
 }
 
-/// The source above knows the routings that model configurations can name.
+/// Checks that the source above supports the routing.
 void check_exportable(const TokenChoiceOptions& choice) {
   const bool softmax = choice.gate == Gate::softmax_all || choice.gate == Gate::softmax_selected;
   if (!softmax) {
@@ -171,7 +171,7 @@ Module make_router(const Unit& unit, const nn::RouterImpl& from) {
   return make_module(unit, "Router", from, {}, kRouter);
 }
 
-// In the order of Activation.
+// The functions are in the order of Activation.
 constexpr std::array<const char*, kActivationNames.size()> kActivations = {
     "torch.relu(hidden)", "torch.gelu(hidden, approximate=\"tanh\")",
     "torch.gelu(hidden)", "(hidden * hidden * hidden)",

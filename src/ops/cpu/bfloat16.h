@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts' forward pass in bfloat16 with the processor's own products (AVX512-BF16): factors of
-// 16 bits, sums of 32. Where the processor has none, operators compute in float32 and round.
+// Forward pass of experts in bfloat16 with the processor's bfloat16 products (AVX512-BF16), summed
+// in float32. On other processors the operators compute in float32 and round.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,31 @@
 
 namespace moesaic::ops {
 
-/// One panel of a product with A [rows, depth] in bfloat16; depth is even.
+/// Product of A [rows, depth] in bfloat16 with one packed panel; depth is even.
 struct Bfloat16Product {
-  int64_t rows, depth, columns;  ///< columns at most Bfloat16Kernels::columns
+  int64_t rows, depth, columns;  ///< At most Bfloat16Kernels::columns columns.
   const uint16_t* a;
   int64_t a_stride;
-  const uint16_t* b;     ///< packed
-  const uint16_t* bias;  ///< [columns]; null: 0
+  const uint16_t* b;     ///< Packed panel.
+  const uint16_t* bias;  ///< Bias [columns]; null: 0.
   float* c;
   int64_t c_stride;
   bool accumulate;
 };
 
 struct Bfloat16Kernels {
-  int64_t columns;  ///< width of a packed panel
+  int64_t columns;  ///< Width of a packed panel.
   void (*multiply)(const Bfloat16Product&);
   /// Packs rows [0, depth) of `count` columns of a matrix whose element (k, j) is at
   /// data[k * stride + j], or at data[j * stride + k] where `transposed`.
   void (*pack)(const uint16_t* data, int64_t stride, bool transposed, int64_t depth, int64_t count,
                uint16_t* panel);
-  /// out = bfloat16(act(in)), rounded to nearest even; in is overwritten.
+  /// Computes out = bfloat16(act(in)), rounded to nearest even; overwrites `in`.
   void (*activate)(Activation, int64_t rows, int64_t columns, float* in, int64_t in_stride,
                    uint16_t* out, int64_t out_stride);
 };
 
-/// Null where this processor, or what MOESAIC_CPU allows, has no such instructions.
+/// Returns null where this processor, or MOESAIC_CPU, excludes these instructions.
 const Bfloat16Kernels* bfloat16_kernels();
 const Bfloat16Kernels* bfloat16_kernels_avx512();
 

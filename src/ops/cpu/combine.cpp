@@ -17,7 +17,7 @@
 namespace moesaic::ops {
 namespace {
 
-/// The gates in the type of the sums over such rows.
+/// Returns the gates in the type of the sums over such rows.
 at::Tensor sums_of(const at::Tensor& gate, const at::Tensor& rows) {
   return gate.to(rows.scalar_type() == at::kBFloat16 ? at::kFloat : rows.scalar_type())
       .contiguous();
@@ -74,7 +74,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const at::Tensor& grad_i
     const auto* weight = gate.const_data_ptr<SumOf<scalar_t>>();
     auto* to = grad_rows.mutable_data_ptr<scalar_t>();
     auto* to_gate = grad_gate.mutable_data_ptr<SumOf<scalar_t>>();
-    // Every row belongs to one token, so tokens can be divided among threads.
+    // Every row belongs to one token, so threads share no row.
     at::parallel_for(0, token_offsets.size(0) - 1, kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         for (int32_t i = begins[t]; i < begins[t + 1]; ++i) {

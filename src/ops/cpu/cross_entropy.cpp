@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows are short, so a block of them is turned over and every loop runs across its rows.
+// Rows are short, so a block of them is transposed and every loop runs across its rows.
 #include "moesaic/ops/cross_entropy.h"
 
 #include <ATen/Dispatch.h>
@@ -21,22 +21,22 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr int64_t kEntropyRows = 64;  // of a block
+constexpr int64_t kEntropyRows = 64;  // Number of rows of a block.
 constexpr int64_t kEntropyRowsOfTask = 2048;
 
-/// A block's numbers, turned over: [C, kEntropyRows].
+/// A transposed block of rows: [C, kEntropyRows].
 template <class Scalar>
 struct EntropyBlock {
   int64_t classes;
-  std::vector<Scalar> p;  // logits, then their probabilities
-  std::vector<Scalar> q;  // the probabilities of these probabilities
+  std::vector<Scalar> p;  // Logits, then their probabilities p.
+  std::vector<Scalar> q;  // Softmax of p, where `twice`.
   Scalar log_sum[kEntropyRows];
 
   explicit EntropyBlock(int64_t c) : classes(c), p(c * kEntropyRows), q(c * kEntropyRows) {}
 };
 
-/// values = softmax over the classes; log_sum[i] = what a value's logarithm lacks: log p = v -
-/// log_sum. Rows without a finite largest value, or with a NaN, become NaN.
+/// Replaces values by their softmax over classes; log_sum[i] satisfies log p = v - log_sum. Rows
+/// that hold a NaN or no finite largest value become NaN.
 template <class Scalar>
 MOESAIC_IN_CLONE void softmax_of_block(Scalar* __restrict values, int64_t classes,
                                        Scalar* __restrict log_sum) {
@@ -74,8 +74,8 @@ MOESAIC_IN_CLONE void softmax_of_block(Scalar* __restrict values, int64_t classe
   for (int64_t i = 0; i < n; ++i) log_sum[i] += std::log(sum[i]);
 }
 
-/// logit gradients, turned over, to q: g (q - 1[label]), and of the softmax before it where
-/// `twice`.
+/// Writes the transposed logit gradients to q: g (q - 1[label]), passed through the first softmax
+/// where `twice`.
 template <class Scalar>
 MOESAIC_IN_CLONE void gradients_of_block(Scalar* __restrict p, Scalar* __restrict q,
                                          int64_t classes, const int64_t* labels,
@@ -97,7 +97,7 @@ MOESAIC_IN_CLONE void gradients_of_block(Scalar* __restrict p, Scalar* __restric
   }
 }
 
-// A clone for each instruction set, of each type.
+// The float32 version has a clone for each instruction set.
 MOESAIC_VECTOR_CLONES void block_softmax(float* values, int64_t classes, float* log_sum) {
   softmax_of_block(values, classes, log_sum);
 }
@@ -113,8 +113,8 @@ void block_gradients(double* p, double* q, int64_t classes, const int64_t* label
   gradients_of_block(p, q, classes, labels, grad, twice);
 }
 
-/// Fills the block with rows [begin, end), the rest with zeros: p and q become the probabilities
-/// of the first and of the last softmax, which are one unless `twice`; returns each row's loss.
+/// Fills the block with rows [begin, end) and zeros: p and q become the probabilities of the first
+/// and the last softmax, the same unless `twice`. Returns each row's loss.
 template <class Scalar>
 void entropy_of_rows(const Scalar* logits, const int64_t* labels, int64_t rows, bool twice,
                      EntropyBlock<Scalar>& block, Scalar* losses) {

@@ -25,7 +25,7 @@ at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
   const int64_t width = x.size(1);
   const int64_t bound = token.size(0);
   at::Tensor rows = empty_large({bound, width}, x.options());
-  // A token's index is only followed in rows that some expert owns.
+  // Only rows of an expert have a valid token index.
   const int64_t filled =
       x.size(0) == 0 ? 0 : offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
   const auto* token_of = token.const_data_ptr<int32_t>();

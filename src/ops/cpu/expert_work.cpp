@@ -6,14 +6,14 @@
 namespace moesaic::ops {
 namespace {
 
-// A rest of an expert this small is not worth packing its weights again.
+// Packing an expert's weights for so few remaining rows is not worth its cost.
 constexpr int64_t kSliver = 8;
 
 }  // namespace
 
 std::vector<std::vector<Segment>> split_rows(const int32_t* offsets, int64_t experts, int64_t parts,
                                              int64_t overhead) {
-  int64_t left = 0;  // work: rows, and the overhead of each expert that has some
+  int64_t left = 0;  // Remaining work: rows, plus the overhead of each expert with rows.
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t rows = offsets[e + 1] - offsets[e];
     left += rows > 0 ? rows + overhead : 0;

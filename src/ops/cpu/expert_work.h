@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of all experts are divided among threads.
+// Division of the rows of all experts among threads.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -18,17 +18,17 @@ struct Segment {
   int64_t rows() const { return end - begin; }
 };
 
-/// Rows of an expert that share a packed panel.
+/// Number of rows of an expert that share a packed panel.
 constexpr int64_t kBlockRows = 320;
 
-/// The rows of all experts in order, cut into `parts` pieces of equal work; packing an expert's
-/// weights counts as `overhead` rows. Results do not depend on the cut: every row is computed by
-/// itself. `offsets` has experts + 1 entries.
+/// Cuts the rows of all experts, in order, into `parts` pieces of equal work; packing an expert's
+/// weights counts as `overhead` rows. Rows are independent, so results do not depend on the cut.
+/// `offsets` has experts + 1 entries.
 std::vector<std::vector<Segment>> split_rows(const int32_t* offsets, int64_t experts, int64_t parts,
                                              int64_t overhead);
 
-/// Rows of a block, fewer the more threads share `budget` bytes of scratch, of which scratch(rows)
-/// scalars each; at least 8.
+/// Returns the rows of a block, at least 8: fewer the more threads share `budget` bytes of scratch,
+/// of which a block takes scratch(rows) scalars.
 template <class Scalar, class Scratch>
 int64_t rows_within(int64_t budget, int64_t rows, const Scratch& scratch) {
   int64_t block = std::min(kBlockRows, rows);
@@ -40,11 +40,11 @@ int64_t rows_within(int64_t budget, int64_t rows, const Scratch& scratch) {
 }
 
 /// Calls block(part of a segment, scratch) for blocks of at most `block_rows` rows, on all threads;
-/// each has `scratch` scalars, aligned to a cache line, of its own.
+/// each thread has `scratch` scalars, aligned to a cache line.
 template <class Scalar, class Block>
 void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block block,
                 int64_t block_rows = kBlockRows) {
-  constexpr int64_t kPackingWork = 12;  // rows; measured at d 192 and d 768
+  constexpr int64_t kPackingWork = 12;  // Cost in rows, measured at d 192 and d 768.
   const int64_t parts = at::get_num_threads();
   const auto pieces = split_rows(offsets, experts, parts, kPackingWork);
   const int64_t bytes = (scratch * static_cast<int64_t>(sizeof(Scalar)) + 63) / 64 * 64;

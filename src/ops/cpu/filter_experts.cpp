@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows are taken in pieces that are a function of the routing. Gradients are sums over all rows of
-// an expert: each piece has sums of its own, which are added in order, so that no bit depends on
-// the number of threads. Products without an activation are ATen's.
+// Rows are cut into pieces by the routing alone. Gradients are sums over all rows of an expert:
+// each piece has its own sums, which are added in order, so that no bit depends on the number of
+// threads. Products without an activation are ATen's.
 #include "moesaic/ops/filter_experts.h"
 
 #include <ATen/ATen.h>
@@ -34,7 +34,7 @@ MOESAIC_IN_CLONE void add_all_patches(const Scalar* patches, int64_t rows, int64
   }
 }
 
-/// In an order that does not depend on the instruction set.
+/// Sums each column in an order that does not depend on the instruction set.
 template <class Scalar>
 MOESAIC_IN_CLONE void sum_all_columns(const Scalar* from, int64_t rows, int64_t columns,
                                       int64_t stride, Scalar* to) {
@@ -97,7 +97,7 @@ void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scalars, Use use
   });
 }
 
-/// Rows of experts and the inputs that they read.
+/// Rows of experts and their inputs.
 struct FilterRows {
   Tensor x;  // [T, P, d]
   Tensor offsets, token;
@@ -118,7 +118,7 @@ FilterOrder order_of(const FilterLayer<Scalar>& layer, const FilterRows& rows) {
                       experts * layer.weights_size() * static_cast<int64_t>(sizeof(Scalar)));
 }
 
-/// w [K, d, J] with b [K, J] in the layer's order.
+/// Returns w [K, d, J] with b [K, J] packed in the layer's order.
 template <class Scalar>
 Tensor pack_experts(const FilterLayer<Scalar>& layer, const Tensor& w, const Tensor& b) {
   Tensor packed = at::empty({w.size(0), layer.weights_size()}, w.options());
@@ -130,7 +130,7 @@ Tensor pack_experts(const FilterLayer<Scalar>& layer, const Tensor& w, const Ten
   return packed;
 }
 
-/// The sum of each row's patches: [A, d]; rows that no expert has are left out.
+/// Returns the sum of each row's patches, [A, d]; rows without an expert are not written.
 template <class Scalar>
 Tensor sums_of_patches(const Tensor& x, const Tensor& token, int64_t rows) {
   const int64_t patches = x.size(1), width = x.size(2);
@@ -148,9 +148,9 @@ Tensor sums_of_patches(const Tensor& x, const Tensor& token, int64_t rows) {
   return sums;
 }
 
-/// Without an activation the filters of an output are one: their sum. y = sums w + P b, where w
-/// [d, C] and b [C] are summed over the filters. Products with few outputs are as rows what they
-/// are as columns, several times as fast in MKL.
+/// Computes experts without an activation: the filters of an output sum to one, y = sums w + P b,
+/// where w [d, C] and b [C] are summed over the filters. Products with few outputs are computed
+/// transposed, which is several times as fast in MKL.
 Tensor linear_filters(const Tensor& sums, const Tensor& offsets, const Tensor& w, const Tensor& b,
                       int64_t outputs, int64_t patches) {
   const int64_t each = w.size(2) / outputs;
@@ -185,14 +185,14 @@ std::tuple<Tensor, Tensor> linear_filters_backward(const Tensor& grad, const Ten
   return {grad_w.repeat_interleave(each, 2), grad_b.repeat_interleave(each, 1)};
 }
 
-/// y [A, C]; what the activation sees goes to `hidden`, as far as that has room for it.
+/// Computes y [A, C]; the activation's inputs go to `hidden`, as far as they fit.
 template <class Scalar>
 Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b, int64_t outputs,
                        int64_t activation, Tensor& hidden) {
   const auto layer = layer_of<Scalar>(rows, w, outputs, activation);
   const FilterOrder order = order_of(layer, rows);
   const Tensor weights = pack_experts(layer, w, b);
-  // Where no chunk ends exactly there, the last numbers stay without any.
+  // Elements past the last chunk that fits stay unused.
   const int64_t of_row = layer.patches * layer.filters;
   const int64_t room = std::min(rows.count(), hidden.numel() / std::max<int64_t>(of_row, 1));
   hidden.slice(0, std::max<int64_t>(room - layer.chunk_rows(), 0) * of_row).zero_();
@@ -208,7 +208,7 @@ Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b,
   return y;
 }
 
-/// Gradients of what pieces add up: of each piece's experts, one behind the other.
+/// Gradient sums of pieces, for the experts of each piece in turn.
 template <class Scalar>
 struct PieceSums {
   const FilterLayer<Scalar>& layer;
@@ -226,7 +226,7 @@ struct PieceSums {
 
   Scalar* of(int64_t piece) { return sums.mutable_data_ptr<Scalar>() + begins[piece]; }
 
-  /// Adds them in order to w [K, d, J] and b [K, J].
+  /// Adds the sums in order to w [K, d, J] and b [K, J].
   void add_to(const std::vector<FilterPiece>& pieces, Tensor& w, Tensor& b) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       for (int64_t e = 0; e < pieces[i].experts; ++e) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two-layer convolutional networks as experts, chunk by chunk of rows, so that what lies between
-// the two layers stays in cache.
+// Two-layer convolutional networks as experts, by chunks of rows, so that the hidden layer stays in
+// cache.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@
 
 namespace moesaic::ops {
 
-/// to[r, j] += sum over `count` patches of row r of patches[r count + p, j].
+/// Adds to to[r, j] the sum over `count` patches of row r of patches[r count + p, j].
 void add_patches(const float* patches, int64_t rows, int64_t count, int64_t columns, int64_t stride,
                  float* to);
 void add_patches(const double* patches, int64_t rows, int64_t count, int64_t columns,
                  int64_t stride, double* to);
 
-/// to[r] = the sum of row r of `from`, whose rows are `stride` apart.
+/// Computes to[r] = sum of row r of `from`, whose rows are `stride` apart.
 void sum_columns(const float* from, int64_t rows, int64_t columns, int64_t stride, float* to);
 void sum_columns(const double* from, int64_t rows, int64_t columns, int64_t stride, double* to);
 
@@ -36,15 +36,15 @@ struct FilterLayer {
     return std::max<int64_t>(1, kChunkPatches / std::max<int64_t>(1, patches));
   }
   int64_t chunk_patches() const { return chunk_rows() * patches; }
-  /// Of an expert's weights with their biases, or of their gradients: panel by panel, each
-  /// [d + 1, stride].
+  /// Returns the size of an expert's weights with biases, or of their gradients: one panel after
+  /// the other, each [d + 1, stride].
   int64_t weights_size() const {
     const int64_t rest = filters % kernels.columns;
     return (width + 1) * (filters - rest + (rest > 0 ? kernels.group_stride(rest) : 0));
   }
   int64_t panel_at(int64_t column) const { return (width + 1) * column; }
 
-  /// w [d, J] and b [J] of one expert, which may be one behind the other in any order of strides.
+  /// Packs w [d, J] and b [J] of one expert; any strides are allowed.
   void pack(const Scalar* w, int64_t row_stride, int64_t column_stride, const Scalar* b,
             Scalar* to) const {
     for_panels([&](int64_t column, int64_t columns, int64_t stride) {
@@ -59,7 +59,7 @@ struct FilterLayer {
     });
   }
 
-  /// w [d, J] += and b [J] += what `from` holds in the panels' order.
+  /// Adds the panels in `from` to w [d, J] and b [J].
   void add_unpacked(const Scalar* from, Scalar* w, Scalar* b) const {
     for_panels([&](int64_t column, int64_t columns, int64_t stride) {
       const Scalar* panel = from + panel_at(column);
@@ -75,8 +75,8 @@ struct FilterLayer {
     const Scalar* x;       // [T, P, d]
     const int32_t* token;  // [A]
   };
-  /// What the activation sees, see hidden_at(): of the first chunks, as far as there is room for
-  /// `kept` numbers; of the others it is computed again.
+  /// Buffer of the activation's inputs, see hidden_at(), for the first chunks, up to `kept`
+  /// numbers; those of the other chunks are recomputed.
   template <class Pointer>
   struct Hidden {
     Pointer* numbers;
@@ -91,11 +91,11 @@ struct FilterLayer {
     const Scalar* grad;  // [A, C]
   };
 
-  /// The inputs of a chunk, whose patches are read where they lie.
+  /// Inputs of a chunk, whose patches are read in place.
   struct Chunk {
-    std::vector<const Scalar*> x, next;  // of each input: its patches, and some to be read later
-    std::vector<const Scalar*> weights;  // of each input's expert,
-    std::vector<Scalar*> sums;           // and of their gradients
+    std::vector<const Scalar*> x, next;  // Patches of each input, and of inputs to prefetch.
+    std::vector<const Scalar*> weights;  // Weights of each input's expert.
+    std::vector<Scalar*> sums;           // Gradient sums of these weights.
 
     int64_t inputs() const { return static_cast<int64_t>(x.size()); }
   };
@@ -116,12 +116,12 @@ struct FilterLayer {
     }
   }
 
-  /// Adds to `sums`, in the order of the weights, of the piece's experts. Rows whose gradient is
-  /// exactly zero, as that of a softmax that is sure is, cost nothing.
+  /// Adds gradients to `sums`, in the order of the weights, for the piece's experts. Rows whose
+  /// gradient is exactly zero, such as those of a saturated softmax, are skipped.
   void backward(const FilterOrder& order, const FilterPiece& piece, const Inputs& in,
                 const Scalar* weights, const Arriving& arriving, Scalar* sums,
                 Scalar* scratch) const {
-    std::vector<int64_t> wanted;  // positions
+    std::vector<int64_t> wanted;  // Positions of rows with a nonzero gradient.
     Chunk chunk;
     for (int64_t begin = piece.begin; begin < piece.end; begin += chunk_rows()) {
       const int64_t end = std::min(begin + chunk_rows(), piece.end);
@@ -139,13 +139,13 @@ struct FilterLayer {
   }
 
  private:
-  /// What the activation sees lies chunk by chunk, and in a chunk panel by panel: [patches, columns
-  /// of the panel]. Rows of J numbers would fall into a few sets of the caches.
+  /// Returns the index of a chunk's panel in `hidden`, which is ordered by chunk, then by panel:
+  /// [patches, columns of the panel]. Rows of J numbers would map to few sets of the caches.
   int64_t hidden_at(int64_t begin, int64_t end, int64_t column) const {
     return patches * (begin * filters + (end - begin) * column);
   }
 
-  /// Whether there is room for the numbers of the chunks that end here.
+  /// Returns whether the numbers of the chunks up to `end` fit.
   bool is_kept(int64_t end, int64_t kept) const { return end * patches * filters <= kept; }
 
   /// Calls use(first column, columns, stride) for all panels.
@@ -169,14 +169,13 @@ struct FilterLayer {
     }
   }
 
-  /// The output that all these columns belong to; -1 if there is none.
+  /// Returns the output that all these columns belong to; -1 if there are several.
   int64_t only_output(int64_t column, int64_t columns) const {
     const int64_t each = filters / outputs, last = column + columns - 1;
     return last < filters && column / each == last / each ? column / each : -1;
   }
 
-  /// Fills `chunk`, whose memory is used again; `sums`, unless null, begin with those of expert
-  /// `first`.
+  /// Fills `chunk` and reuses its memory; `sums`, unless null, begin with those of expert `first`.
   void read_chunk(const FilterOrder& order, const std::vector<int64_t>& positions, const Inputs& in,
                   const Scalar* weights, Scalar* sums, int64_t first, Chunk& chunk) const {
     chunk.x.clear();
@@ -191,14 +190,14 @@ struct FilterLayer {
     }
   }
 
-  /// z [patches of the chunk, columns] = what the activation sees in one panel.
+  /// Computes z [patches of the chunk, columns], the activation's inputs of one panel.
   void see(const Chunk& chunk, int64_t column, int64_t columns, Scalar* z) const {
     kernels.multiply_groups({chunk.x.data(), chunk.weights.data(), panel_at(column), chunk.inputs(),
                              patches, width, columns, column == 0 ? chunk.next.data() : nullptr,
                              z});
   }
 
-  /// The gradients of a panel, grad [patches of the chunk, stride], go to the sums of weights.
+  /// Adds the gradients of a panel, grad [patches of the chunk, stride], to the sums of weights.
   void add_products(const Chunk& chunk, int64_t column, int64_t columns, const Scalar* grad) const {
     kernels.add_products({chunk.x.data(), chunk.sums.data(), panel_at(column), chunk.inputs(),
                           patches, width, columns, column == 0 ? chunk.next.data() : nullptr,
@@ -225,7 +224,7 @@ struct FilterLayer {
       see(chunk, column, columns, z);
       kernels.activate(activation, {count, columns, columns, stride}, z, active);
       add_patches(active, rows, patches, columns, stride, sums);
-      // Panels of one output are added up before their columns are.
+      // Panels of one output are added before their columns are.
       const int64_t only = only_output(column, columns);
       if (only >= 0 && only == only_output(column + columns, kernels.columns)) return;
       for_outputs(column, columns, [&](int64_t output, int64_t first, int64_t of_it) {
@@ -249,13 +248,13 @@ struct FilterLayer {
     for_panels([&](int64_t column, int64_t columns, int64_t stride) {
       const int64_t output = only_output(column, columns);
       if (!kept) see(chunk, column, columns, seen);
-      // Where the activation's arguments of a wanted row lie.
+      // The activation's inputs of a row with a nonzero gradient.
       const auto z_of = [&](size_t i) -> const Scalar* {
         if (!kept) return seen + static_cast<int64_t>(i) * patches * columns;
         return arriving.hidden.numbers + hidden_at(piece.begin, piece.end, column) +
                (wanted[i] - piece.begin) * patches * columns;
       };
-      for (size_t first = 0; first < wanted.size();) {  // rows that lie side by side, at once
+      for (size_t first = 0; first < wanted.size();) {  // Adjacent rows are processed at once.
         size_t last = first + 1;
         while (last < wanted.size() && z_of(last) == z_of(last - 1) + patches * columns) ++last;
         for (size_t i = first; i < last; ++i) {
@@ -277,7 +276,7 @@ struct FilterLayer {
     });
   }
 
-  /// Each filter gets the gradient of its row's output.
+  /// Spreads the gradient of a row's output to each of its filters.
   void spread_gradient(const Scalar* from, int64_t column, int64_t columns, Scalar* to) const {
     for_outputs(column, columns, [&](int64_t output, int64_t first, int64_t of_it) {
       std::fill_n(to + first, of_it, from[output]);

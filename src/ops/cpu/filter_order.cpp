@@ -6,11 +6,11 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr int64_t kPieceRows = 1024;  // that share sums of gradients
-constexpr int64_t kAheadTokens = 4;   // whose inputs are fetched
+constexpr int64_t kPieceRows = 1024;  // Rows that share sums of gradients.
+constexpr int64_t kAheadTokens = 4;   // Distance, in tokens, of prefetched inputs.
 constexpr int64_t kCachedWeights = int64_t{128} << 10;
 
-/// Rows in the order of their experts, in pieces of one expert each.
+/// Returns the rows in the order of their experts, in pieces of one expert each.
 std::vector<FilterPiece> expert_pieces(const at::Tensor& offsets) {
   const auto* const begins = offsets.const_data_ptr<int32_t>();
   std::vector<FilterPiece> pieces;
@@ -23,7 +23,7 @@ std::vector<FilterPiece> expert_pieces(const at::Tensor& offsets) {
 }
 
 FilterOrder by_expert(const at::Tensor& offsets, const int32_t* token) {
-  constexpr int32_t kAhead = 8;  // rows
+  constexpr int32_t kAhead = 8;  // Distance of prefetches in rows.
   const auto* const begins = offsets.const_data_ptr<int32_t>();
   const int64_t experts = offsets.size(0) - 1;
   const int32_t last = begins[experts] - 1;
@@ -39,7 +39,7 @@ FilterOrder by_expert(const at::Tensor& offsets, const int32_t* token) {
   return order;
 }
 
-/// A counting sort by tokens; the rows of one token stay in the order of their experts.
+/// Sorts the rows by token (counting sort); the rows of a token stay in the order of experts.
 FilterOrder by_token(const int32_t* begins, int64_t experts, const int32_t* token, int64_t tokens) {
   const int64_t rows = begins[experts];
   std::vector<int32_t> place(static_cast<size_t>(tokens) + 1, 0);

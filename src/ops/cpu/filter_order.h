@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In what order the rows of filter_experts() are computed, and in which pieces.
+// Order and pieces in which the rows of filter_experts() are computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,15 +15,15 @@ struct FilterPiece {
 };
 
 struct FilterOrder {
-  std::vector<int32_t> row;     ///< of each position
-  std::vector<int32_t> expert;  ///< whose row it is
-  std::vector<int32_t> next;    ///< a token whose input is read some time after the position's
+  std::vector<int32_t> row;     ///< Row of each position.
+  std::vector<int32_t> expert;  ///< Expert of that row.
+  std::vector<int32_t> next;    ///< Token whose input to prefetch at the position.
   std::vector<FilterPiece> pieces;
 };
 
-/// The rows that experts have: where the `weight_bytes` of all experts stay in a core's caches,
-/// token by token; else expert by expert. `tokens` is above every token. A function of its
-/// arguments alone, so that both passes agree.
+/// Returns the order of the rows: by token where the `weight_bytes` of all experts fit a core's
+/// caches, else by expert. `tokens` is above every token. The order depends on the arguments only,
+/// so that both passes agree.
 FilterOrder filter_order(const at::Tensor& offsets, const at::Tensor& token, int64_t tokens,
                          int64_t weight_bytes);
 

@@ -68,7 +68,7 @@ struct MlpOperands {
   Tensor rows, w1, b1, w2, b2;
 };
 
-/// In training, and where the processor has no products of bfloat16, in float32.
+/// Computes in float32 in training and on processors without bfloat16 products.
 std::tuple<Tensor, Tensor> forward_bfloat16(const MlpOperands& in, const Tensor& offsets,
                                             int64_t activation, bool keep_hidden) {
   if (keep_hidden || !Bfloat16Layer::possible(in.w1)) {

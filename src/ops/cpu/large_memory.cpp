@@ -14,18 +14,18 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr size_t kLarge = 2 << 20;   // bytes; smaller ones the C library keeps by itself
-constexpr int64_t kPatience = 1000;  // a block that so many others passed by is freed
+constexpr size_t kLarge = 2 << 20;   // Limit in bytes; the C library caches smaller blocks.
+constexpr int64_t kPatience = 1000;  // A block unused for so many calls of take() is freed.
 
 struct FreeBlock {
   c10::DataPtr memory;
   size_t bytes = 0;
-  int64_t freed = 0;  // when, counted in takes
+  int64_t freed = 0;  // Count of take() calls at the time.
 };
 
 class BlockPool {
  public:
-  /// A block of exactly so many bytes, if one is there.
+  /// Returns a cached block of exactly `bytes` bytes, or null.
   c10::DataPtr take(size_t bytes) {
     const std::lock_guard lock(mutex_);
     ++takes_;
@@ -63,19 +63,19 @@ class BlockPool {
 
  private:
   std::mutex mutex_;
-  std::list<FreeBlock> blocks_;  // the last freed first: it may still be in a cache
+  std::list<FreeBlock> blocks_;  // The last freed block, likely still in a cache, is first.
   size_t kept_ = 0;
   int64_t takes_ = 0;
   double limit_ = memory_limit() / 4;
 };
 
-/// One for the process, as allocators are. Tensors may outlive it.
+/// Returns the pool of the process. Tensors may outlive it.
 const std::shared_ptr<BlockPool>& block_pool() {
   static const auto pool = std::make_shared<BlockPool>();
   return pool;
 }
 
-/// A block while a tensor has it.
+/// Context of a block that a tensor owns.
 struct UsedBlock {
   c10::DataPtr memory;
   size_t bytes;
@@ -101,7 +101,7 @@ at::Tensor empty_large(at::IntArrayRef sizes, const at::TensorOptions& options) 
   const size_t bytes = static_cast<size_t>(c10::multiply_integers(sizes)) *
                        c10::elementSize(at::typeMetaToScalarType(options.dtype()));
   if (bytes < kLarge) return at::empty(sizes, options);
-  // With an allocator of its own, a storage can be resized as any other.
+  // A storage with an allocator can be resized.
   const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, pooled_memory(bytes),
                              c10::GetCPUAllocator(), /*resizable=*/true);
   at::Tensor tensor = at::empty({0}, options);

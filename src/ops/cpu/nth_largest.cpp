@@ -19,7 +19,7 @@ MOESAIC_IN_CLONE KeyBorder<Key> find_border(const Key* keys, int64_t size, int64
   for (Key bit = Key(1) << (8 * sizeof(Key) - 1); bit != 0; bit >>= 1) {
     if (count_from(keys, size, border | bit) >= n) border |= bit;
   }
-  const Key next = border + 1;  // 0 where no key can be larger
+  const Key next = border + 1;  // The value wraps to 0 where no key is larger.
   return {border, n - (next == 0 ? 0 : count_from(keys, size, next))};
 }
 

@@ -7,7 +7,7 @@
 
 namespace moesaic::ops {
 
-/// Keys side by side, with zeros behind them up to whole vectors.
+/// Array of keys, padded with zeros to whole vectors.
 template <class Key>
 struct KeyRow {
   static constexpr int64_t kLanes = 32;
@@ -21,15 +21,15 @@ struct KeyRow {
   int64_t size = 0;
 };
 
-/// The border between the n largest keys and the others, for 1 <= n <= size: all keys above `key`
-/// are among them, and `equal` of those equal to it.
+/// Border between the n largest keys and the others, for 1 <= n <= size: the n largest are all keys
+/// above `key` and `equal` of those equal to it.
 template <class Key>
 struct KeyBorder {
   Key key;
   int64_t equal;
 };
 
-/// Finds the border bit by bit, from the highest on, with one count of the keys for each.
+/// Finds the border bit by bit, from the highest, with one count of the keys for each.
 template <class Key>
 KeyBorder<Key> border_of_largest(const KeyRow<Key>& row, int64_t n);
 

@@ -22,7 +22,7 @@
 namespace moesaic::ops {
 namespace {
 
-/// Which experts a token goes to: those of `columns` whose logit is at least `min`.
+/// Rule for the experts of a token: those of `columns` whose logit is at least `min`.
 template <class Scalar>
 struct Threshold {
   const Scalar* logits;
@@ -30,7 +30,7 @@ struct Threshold {
   const std::vector<int32_t>& columns;
   Scalar min;
 
-  /// The experts from slot `first` on, at most 64, that the token goes to: a bit for each.
+  /// Returns a bit mask of the token's experts among the 64 slots from `first` on.
   uint64_t passed(int64_t token, int64_t first) const {
     const Scalar* logit = logits + token * experts;
     const auto count = std::min<int64_t>(static_cast<int64_t>(columns.size()) - first, 64);
@@ -40,7 +40,7 @@ struct Threshold {
     }
     return bits;
   }
-  /// Adds a token's rows to `counts`; false where a logit is NaN.
+  /// Adds a token's rows to `counts`; returns false where a logit is NaN.
   bool count(int64_t token, int32_t* counts) const {
     bool good = true;
     for (size_t slot = 0; slot < columns.size(); ++slot) {
@@ -52,7 +52,7 @@ struct Threshold {
   }
 };
 
-/// The smallest number of the logits' type that is not below the threshold.
+/// Returns the smallest number of the logits' type that is not below the threshold.
 template <class Scalar>
 Scalar rounded_up(double threshold) {
   const auto rounded = static_cast<Scalar>(threshold);

@@ -29,8 +29,8 @@ namespace {
 
 struct ExpertChoicePlan {
   int64_t tokens, experts, computed;
-  std::vector<int32_t> columns;  ///< computed experts
-  std::vector<int32_t> seen;     ///< those that a softmax over experts counts
+  std::vector<int32_t> columns;  ///< Ids of the computed experts.
+  std::vector<int32_t> seen;     ///< Ids of the experts in a softmax over experts.
   TokenGroups cut;
   GroupRows rows;
   ExpertGate gate;
@@ -57,13 +57,13 @@ struct ExpertChoicePlan {
   int64_t first_row(int64_t slot, int64_t group) const {
     return slot * rows.total() + rows.before(group);
   }
-  /// Pairs of a group and an expert that make a task of their own.
+  /// Returns the number of (group, expert) pairs per task.
   int64_t pair_grain() const { return std::max<int64_t>(1, kTokensPerTask / cut.group_size); }
   int64_t seen_count() const { return static_cast<int64_t>(seen.size()); }
   bool over_experts() const { return gate == ExpertGate::softmax_experts; }
 };
 
-/// What experts compare: value of (token, slot) is from[token * stride + column[slot]].
+/// Scores that experts compare: that of (token, slot) is from[token * stride + column[slot]].
 template <class Scalar>
 struct Scores {
   const Scalar* from;
@@ -73,7 +73,7 @@ struct Scores {
   Scalar of(int64_t token, int64_t slot) const { return from[token * stride + columns[slot]]; }
 };
 
-/// One expert in one group of tokens. Meant to be used for many in turn: it keeps its scratch.
+/// Selection of one expert in one group; objects are reused to keep their scratch.
 template <class Scalar>
 class GroupExpert {
  public:
@@ -96,7 +96,7 @@ class GroupExpert {
     }
   }
 
-  /// The expert's tokens in their order. False where a score is NaN or none is finite.
+  /// Selects the expert's tokens, in order. Returns false if a score is NaN or none is finite.
   bool select(int32_t* token) {
     if (nan_ || !std::isfinite(top_)) return false;
     const auto size = static_cast<int64_t>(value_.size());
@@ -126,8 +126,8 @@ class GroupExpert {
     for (int64_t i = 0; i < count_; ++i) gate[i] /= sum;
   }
 
-  /// d loss / d scores from u = grad_gate and g = gate of the selected rows: g_t (u_t - sum g u)
-  /// over the tokens that the softmax runs over. grad_logits: the expert's column, [T] by stride E.
+  /// Computes d loss / d scores from u = grad_gate and g = gate of the selected rows: g_t (u_t -
+  /// sum g u) over the tokens of the softmax. grad_logits: the expert's column, [T] by stride E.
   void gradient(const int32_t* token, const Scalar* gate, const Scalar* grad_gate,
                 Scalar* grad_logits) {
     Scalar inner = 0;
@@ -153,7 +153,7 @@ class GroupExpert {
     for (int64_t i = 0; i < count; ++i) sum += values[i];
     return sum;
   }
-  /// Turns the scores of the whole group into their terms of the softmax.
+  /// Replaces the scores of the group by their terms of the softmax; returns the sum.
   Scalar sum_over_group() {
     softmax_terms(value_.data(), static_cast<int64_t>(value_.size()), top_);
     return sum_of(value_.data(), static_cast<int64_t>(value_.size()));
@@ -168,8 +168,8 @@ class GroupExpert {
   KeyRow<decltype(order_key(Scalar()))> keys_;
 };
 
-/// Softmax over the experts that are seen of the tokens [begin, end) into probabilities [end -
-/// begin, seen]; false where there is none.
+/// Writes the softmax over the seen experts of tokens [begin, end) to probabilities [end - begin,
+/// seen]; returns false where it is undefined.
 template <class Scalar>
 bool expert_probabilities(const ExpertChoicePlan& plan, const Scalar* logits, int64_t begin,
                           int64_t end, Scalar* probabilities) {
@@ -185,7 +185,7 @@ bool expert_probabilities(const ExpertChoicePlan& plan, const Scalar* logits, in
   fail("route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
 }
 
-/// What the experts compare: the logits, or where gates are over experts those gates, in
+/// Returns the scores that experts compare: the logits or, for gates over experts, those gates, in
 /// `probabilities` [T, seen].
 template <class Scalar>
 Scores<Scalar> expert_scores(const ExpertChoicePlan& plan, const Scalar* logits,
@@ -284,8 +284,8 @@ RowTensors route_expert_choice_cpu(const at::Tensor& logits_in,
   return {offsets, token, gate, token_offsets, token_row};
 }
 
-/// Gates over experts: p_e (u_e - sum_i p_i u_i) for each token, with u_e what arrives at the row
-/// of expert e, 0 without one.
+/// Computes the gradient of gates over experts: p_e (u_e - sum_i p_i u_i) for each token, with u_e
+/// the gradient of the gate of expert e's row, 0 without a row.
 template <class Scalar>
 void gradient_over_experts(const ExpertChoicePlan& plan, const Scalar* logits, const int32_t* token,
                            const Scalar* grad_gate, Scalar* grad_logits) {

@@ -24,13 +24,13 @@ namespace {
 
 constexpr int32_t kDropped = -1;
 
-/// Everything about a call that depends on sizes and options only.
+/// Values of a call that depend on sizes and options only.
 struct TokenChoicePlan {
   int64_t tokens, experts, k, computed;
-  std::vector<int32_t> columns;  ///< experts that selection sees
-  std::vector<int32_t> slot_of;  ///< [E]: an expert's place among the computed ones, or -1
+  std::vector<int32_t> columns;  ///< Ids of the experts that selection sees.
+  std::vector<int32_t> slot_of;  ///< Slot of each expert [E] among the computed ones, or -1.
   int64_t bound;
-  bool limited;  ///< can anything be dropped?
+  bool limited;  ///< Whether choices can be dropped.
   Segments segments;
   GroupRows rows;
 
@@ -46,7 +46,7 @@ struct TokenChoicePlan {
                            static_cast<int64_t>(columns.size()))) {
     bound = token_choice_row_bound(segments.cut, k, computed, rows);
     limited = rows.limits(segments.cut);
-    // Groups only matter to capacities.
+    // Groups matter to capacities only.
     if (!limited) segments = Segments(TokenGroups(tokens, 0), kTokensPerSegment);
     for (int64_t slot = 0; slot < computed; ++slot) {
       slot_of[options.kept.empty() ? slot : options.kept[slot]] = static_cast<int32_t>(slot);
@@ -62,12 +62,12 @@ struct TokenChoicePlan {
   }
 };
 
-/// The choices of all tokens, and how often each rank of each segment names each expert.
+/// Choices of all tokens, and how often each rank of each segment names each expert.
 template <class Scalar>
 struct Selection {
   const int32_t* choice_Tk;
   const Scalar* gate_Tk;
-  std::vector<int32_t> counts;  ///< [segments][k][E]
+  std::vector<int32_t> counts;  ///< Counts [segments][k][E].
 };
 
 template <class Scalar>
@@ -95,7 +95,7 @@ Selection<Scalar> select_all(const TokenChoicePlan& plan, const RouterLogits<Sca
   return out;
 }
 
-/// Adds up what segment s gives to each computed expert if all its choices are accepted.
+/// Adds the rows of segment s for each computed expert if all its choices are accepted.
 void count_all(const TokenChoicePlan& plan, const int32_t* counts, int32_t* rows) {
   for (int64_t i = 0; i < plan.k * plan.experts; ++i) {
     const int32_t slot = plan.slot_of[i % plan.experts];
@@ -103,9 +103,9 @@ void count_all(const TokenChoicePlan& plan, const int32_t* counts, int32_t* rows
   }
 }
 
-/// Queues by position: all first choices of a group before the second ones, each rank in token
-/// order. On return `counts` says where each segment's entries begin in their queues, `drops`
-/// [segments] whether any finds no room, and the result [segments][K] how many rows it gets.
+/// Fills queues by position: all first choices of a group before the second ones, each rank in
+/// token order. On return `counts` says where each segment's entries begin in their queues and
+/// `drops` [segments] whether any is dropped. Returns the rows of each segment [segments][K].
 std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<int32_t>& counts,
                                        std::vector<uint8_t>& drops) {
   const Segments& segments = plan.segments;
@@ -134,8 +134,8 @@ std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<
   return rows;
 }
 
-/// Where an expert's queue overflows: choices of lower ranks than `rank` are all accepted, of
-/// `rank` itself the `room` first by priority, which end with `last`.
+/// Border at which an expert's queue overflows: choices of ranks below `rank` are all accepted, of
+/// `rank` itself the first `room` by priority, the last of which is `last`.
 template <class Scalar>
 struct QueueBorder {
   int64_t rank, room;
@@ -198,7 +198,7 @@ class PriorityQueues {
     return borders;
   }
 
-  /// The last accepted choice of the rank at which a queue overflows.
+  /// Finds the last accepted choice of the rank at which a queue overflows.
   void set_room(int64_t group, std::vector<QueueBorder<Scalar>>& borders) const {
     const int64_t k = plan_.k;
     std::vector<std::vector<QueuePlace<Scalar>>> places(plan_.experts);
@@ -238,8 +238,8 @@ std::vector<int32_t> queue_by_priority(const TokenChoicePlan& plan,
   return rows;
 }
 
-/// Fills the rows of one segment. accept(rank, expert, i) says whether choice i of [T, k] finds
-/// room; it is asked once for each, in the order of tokens.
+/// Fills the rows of one segment. accept(rank, expert, i) returns whether choice i of [T, k] is
+/// accepted; it is called once for each, in the order of tokens.
 template <class Scalar, class Accept>
 void fill_segment(const TokenChoicePlan& plan, const Selection<Scalar>& selection, int64_t segment,
                   int32_t* cursor, int32_t pulled, const RoutingArrays<Scalar>& out,
@@ -274,7 +274,7 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
   const int64_t count = plan.segments.count(), width = plan.k * plan.experts;
   const bool by_priority = plan.limited && batch_priority;
   std::vector<int32_t> rows;
-  std::vector<uint8_t> drops(count, 0);  // most segments drop nothing and need no look at queues
+  std::vector<uint8_t> drops(count, 0);  // Most segments drop nothing and skip the queues.
   if (by_priority) {
     rows = queue_by_priority(plan, selection, choice_row);
   } else if (plan.limited) {

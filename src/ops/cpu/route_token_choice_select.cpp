@@ -11,17 +11,17 @@
 namespace moesaic::ops {
 namespace {
 
-/// Tokens that are worked on side by side, one in each lane of a vector.
+/// Number of tokens that are processed at once, one per vector lane.
 constexpr int64_t kSelectLanes = 32;
 
-/// Scratch for one tile of tokens; lanes run fastest.
+/// Scratch for one tile of tokens; lanes are the innermost dimension.
 template <class Scalar>
 struct LaneTile {
-  std::vector<Scalar> logits;  ///< [columns][lanes]
-  std::vector<Scalar> best;    ///< [k][lanes]: the largest logits, in order
-  std::vector<int32_t> at;     ///< [k][lanes]: their columns' places
-  std::vector<Scalar> gate;    ///< [k][lanes]
-  int32_t nan[kSelectLanes];   ///< not 0 where a logit is NaN
+  std::vector<Scalar> logits;  ///< Logits [columns][lanes].
+  std::vector<Scalar> best;    ///< Largest logits [k][lanes], in order.
+  std::vector<int32_t> at;     ///< Positions [k][lanes] of their columns.
+  std::vector<Scalar> gate;    ///< Gates [k][lanes].
+  int32_t nan[kSelectLanes];   ///< Nonzero where a logit is NaN.
 
   LaneTile(int64_t columns, int64_t k)
       : logits(columns * kSelectLanes),
@@ -42,7 +42,7 @@ MOESAIC_IN_CLONE void load_lanes(const Scalar* __restrict from, int64_t stride,
     }
     return;
   }
-  // All columns: a transposition, in strips that the compiler unrolls.
+  // All columns are transposed in strips that the compiler unrolls.
   constexpr int64_t kStrip = 8;
   int64_t c = 0;
   for (; c + kStrip <= count; c += kStrip) {
@@ -77,7 +77,7 @@ MOESAIC_IN_CLONE void rank_first(const Scalar* __restrict logits, int64_t count,
   }
 }
 
-/// The best among what ranks after (before, before_at).
+/// Finds the best candidate that ranks after (before, before_at).
 template <class Scalar>
 MOESAIC_IN_CLONE void rank_next(const Scalar* __restrict logits, int64_t count,
                                 const Scalar* __restrict before,
@@ -101,7 +101,7 @@ MOESAIC_IN_CLONE void rank_next(const Scalar* __restrict logits, int64_t count,
   }
 }
 
-/// gate = exp(best - top) / sum over `terms` logits of exp(logit - top), summed in their order.
+/// Computes gate = exp(best - top) / sum of exp(logit - top) over `terms` logits, in order.
 template <class Scalar>
 MOESAIC_IN_CLONE void softmax_lanes(const Scalar* __restrict summed, int64_t terms,
                                     const Scalar* __restrict best, int64_t k,
@@ -134,8 +134,8 @@ MOESAIC_IN_CLONE void gate_lanes(LaneTile<Scalar>& tile, int64_t count, int64_t 
   }
 }
 
-/// The first lane without NaN-free logits and a finite best, or -1. Where the logit is the gate,
-/// every choice has to be finite.
+/// Returns the first lane with a NaN or without a finite best logit, or -1. Where the logit is the
+/// gate, every choice has to be finite.
 template <class Scalar>
 MOESAIC_IN_CLONE int64_t first_bad_lane(const LaneTile<Scalar>& tile, int64_t tokens, int64_t k,
                                         Gate gate) {
@@ -188,7 +188,7 @@ MOESAIC_IN_CLONE int64_t select_tiles(const RouterLogits<Scalar>& router, int64_
   return -1;
 }
 
-/// One token of gate_gradients() where gates come from a softmax. `probability`: scratch of one
+/// Computes gate_gradients() of one token for gates by a softmax. `probability`: scratch of one
 /// number for each term of the softmax.
 template <class Scalar>
 MOESAIC_IN_CLONE void softmax_gradient(const RouterLogits<Scalar>& router,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of token choice on stretches of tokens: selection, gates, and the gates' gradient.
+// Arithmetic of token choice on ranges of tokens: selection, gates, and the gates' gradient.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,7 @@
 
 namespace moesaic::ops {
 
-/// What selection sees: logits [T, stride], of which the columns named by `columns` take part, in
-/// ascending order.
+/// Logits of a selection: [T, stride], of which the columns in `columns` take part, ascending.
 template <class Scalar>
 struct RouterLogits {
   const Scalar* logits;
@@ -20,16 +19,16 @@ struct RouterLogits {
   Gate gate;
 };
 
-/// Selects for the tokens [begin, end): choice_Tk gets the k largest logits' columns, best first,
-/// ties to the lower one; gate_Tk their gates. Returns the first token whose logits allow no
-/// routing, or -1; the arrays are then unfinished.
+/// Selects for the tokens [begin, end): choice_Tk gets the columns of the k largest logits, best
+/// first, ties to the lower one; gate_Tk gets their gates. Returns the first token with invalid
+/// logits, or -1; with such a token the arrays are incomplete.
 template <class Scalar>
 int64_t select_experts(const RouterLogits<Scalar>& router, int64_t begin, int64_t end,
                        int32_t* choice_Tk, Scalar* gate_Tk);
 
-/// d loss / d logits of the tokens [begin, end). row_Tk: the row of each choice in grad_gate, or
-/// negative. With g the softmax that gates come from and u_e what arrives at expert e's gate (0 for
-/// drops): g_e * (u_e - sum_i g_i u_i) over the experts that the softmax runs over; u_e itself for
+/// Computes d loss / d logits of the tokens [begin, end). row_Tk: the row of each choice in
+/// grad_gate, or negative. With g the softmax of the gates and u_e the gradient of expert e's gate
+/// (0 for drops): g_e * (u_e - sum_i g_i u_i) over the experts of the softmax; u_e itself for
 /// Gate::logit; 0 for Gate::one.
 template <class Scalar>
 void gate_gradients(const RouterLogits<Scalar>& router, int64_t begin, int64_t end,

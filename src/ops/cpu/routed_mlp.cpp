@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens are taken so many at a time that their experts' outputs fit a fixed buffer. In a routing,
-// the rows of an expert are in token order, so each lot has one stretch of rows of every expert.
+// Tokens are processed in lots whose rows fit a fixed buffer. The rows of an expert are in token
+// order, so each lot has one contiguous range of rows of every expert.
 #include "moesaic/ops/routed_mlp.h"
 
 #include <ATen/Dispatch.h>
@@ -21,14 +21,14 @@ namespace {
 
 using at::Tensor;
 
-// Half of what inference may hold beside its input and output is for rows, half for threads.
+// The memory beside input and output is half for rows, half for threads.
 constexpr int64_t kBufferBytes = 7 << 20, kScratchBytes = 7 << 20;
 
-/// The part of a routing that belongs to tokens [begin, end), with rows numbered from 0.
+/// Part of a routing for tokens [begin, end), with rows numbered from 0.
 struct Lot {
   int64_t begin, end;
   std::vector<int32_t> offsets;  // [K + 1]
-  std::vector<int32_t> token;    // of each of its rows
+  std::vector<int32_t> token;    // Token of each row.
 };
 
 class Lots {
@@ -43,8 +43,8 @@ class Lots {
                 offsets.const_data_ptr<int32_t>() + offsets.size(0) - 1),
         place_(token.size(0)) {}
 
-  /// The next tokens whose rows are at most `limit`, one token at least; false at the end. Throws
-  /// where the two halves of the routing differ in how many rows those are.
+  /// Finds the next tokens, at least one, with at most `limit` rows; returns false at the end.
+  /// Throws where the two halves of the routing differ in the number of those rows.
   bool next(int64_t limit, Lot& lot) {
     lot = {lot.end, lot.end, {0}, {}};
     if (lot.begin == tokens_) return false;
@@ -69,7 +69,7 @@ class Lots {
     return true;
   }
 
-  /// Where a row of the routing lies in the lot that has it.
+  /// Returns the position of a row of the routing within its lot.
   int32_t place(int32_t row) const { return place_[row]; }
 
  private:
@@ -101,7 +101,7 @@ void add_up(const Lot& lot, const Lots& lots, const RowIndex& index, const Tenso
   const auto* weight = gate.const_data_ptr<SumOf<Scalar>>();
   const auto row_at = [&](int32_t i) { return rows + lots.place(row_of[i]) * width; };
   at::parallel_for(lot.begin, lot.end, kRowsPerTask, [&](int64_t first, int64_t last) {
-    constexpr int64_t kAhead = 6;  // tokens; the hardware cannot guess where their rows lie
+    constexpr int64_t kAhead = 6;  // Prefetch distance in tokens; the hardware cannot predict rows.
     for (int64_t t = first; t < last; ++t) {
       const int64_t soon = std::min(t + kAhead, last - 1);
       for (int32_t i = begins[soon]; i < begins[soon + 1]; ++i) fetch(row_at(i), width);
@@ -113,7 +113,7 @@ void add_up(const Lot& lot, const Lots& lots, const RowIndex& index, const Tenso
   });
 }
 
-/// Layer: MlpLayer<Scalar>, or Bfloat16Layer whose scratch is float32.
+/// Computes all lots. Layer: MlpLayer<Scalar>, or Bfloat16Layer whose scratch is float32.
 template <class Scalar, class Scratch, class Layer>
 Tensor run(const Layer& layer, const RoutedOperands& in, const RowIndex& index) {
   const int64_t width = in.x.size(1), experts = in.w1.size(0);

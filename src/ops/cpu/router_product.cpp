@@ -15,9 +15,9 @@ namespace {
 
 constexpr int64_t kRouterRows = 512;
 constexpr int64_t kRowsTogether = 4;
-constexpr int64_t kCachedWeight = int64_t{16} << 10;  // bytes
+constexpr int64_t kCachedWeight = int64_t{16} << 10;  // Max size of cached weights in bytes.
 
-/// Calls use(first, rows, of a group, groups): fours, then what is left one by one.
+/// Calls use(first, rows, of a group, groups): first groups of four, then single rows.
 template <class Use>
 void for_row_groups(int64_t first, int64_t rows, Use use) {
   const int64_t fours = rows / kRowsTogether, left = rows % kRowsTogether;
@@ -32,7 +32,7 @@ std::vector<Scalar*> pointers(Scalar* from, int64_t count, int64_t distance) {
   return list;
 }
 
-/// [d + 1, stride]: W^T, and no bias.
+/// Packs W^T without a bias, [d + 1, stride].
 template <class Scalar>
 std::vector<Scalar> packed_router(const at::Tensor& weight, int64_t stride) {
   const int64_t experts = weight.size(0), width = weight.size(1);

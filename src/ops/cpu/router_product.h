@@ -5,10 +5,10 @@
 
 namespace moesaic::ops {
 
-/// Whether router_product_cpu() computes this product sooner than a library does.
+/// Returns whether router_product_cpu() is faster than a library for this product.
 bool suits_router_kernel(const at::Tensor& x_Td, const at::Tensor& weight_Ed);
 
-/// Computes x W^T for contiguous tensors that suit.
+/// Computes x W^T for contiguous tensors for which suits_router_kernel() holds.
 at::Tensor router_product_cpu(const at::Tensor& x_Td, const at::Tensor& weight_Ed);
 
 }  // namespace moesaic::ops

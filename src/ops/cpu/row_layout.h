@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting sort of a routing's rows: counts for each segment of tokens become places, so that
-// segments can be filled side by side and still stand in token order.
+// Counting sort of a routing's rows: counts for each segment of tokens become offsets, so that
+// segments can be filled in parallel with rows in token order.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 
 namespace moesaic::ops {
 
-/// Tokens of a segment, and the fewest that are worth a task of their own.
+/// Number of tokens of a segment, also the minimum worth a task.
 constexpr int64_t kTokensPerSegment = 256;
 constexpr int64_t kTokensPerTask = 1024;
 
-/// Segments for each task of at::parallel_for.
+/// Returns the number of segments for each task of at::parallel_for.
 inline int64_t segment_grain(const Segments& segments) {
   const int64_t length = std::min(segments.length, segments.cut.group_size);
   return std::max<int64_t>(1, kTokensPerTask / length);
 }
 
 /// Lays out the rows of all segments. counts [segments][slots]: rows of each segment at each
-/// computed expert; on return, where they begin. offsets [slots + 1]: where each expert's rows
-/// begin. pulled [segments + 1]: where each segment's entries of `token_row` begin.
+/// computed expert; on return, their first row. offsets [slots + 1]: first row of each expert.
+/// pulled [segments + 1]: first entry of each segment in `token_row`.
 inline void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32_t* offsets,
                          int32_t* pulled) {
   std::fill_n(pulled, segments + 1, 0);
@@ -40,7 +40,7 @@ inline void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32
   for (int64_t segment = 0; segment < segments; ++segment) pulled[segment + 1] += pulled[segment];
 }
 
-/// The arrays of a routing (ops/routing.h) that a kernel fills.
+/// Arrays of a routing (ops/routing.h) that a kernel fills.
 template <class Scalar>
 struct RoutingArrays {
   int32_t *offsets, *token, *token_offsets, *token_row;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over one row of a tensor that several CPU kernels share.
+// Loops over a row of a tensor that several CPU kernels share.
 #pragma once
 
 #include <ATen/AccumulateType.h>
@@ -9,14 +9,14 @@
 
 namespace moesaic::ops {
 
-/// Rows of [A, d] that one task of a row-wise loop takes.
+/// Rows of [A, d] per task of a row-wise loop.
 constexpr int64_t kRowsPerTask = 128;
 
-/// What sums over values of this type are kept in: float32 for bfloat16, else the type itself.
+/// Type of sums over values of a type: float32 for bfloat16, else the type itself.
 template <class Scalar>
 using SumOf = at::acc_type<Scalar, /*is_cuda=*/true>;
 
-/// to[j] = sum over i < count of weight(i) * row(i)[j], in the order of i.
+/// Computes to[j] = sum over i < count of weight(i) * row(i)[j], in the order of i.
 template <class Scalar, class RowOf, class WeightOf>
 inline void weighted_sum(Scalar* to, int64_t width, int32_t count, RowOf row, WeightOf weight) {
   constexpr int64_t kPiece = 64;
@@ -42,7 +42,7 @@ inline void weighted_sum(Scalar* to, int64_t width, int32_t count, RowOf row, We
 
 template <class Scalar>
 inline SumOf<Scalar> dot(const Scalar* a, const Scalar* b, int64_t width) {
-  // Eight fixed lanes: vectorises without letting the compiler choose an order of summation.
+  // Eight fixed lanes vectorise without letting the compiler reorder the sum.
   using Sum = SumOf<Scalar>;
   Sum lanes[8] = {};
   int64_t j = 0;

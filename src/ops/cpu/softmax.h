@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax terms over stretches of memory, compiled for every instruction set.
+// Softmax terms over contiguous memory, compiled for every instruction set.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks a function of which one clone for each instruction set is built; the loader picks one. Only
+// Marks a function that is built as one clone per instruction set; the loader picks one. It is only
 // for arithmetic whose result does not depend on the instruction set (see ops/route_math.h), or
-// depends on it in rounding only and chooses nothing.
+// depends on it in rounding only without affecting decisions.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
@@ -11,5 +11,5 @@
 #else
 #define MOESAIC_VECTOR_CLONES
 #endif
-/// What a clone calls has to become part of it.
+/// Functions that a clone calls must be inlined into it.
 #define MOESAIC_IN_CLONE inline __attribute__((always_inline))

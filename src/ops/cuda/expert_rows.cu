@@ -69,7 +69,7 @@ void clear_idle_experts(const ExpertRows& at, T* to, int64_t size, cudaStream_t 
   launch<kPassThreads>(kernel, kernel.blocks(), kPassThreads, 0, stream);
 }
 
-// The passes end products of at::_grouped_mm, which is for bfloat16 only.
+// Only bfloat16 products of at::_grouped_mm need these passes.
 template void pass_bias_activate<BFloat16>(const ExpertRows&, const BFloat16*, const BFloat16*,
                                            int64_t, Act, BFloat16*, BFloat16*, cudaStream_t);
 template void pass_bias<BFloat16>(const ExpertRows&, const BFloat16*, const BFloat16*, int64_t,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16 on chips with its fast path takes LibTorch's grouped product and passes of our own
-// around it; everything else our own products, which end with bias and activation themselves.
-// product_choice.h says how to take others.
+// On chips with fast bfloat16 products, bfloat16 uses LibTorch's grouped product between passes of
+// this library; everything else uses this library's products, which apply bias and activation
+// themselves. product_choice.h says how to choose others.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -25,8 +25,8 @@ using at::Tensor;
 using kernels::Act;
 using kernels::ExpertRows;
 
-/// Where LibTorch's grouped product neither copies nor asks the host: see its rules on dtypes,
-/// sizes and addresses.
+/// Returns whether LibTorch's grouped product runs without a copy or a synchronisation with the
+/// host: see its rules on dtypes, sizes and addresses.
 bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
   if (rows.scalar_type() != at::kBFloat16 || rows.size(0) == 0 || experts < 1 || experts > 1023)
     return false;
@@ -37,7 +37,7 @@ bool has_grouped_mm(const Tensor& rows, const Tensor& w1, int64_t experts) {
   return major == 9 || major == 10;
 }
 
-/// Returns the products to use: the portable ones where the library's do not serve.
+/// Returns the products to use: the portable ones where the library's do not apply.
 ProductChoice usable_product(const Tensor& rows, const Tensor& w1, int64_t experts) {
   const bool library =
       product_choice() == ProductChoice::library && has_grouped_mm(rows, w1, experts);
@@ -48,13 +48,13 @@ bool aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
 
-/// A contiguous tensor at an address that fast loads accept.
+/// Returns the tensor contiguous and aligned to 16 bytes for vector loads.
 Tensor ready(const Tensor& tensor) {
   const Tensor dense = tensor.contiguous();
   return aligned(dense) ? dense : dense.clone();
 }
 
-/// What every step needs to know about the rows.
+/// Arguments that every step shares: offsets, rows and the stream.
 struct Step {
   Tensor offsets;
   ExpertRows at;
@@ -65,7 +65,7 @@ struct Step {
         at{in<int32_t>(offsets), static_cast<int32_t>(offsets.size(0) - 1), rows},
         stream(stream_) {}
 
-  /// Each expert's rows times its weights; what lies past the last row is not written.
+  /// Multiplies each expert's rows by its weights; rows past the last offset are not written.
   Tensor grouped(const Tensor& a, const Tensor& b) const {
     return at::_grouped_mm(a, b, offsets.slice(0, 1));
   }
@@ -168,7 +168,7 @@ void backward_own(const Step& step, const BackwardInputs& x, const Tensor& grad_
                               step.stream);
 }
 
-/// Leaves d loss / d hidden in `grad_hidden`.
+/// Writes d loss / d hidden to `grad_hidden`.
 void backward_grouped_mm(const Step& step, const BackwardInputs& x, Tensor& grad_hidden,
                          Gradients& to) {
   using T = kernels::BFloat16;

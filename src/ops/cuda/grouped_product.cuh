@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products for one type of numbers; each type is compiled in a file of its own.
+// Products for one type of numbers; each type is compiled in a file of its own.
 #pragma once
 
 #include "../kernels/epilogue.h"
@@ -9,7 +9,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// Twice as many registers a number make small tiles of doubles.
+/// A double takes twice as many registers, so its tiles are small.
 template <class T>
 struct TileOf {
   using type = LargeTile;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starts the products of kernels/grouped_product.h and the passes of kernels/expert_rows.h; T is
-// float, double or BFloat16. Pointers are the device's; rows past offsets[experts] are left alone.
+// float, double or BFloat16. Pointers are on the device; rows past offsets[experts] stay unwritten.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,38 +15,38 @@ namespace moesaic::ops::kernels {
 struct ExpertRows {
   const int32_t* offsets;  // [experts + 1]
   int32_t experts;
-  int64_t rows;  // their bound
+  int64_t rows;  // Upper bound of the number of rows.
 };
 
-/// hidden = a w + bias (kept unless null), active = act(hidden). a: [rows, depth], w: [experts,
-/// depth, columns].
+/// Computes hidden = a w + bias (stored unless null) and active = act(hidden). a: [rows, depth], w:
+/// [experts, depth, columns].
 template <class T>
 void product_bias_activate(const ExpertRows& at, const T* a, const T* w, const T* bias,
                            int64_t depth, int64_t columns, Act kind, T* hidden, T* active,
                            cudaStream_t stream);
 
-/// y = a w + bias.
+/// Computes y = a w + bias.
 template <class T>
 void product_bias(const ExpertRows& at, const T* a, const T* w, const T* bias, int64_t depth,
                   int64_t columns, T* y, cudaStream_t stream);
 
-/// grad_hidden = (grad w^T) act'(hidden), active = act(hidden). w: [experts, columns, depth].
+/// Computes grad_hidden = (grad w^T) act'(hidden) and active = act(hidden). w: as for out = a w^T.
 template <class T>
 void product_activation_gradient(const ExpertRows& at, const T* grad, const T* w, const T* hidden,
                                  int64_t depth, int64_t columns, Act kind, T* grad_hidden,
                                  T* active, cudaStream_t stream);
 
-/// out = a w^T. w: [experts, columns, depth].
+/// Computes out = a w^T. w: [experts, columns, depth].
 template <class T>
 void product_transposed(const ExpertRows& at, const T* a, const T* w, int64_t depth,
                         int64_t columns, T* out, cudaStream_t stream);
 
-/// out_e = left_e^T right_e over the rows of e; out: [experts, p, q].
+/// Computes out_e = left_e^T right_e over the rows of e; out: [experts, p, q].
 template <class T>
 void product_of_rows(const ExpertRows& at, const T* left, const T* right, int64_t p, int64_t q,
                      T* out, cudaStream_t stream);
 
-/// The epilogues of the products above as passes over a product that is there already.
+/// Apply the epilogues of the products above as separate passes over a finished product.
 template <class T>
 void pass_bias_activate(const ExpertRows& at, const T* product, const T* bias, int64_t columns,
                         Act kind, T* hidden, T* active, cudaStream_t stream);
@@ -58,14 +58,14 @@ void pass_activation_gradient(const ExpertRows& at, const T* product, const T* h
                               int64_t columns, Act kind, T* grad_hidden, T* active,
                               cudaStream_t stream);
 
-/// Numbers that sum_expert_rows() needs to work in.
+/// Returns the number of elements of workspace that sum_expert_rows() needs.
 int64_t partial_sums(const ExpertRows& at, int64_t columns);
-/// out[e, j] = sum of from[r, j] over the rows of e, in a fixed order.
+/// Computes out[e, j] = sum of from[r, j] over the rows of e, in a fixed order.
 template <class T>
 void sum_expert_rows(const ExpertRows& at, const T* from, int64_t columns, Sum<T>* partial, T* out,
                      cudaStream_t stream);
 
-/// Zeros where an expert has no rows. to: [experts, size].
+/// Zeros the elements of experts without rows. to: [experts, size].
 template <class T>
 void clear_idle_experts(const ExpertRows& at, T* to, int64_t size, cudaStream_t stream);
 

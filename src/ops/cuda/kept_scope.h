@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computed experts of a call on the device.
+// Holds the computed experts of a call on the device.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -10,12 +10,12 @@
 
 namespace moesaic::ops {
 
-/// Tokens of a segment, so that its bits for all computed experts fit into shared memory.
+/// Returns the tokens of a segment, whose bits for all computed experts fit into shared memory.
 inline int64_t segment_length(int64_t computed) {
   return computed <= 1024 ? 256 : 64;
 }
 
-/// Threads of a block that scans so many numbers.
+/// Returns the number of threads of a block that scans `count` numbers.
 inline int scan_threads(int64_t count) {
   int threads = kernels::kWarp;
   while (threads < count && threads < kernels::kScanThreads) threads *= 2;
@@ -24,7 +24,7 @@ inline int scan_threads(int64_t count) {
 
 class KeptScope {
  public:
-  /// Throws Error where there are more experts than the kernels have room for.
+  /// Copies the list of kept experts to the device. Throws Error for more experts than fit.
   template <class Device>
   KeptScope(const char* op, const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
     const int64_t experts = logits.size(1);

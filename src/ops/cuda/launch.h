@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts a kernel of kernels/block.h on a GPU. For .cu files.
+// Starts a kernel of kernels/block.h on a GPU. Only .cu files include this header.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace moesaic::ops::kernels {
 
-/// A block has at most `Threads` threads, and a multiprocessor should hold `Blocks` blocks at once:
-/// from both the compiler knows how many registers there are.
+/// Runs a kernel. A block has at most `Threads` threads, and a multiprocessor should hold `Blocks`
+/// blocks at once, which tells the compiler how many registers a thread may use.
 template <int Threads, int Blocks, class Kernel>
 __global__ void __launch_bounds__(Threads, Blocks) run(const __grid_constant__ Kernel kernel) {
   extern __shared__ __align__(16) char shared[];
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Threads, Blocks) run(const __grid_constant__ K
   kernel(block);
 }
 
-/// Errors of a launch are left for cudaGetLastError(), which the callers ask.
+/// Starts a kernel; the callers check cudaGetLastError() for errors of the launch.
 template <int Threads, int Blocks = 1, class Kernel>
 void launch(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes,
             cudaStream_t stream) {

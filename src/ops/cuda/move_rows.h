@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the kernels of kernels/move_rows.h; T is float, double or BFloat16. Pointers are the
-// device's.
+// Starts the kernels of kernels/move_rows.h; T is float, double or BFloat16. Pointers are on the
+// device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@ template <class T>
 void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
                  int64_t width, cudaStream_t stream);
 
-/// `gate` may be null: every row counts once.
+/// Sums the rows of each token; a null `gate` counts every row once.
 template <class T>
 void sum_rows(const T* from, const Sum<T>* gate, const int32_t* token_offsets,
               const int32_t* token_row, T* to, int64_t tokens, int64_t width, cudaStream_t stream);

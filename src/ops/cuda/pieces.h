@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses how many numbers of a row are moved at once.
+// Chooses how many numbers of a row one memory access moves.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace moesaic::ops::kernels {
 
-/// Calls body(integral_constant) with the numbers of 16 bytes where rows of `width` and all
-/// addresses allow it (null does), else with 1.
+/// Calls body(integral_constant) with the count of numbers in 16 bytes if rows of `width` and all
+/// addresses are aligned (null is), else with 1.
 template <class T, class Body>
 void with_pieces(int64_t width, std::initializer_list<const void*> addresses, const Body& body) {
   bool wide = width % kWide<T> == 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which products the grouped MLP takes on a GPU. This header needs no GPU: tests run it anywhere.
+// Choice of the products of the grouped MLP on a GPU. Tests run this header without a GPU.
 #pragma once
 
 #include <cstdlib>
@@ -11,12 +11,12 @@
 
 namespace moesaic::ops {
 
-/// `library`: LibTorch's grouped product where it has a fast one, which is bfloat16 on Hopper and
-/// later. Everything else, and all of `portable`, are our own products for any chip.
+/// `library` is LibTorch's grouped product where it has a fast one (bfloat16 on Hopper and later).
+/// Everything else, and all of `portable`, uses this library's products for any chip.
 enum class ProductChoice { library, portable };
 
-/// The products that the environment variable MOESAIC_CUDA_PRODUCT=library|portable asks for;
-/// `library` without it. It is read at every call, so that one program can compare them. Throws
+/// Returns the products that the environment variable MOESAIC_CUDA_PRODUCT=library|portable asks
+/// for, by default `library`. Reads it at every call, so that one program can compare them. Throws
 /// Error (usage) for another value.
 inline ProductChoice product_choice() {
   const char* const value = std::getenv("MOESAIC_CUDA_PRODUCT");

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A NaN cannot be reported without waiting for the device: it passes the threshold with a gate of
-// NaN.
-// Device: what starts kernels and owns memory; a GPU's current stream (tensors.h), or a test's
-// serial one.
+// Adaptive routing on a device. A NaN cannot be reported without a synchronisation: it passes the
+// threshold with a gate of NaN. `Device` starts kernels and owns memory: the current stream of a
+// GPU (tensors.h), or the serial device of a test.
 #pragma once
 
 #include "../check.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores by expert, a border for every expert of every group, then rows for what lies within the
-// borders. Scores that allow no routing cannot be reported without waiting for the device: where
-// one of a group is NaN, or none is finite, the expert's gates of that group are NaN.
-// Device: what starts kernels and owns memory; a GPU's current stream (tensors.h), or a test's
-// serial one.
+// Expert choice on a device: scores by expert, a border for every expert of every group, then rows
+// for the tokens within the borders. Invalid scores cannot be reported without a synchronisation:
+// where one of a group is NaN, or none is finite, the expert's gates of that group are NaN.
+// `Device` starts kernels and owns memory: the current stream of a GPU (tensors.h), or the serial
+// device of a test.
 #pragma once
 
 #include <ATen/ops/zeros.h>
@@ -30,13 +30,13 @@ static_assert(static_cast<int>(ExpertGate::softmax_selected) ==
                   static_cast<int>(ExpertGateKind::softmax_experts) &&
               static_cast<int>(ExpertGate::one) == static_cast<int>(ExpertGateKind::one));
 
-/// Everything about a call that depends on sizes and options only.
+/// Values of a call that depend on sizes and options only.
 struct ExpertChoicePlan {
   int64_t tokens, experts, slots;
   TokenGroups cut;
   GroupRows rows;
   ExpertGateKind kind;
-  bool all_seen;  ///< softmax over experts counts those that are not computed
+  bool all_seen;  ///< Whether the softmax over experts includes pruned ones.
 
   ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
       : tokens(logits.size(0)),
@@ -50,19 +50,19 @@ struct ExpertChoicePlan {
   kernels::ExpertColumns computed(const kernels::KeptView& kept) const {
     return {static_cast<int32_t>(slots), kept};
   }
-  /// What a softmax over experts counts.
+  /// Returns the experts that a softmax over experts includes.
   kernels::ExpertColumns seen(const kernels::KeptView& kept) const {
     if (!all_seen) return computed(kept);
     return {static_cast<int32_t>(experts), {nullptr, nullptr}};
   }
   int64_t pairs() const { return cut.count() * slots; }
-  /// Threads of a block that looks at a group.
+  /// Returns the number of threads of a block that processes a group.
   int threads() const { return std::max(scan_threads(cut.group_size), kernels::kDigits); }
 };
 
 constexpr int kTokenThreads = 256;
 
-/// What experts compare, [written.slots, T].
+/// Returns the scores that experts compare, [written.slots, T].
 template <class Scalar, class Device>
 Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
                     const kernels::ExpertColumns& written, const kernels::ExpertColumns& seen,

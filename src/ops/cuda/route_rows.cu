@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that every routing starts.
+// Instantiates the kernels that every routing starts.
 #include "../kernels/kept_experts.h"
 #include "../kernels/route_rows.h"
 #include "start.cuh"

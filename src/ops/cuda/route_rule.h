@@ -33,7 +33,7 @@ void route_by_rule(const at::Tensor& logits, int64_t slots, const Rule& rule,
                              place.shared_bytes(threads));
 }
 
-/// The tensors of a routing without choices.
+/// Tensors of a routing without choices.
 struct RuleTensors {
   at::Tensor offsets, token, gate, token_offsets, token_row;
 

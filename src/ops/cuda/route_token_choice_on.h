@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token choice: choose, scan, place; with batch priority two more kernels in between. Nothing waits
-// for the host. Logits that allow no routing (NaN, infinite, or all -infinity) cannot be reported
-// without waiting: the token is routed all the same, NaN counting as -infinity, with gates of NaN,
-// which then show in whatever is computed from them.
-// Device: what starts kernels and owns memory; a GPU's current stream (tensors.h), or a test's
-// serial one.
+// Token choice on a device by three kernels that choose, scan and place; batch priority adds two in
+// between. Nothing synchronises with the host, so invalid logits (NaN, infinite, or all -infinity)
+// cannot be reported: the token is still routed, NaN counting as -infinity, with gates of NaN,
+// which show in all results computed from them. `Device` starts kernels and owns memory: the
+// current stream of a GPU (tensors.h), or the serial device of a test.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -33,11 +32,11 @@ static_assert(static_cast<int>(Gate::softmax_selected) ==
               static_cast<int>(Gate::logit) == static_cast<int>(kernels::GateKind::logit) &&
               static_cast<int>(Gate::one) == static_cast<int>(kernels::GateKind::one));
 
-/// Everything about a call that depends on sizes and options only.
+/// Values of a call that depend on sizes and options only.
 struct TokenChoicePlan {
   int64_t tokens, experts, k, computed;
   GroupRows rows;
-  bool limited;  ///< can anything be dropped? Only then do groups matter
+  bool limited;  ///< Whether choices can be dropped; only then do groups matter.
   int64_t bound;
   kernels::QueueIndex queues;
 
@@ -63,7 +62,7 @@ inline bool reroutes(const TokenChoiceOptions& options) {
   return options.pruned == PrunedSelection::reroute;
 }
 
-/// What lies between the kernels.
+/// Tensors that one kernel passes to the next.
 struct Workspace {
   Tensor gate_Tk, counts, before, totals, queued;
 
@@ -91,7 +90,7 @@ void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& pla
   go(kernels::ChooseManyExperts<Scalar>{in});
 }
 
-/// Drops by priority from `slot`, and counts the rows that are left.
+/// Drops choices from `slot` by priority and counts the remaining rows.
 template <class Scalar, class Device>
 void select_by_priority(const TokenChoicePlan& plan, const Workspace& work, int32_t* slot,
                         const Device& device) {

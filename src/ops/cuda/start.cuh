@@ -12,7 +12,7 @@ void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_byt
   launch<Threads>(kernel, blocks, threads, shared_bytes, stream);
 }
 
-// Variadic: names of kernels hold commas.
+// The macro is variadic because names of kernels contain commas.
 #define MOESAIC_START(threads, ...)                                                    \
   template void start<threads, __VA_ARGS__>(const __VA_ARGS__&, int64_t, int, int64_t, \
                                             cudaStream_t);

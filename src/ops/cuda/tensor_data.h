@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands between tensors and kernels, which know pointers only. This header needs no GPU:
-// tests run the same code on the host.
+// Conversion of tensors to the pointers and types of kernels. This header needs no GPU: tests run
+// the same code on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ struct TypeTag {
   using type = T;
 };
 
-/// Calls body(TypeTag<T>()) for the kernels' type of a tensor's numbers.
+/// Calls body(TypeTag<T>()) for the kernels' element type of a tensor.
 template <class Body>
 void with_logit_type(const at::Tensor& tensor, const Body& body) {
   if (tensor.scalar_type() == at::kDouble) return body(TypeTag<double>());
@@ -36,7 +36,7 @@ T* out(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-/// The type that sums of numbers of this type are kept in.
+/// Returns the type in which numbers of this type are summed.
 inline at::ScalarType sum_type(at::ScalarType type) {
   return type == at::kBFloat16 ? at::kFloat : type;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device and stream of an operator on a GPU.
+// Device and stream of an operator on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace moesaic::ops {
 
-/// The current stream of a tensor's device, which is the current device as long as this lives.
+/// Current stream of a tensor's device; makes that device current while the object lives.
 class DeviceScope {
  public:
   explicit DeviceScope(const at::Tensor& tensor)
@@ -23,7 +23,7 @@ class DeviceScope {
 
   cudaStream_t stream() const { return stream_.stream(); }
 
-  /// Starts a kernel there; see start.h.
+  /// Starts a kernel on the stream; see start.h.
   template <int Threads, class Kernel>
   void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes) const {
     kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream());

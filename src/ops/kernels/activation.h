@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations, one number at a time.
+// Scalar activation functions.
 #pragma once
 
 #include <cmath>
@@ -43,7 +43,7 @@ MOESAIC_INLINE S normal_distribution(S x) {
   return S(0.5) * erfc_of(x * S(-0.70710678118654752));
 }
 
-/// act(x) and act'(x).
+/// Pair of act(x) and act'(x).
 template <class S>
 struct Activated {
   S value, slope;
@@ -52,7 +52,7 @@ struct Activated {
 template <Act Kind, class S>
 MOESAIC_INLINE Activated<S> activated(S x) {
   if constexpr (Kind == Act::relu) {
-    return {x < S(0) ? S(0) : x, x <= S(0) ? S(0) : S(1)};  // NaN stays
+    return {x < S(0) ? S(0) : x, x <= S(0) ? S(0) : S(1)};  // NaN stays NaN.
   } else if constexpr (Kind == Act::gelu_tanh) {
     const S gate = gelu_tanh_gate(x);
     const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * x * x);
@@ -72,7 +72,7 @@ MOESAIC_INLINE Activated<S> activated(S x) {
   }
 }
 
-/// Calls body(std::integral_constant-like kind) for an activation that is known at run time.
+/// Calls body(kind), a type like std::integral_constant, for an activation known at run time.
 template <Act Kind>
 struct ActConstant {
   static constexpr Act value = Kind;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a kernel is written so that it runs on a GPU and, thread after thread, on the host. A kernel
-// is a struct of arguments with
+// Base of kernels that run on a GPU and, thread after thread, on the host. A kernel is a struct of
+// arguments with
 //
 //   template <class Block> MOESAIC_INLINE void operator()(Block& block) const;
 //
-// whose work is cut into phases, `block.each(f)`: every thread runs f(thread), then all wait for
-// each other. Within a phase no thread may read what another writes, atomics on integers excepted;
-// what a thread remembers between phases is in a `Block::Local<T>`. Tests run the phases in several
-// orders of threads (kernels/serial_block.h): results that stay the same show that no barrier is
-// missing.
+// whose work is cut into phases, `block.each(f)`: every thread runs f(thread), then all
+// synchronise. Within a phase no thread may read what another writes, except by atomics on
+// integers; values that a thread keeps between phases are in a `Block::Local<T>`. Tests run the
+// phases in several orders of threads (kernels/serial_block.h): equal results show that no barrier
+// is missing.
 //
-// Included by .cu files, hence C++17 and without LibTorch.
+// The .cu files include this header, so it is C++17 without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@
 
 namespace moesaic::ops::kernels {
 
-/// Lanes of a warp.
+/// Number of lanes of a warp.
 constexpr int kWarp = 32;
 
-// Of this namespace, in which unqualified calls find them before CUDA's global ones; std::min is
-// not for a device without a compiler's flag.
+// In this namespace, unqualified calls find min and max before CUDA's global ones; std::min needs a
+// compiler flag on a device.
 template <class T>
 MOESAIC_INLINE T min(T a, T b) {
   return b < a ? b : a;
@@ -60,13 +60,13 @@ MOESAIC_INLINE int count_bits(uint32_t bits) {
 #endif
 }
 
-/// A mask with the bits of the lanes before `lane`.
+/// Returns a mask with the bits of the lanes before `lane`.
 MOESAIC_INLINE uint32_t lanes_before(int lane) {
   return (uint32_t{1} << lane) - 1u;
 }
 
-/// The number of lanes that share a row: the smallest power of two that covers `columns`, at most
-/// `max_lanes`.
+/// Returns the number of lanes that share a row: the smallest power of two that covers `columns`,
+/// at most `max_lanes`.
 MOESAIC_INLINE int lanes_for(int64_t columns, int max_lanes) {
   int lanes = 1;
   while (lanes < columns && lanes < max_lanes) lanes *= 2;
@@ -74,7 +74,7 @@ MOESAIC_INLINE int lanes_for(int64_t columns, int max_lanes) {
 }
 
 #if defined(__CUDACC__)
-/// One thread block of a GPU.
+/// A thread block of a GPU.
 class DeviceBlock {
  public:
   template <class T>
@@ -116,8 +116,7 @@ class DeviceBlock {
 #endif
   }
 
-  /// The number at `at`, which every thread reads outside a phase; afterwards it may be written
-  /// again.
+  /// Returns the value at `at`, which every thread reads outside a phase and may write afterwards.
   template <class T>
   MOESAIC_INLINE T broadcast(const T* at) {
     const T value = *at;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a product's sums before they are stored: `apply<Count>(expert, row, column,
-// sums)` for `Count` neighbours of a row. The same structs end a product's kernel and a pass of its
-// own.
+// Epilogues, applied to the sums of a product before they are stored: `apply<Count>(expert, row,
+// column, sums)` takes `Count` neighbouring columns of a row. The same structs serve the kernel of
+// a product and separate passes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ MOESAIC_INLINE void store(T* to, const Sum<T> (&sums)[Count]) {
   write<T, Count>(to, piece);
 }
 
-/// out = sums
+/// Stores out = sums.
 template <class T>
 struct Plain {
   T* out;
@@ -31,7 +31,7 @@ struct Plain {
   }
 };
 
-/// out = sums + bias
+/// Stores out = sums + bias.
 template <class T>
 struct AddBias {
   T* out;
@@ -48,10 +48,10 @@ struct AddBias {
   }
 };
 
-/// hidden = sums + bias (kept where asked for), active = act(hidden)
+/// Stores hidden = sums + bias (unless null) and active = act(hidden).
 template <class T>
 struct AddBiasActivate {
-  T *hidden, *active;  // `hidden` may be null
+  T *hidden, *active;  // `hidden` may be null.
   const T* bias;       // [experts, columns]
   int64_t columns;
   Act kind;
@@ -74,7 +74,7 @@ struct AddBiasActivate {
   }
 };
 
-/// sums are the gradient of act(hidden): grad_hidden = sums * act'(hidden), active = act(hidden)
+/// Stores grad_hidden = sums * act'(hidden), sums being d loss / d act(hidden), and act(hidden).
 template <class T>
 struct ActivationGradient {
   const T* hidden;

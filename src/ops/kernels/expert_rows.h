@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over the rows of experts beside the products: a product's epilogue as a pass of its own,
-// sums over an expert's rows, zeros for experts without rows.
+// Passes over the rows of experts beside the products: the epilogue of a product as a separate
+// pass, sums over an expert's rows, zeros for experts without rows.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ constexpr int kPassThreads = 256;
 constexpr int kPassRows = 32;
 constexpr int kSumRows = 256;
 
-/// epilogue(from) for every row of every expert. `from` may be what the epilogue writes.
+/// Applies epilogue(from) to every row of every expert. `from` may alias the epilogue's output.
 template <class T, int Count, class Epilogue>
 struct EpiloguePass {
   const T* from;
@@ -46,7 +46,7 @@ struct EpiloguePass {
   }
 };
 
-/// partial[tile, j] = sum over the tile's rows of from[r, j].
+/// Computes partial[tile, j] = sum over the tile's rows of from[r, j].
 template <class T>
 struct SumTiles {
   const T* from;  // [rows, columns]
@@ -75,7 +75,7 @@ struct SumTiles {
   }
 };
 
-/// out[e, j] = sum of an expert's partial sums, in the order of its rows.
+/// Computes out[e, j] = sum of an expert's partial sums, in the order of its rows.
 template <class T>
 struct SumPartials {
   const Sum<T>* partial;
@@ -107,7 +107,7 @@ struct SumPartials {
   }
 };
 
-/// Zeros for the experts without rows, of which others' products leave anything.
+/// Zeros the elements of experts without rows, which the library's product leaves undefined.
 template <class T>
 struct ClearIdleExperts {
   T* to;  // [experts, size]

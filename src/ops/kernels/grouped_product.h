@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of each expert's rows with its weights, tile by tile in shared memory. Every sum runs in
-// the order of its terms, so results do not depend on the tiles' order.
+// Products of each expert's rows with its weights, by tiles in shared memory. Every sum adds its
+// terms in index order, so results do not depend on the order of the tiles.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace moesaic::ops::kernels {
 
-/// A tile of Rows x Columns sums, Depth terms at a time; a thread has OwnRows x OwnColumns of them.
+/// A tile of Rows x Columns sums, Depth terms at a time, OwnRows x OwnColumns sums per thread.
 template <int Rows, int Columns, int Depth, int OwnRows, int OwnColumns>
 struct TileShape {
   static constexpr int kRows = Rows, kColumns = Columns, kDepth = Depth;
   static constexpr int kOwnRows = OwnRows, kOwnColumns = OwnColumns;
   static constexpr int kAcross = Columns / OwnColumns, kDown = Rows / OwnRows;
   static constexpr int kThreads = kAcross * kDown;
-  // Four numbers of padding keep pieces of four aligned and columns in different banks.
+  // Padding by four numbers keeps vectors of four aligned and columns in different banks.
   static constexpr int kLeftStride = Rows + 4, kRightStride = Columns + 4;
   static_assert(OwnRows % 4 == 0 && OwnColumns % 4 == 0, "threads own fours");
 
-  /// A thread's fours lie apart, so that neighbours read neighbouring fours.
+  /// Returns a thread's row; its vectors of four are interleaved with those of its neighbours.
   static MOESAIC_INLINE int row(int thread, int own) {
     return own / 4 * (kDown * 4) + thread / kAcross * 4 + own % 4;
   }
@@ -34,7 +34,7 @@ struct TileShape {
 using LargeTile = TileShape<128, 64, 8, 8, 4>;
 using SmallTile = TileShape<64, 64, 16, 4, 4>;
 
-/// The sums of one thread, and the loop over the depth. `S` is what is summed up in.
+/// Sums of one thread, and the loop over the depth. `S` is the type of the sums.
 template <class S, class Tile>
 struct TileProduct {
   struct Sums {
@@ -46,8 +46,8 @@ struct TileProduct {
            (Tile::kLeftStride + Tile::kRightStride);
   }
 
-  /// left(row, depth) and right(depth, column) give the factors, 0 outside of their matrices. The
-  /// flags say which of their indices walks through neighbours in memory.
+  /// Adds products of left(row, depth) and right(depth, column), which return 0 outside of their
+  /// matrices. The flags say which index of each factor is contiguous in memory.
   template <bool LeftRowsAreNeighbours, bool RightColumnsAreNeighbours, class Block, class Left,
             class Right, class Local>
   static MOESAIC_INLINE void multiply(Block& block, int64_t depth, const Left& left,
@@ -65,8 +65,8 @@ struct TileProduct {
     }
   }
 
-  /// Hands the sums out row by row through shared memory, neighbours to neighbouring threads:
-  /// take(row, column, sum).
+  /// Passes the sums row by row through shared memory to take(row, column, sum), so that
+  /// neighbouring threads take neighbouring columns.
   template <class Block, class Local, class Take>
   static MOESAIC_INLINE void hand_out(Block& block, Local& sums, const Take& take) {
     S* const slab = block.template shared<S>(0);
@@ -126,8 +126,8 @@ struct TileProduct {
     }
   }
 
-  /// One of a thread's rows of sums into the slab. Sums live in registers, which no running index
-  /// reaches: hence the loop over all of them.
+  /// Writes one of a thread's rows of sums to the slab. The loop runs over all rows since sums live
+  /// in registers, which a runtime index cannot address.
   static MOESAIC_INLINE void put_row(int thread, int own, const Sums& sums, S* slab) {
     S* const to = slab + thread / Tile::kAcross * Tile::kColumns;
     MOESAIC_UNROLL
@@ -139,8 +139,8 @@ struct TileProduct {
   }
 };
 
-/// epilogue(sum over k of a[r, k] w_e[k, n]) for the rows r of every expert e. Transposed: w_e[n,
-/// k].
+/// Computes epilogue(sum over k of a[r, k] w_e[k, n]) for the rows r of every expert e. Transposed:
+/// w_e[n, k].
 template <class T, class Tile, bool Transposed, class Epilogue>
 struct RowsTimesWeights {
   const T *a, *w;  // [rows, depth], [experts, depth, columns] or [experts, columns, depth]
@@ -186,8 +186,8 @@ struct RowsTimesWeights {
   }
 };
 
-/// out_e[i, j] = sum over the rows r of expert e of left[r, i] right[r, j]; 0 for an expert without
-/// rows.
+/// Computes out_e[i, j] = sum over the rows r of expert e of left[r, i] right[r, j], 0 for an
+/// expert without rows.
 template <class T, class Tile>
 struct RowsTimesRows {
   const T *left, *right;  // [rows, p], [rows, q]

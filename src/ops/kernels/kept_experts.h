@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which experts are computed. A list of them reaches a GPU as bits among a kernel's arguments:
-// copies from the host's memory would not fit into a CUDA graph.
+// Computed experts of a call. Their list is passed to a GPU as bits in a kernel's arguments,
+// because copies from host memory would not fit into a CUDA graph.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace moesaic::ops::kernels {
 
 constexpr int32_t kMaxExperts = 4096;
 
-/// Lists on the device: slot_of[e] is e's place among the computed experts or -1, columns[slot] its
-/// number. Null where all experts are computed.
+/// Lists on the device: slot_of[e] is e's index among the computed experts or -1, columns[slot] the
+/// id of the expert. Both are null where all experts are computed.
 struct KeptView {
   const int32_t *slot_of, *columns;
 
@@ -24,7 +24,7 @@ struct KeptView {
   }
 };
 
-/// Writes what KeptView reads. One block.
+/// Writes the lists of KeptView with one block.
 struct ExpandKept {
   uint32_t bits[kMaxExperts / 32];
   int32_t experts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatch, combine and their gradients. Several lanes share a row and move it in 16-byte pieces
-// (`Count` numbers of 16 bytes together, or 1 where widths or addresses do not allow it). Sums run
-// over a token's rows in the order of its choices.
+// Dispatch, combine and their gradients. Several lanes share a row and move it in vectors of 16
+// bytes (`Count` numbers at once, or 1 where widths or addresses are not aligned). Sums run over a
+// token's rows in the order of its choices.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace moesaic::ops::kernels {
 
 constexpr int kMoveThreads = 256;
 
-/// Which lane of which row a thread of a launch is.
+/// Lane and row of a thread of a launch.
 struct RowLane {
   int64_t row;
   int lane;
@@ -24,7 +24,7 @@ struct RowLane {
   }
 };
 
-/// to[r] = from[token[r]], and zeros for the rows past *filled.
+/// Copies to[r] = from[token[r]] and zeros the rows past *filled.
 template <class T, int Count>
 struct GatherRows {
   const T* from;
@@ -50,8 +50,8 @@ struct GatherRows {
   }
 
  private:
-  /// Reads several pieces before it writes the first: the compiler must not assume that they
-  /// differ.
+  /// Copies a row. Several loads precede the first store, since the compiler must assume that `in`
+  /// and `out` alias.
   MOESAIC_INLINE void copy(const T* in, T* out, int lane) const {
     constexpr int kPieces = 4;
     const int64_t step = static_cast<int64_t>(lanes) * Count;
@@ -69,11 +69,11 @@ struct GatherRows {
   }
 };
 
-/// to[t] = sum over the rows of t of gate[row] * from[row]; without gates, the plain sum.
+/// Computes to[t] = sum over the rows of t of gate[row] * from[row]; without gates, the plain sum.
 template <class T, int Count>
 struct SumRows {
   const T* from;
-  const Sum<T>* gate;  // or null
+  const Sum<T>* gate;  // `gate` may be null.
   const int32_t *token_offsets, *token_row;
   T* to;
   int64_t tokens, width;
@@ -108,8 +108,8 @@ struct SumRows {
   }
 };
 
-/// The gradients of a combine: grad_rows[row] = gate[row] * grad[t] and grad_gate[row] = grad[t] .
-/// rows[row] for each row of token t; zeros for the rows that no token has.
+/// Computes the gradients of combine: grad_rows[row] = gate[row] * grad[t] and grad_gate[row] =
+/// grad[t] . rows[row] for each row of token t; zeros for rows without a token.
 template <class T, int Count>
 struct CombineBackward {
   const T *grad, *rows;
@@ -146,7 +146,7 @@ struct CombineBackward {
   }
 
  private:
-  /// The i-th row of a token, -1 past its last.
+  /// Returns the i-th row of a token, -1 past its last.
   MOESAIC_INLINE int64_t row_of(const RowLane& at, int32_t i) const {
     if (at.row >= tokens) return -1;
     const int32_t place = token_offsets[at.row] + i;
@@ -196,7 +196,7 @@ struct CombineBackward {
   }
 };
 
-/// Zeros for the rows past *filled.
+/// Zeros the rows past *filled.
 template <class T, int Count>
 struct ClearRows {
   T* to;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers in memory, the numbers that they are summed up in, and 16-byte pieces of rows.
+// Element types in memory, the types of their sums, and vectors of 16 bytes.
 #pragma once
 
 #include <cmath>
@@ -42,7 +42,7 @@ MOESAIC_INLINE uint64_t bits_of(double value) {
 #endif
 }
 
-/// A bfloat16 as it lies in memory.
+/// A bfloat16 in its memory format.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -57,7 +57,7 @@ MOESAIC_INLINE double widen(double value) {
   return value;
 }
 
-/// Rounds to the nearest, ties to even.
+/// Rounds to the nearest bfloat16, ties to even.
 MOESAIC_INLINE BFloat16 to_bfloat16(float value) {
   BFloat16 out;
 #if defined(__CUDA_ARCH__)
@@ -70,7 +70,7 @@ MOESAIC_INLINE BFloat16 to_bfloat16(float value) {
   return out;
 }
 
-/// What numbers of a type are summed up in, and the way back.
+/// Type in which numbers of type T are summed, with conversions.
 template <class T>
 struct Number {
   using Sum = T;
@@ -84,13 +84,13 @@ struct Number<BFloat16> {
 template <class T>
 using Sum = typename Number<T>::Sum;
 
-/// `Count` neighbours that are read and written at once.
+/// Vector of `Count` neighbours that one memory access reads or writes.
 template <class T, int Count>
 struct alignas(sizeof(T) * Count) Piece {
   T at[Count];
 };
 
-/// How many numbers fill 16 bytes.
+/// Number of elements in 16 bytes.
 template <class T>
 constexpr int kWide = static_cast<int>(16 / sizeof(T));
 

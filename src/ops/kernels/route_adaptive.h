@@ -9,7 +9,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// All experts whose logit is at least a threshold, with gate 1. NaN passes, with a gate of NaN.
+/// Rule that takes all experts whose logit is at least a threshold, with gate 1; NaN gets gate NaN.
 template <class Scalar>
 struct ThresholdRule {
   const Scalar* logits;

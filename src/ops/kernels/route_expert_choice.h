@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert choice: scores, a border for every expert of every group, the rule by which the kernels of
-// route_rule.h make rows of them, and the gradients of the gates.
+// Kernels of expert choice: scores, a border for every expert of every group, the rule by which the
+// kernels of route_rule.h make rows of them, and the gradients of the gates.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace moesaic::ops::kernels {
 
-/// The numbers of moesaic::ExpertGate.
+/// Enumerators with the numbers of moesaic::ExpertGate.
 enum class ExpertGateKind : int { softmax_selected, softmax_tokens, softmax_experts, one };
 
-/// Some of a router's experts, numbered by their slot among them.
+/// Subset of a router's experts, numbered by their slot in it.
 struct ExpertColumns {
   int32_t slots;
   KeptView kept;
@@ -25,14 +25,14 @@ struct ExpertColumns {
   MOESAIC_INLINE int64_t column(int64_t slot) const { return kept.column(slot); }
 };
 
-/// Writes scores[slot, t], which the experts in `written` compare, by expert so that an expert
-/// reads neighbours. A thread has a token.
+/// Writes scores[slot, t], which the experts in `written` compare; a score's neighbours are tokens
+/// of the same expert. One thread per token.
 template <class Scalar>
 struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
   ExpertColumns written, seen;
-  bool over_experts;  // scores are a softmax over the experts in `seen` instead of logits
+  bool over_experts;  // Scores are a softmax over the experts in `seen` instead of logits.
   Scalar* scores;
 
   template <class Block>
@@ -60,8 +60,8 @@ struct WriteScores {
   }
 };
 
-/// Reduces the threads' numbers `partial` in shared memory with `operation`, always in the same
-/// order. The number of threads is a power of two.
+/// Reduces the threads' numbers `partial` in shared memory with `operation`, in a fixed order. The
+/// number of threads is a power of two.
 template <class Block, class Scalar, class Operation>
 MOESAIC_INLINE Scalar reduce(Block& block, Scalar* partial, const Operation& operation) {
   for (int half = block.threads() / 2; half > 0; half /= 2) {
@@ -72,14 +72,14 @@ MOESAIC_INLINE Scalar reduce(Block& block, Scalar* partial, const Operation& ope
   return block.broadcast(partial);
 }
 
-/// Which tokens of a group an expert takes, and the softmax of its gates.
+/// Border of the tokens that an expert selects in a group, and the softmax of its gates.
 template <class Scalar>
 struct ExpertBorder {
   Border last;
   Scalar top, sum;
 };
 
-/// Finds borders[group, slot]; a block has one of them.
+/// Finds borders[group, slot], one per block.
 template <class Scalar>
 struct FindExpertBorders {
   TokenGroups cut;
@@ -114,7 +114,7 @@ struct FindExpertBorders {
   }
 
  private:
-  /// The largest score; NaN where a score is NaN or none is finite.
+  /// Returns the largest score; NaN where a score is NaN or none is finite.
   template <class Block>
   MOESAIC_INLINE Scalar maximum(Block& block, Scalar* partial, const Scalar* own,
                                 int64_t size) const {
@@ -197,11 +197,11 @@ struct ScatterRows {
   }
 };
 
-/// The gradient where gates are a softmax over experts: grad holds what arrives at each gate on
-/// entry, d loss / d logits on return. A thread has a token.
+/// Computes the gradient of gates by a softmax over experts, in place: grad holds d loss / d gate
+/// on entry and d loss / d logits on return. One thread per token.
 template <class Scalar>
 struct SoftmaxGradient {
-  const Scalar* probabilities;  // of WriteScores, written for all in `seen`
+  const Scalar* probabilities;  // Probabilities from WriteScores for all experts in `seen`.
   int64_t tokens, experts;
   ExpertColumns seen;
   Scalar* grad;
@@ -224,7 +224,7 @@ struct SoftmaxGradient {
   }
 };
 
-/// The gradient where gates are a softmax over tokens. A block has a group and an expert;
+/// Computes the gradient of gates by a softmax over tokens. One block per group and expert;
 /// grad_logits is zero on entry.
 template <class Scalar>
 struct ExpertGatesGradient {
@@ -236,7 +236,7 @@ struct ExpertGatesGradient {
   int64_t experts;
   int32_t slots;
   KeptView kept;
-  bool over_all_tokens;  // softmax_tokens instead of softmax_selected
+  bool over_all_tokens;  // Gate is softmax_tokens instead of softmax_selected.
   Scalar* grad_logits;
 
   static MOESAIC_INLINE int64_t shared_bytes(int threads) {
@@ -268,7 +268,7 @@ struct ExpertGatesGradient {
   }
 
  private:
-  /// Writes what a softmax over all tokens takes off the gradient of each: -probability * inner.
+  /// Writes -probability * inner, the softmax's share in the gradient of every token.
   template <class Block>
   MOESAIC_INLINE void write_softmax_terms(Block& block, Scalar* partial, int64_t group,
                                           int64_t slot, Scalar inner, Scalar* to) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the rows of a routing stand. Every segment of tokens counts its rows for each expert;
-// running sums of these counts say where they begin, and bit masks say which of a segment's rows is
-// a token's.
+// Positions of the rows of a routing. Every segment of tokens counts its rows for each expert;
+// running sums of these counts give the offset of a segment's rows, and bit masks the position of a
+// token's row within its segment.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace moesaic::ops::kernels {
 
-/// Turns before[slot, segment], the rows of each segment, into the rows of the segments before it,
-/// in place; totals[slot]: all rows of the expert. A block has an expert.
+/// Replaces before[slot, segment], the rows of each segment, by the rows of the segments before it;
+/// totals[slot] is the number of rows of the expert. One block per expert.
 struct ScanRows {
-  int64_t count;  // of segments
+  int64_t count;  // Number of segments.
   int32_t *before, *totals;
 
   static MOESAIC_INLINE int64_t shared_bytes(int threads) { return scan_bytes(threads); }
@@ -32,7 +32,7 @@ struct ScanRows {
   }
 };
 
-/// Which tokens of a segment go to which expert, as bits in shared memory: a word a warp.
+/// Bit masks in shared memory, a word per warp: which tokens of a segment each expert computes.
 struct SegmentMasks {
   uint32_t* masks;  // [threads / 32][slots]
   int32_t slots;
@@ -52,7 +52,7 @@ struct SegmentMasks {
   MOESAIC_INLINE void set(Block& block, int thread, int32_t slot) const {
     block.atomic_or(masks + thread / kWarp * slots + slot, uint32_t{1} << (thread % kWarp));
   }
-  /// Of the tokens before this thread's, how many go to the expert.
+  /// Returns how many tokens before this thread's go to the expert.
   MOESAIC_INLINE int32_t before(int thread, int32_t slot) const {
     const int warp = thread / kWarp;
     int32_t found = count_bits(masks[warp * slots + slot] & lanes_before(thread % kWarp));
@@ -67,7 +67,7 @@ struct SegmentMasks {
   }
 };
 
-/// The arrays of a routing that the last kernel fills.
+/// Arrays of a routing that the last kernel fills.
 template <class Scalar>
 struct RoutingArrays {
   int32_t *offsets, *token, *token_offsets, *token_row;
@@ -75,9 +75,9 @@ struct RoutingArrays {
   int64_t bound, tokens;
 };
 
-/// Where the rows of the block's segment begin.
+/// Offsets of the rows of the block's segment.
 struct SegmentRows {
-  const int32_t *before, *totals;  // of ScanQueues or ScanRows
+  const int32_t *before, *totals;  // Outputs of ScanQueues or ScanRows.
   int64_t count;
   int32_t slots;
 
@@ -86,10 +86,10 @@ struct SegmentRows {
   }
 
   struct Found {
-    int32_t filled, pulled;  // rows of all segments; entries of token_row of earlier ones
+    int32_t filled, pulled;  // Rows of all segments, and entries of token_row in earlier segments.
   };
 
-  /// starts[slot] in shared memory; the first block writes `offsets` and the last of
+  /// Writes starts[slot] in shared memory; the first block writes `offsets` and the last element of
   /// `token_offsets`.
   template <class Block, class Scalar>
   MOESAIC_INLINE Found find(Block& block, int32_t* work, int32_t* starts,

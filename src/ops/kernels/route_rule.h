@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routings in which a token does not rank experts: experts choose tokens, or every expert that
-// passes a threshold is taken. A `Rule` says for (token, slot) whether there is a row, and its
-// gate:
+// Routings without a ranking of experts by tokens: expert choice, and adaptive routing by a
+// threshold. A `Rule` says for (token, slot) whether there is a row, and its gate:
 //
 //   bool selects(int64_t token, int32_t slot) const;
 //   Scalar gate(int64_t token, int32_t slot) const;
@@ -46,7 +45,7 @@ struct CountRule {
   }
 };
 
-/// Fills a routing; a token's rows stand in the order of experts. At least one block.
+/// Fills a routing; a token's rows are in the order of experts. Needs at least one block.
 template <class Scalar, class Rule>
 struct PlaceRule {
   Segments segments;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token choice, first half: every token's best experts, their gates, and how often each rank of
-// each segment names each expert. A thread has a token; a block a segment. Logits pass through
-// shared memory, some columns at a time, so that reads of global memory are of neighbours.
+// Token choice, first half: selects the best experts of every token, computes their gates and
+// counts how often each rank of each segment names each expert. One thread per token, one block per
+// segment. Logits pass through shared memory by chunks of columns, so that global reads coalesce.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace moesaic::ops::kernels {
 
-/// The numbers of moesaic::Gate.
+/// Enumerators with the numbers of moesaic::Gate.
 enum class GateKind : int { softmax_selected, softmax_all, logit, one };
 
 constexpr int kChunkColumns = 32;
 
-/// The columns [from, from + width) of a segment's logits in shared memory.
+/// Columns [from, from + width) of a segment's logits in shared memory.
 template <class Scalar>
 struct LogitChunk {
   Scalar* at;
   int64_t from;
-  int width, stride;  // the stride is odd: a thread's row begins in a bank of its own
+  int width, stride;  // The stride is odd, so that rows of threads start in different banks.
 
   static MOESAIC_INLINE int stride_for(int64_t experts) {
     return static_cast<int>(min<int64_t>(experts, kChunkColumns)) | 1;
@@ -36,7 +36,7 @@ struct LogitChunk {
 };
 
 /// Calls visit(chunk) for all columns of the tokens [begin, end) in turn; visit has to end with a
-/// phase. A single chunk that is loaded already is not loaded again.
+/// phase. A single chunk is loaded once.
 template <class Scalar, class Block, class Visit>
 MOESAIC_INLINE void for_chunks(Block& block, Scalar* shared, const Scalar* logits, int64_t experts,
                                int64_t begin, int64_t end, bool loaded, const Visit& visit) {
@@ -56,7 +56,7 @@ MOESAIC_INLINE void for_chunks(Block& block, Scalar* shared, const Scalar* logit
   }
 }
 
-/// The best experts of a token so far, best first, ties to the lower expert.
+/// Best experts of a token so far, best first, ties to the lower expert.
 template <class Scalar, int Max>
 struct BestExperts {
   Scalar value[Max];
@@ -86,8 +86,8 @@ struct BestExperts {
   }
 };
 
-/// What a routing by token choice writes before rows are laid out. choice, slot, gate: [T, k]; slot
-/// is the expert's place among the computed ones, or -1. counts: see QueueIndex.
+/// Outputs of token choice before rows are laid out. choice, slot, gate: [T, k]; slot is the
+/// expert's index among the computed ones, or -1. counts: see QueueIndex.
 template <class Scalar>
 struct ChooseExperts {
   static constexpr int kMax = 8;
@@ -97,7 +97,7 @@ struct ChooseExperts {
   int32_t k;
   GateKind kind;
   KeptView kept;
-  bool reroute;  // selection sees the kept experts only
+  bool reroute;  // Selection sees the kept experts only.
   QueueIndex queues;
   int32_t *choice, *slot, *counts;
   Scalar* gate;
@@ -182,7 +182,7 @@ struct ChooseFewExperts {
   }
 };
 
-/// Chooses any number of experts: each rank looks for the best that ranks after the one before it.
+/// Selects any number of experts: each rank searches the best expert after the previous rank's.
 template <class Scalar>
 struct ChooseManyExperts {
   ChooseExperts<Scalar> in;
@@ -248,9 +248,9 @@ struct ChooseManyExperts {
   }
 };
 
-/// Writes d loss / d logits. With g the softmax that gates come from and u_e what arrives at expert
-/// e's gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts that the softmax runs over;
-/// u_e itself where the logit is the gate.
+/// Writes d loss / d logits. With g the softmax of the gates and u_e the gradient of expert e's
+/// gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts of the softmax; u_e itself where
+/// the logit is the gate.
 template <class Scalar>
 struct GateGradient {
   const Scalar *grad_gate, *logits;
@@ -330,7 +330,7 @@ struct GateGradient {
     }
   }
 
-  /// Turns a chunk's logits into their gradients.
+  /// Replaces a chunk's logits by their gradients.
   MOESAIC_INLINE void differentiate(int64_t token, int thread, const LogitChunk<Scalar>& chunk,
                                     const State& state) const {
     for (int c = 0; c < chunk.width; ++c) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch priority: within each rank, tokens queue by falling first gate. Of an expert's queue in a
-// group, all choices of lower ranks fit, of one rank a selection, of higher ranks none.
+// Batch priority: within each rank, tokens queue by falling first gate. In the queue of an expert
+// in a group, all choices of lower ranks fit, some of one rank, and none of higher ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// Choices of ranks below `rank` fit, and those of `rank` up to `last` if `room` is not 0.
+/// Border of a queue: ranks below `rank` fit, and `rank` up to `last` if `room` is not 0.
 struct QueueBorder {
   Border last;
   int32_t rank, room;
@@ -22,12 +22,12 @@ struct QueueBorder {
   }
 };
 
-/// Finds borders[group, slot]; a block has one of them.
+/// Finds borders[group, slot], one per block.
 template <class Scalar>
 struct FindQueueBorders {
   QueueIndex queues;
   GroupRows capacity;
-  const int32_t *counts, *slot;  // running sums; [T, k]
+  const int32_t *counts, *slot;  // Running sums, and slots [T, k].
   const int32_t* queued;         // [slots]
   const Scalar* gate;            // [T, k]
   QueueBorder* borders;
@@ -54,7 +54,7 @@ struct FindQueueBorders {
   }
 
  private:
-  /// The first rank that does not fit altogether, and how many of it do.
+  /// Returns the first rank that does not fit entirely, and how many of its choices do.
   MOESAIC_INLINE QueueBorder overflow(int64_t group, int32_t expert) const {
     const int64_t limit = capacity.of(group);
     const int32_t* const own = counts + expert * queues.per_slot();
@@ -70,7 +70,7 @@ struct FindQueueBorders {
   }
 };
 
-/// Drops what does not fit from slot[T, k] and counts rows[slot, segment].
+/// Drops choices without room from slot[T, k] and counts rows[slot, segment].
 template <class Scalar>
 struct MarkByPriority {
   QueueIndex queues;

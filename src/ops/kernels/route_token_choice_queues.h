@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token choice, second half: queues of experts, by counting. Each segment of tokens counts how
-// often each rank names each expert; running sums of these counts say where a segment's entries
-// begin in their queues, how many of them find room, and in which rows they stand. Nothing is
-// sorted, and nothing depends on the order in which blocks run.
+// Token choice, second half: lays out the queues of experts by counting. Each segment of tokens
+// counts how often each rank names each expert; running sums of these counts say where a segment's
+// entries begin in their queues, how many of them find room, and in which rows they are. Nothing is
+// sorted, and results do not depend on the order of blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace moesaic::ops::kernels {
 
-/// Says where the count of (expert, segment, rank) lies: by expert, then group, then rank, then
-/// segment, the order in which the queues of an expert fill.
+/// Index of the count of (expert, segment, rank): by expert, then group, then rank, then segment,
+/// the order in which the queue of an expert fills.
 struct QueueIndex {
   Segments segments;
-  int64_t count, groups;  // of segments, of groups
+  int64_t count, groups;  // Numbers of segments and groups.
   int32_t k, slots;
 
   QueueIndex(const Segments& segments_, int64_t k_, int64_t slots_)
@@ -32,7 +32,7 @@ struct QueueIndex {
   MOESAIC_INLINE int64_t segments_of(int64_t group) const {
     return group + 1 < groups ? segments.per_group : count - segments.first_of(group);
   }
-  /// The place of (segment, rank) within an expert's counts.
+  /// Returns the index of (segment, rank) within an expert's counts.
   MOESAIC_INLINE int64_t at(int64_t segment, int32_t rank) const {
     const int64_t group = segments.group(segment), first = segments.first_of(group);
     return first * k + rank * segments_of(group) + (segment - first);
@@ -64,9 +64,8 @@ MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_
   }
 }
 
-/// Turns counts into running sums, in place; a block has an expert. before[slot, segment]: the rows
-/// that earlier segments get; totals[slot]: all rows; queued[slot]: all entries, with room or
-/// without.
+/// Replaces counts by running sums; one block per expert. before[slot, segment]: the rows of
+/// earlier segments; totals[slot]: all rows; queued[slot]: all entries, accepted or dropped.
 struct ScanQueues {
   QueueIndex queues;
   GroupRows capacity;
@@ -107,18 +106,18 @@ struct ScanQueues {
   }
 };
 
-/// Which choices are accepted: all, those before their queue is full, or those not marked with -1.
+/// Rule of acceptance: all choices, those before their queue is full, or those not marked with -1.
 enum class Acceptance : int { all, by_position, as_marked };
 
-/// Token choice, second half: rows for the choices that find room. `slot` holds the choices'
-/// experts on entry (-1: computed by nobody, or marked as dropped) and their rows on return (-1:
-/// none). At least one block, even without tokens.
+/// Token choice, second half: writes rows for the accepted choices. `slot` holds the choices'
+/// experts on entry (-1: not computed, or marked as dropped) and their rows on return (-1: none).
+/// Needs at least one block, even without tokens.
 template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
   GroupRows capacity;
   Acceptance acceptance;
-  const int32_t* counts;  // running sums
+  const int32_t* counts;  // Running sums.
   SegmentRows rows;
   const Scalar* gate;  // [T, k]
   int32_t* slot;       // [T, k]
@@ -157,7 +156,7 @@ struct PlaceChoices {
   }
 
  private:
-  /// Drops the choices of the segment that come after their queue is full.
+  /// Drops the choices of the segment that exceed the capacity of their queue.
   template <class Block>
   MOESAIC_INLINE void drop_past_capacity(Block& block, const SegmentMasks& masks, int64_t begin,
                                          int64_t end) const {

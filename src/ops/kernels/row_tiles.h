@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts the rows of each expert into tiles, on the device and without a list of them. Expert e's
-// tiles begin at number offsets[e] / height + e: numbers ascend, at most one of each expert is not
-// used, and rows / height + experts of them are enough for any offsets.
+// Cuts the rows of each expert into tiles, on the device and without a list. The tiles of expert e
+// begin at number offsets[e] / height + e: numbers ascend, at most one per expert is unused, and
+// rows / height + experts of them suffice for any offsets.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// Rows [begin, end) of one expert; none where a number is not used.
+/// Rows [begin, end) of one expert; empty for an unused number.
 struct RowTile {
   int32_t expert, begin, end;
 
@@ -27,7 +27,7 @@ MOESAIC_INLINE int64_t first_row_tile(const int32_t* offsets, int32_t expert, in
 
 MOESAIC_INLINE RowTile row_tile(const int32_t* offsets, int32_t experts, int height,
                                 int64_t number) {
-  int32_t low = 0, high = experts;  // the last expert whose tiles begin at or before the number
+  int32_t low = 0, high = experts;  // Search: tiles of `low` begin at or before `number`.
   while (high - low > 1) {
     const int32_t middle = (low + high) / 2;
     if (first_row_tile(offsets, middle, height) <= number) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exclusive sums within a block.
+// Exclusive prefix sums within a block.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace moesaic::ops::kernels {
 
 constexpr int kScanThreads = 1024;
 
-/// Bytes of shared memory that exclusive_scan() needs.
+/// Returns the bytes of shared memory that exclusive_scan() needs.
 MOESAIC_INLINE int64_t scan_bytes(int threads) {
   return static_cast<int64_t>(sizeof(int32_t)) * (2 * threads + 1);
 }
 
-/// Calls put(i, sum of get(j) for j < i) for i < count; returns the sum of all. `get(i)` is called
-/// before `put(i)`, so both may speak of the same place. `work` is scan_bytes() of shared memory.
+/// Calls put(i, sum of get(j) for j < i) for i < count; returns the total. `get(i)` is called
+/// before `put(i)`, so both may access the same element. `work` is scan_bytes() of shared memory.
 template <class Block, class Get, class Put>
 MOESAIC_INLINE int32_t exclusive_scan(Block& block, int32_t* work, int64_t count, const Get& get,
                                       const Put& put) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selection by radix: of many candidates the n-th in a queue that is ordered by falling value,
-// earlier tokens first where values are equal. A block looks at eight bits of all candidates at a
-// time and never sorts.
+// Radix selection of the n-th of many candidates in a queue by falling value, earlier tokens first
+// among equal values. A block processes eight bits of all candidates at a time and never sorts.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@ constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kSelectThreads = 1024;
 
-/// An entry's place in such a queue; the key is the complement of the value's order_key, which
-/// fills the lower half only where values are float.
+/// Position of an entry in the queue; the key is the complement of the value's order_key, which
+/// fills only the lower half for float.
 struct QueueEntry {
   uint64_t key;
   int64_t token;
@@ -31,7 +30,7 @@ struct QueueEntry {
   }
 };
 
-/// The last place that is still accepted.
+/// Last accepted position of a queue.
 struct Border {
   uint64_t key;
   int64_t token;
@@ -42,7 +41,7 @@ struct Border {
   }
 };
 
-/// What a block shares while it selects.
+/// Shared state of a block during selection.
 struct SelectShared {
   int32_t digit, rank, found;
 };
@@ -52,12 +51,12 @@ MOESAIC_INLINE int64_t select_bytes(int threads) {
          static_cast<int64_t>(sizeof(SelectShared));
 }
 
-/// One digit of a place: the first ones are the key's, the others the token's.
+/// Digits of a queue position: those of the key first, then those of the token.
 struct PlaceDigits {
   int key_digits, token_digits;
   int64_t first_token;
 
-  /// Keys have `key_bytes` meaningful bytes; tokens are `tokens` from `first` on.
+  /// Returns the digits for keys of `key_bytes` bytes and `tokens` tokens from `first` on.
   static MOESAIC_INLINE PlaceDigits of(int key_bytes, int64_t first, int64_t tokens) {
     int digits = 1;
     while (digits < 4 && (tokens - 1) >> (digits * kDigitBits) != 0) ++digits;
@@ -72,10 +71,10 @@ struct PlaceDigits {
   }
 };
 
-/// The first digits of the place that is looked for.
+/// First digits of the searched position.
 struct PlacePrefix {
   uint64_t key, key_mask;
-  int64_t token, token_mask;  // relative to the first token
+  int64_t token, token_mask;  // Token relative to the first token, and its mask.
 
   MOESAIC_INLINE bool matches(const QueueEntry& place, int64_t first) const {
     return (place.key & key_mask) == key && ((place.token - first) & token_mask) == token;
@@ -92,15 +91,15 @@ struct PlacePrefix {
       token_mask |= static_cast<int64_t>(kDigits - 1) << shift;
     }
   }
-  /// A border that accepts everything that begins like this or comes before it.
+  /// Returns a border that accepts all positions with this prefix and those before them.
   MOESAIC_INLINE Border border(const PlaceDigits& digits) const {
     const int64_t meant = (int64_t{1} << (digits.token_digits * kDigitBits)) - 1;
     return {~key_mask | key, digits.first_token + ((~token_mask & meant) | token)};
   }
 };
 
-/// The border that accepts exactly `rank` >= 1 of the candidates, of which there have to be as
-/// many. candidate(i) says whether place(i) takes part, for i < count. `shared` is select_bytes().
+/// Returns the border that accepts exactly `rank` >= 1 of the candidates, which must be as many.
+/// candidate(i) says whether place(i) takes part, for i < count. `shared` is select_bytes().
 template <class Block, class Candidate, class PlaceOf>
 MOESAIC_INLINE Border select_border(Block& block, char* shared, int64_t count, int32_t rank,
                                     const PlaceDigits& digits, const Candidate& candidate,
@@ -132,7 +131,7 @@ MOESAIC_INLINE Border select_border(Block& block, char* shared, int64_t count, i
     const SelectShared found = block.broadcast(result);
     prefix.append(digits, digit, found.digit);
     rank = found.rank;
-    if (found.rank == found.found) break;  // all that begin like this are accepted
+    if (found.rank == found.found) break;  // All with this prefix are accepted.
   }
   return prefix.border(digits);
 }

@@ -13,7 +13,7 @@
 
 namespace moesaic::ops::kernels {
 
-/// In which order the threads of a phase and the blocks of a launch take their turns.
+/// Order in which the threads of a phase and the blocks of a launch run.
 enum class Order { forward, reverse, shuffled };
 
 inline std::vector<int64_t> turns(int64_t count, Order order, uint32_t seed) {
@@ -38,7 +38,7 @@ class SerialBlock {
 
   SerialBlock(int64_t index, int64_t count, int threads, size_t shared_bytes, Order order)
       : index_(index), count_(count), threads_(threads), order_(order) {
-    // Shared memory holds what others left in it, here bits of one: NaN and -1.
+    // Shared memory starts uninitialised on a GPU; all bits one are NaN and -1.
     shared_.resize(shared_bytes / sizeof(std::max_align_t) + 1);
     std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(std::max_align_t));
   }

@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-/// Updates of the longest run.
+/// Returns the number of updates of the longest run.
 int64_t last_step(const std::vector<MeasuredRow>& rows) {
   int64_t last = 1;
   for (const MeasuredRow& row : rows) {
@@ -19,8 +19,8 @@ int64_t last_step(const std::vector<MeasuredRow>& rows) {
   return last;
 }
 
-/// Mean and spread by update, of the runs that have a snapshot there. The ends of the band join
-/// `ends`.
+/// Returns mean and spread by update over the runs that have a snapshot there. Appends the ends of
+/// the band to `ends`.
 std::string curve_data(const MeasuredRow& row, const std::string& metric,
                        std::vector<double>& ends) {
   std::map<int64_t, std::vector<double>> by_step;
@@ -65,7 +65,7 @@ Panel number_panel(const PlotInput& input, const Metric& metric) {
   return panel;
 }
 
-/// A line for each snapshot: updates, then the table row by row. Its numbers join `all`.
+/// Returns a line per snapshot: updates, then the table row by row. Appends its numbers to `all`.
 std::string table_data(const RunRecord& run, const std::string& metric, std::vector<double>& all) {
   std::string data = "# updates\tentries row by row\n";
   for (const Measurement& at : run.snapshots) {

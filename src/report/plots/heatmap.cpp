@@ -17,7 +17,7 @@ Panel table_panel(const MeasuredRow& row, const Metric& metric) {
       all.push_back(table.values[r][c]);
     }
   }
-  // Boxes, since gnuplot's images have two rows and columns at least.
+  // The entries are boxes, since gnuplot's images have at least two rows and columns.
   return {fmt::format("  set title {} textcolor rgb ink\n  set xtics {} rotate by -45\n"
                       "  set ytics {}\n  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n"
                       "  set cbrange {}\n"

@@ -84,7 +84,7 @@ Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
   for (const Panel& panel : panels) {
     figure.script += fmt::format("  first = {}\n{}", first, panel.commands);
     for (const std::string& block : panel.blocks) {
-      figure.data += (figure.data.empty() ? "" : "\n\n") + block;  // which parts gnuplot's blocks
+      figure.data += (figure.data.empty() ? "" : "\n\n") + block;  // Blank lines end a block.
     }
     first += static_cast<int>(panel.blocks.size());
   }

@@ -10,13 +10,13 @@
 namespace moesaic {
 
 /// Returns the head of a script that draws STEM.svg and STEM.png from STEM.tsv, which is `data`:
-/// the style of all figures. Colours are Okabe and Ito's, which colour-blind readers can tell
-/// apart: colour_of(i) and dash_of(i), from 1, are those of series i.
+/// the style of all figures. The colours of Okabe and Ito are distinguishable for colour-blind
+/// readers; series i, from 1, has colour_of(i) and dash_of(i).
 std::string script_head(const std::string& stem);
 /// Returns the beginning of a gnuplot loop over both files; the SVG is `width` x `height` pixels.
 std::string for_both_files(const std::string& stem, int width, int height);
 
-/// A panel's gnuplot commands, up to its plot, and the data blocks that they read: block i of
+/// The gnuplot commands of a panel, up to its plot, and the data blocks that they read: block i of
 /// `blocks` is `index FIRST + i`, where FIRST is a gnuplot variable that is set before.
 struct Panel {
   std::string commands;
@@ -31,17 +31,17 @@ struct PanelGrid {
   int gap_x = 80, gap_y = 90;
 };
 
-/// A figure of STEM.svg and STEM.png.
+/// Returns a figure of STEM.svg and STEM.png.
 Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
                     const PanelGrid& grid);
 
-/// A name in single quotes; '_' would lower what follows and becomes a space.
+/// Returns a name in single quotes; '_', which starts a subscript, becomes a space.
 std::string plot_name(std::string name);
 
-/// "[min:max]" with some room around the values, which may all be equal; "[*:*]" of none.
+/// Returns "[min:max]" with a margin around the values, even if all are equal; "[*:*]" for none.
 std::string padded_range(const std::vector<double>& values);
 
-/// Tics at 0, 1, ... with these names: "('a' 0, 'b' 1)".
+/// Returns tics at 0, 1, ... with these names: "('a' 0, 'b' 1)".
 std::string named_tics(const std::vector<std::string>& names);
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plots of an experiment's runs, each in a file of its own.
+// Plots of an experiment's runs, one file each.
 #pragma once
 
 #include <string>
@@ -15,21 +15,21 @@ struct PlotInput {
   const PlotConfig& plot;
   const std::vector<MeasuredRow>& rows;
   const std::vector<ResultRow>& results;
-  std::string stem;  ///< of its files
+  std::string stem;  ///< Stem of the file names.
 };
 
-/// Each metric's rows from top to bottom with their standard deviations, beside the paper's.
+/// Returns a plot of the rows of each metric with standard deviations, beside the paper's values.
 Figure points_plot(const PlotInput& input);
 
-/// Snapshots over updates. Of a number a line for each row, the mean over its runs, in a band of
-/// their standard deviation; of a table a panel for each row, in which every entry of its first
-/// run is a line, coloured by its column.
+/// Returns a plot of snapshots over updates. A number has a line for each row, the mean over its
+/// runs, in a band of their standard deviation; a table has a panel for each row, in which every
+/// entry of its first run is a line, coloured by its column.
 Figure curves_plot(const PlotInput& input);
 
-/// Tables at the end of each row's first run.
+/// Returns a plot of the tables at the end of each row's first run.
 Figure heatmap_plot(const PlotInput& input);
 
-/// Every run as a point, by two metrics, coloured by row.
+/// Returns a plot with every run as a point by two metrics, coloured by row.
 Figure scatter_plot(const PlotInput& input);
 
 }  // namespace moesaic

@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-/// "value <tab> spread"; the spread of one number is 0.
+/// Returns "value <tab> spread"; the spread of a single number is 0.
 std::string with_spread(const std::optional<double>& value, const std::optional<double>& std) {
   return value ? fmt::format("{:.4f}\t{:.4f}", *value, std.value_or(0.0)) : "-\t-";
 }

@@ -16,7 +16,7 @@ std::vector<std::string> numbered(const std::string& name, int64_t count) {
   return names;
 }
 
-/// [E, K] float64 on the CPU of w_EJd and v_Kd.
+/// Returns the products [E, K] of w_EJd and v_Kd, float64 on the CPU.
 at::Tensor products(const at::Tensor& w_EJd, const at::Tensor& v_Kd) {
   const at::Tensor v = v_Kd.to(w_EJd.options());
   const at::Tensor table_EK = w_EJd.size(1) == 1
@@ -44,11 +44,11 @@ double largest(const MeasuredTable& table) {
   return largest;
 }
 
-std::vector<Metric> alignment_metrics(const Model& model, const Dataset& train) {
+std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
   for (const auto& [weights, w_EJd] : model.weight_directions()) {
     const char* what = w_EJd.size(1) == 1 ? "<w, v>" : "max |<w, v>|";
-    for (const auto& [direction, v_Kd] : train.directions()) {
+    for (const auto& [direction, v_Kd] : data.at("train")->directions()) {
       if (w_EJd.size(2) != v_Kd.size(1)) continue;
       const std::string name = weights + "_" + direction;
       const std::string label = fmt::format("{} and {}: {}", weights, direction, what);
@@ -60,7 +60,7 @@ std::vector<Metric> alignment_metrics(const Model& model, const Dataset& train) 
 }
 
 void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
-  const auto directions = subject.train().directions();
+  const auto directions = subject.data("train").directions();
   for (const auto& [weights, w_EJd] : subject.model().weight_directions()) {
     for (const auto& [direction, v_Kd] : directions) {
       if (w_EJd.size(2) != v_Kd.size(1)) continue;

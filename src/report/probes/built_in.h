@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The probes that come with the program, a file each.
+// Built-in probes, one file each.
 #pragma once
 
 #include <string>
@@ -8,25 +8,25 @@
 
 namespace moesaic {
 
-/// A metric of an evaluation (Evaluation::metrics) on the training or the test split, called
+/// Returns the probe of a metric of an evaluation (Evaluation::metrics) on a split, called
 /// "<split>_<metric>".
 Probe evaluation_probe(const std::string& split, const std::string& metric);
 
 /// Returns the probe of the number of updates.
 Probe steps_probe();
 
-/// Dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training data in the last MoE
-/// layer, by the groups that the data has, else by its classes.
+/// Returns the probe of dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training
+/// data in the last MoE layer, by groups if the data has any, else by classes.
 Probe entropy_probe();
-/// The counts behind it: training examples by group or class, and expert.
+/// Returns the probe of that entropy's counts: training examples by group or class, and expert.
 Probe dispatch_probe();
-/// The fraction of the training data's rows that each kept expert of the last MoE layer computes.
+/// Returns the probe of the fraction of training rows per kept expert of the last MoE layer.
 Probe load_probe();
 
-/// Products of the model's weights with the known directions of its data: for weights "a" and
-/// directions "b" a table "a_b" of [experts, directions], in which an expert of one vector w has
-/// <w, v> and one of several the max of |<w, v>|, and the number "largest_a_b", the max magnitude
-/// in that table.
+/// Returns the probe of products of the model's weights with the known directions of its data: for
+/// weights "a" and directions "b" a table "a_b" of [experts, directions], in which an expert of one
+/// vector w has <w, v> and one of several the max of |<w, v>|, and the number "largest_a_b", the
+/// max magnitude in that table.
 Probe alignment_probe();
 
 Probe parameters_probe();

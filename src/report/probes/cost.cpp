@@ -4,13 +4,13 @@
 namespace moesaic {
 namespace {
 
-/// One number that every network has.
+/// Returns a probe of one number that every network has.
 Probe number_probe(std::string name, std::string label, std::string meaning,
                    std::function<double(ProbeSubject&)> measure) {
   return {
       .meaning = std::move(meaning),
       .metrics =
-          [=](const Model&, const Dataset&) {
+          [=](const Model&, const DataSplits&) {
             return std::vector<Metric>{{name, label, 0}};
           },
       .measure = [=](ProbeSubject& subject,
@@ -33,7 +33,7 @@ Probe parameters_probe() {
 Probe flops_probe() {
   return number_probe("flops", "FLOPs an image", "of one image, by the test data's routing",
                       [](ProbeSubject& subject) {
-                        return subject.model().flops_per_image(subject.on_test().rows_per_token());
+                        return subject.model().flops_per_image(subject.on("test").rows_per_token());
                       });
 }
 

@@ -6,26 +6,26 @@
 namespace moesaic {
 namespace {
 
-/// `metric` of the last MoE layer's routing of the training data; nothing of a network without one
-/// nor, for what is counted by class or group, of data without both.
+/// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
+/// metric for a network without such a layer nor, `by_kind`, for data without groups and classes.
 Probe routing_probe(Metric metric, bool by_kind, std::string meaning,
                     std::function<void(ProbeSubject&, Measurement&)> measure) {
   return {.meaning = std::move(meaning),
           .metrics =
-              [=](const Model& model, const Dataset& train) {
-                const DatasetInfo& info = train.info();
+              [=](const Model& model, const DataSplits& data) {
+                const DatasetInfo& info = data.at("train")->info();
                 const bool kinds = !info.classes.empty() || !info.groups.empty();
                 const bool measured = !model.moe_blocks().empty() && (kinds || !by_kind);
                 return measured ? std::vector{metric} : std::vector<Metric>{};
               },
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
-                if (!subject.on_train().routing.empty()) measure(subject, measurement);
+                if (!subject.on("train").routing.empty()) measure(subject, measurement);
               }};
 }
 
 const LayerRouting& last_layer(ProbeSubject& subject) {
-  return subject.on_train().routing.back();
+  return subject.on("train").routing.back();
 }
 
 const Dispatch& dispatch_of(const LayerRouting& layer) {
@@ -54,7 +54,7 @@ Probe dispatch_probe() {
       "training examples by group, else by class, and expert",
       [](ProbeSubject& subject, Measurement& measurement) {
         const LayerRouting& layer = last_layer(subject);
-        const DatasetInfo& info = subject.train().info();
+        const DatasetInfo& info = subject.data("train").info();
         MeasuredTable table{layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
         for (const auto& row : dispatch_of(layer).rows)
           table.values.emplace_back(row.begin(), row.end());

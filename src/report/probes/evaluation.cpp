@@ -20,15 +20,16 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
   const bool percent = metric.ends_with("accuracy");
   return {.meaning = metric + " on the " + split + " split",
           .metrics =
-              [=](const Model&, const Dataset& train) {
-                if (!is_measured(train, metric)) return std::vector<Metric>{};
+              [=](const Model&, const DataSplits& data) {
+                if (!data.contains(split) || !is_measured(*data.at(split), metric)) {
+                  return std::vector<Metric>{};
+                }
                 return std::vector<Metric>{
                     {name, split + " " + metric + (percent ? ", %" : ""), percent ? 2 : 4}};
               },
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
-                const Evaluation& on = split == "test" ? subject.on_test() : subject.on_train();
-                measurement.numbers[name] = on.metric(metric);
+                measurement.numbers[name] = subject.on(split).metric(metric);
               }};
 }
 

@@ -4,18 +4,21 @@
 namespace moesaic {
 
 Registry<Probe>& probes() {
-  static Registry<Probe> registry("probe",
-                                  {{"alignment", alignment_probe()},
+  static Registry<Probe> registry = [] {
+    Registry<Probe> made("probe", {{"alignment", alignment_probe()},
                                    {"dispatch", dispatch_probe()},
                                    {"entropy", entropy_probe()},
                                    {"flops", flops_probe()},
                                    {"load", load_probe()},
                                    {"parameters", parameters_probe()},
-                                   {"steps", steps_probe()},
-                                   {"test_accuracy", evaluation_probe("test", "accuracy")},
-                                   {"test_loss", evaluation_probe("test", "loss")},
-                                   {"train_accuracy", evaluation_probe("train", "accuracy")},
-                                   {"train_loss", evaluation_probe("train", "loss")}});
+                                   {"steps", steps_probe()}});
+    for (const std::string split : {"train", "validation", "test"}) {
+      for (const std::string metric : {"accuracy", "loss"}) {
+        made.add(split + "_" + metric, evaluation_probe(split, metric));
+      }
+    }
+    return made;
+  }();
   return registry;
 }
 

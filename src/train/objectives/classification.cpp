@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
-#include "moesaic/base/nearest.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/places.h"
@@ -42,51 +39,6 @@ class ClassificationObjective final : public Objective {
   std::string precision_;
 };
 
-/// Rejects the load loss without gaussian noise, which it needs.
-void check_noise(const NoiseOptions& noise, const SettingPaths& paths, const PhasePlaces& places,
-                 const std::string& key) {
-  if (noise.kind != NoiseKind::gaussian) {
-    fail_usage(
-        "{}: phase '{}': {} needs gaussian noise, but the router's noise is uniform; set {} to "
-        "'gaussian' or choose importance",
-        PhasePlaces::blame(
-            {places.of({key + ":"}), places.of_model(paths.router_noise_kind, key + ":")}),
-        places.phase().name, key, paths.router_noise_kind.empty() ? "it" : paths.router_noise_kind);
-  }
-  if (noise.scale == 0.0) {
-    fail_usage(
-        "{}: phase '{}': {} needs noise, but {} is 0 or the router's noise is never; set it (to 1, "
-        "for instance) or choose importance",
-        PhasePlaces::blame(
-            {places.of({key + ":"}), places.of_model(paths.router_noise, key + ":")}),
-        places.phase().name, key, paths.router_noise.empty() ? "its scale" : paths.router_noise);
-  }
-}
-
-/// Rejects auxiliary losses that would always be 0.
-void check_aux_losses(const ClassificationObjectiveConfig& config, const PhasePlaces& places,
-                      const Model& model) {
-  const SettingPaths paths = model.setting_paths();
-  for (const auto& [name, weight] : config.aux_losses) {
-    const std::string key = "aux_losses." + name;
-    for (const MoEBlock& block : model.moe_blocks()) {
-      const nn::RouterOptions& options = block.layer->options();
-      if (name != "router_z" && nn::choices_of_token(options.rule) == 0) {
-        fail_usage(
-            "{}: phase '{}': {} balances tokens that choose, but here {}; leave it out or choose "
-            "router_z",
-            PhasePlaces::blame(
-                {places.of({key + ":"}), places.of_model(paths.router_name, key + ":")}),
-            places.phase().name, key,
-            std::holds_alternative<ExpertChoiceOptions>(options.rule)
-                ? "experts choose and are balanced"
-                : "a threshold does");
-      }
-      if (name == "load") check_noise(options.noise, paths, places, key);
-    }
-  }
-}
-
 void check_members(const std::string& loss, const PhasePlaces& places, const Model& model) {
   const ClassificationLoss& found = classification_losses().at(loss);
   const bool ensemble = model.members() > 1;
@@ -117,14 +69,7 @@ void check_classes(const std::string& loss, const PhasePlaces& places, const Dat
 }  // namespace
 
 ConfigProblem config_problem(const ClassificationObjectiveConfig& config) {
-  const std::vector<std::string> known = aux_loss_names();
-  for (const auto& [name, weight] : config.aux_losses) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return {fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known)),
-              {"aux_losses." + name + ":"}};
-    }
-  }
-  return {};
+  return aux_losses_problem(config.aux_losses);
 }
 
 LossTerms classification_terms(const std::string& loss, const ClassificationObjectiveConfig& config,
@@ -152,7 +97,7 @@ ObjectiveKind classification_objective(const std::string& loss) {
   kind.check = [loss](const Choice& settings, const PhasePlaces& places, const Model& model,
                       const DatasetInfo& data) {
     check_classes(loss, places, data);
-    check_aux_losses(settings.as<ClassificationObjectiveConfig>(), places, model);
+    check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, places, model);
     check_members(loss, places, model);
   };
   return kind;

@@ -16,6 +16,9 @@ template <class Fields>
 void describe(Fields& f, SquaredObjectiveConfig& c) {
   f("aux_losses", c.aux_losses, "weights of auxiliary losses, as those of softmax", at_least(0.0));
 }
+ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
+  return aux_losses_problem(config.aux_losses);
+}
 
 /// The mean over images and targets of (output - target)^2, plus auxiliary losses. Outputs are the
 /// network's logits.
@@ -54,12 +57,22 @@ ObjectiveKind squared_objective() {
     return std::make_unique<SquaredObjective>(
         aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model), precision);
   };
-  kind.check = [](const Choice&, const PhasePlaces& places, const Model&, const DatasetInfo& data) {
-    if (!data.targets.empty()) return;
-    fail_usage(
-        "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
-        "classes; choose softmax",
-        places.of({"loss", "data"}), places.phase().name, data.name);
+  kind.check = [](const Choice& settings, const PhasePlaces& places, const Model& model,
+                  const DatasetInfo& data) {
+    if (data.targets.empty()) {
+      fail_usage(
+          "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
+          "classes; choose softmax",
+          places.of({"loss", "data"}), places.phase().name, data.name);
+    }
+    if (model.members() > 1) {
+      fail_usage(
+          "{}: phase '{}': loss 'squared' is for one network, the model is an ensemble of {}; "
+          "choose a model without members",
+          places.of_model(model.setting_paths().members, "loss"), places.phase().name,
+          model.members());
+    }
+    check_aux_losses(settings.as<SquaredObjectiveConfig>().aux_losses, places, model);
   };
   return kind;
 }

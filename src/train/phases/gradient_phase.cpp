@@ -79,13 +79,7 @@ void GradientPhase::load(const PhaseState& state) {
 }
 
 std::vector<std::string> GradientPhase::parameters() const {
-  std::vector<std::string> names;
-  const Patterns trains(plan_.config.trains), frozen(plan_.config.frozen);
-  for (const auto& item : model_->named_parameters()) {
-    const bool moves = trains.any_found_in(item.key()) && !frozen.any_found_in(item.key());
-    if (moves) names.push_back(item.key());
-  }
-  return names;
+  return trained_parameters(*model_, plan_.config);
 }
 
 at::Generator GradientPhase::generator() const {

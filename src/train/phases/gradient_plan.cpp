@@ -140,11 +140,10 @@ class OptimizerSlots {
 
 double optimizer_bytes(const Model& model, const PhaseConfig& phase) {
   const OptimizerSlots slots(settings_of<GradientConfig>(phase));
-  const Patterns trains(phase.trains), frozen(phase.frozen);
+  const auto parameters = model.named_parameters();
   double sum = 0.0;
-  for (const auto& item : model.named_parameters()) {
-    if (!trains.any_found_in(item.key()) || frozen.any_found_in(item.key())) continue;
-    sum += slots.of(item.key()) * static_cast<double>(item.value().numel()) * sizeof(float);
+  for (const std::string& name : trained_parameters(model, phase)) {
+    sum += slots.of(name) * static_cast<double>(parameters[name].numel()) * sizeof(float);
   }
   return sum;
 }
@@ -171,6 +170,9 @@ PhaseKind gradient_phase_kind() {
   kind.settings = Choice("gradient", GradientConfig{});
   kind.plan = plan_gradient;
   kind.memory = gradient_memory;
+  kind.objective = [](const PhaseConfig& phase) {
+    return settings_of<GradientConfig>(phase).loss.name();
+  };
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GradientPhase>(plan, std::move(context));
   };

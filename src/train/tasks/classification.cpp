@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/classification_metrics.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -107,6 +108,24 @@ class Classification final : public Task {
     const bool known = classification_losses().find(loss) != nullptr;
     const std::string usual = model.members() > 1 ? "ensemble_softmax" : "softmax";
     return std::make_unique<ClassificationTaskMeter>(known ? loss : usual);
+  }
+  MetricRows rows(const Metrics& metrics, const DatasetInfo& data) const override {
+    const auto at = [&](const std::string& name) { return metrics.at(name); };
+    MetricRows rows = {{"accuracy", fmt::format("{:.2f} %", at("accuracy"))}};
+    if (data.classes.size() > 5) {
+      rows.emplace_back("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
+    }
+    rows.emplace_back("loss", fmt::format("{:.4f}", at("loss")));
+    rows.emplace_back("calibration", fmt::format("error (ECE) {:.4f}", at("calibration_error")));
+    if (!metrics.contains("ensemble.members")) return rows;
+    rows.emplace_back(
+        "ensemble",
+        fmt::format("{:.0f} members, NLL {:.4f}, disagreement {:.4f}", at("ensemble.members"),
+                    at("ensemble.negative_log_likelihood"), at("ensemble.disagreement")));
+    rows.emplace_back("a member",
+                      fmt::format("accuracy {:.2f} %, NLL {:.4f}", at("ensemble.member_accuracy"),
+                                  at("ensemble.member_negative_log_likelihood")));
+    return rows;
   }
   void check_outputs(const Model& model, const DatasetInfo& data) const override {
     if (model.classes() == outputs(data)) return;

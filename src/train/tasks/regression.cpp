@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
@@ -33,8 +34,17 @@ class Regression final : public Task {
             {"mae", Direction::lower_is_better},
             {"loss", Direction::lower_is_better}};
   }
-  std::unique_ptr<Meter> meter(const Model&, const std::string&) const override {
+  std::unique_ptr<Meter> meter(const Model& model, const std::string&) const override {
+    if (model.members() > 1) {
+      fail_usage("real-valued targets are for one network, the model is an ensemble of {}",
+                 model.members());
+    }
     return std::make_unique<RegressionMeter>();
+  }
+  MetricRows rows(const Metrics& metrics, const DatasetInfo&) const override {
+    MetricRows rows;
+    for (const auto& [name, value] : metrics) rows.emplace_back(name, fmt::format("{:.6g}", value));
+    return rows;
   }
   void check_outputs(const Model& model, const DatasetInfo& data) const override {
     if (model.classes() == outputs(data)) return;

@@ -9,9 +9,11 @@
 #include "checkpoint/vmoe/fixture.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/export/vmoe.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/models/vmoe/initialise.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "support/tensors.h"
@@ -324,8 +326,9 @@ TEST_F(ImportVMoE, ANetworkStartsFromAnotherOne) {
   VMoE source(config, 1), target(other, 2);
   EXPECT_TRUE(differs_as_in_fine_tuning(source, target));
   EXPECT_FALSE(differs_as_in_fine_tuning(source, VMoE(config, 3)));
-  initialise_vmoe(target, source, fine_tuning_rules(), "source");
   const TensorMap from = state_of(source), to = state_of(target);
+  const auto shape = build_model_shape(Value::from_json(to_json(config), "model"));
+  initialise_vmoe(target, *shape, from, fine_tuning_rules(), "source");
   EXPECT_TRUE(
       torch::equal(to.at("blocks.1.moe.router.weight"), from.at("blocks.1.moe.router.weight")));
   EXPECT_TRUE(torch::equal(to.at("blocks.0.attention.qkv.weight"),

@@ -43,9 +43,10 @@ class VMoEInitialiser {
 /// fine_tuning_rules() convert.
 bool differs_as_in_fine_tuning(const Model& a, const Model& b);
 
-/// Copies values of `source` to `target` by `rules`; arrays that no rule maps to keep their values.
-/// Messages start with `from`. Throws Error as plan_moves() does, before anything changes.
-void initialise_vmoe(Model& target, const Model& source, const VMoERules& rules,
-                     const std::string& from);
+/// Copies `values`, those of a network like `source`, to `target` by `rules`; arrays that no rule
+/// maps to keep their values. On the meta device this only checks. Messages start with `from`.
+/// Throws Error as plan_moves() does, before anything changes.
+void initialise_vmoe(Model& target, const Model& source, const TensorMap& values,
+                     const VMoERules& rules, const std::string& from);
 
 }  // namespace moesaic

@@ -40,7 +40,8 @@ class VMoE : public Model {
   /// Also allows the position embedding, for images of another size, and the layer before the head.
   bool may_differ_from_pretrained(const std::string& parameter) const override;
   /// Applies fine_tuning_rules() to a source that differs_as_in_fine_tuning().
-  void initialise_from(const Model& source, bool new_head, const std::string& from) override;
+  void initialise_from(const Model& source, const TensorMap& values, bool new_head,
+                       const std::string& from) override;
   /// Supports token choice without an ensemble. Throws Error for other settings.
   std::optional<torch::jit::Module> torchscript() const override;
 

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_start.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "moesaic/checkpoint/inspect.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/run_plan.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using train_test::config_of;
+using train_test::error_of;
+using train_test::four_phases;
+
+/// Flips a bit of the file, whose size stays.
+void flip_last_bit(const std::filesystem::path& file) {
+  std::string bytes = test::get(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  test::put(file, bytes);
+}
+
+TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
+  const test::TempDir folder;
+  train_test::train(folder / "run");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (entry.path().filename() == "optimizer.safetensors") flip_last_bit(entry.path());
+  }
+  const std::filesystem::path from = folder / "run/checkpoints/pretrain";
+  ASSERT_THAT(error_of([&] { load_checkpoint(from); }), HasSubstr("altered"));
+
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(inspect(folder / "run")["state"]["step"], 12);
+  EXPECT_TRUE(inspect_difference(folder / "run", folder / "run")["changed"].empty());
+  EvaluateCheckpointOptions evaluation;
+  evaluation.checkpoint = folder / "run";
+  evaluation.open = train_test::open_tiny;
+  EXPECT_NO_THROW(evaluate_checkpoint(evaluation));
+  PruneCheckpointOptions pruning;
+  pruning.pretrained = from;
+  pruning.finetuned = folder / "run/checkpoints/finetune";
+  pruning.out = folder / "pruned";
+  pruning.keep = KeepSpec::from_value(Value::from_json(0.5, "keep"));
+  EXPECT_NO_THROW(prune_checkpoint(pruning));
+
+  const std::string run = (folder / "run").string();
+  const RunConfig config = config_of(
+      four_phases(),
+      {"model=null", "init=" + from.string(), "phases.prune.on_entry.prune.pretrained=" + run});
+  EXPECT_NO_THROW(check_initial_weights(config));
+  const RunStart start(config);
+  Datasets datasets(train_test::open_tiny);
+  EXPECT_EQ(plan_phases(config, *start.shape(), datasets).size(), 4U);
+  const TensorMap wanted = load_checkpoint(from, {.optimizer = false}).model;
+  const TensorMap found = state_of(*start.model());
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    EXPECT_TRUE(torch::equal(found.at(name), tensor)) << name;
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("passing over")));
+}
+
+TEST(RunStart, APlanNeedsNoWeightsOfAPretrainedNetwork) {
+  const test::TempDir folder;
+  train_test::train(folder / "run");
+  const std::filesystem::path pretrained = folder / "run/checkpoints/pretrain";
+  flip_last_bit(pretrained / "model.safetensors");
+  const RunConfig config =
+      config_of(four_phases(), {"phases.prune.on_entry.prune.pretrained=" + pretrained.string()});
+  Datasets datasets(train_test::open_tiny);
+  const auto plan = [&] { plan_phases(config, *build_initial_shape(config), datasets); };
+  EXPECT_EQ(error_of(plan), "no error");
+  test::put(pretrained / "model.safetensors", "short");
+  EXPECT_THAT(error_of(plan), HasSubstr("model.safetensors: the file has 5 bytes"));
+}
+
+// Its weights are not those of its configuration, which is how it fits on this disk.
+TEST(RunStart, MemoryIsCheckedWithTheNetworkOfACheckpointToo) {
+  const test::TempDir folder;
+  const std::vector<std::string> huge = {"model.encoder.mlp_dim=1048576",
+                                         "model.encoder.moe.num_experts=65536"};
+  save_checkpoint(folder / "huge",
+                  {.config = {{"model", config_of(four_phases(), huge).model.to_json()}},
+                   .state = {{"step", 0}},
+                   .model = {{"cls", at::zeros({1, 1, 8})}},
+                   .optimizer = {}});
+  const std::string init = "init=" + (folder / "huge").string();
+  EXPECT_THAT(error_of([&] {
+                build_initial_model(config_of(four_phases(), {"model=null", init}));
+              }),
+              AllOf(StartsWith("usage: " + (folder / "huge/config.json").string()),
+                    HasSubstr("training a model of"), HasSubstr("of memory")));
+
+  const std::string untrained = R"({"name": "still", "phases": [
+      {"name": "only", "data": "three", "steps": 0}]})";
+  RunConfig config = config_of(untrained, {init});
+  config.model = config_of(four_phases(), huge).model;
+  EXPECT_THAT(error_of([&] { build_initial_model(config); }),
+              HasSubstr("beside the weights of init needs"));
+}
+
+}  // namespace
+}  // namespace moesaic

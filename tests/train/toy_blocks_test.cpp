@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// A phase whose steps come in blocks: whatever is done at intervals is also done where a block
+// jumps over a multiple.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "report/experiment_run.h"
+#include "support/toy_family.h"
+#include "support/toy_phase.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::ElementsAre;
+
+/// Five blocks of four steps.
+RunConfig block_run(const std::vector<std::string>& changes = {}) {
+  testing::add_toy_family();
+  testing::add_shrink_phase();
+  return config_of(
+      R"({"name": "toy-blocks", "seed": 5, "log_every": 5, "checkpoint_every": 3,
+          "keep_checkpoints": 100, "evaluate_every": 6, "evaluate_batch_size": 4,
+          "loader_threads": 0, "model": {"name": "toy", "image_size": 4},
+          "phases": [{"name": "small", "kind": "shrink", "data": "three", "steps": 20,
+                      "rate": 0.01, "block": 4}]})",
+      changes);
+}
+
+void train_blocks(const fs::path& out, const std::vector<std::string>& changes = {},
+                  bool resume = false) {
+  EXPECT_EQ(Trainer(block_run(changes), options_for(out, resume)).run().steps, 20);
+}
+
+std::vector<int64_t> steps_of_lines(const fs::path& run, const std::string& kind) {
+  std::vector<int64_t> steps;
+  std::istringstream text(read_text(run / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["kind"] == kind) steps.push_back(json["step"]);
+  }
+  return steps;
+}
+
+std::set<std::string> checkpoints_of(const fs::path& run) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+TEST(ToyBlocks, SingleStepsPassAMultipleWhereTheyReachIt) {
+  for (int64_t every = 1; every <= 5; ++every) {
+    for (int64_t step = 1; step <= 12; ++step) {
+      EXPECT_EQ(passes_multiple(step - 1, step, every), step % every == 0);
+      EXPECT_FALSE(passes_multiple(step, step, every));
+    }
+  }
+  EXPECT_FALSE(passes_multiple(0, 100, 0));
+}
+
+TEST(ToyBlocks, KeepTheIntervals) {
+  const TempDir folder;
+  train_blocks(folder / "run");
+  EXPECT_THAT(steps_of_lines(folder / "run", "train"), ElementsAre(8, 12, 16, 20));
+  EXPECT_THAT(steps_of_lines(folder / "run", "eval"), ElementsAre(8, 12, 20));
+  EXPECT_THAT(checkpoints_of(folder / "run"),
+              ElementsAre("small", "step_12", "step_16", "step_20", "step_4", "step_8"));
+}
+
+TEST(ToyBlocks, KeepTheLastCheckpoints) {
+  const TempDir folder;
+  train_blocks(folder / "run", {"keep_checkpoints=2"});
+  EXPECT_THAT(checkpoints_of(folder / "run"), ElementsAre("small", "step_16", "step_20"));
+}
+
+TEST(ToyBlocks, GoOnWithTheSameBits) {
+  const TempDir folder;
+  const fs::path whole = folder / "whole";
+  train_blocks(whole);
+  for (const int64_t step : {4, 8, 16}) {
+    SCOPED_TRACE(step);
+    const fs::path run = folder / ("from" + std::to_string(step));
+    copy_killed_after(whole, step, run);
+    train_blocks(run, {}, true);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+      const fs::path last = fs::path("checkpoints/step_20") / file;
+      EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
+    }
+    EXPECT_EQ(read_text(whole / "metrics.jsonl"), read_text(run / "metrics.jsonl"));
+  }
+}
+
+TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
+  const Probe probe{.measure = [](ProbeSubject& subject, Measurement& measurement) {
+    measurement.numbers["step"] = static_cast<double>(subject.step());
+  }};
+  ExperimentRun run;
+  run.config = block_run();
+  run.snapshot_probes = {&probe};
+  Datasets datasets(open_tiny);
+  const auto record = make_run(run, 0, 5, datasets, [] { return true; });
+  ASSERT_TRUE(record);
+  std::vector<double> steps;
+  for (const Measurement& snapshot : record->snapshots)
+    steps.push_back(snapshot.numbers.at("step"));
+  EXPECT_THAT(steps, ElementsAre(0, 8, 12, 16, 20));
+}
+
+}  // namespace
+}  // namespace moesaic

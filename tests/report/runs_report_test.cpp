@@ -45,7 +45,7 @@ TEST_F(RunsReport, HasNumbersWithAVerdictAndFigures) {
 }
 
 TEST_F(RunsReport, HasTablesBesideThePapers) {
-  EXPECT_THAT(markdown(), AllOf(HasSubstr("it's_a mixture, training examples after 7 updates:\n\n"),
+  EXPECT_THAT(markdown(), AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 updates:\n\n"),
                                 HasSubstr("| all, before training |        4 |        6 |\n"
                                           "| all, at the end      |        4 |       16 |\n"
                                           "| cluster 1            |        1 |        2 |\n"),

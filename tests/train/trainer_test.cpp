@@ -238,7 +238,8 @@ TEST(Trainer, StopsAtImagesThatAreNotFinite) {
     return make_memory_dataset(info, std::vector<uint8_t>(16 * 12, 255),
                                {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
   };
-  const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}"};
+  const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}",
+                                          "phases.0.aux_losses={}"};
   const std::string error =
       error_of([&] { Trainer(config_of(four_phases(), dense), options).run(); });
   EXPECT_EQ(error, "failure: phase 'pretrain', step 1: loss is nan; there is no checkpoint yet");

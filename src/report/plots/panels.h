@@ -27,8 +27,8 @@ struct Panel {
 struct PanelGrid {
   int columns = 1;
   int width = 420, height = 300;  ///< Size of a panel including its gap.
-  int left = 80, right = 25, top = 50, bottom = 60;
-  int gap_x = 80, gap_y = 90;
+  int left = 95, right = 25, top = 50, bottom = 75;
+  int gap_x = 95, gap_y = 100;
 };
 
 /// Returns a figure of STEM.svg and STEM.png.

@@ -121,7 +121,8 @@ void add_train(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag(
       "--dry-run", arguments->dry_run,
-      "check everything, print the plan, train nothing; data that is not there is only reported, "
+      "check everything, print the plan, train nothing; described data that is not there is only "
+      "reported, "
       "and so is an init where the recipe has a model; an init that does not fit is an error");
   std::string settings = "Settings of a run:\n\n" + help_text<RunConfig>();
   for (const auto& [name, family] : families().entries()) {

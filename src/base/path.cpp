@@ -83,4 +83,11 @@ void check_new_folder(const fs::path& path, std::string_view what) {
   }
 }
 
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return std::isalnum(c) || c == '-' || c == '_' || c == '.';
+         });
+}
+
 }  // namespace moesaic

@@ -17,6 +17,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
+#include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"
 #include "moesaic/formats/gzip.h"
@@ -149,8 +150,8 @@ namespace {
 DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   const DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source).root());
   if (spec.name != name) {
-    fail_usage("{}: name is '{}', but the file is named after '{}'", source.string(), spec.name,
-               name);
+    fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
+               printable(spec.name), name);
   }
   return spec;
 }

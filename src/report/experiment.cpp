@@ -10,6 +10,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
+#include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {
@@ -52,6 +53,17 @@ void shrink(Document& document) {
   }
 }
 
+/// Throws Error (usage) for a name that cannot be that of a folder; '/' parts the family from it.
+void check_name(const Value& value) {
+  const std::string name = value.as_string("name");
+  const size_t slash = std::min(name.find('/'), name.size());
+  const bool plain = is_plain_name(name.substr(0, slash)) &&
+                     (slash == name.size() || is_plain_name(name.substr(slash + 1)));
+  if (plain) return;
+  fail_usage("{}: name {} may hold letters, digits, '-', '_' and '.', and one '/' between them",
+             value.where(), printable(name));
+}
+
 /// Throws Error (usage) for an override of the quick scale, since overrides apply after it.
 void check_override(const std::string& assignment) {
   constexpr std::string_view kQuick = "quick.";
@@ -87,6 +99,7 @@ Experiment load_experiment(const std::string& name_or_file, Scale scale,
   if (scale == Scale::quick) shrink(document);
   for (const std::string& assignment : overrides) document.set(assignment);
   const Value& root = document.root();
+  check_name(root.at("name"));
   return {.name = root.at("name").as_string("name"),
           .kind = root.at("kind").as_string("kind"),
           .description = root.at("description").as_string("description"),

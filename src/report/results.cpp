@@ -23,6 +23,8 @@ nlohmann::ordered_json number(const std::optional<double>& value) {
 
 std::string cell(const std::optional<double>& value, int digits) {
   if (!value) return "-";
+  constexpr double kReadable = 1e15;
+  if (!(std::abs(*value) < kReadable)) return fmt::format("{:.4g}", *value);
   return std::abs(*value) >= 1000.0 ? with_commas(std::llround(*value))
                                     : fmt::format("{:.{}f}", *value, digits);
 }

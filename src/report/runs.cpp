@@ -106,7 +106,7 @@ std::string measurement_problem(const std::vector<Metric>& metrics, const Measur
 /// Returns what is wrong with snapshots that were read from a file. All tables of a metric are of
 /// one size.
 std::string snapshots_problem(const std::vector<Metric>& metrics,
-                              const std::vector<Measurement>& snapshots) {
+                              const std::vector<Measurement>& snapshots, int64_t last_step) {
   if (metrics.empty()) return "";
   if (snapshots.empty()) return "it has no snapshots";
   for (const Measurement& at : snapshots) {
@@ -118,6 +118,12 @@ std::string snapshots_problem(const std::vector<Metric>& metrics,
         continue;
       return fmt::format("its tables of {} differ in rows or columns", metric);
     }
+  }
+  const bool ascending =
+      std::is_sorted(snapshots.begin(), snapshots.end(),
+                     [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
+  if (!ascending || snapshots.back().step != last_step) {
+    return fmt::format("its snapshots do not ascend to its last update, {}", last_step);
   }
   return "";
 }
@@ -131,7 +137,7 @@ std::string record_problem(const std::vector<ReadyRow>& rows, const std::string&
       if (row.row.name != name) continue;
       std::string problem = measurement_problem(row.run.metrics, record.final);
       if (!problem.empty()) return problem;
-      return snapshots_problem(row.run.snapshot_metrics, record.snapshots);
+      return snapshots_problem(row.run.snapshot_metrics, record.snapshots, record.final.step);
     }
     return "";
   } catch (const Error& error) {

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "patterns.h"
 
 namespace moesaic {
@@ -15,13 +17,11 @@ namespace {
 
 // Checks that a name can be a folder name.
 ConfigProblem name_problem(const std::string& name) {
-  const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
-  if (plain && name.front() != '.') return {};
-  return {fmt::format(
-              "name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'", name),
-          {"name"}};
+  if (is_plain_name(name)) return {};
+  return {
+      fmt::format("name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'",
+                  one_line(name)),
+      {"name"}};
 }
 
 ConfigProblem length_problem(const PhaseConfig& config) {

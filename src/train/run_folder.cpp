@@ -66,9 +66,8 @@ void RunFolder::check(const fs::path& root, bool resume) {
     fail_usage("{}: a checkpoint, not a run; give the run's folder", root.string());
   }
   if (!resume && holds_something(root)) {
-    fail_usage(
-        "{}: output directory is not empty; pass --resume to go on with its run, or another --out",
-        root.string());
+    fail_usage("{}: output directory is not empty; pass {}another --out", root.string(),
+               fs::exists(root / "config.json") ? "--resume to go on with its run, or " : "");
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
     fail_usage("{}: has no config.json that says how to go on; give another --out", root.string());

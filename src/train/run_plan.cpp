@@ -92,11 +92,13 @@ int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   const PhaseConfig& phase = places.phase();
   check_patterns(model, places, "trains", phase.trains);
   check_patterns(model, places, "frozen", phase.frozen);
-  const Patterns trains(phase.trains), frozen(phase.frozen);
+  const auto parameters = model.named_parameters();
   int64_t count = 0;
-  for (const auto& item : model.named_parameters()) {
-    const bool moves = trains.any_found_in(item.key()) && !frozen.any_found_in(item.key());
-    if (moves) count += item.value().numel();
+  for (const std::string& name : trained_parameters(model, phase))
+    count += parameters[name].numel();
+  if (count == 0 && phase.steps != 0) {
+    fail_usage("{}: phase '{}': frozen covers all that trains selects, so that nothing would train",
+               places.of({"frozen", "trains"}), phase.name);
   }
   return count;
 }

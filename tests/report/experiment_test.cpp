@@ -126,6 +126,18 @@ TEST(Experiments, WithoutAQuickScaleThatIsSaid) {
   EXPECT_NO_THROW(file.parsed());
 }
 
+TEST(Experiments, ANameThatIsNoFolderIsRefused) {
+  const TempDir folder;
+  for (const std::string name : {"../mine", "a/b/c", "a\\nb", "/a", "a/", ".a", ""}) {
+    write_atomic(folder / "x.json",
+                 R"({"name": ")" + name + R"(", "kind": "runs", "description": "d"})");
+    const std::string error =
+        error_of([&] { load_experiment((folder / "x.json").string(), Scale::paper, {}); });
+    EXPECT_NE(error.find("x.json:1:10: name '"), std::string::npos) << error;
+    EXPECT_NE(error.find("may hold letters"), std::string::npos) << name;
+  }
+}
+
 TEST(Experiments, ErrorsSayLineAndColumn) {
   const std::string text = report_test::tiny_sweep();
   EXPECT_EQ(ExperimentFile(replaced(text, "\"criteria\"", "\"criterias\"")).error(),

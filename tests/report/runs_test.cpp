@@ -139,7 +139,9 @@ TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
          snapshots[1]["tables"]["dispatch"] = {
              {"rows", {"r"}}, {"columns", {"c"}}, {"values", {{1}}}};
        }),
-       "its tables of dispatch differ in rows or columns"}};
+       "its tables of dispatch differ in rows or columns"},
+      {with([](Json& snapshots) { snapshots.erase(snapshots.size() - 1); }),
+       "its snapshots do not ascend to its last update, 5"}};
   for (const auto& [text, problem] : cases) {
     write_atomic(folder_ / "out/runs.json", text);
     ::testing::internal::CaptureStderr();

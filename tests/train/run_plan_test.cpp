@@ -184,6 +184,8 @@ TEST(RunPlan, PatternsMustFindAParameter) {
   }
   EXPECT_THAT(plan_refusal({"phases.0.frozen=[\"heat\"]"}),
               EndsWith("; the nearest are head.weight, head.bias, embedding.bias"));
+  EXPECT_THAT(plan_refusal({"phases.0.frozen=[\".*\"]"}),
+              HasSubstr("frozen covers all that trains selects"));
   const auto phases = plan_tiny({"phases.0.frozen=[\"head\"]"});
   EXPECT_EQ(phases[0].trained, plan_tiny()[0].trained - 3 * (8 + 1));
 }

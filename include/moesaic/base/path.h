@@ -26,4 +26,8 @@ void check_new_file(const std::filesystem::path& path, std::string_view what);
 /// if it is empty.
 void check_new_folder(const std::filesystem::path& path, std::string_view what);
 
+/// Returns whether the name can be that of a folder everywhere: letters, digits, '-', '_' and '.',
+/// not beginning with '.'.
+bool is_plain_name(std::string_view name);
+
 }  // namespace moesaic

@@ -201,9 +201,11 @@ TEST(Trainer, RefusesAFolderThatHoldsSomething) {
   fs::create_directories(folder / "run");
   write_atomic(folder / "run/notes.txt", "mine");
   const std::string error = error_of([&] { train(folder / "run"); });
-  EXPECT_THAT(error,
-              ::testing::AllOf(StartsWith("usage: "), HasSubstr("--resume"), HasSubstr("--out")));
+  EXPECT_THAT(error, ::testing::AllOf(StartsWith("usage: "), HasSubstr("pass another --out")));
   EXPECT_EQ(names_in(folder / "run"), std::vector<std::string>{"notes.txt"});
+  train(folder / "whole");
+  EXPECT_THAT(error_of([&] { train(folder / "whole"); }),
+              HasSubstr("pass --resume to go on with its run, or another --out"));
 }
 
 TEST(Trainer, RefusesAFolderThatIsInUse) {

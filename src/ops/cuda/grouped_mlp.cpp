@@ -127,18 +127,12 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& rows_in, const Tensor& off
   }
   with_row_type(rows, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    forward_own<T>(step, rows, layers, keep_hidden ? out<T>(hidden) : nullptr, active, y);
+    const int32_t* const filled = step.at.offsets + step.at.experts;
+    kernels::clear_rows<T>(out<T>(y), filled, bound, y.size(1), step.stream);
+    if (keep_hidden) kernels::clear_rows<T>(out<T>(hidden), filled, bound, m, step.stream);
   });
-}
-}
-with_row_type(rows, [&](auto tag) {
-  using T = typename decltype(tag)::type;
-  const int32_t* const filled = step.at.offsets + step.at.experts;
-  kernels::clear_rows<T>(out<T>(y), filled, bound, y.size(1), step.stream);
-  if (keep_hidden) kernels::clear_rows<T>(out<T>(hidden), filled, bound, m, step.stream);
-});
-C10_CUDA_KERNEL_LAUNCH_CHECK();
-return {y, hidden};
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return {y, hidden};
 }
 
 struct Gradients {

@@ -101,7 +101,7 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
 
 TEST_F(BadInput, ATruncatedOrAlteredDataFile) {
   NEEDS_FASHION_MNIST();
-  const fs::path source = "/usr/fraction/datasets/fashion-mnist";
+  const fs::path source = "/usr/share/datasets/fashion-mnist";
   if (!fs::exists(source)) GTEST_SKIP() << "needs the package dataset-fashion-mnist";
   for (const bool truncate : {true, false}) {
     fs::remove_all(path("data"));
@@ -125,7 +125,7 @@ TEST_F(BadInput, ATruncatedOrAlteredDataFile) {
 
 TEST_F(BadInput, AnAlteredPixelInAnUnpackedDataFile) {
   NEEDS_FASHION_MNIST();
-  const fs::path source = "/usr/fraction/datasets/fashion-mnist";
+  const fs::path source = "/usr/share/datasets/fashion-mnist";
   if (!fs::exists(source)) GTEST_SKIP() << "needs the package dataset-fashion-mnist";
   fs::create_directories(path("data"));
   fs::copy(source, path("data/fashion-mnist"), fs::copy_options::recursive);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/blur.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>

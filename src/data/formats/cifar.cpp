@@ -31,7 +31,7 @@ ConfigProblem config_problem(const CifarSettings& c) {
   return {"label_at must be below label_bytes", {"label_at", "label_bytes"}};
 }
 
-ConfigProblem files_problem(const DatasetSpec& spec) {
+ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
   for (const auto& [role, file] : spec.files) {
     const std::string number = role.substr(role.find('_') + 1);
     const bool known = (role.starts_with("train_") || role.starts_with("test_")) &&
@@ -50,7 +50,7 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
 
 ConfigProblem check_cifar(const DatasetSpec& spec) {
   return first_problem(
-      files_problem(spec),
+      cifar_files_problem(spec),
       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
       unknown_split(spec.images, "images"), channels_problem(spec, cifar::kChannels));
 }

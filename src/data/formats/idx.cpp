@@ -23,7 +23,7 @@ template <class Fields>
 void describe(Fields&, IdxSettings&) {}
 
 /// Checks that both splits have their files and that every role is one of the format's.
-ConfigProblem files_problem(const DatasetSpec& spec) {
+ConfigProblem idx_files_problem(const DatasetSpec& spec) {
   static const std::vector<std::string> kRoles = {"train_images", "train_labels", "test_images",
                                                   "test_labels"};
   for (const auto& [role, file] : spec.files) {
@@ -43,7 +43,7 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
 
 ConfigProblem check_idx(const DatasetSpec& spec) {
   return first_problem(
-      files_problem(spec),
+      idx_files_problem(spec),
       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
       unknown_split(spec.images, "images"), channels_problem(spec, 1));
 }

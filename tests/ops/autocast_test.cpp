@@ -6,7 +6,10 @@
 
 #include "base/support.h"
 #include "moesaic/nn/moe_layer.h"
+#include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/routed_mlp.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -29,9 +29,12 @@ void describe(Fields& f, StopConfig& c) {
   f("after_steps", c.after_steps, "but not before so many updates", at_least(0));
 }
 
+inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
+
 struct GradientConfig {
   int64_t batch_size = 128;
   int64_t accumulate = 1;
+  std::string accumulate_order = kConsecutive;
   OptimizerConfig optimizer;
   std::vector<PartOptimizerConfig> optimizers;
   ScheduleConfig schedule;
@@ -47,6 +50,11 @@ void describe(Fields& f, GradientConfig& c) {
   f("accumulate", c.accumulate,
     "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
     between(1, kMaxBatchSize));
+  f("accumulate_order", c.accumulate_order,
+    "images of part i of n: the next of the batch, or as the microsteps of V-MoE's trainer i, i + "
+    "n, "
+    "i + 2n, ...",
+    one_of({kConsecutive, kStrided}));
   f("optimizer", c.optimizer, "how parameters are updated");
   f("optimizers", c.optimizers,
     "others for some of the parameters; their learning rates follow the same schedule");

@@ -39,13 +39,16 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, int64_t threa
   return options;
 }
 
-/// Returns part `index` of `count` equal parts of the batch.
-Batch part_of(const Batch& batch, int64_t index, int64_t count) {
+/// Returns part `index` of the parts of the batch, as accumulate_order divides it.
+Batch part_of(const Batch& batch, int64_t index, const GradientConfig& config) {
+  const int64_t count = config.accumulate, images = batch.images.size(0);
   if (count == 1) return batch;
-  const int64_t size = batch.images.size(0) / count;
   Batch part = batch;
   for (at::Tensor* tensor : {&part.images, &part.labels, &part.soft_labels, &part.targets}) {
-    if (tensor->defined()) *tensor = tensor->narrow(0, index * size, size);
+    if (!tensor->defined()) continue;
+    *tensor = config.accumulate_order == kStrided
+                  ? tensor->slice(0, index, images, count).contiguous()
+                  : tensor->narrow(0, index * (images / count), images / count);
   }
   return part;
 }
@@ -147,9 +150,9 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
   const int64_t count = config_.accumulate;
   const double fraction = 1.0 / static_cast<double>(count);
   const at::Generator random = generator();
-  Scalars means = accumulate(part_of(batch, 0, count), random, fraction);
+  Scalars means = accumulate(part_of(batch, 0, config_), random, fraction);
   for (int64_t index = 1; index < count; ++index) {
-    const Scalars part = accumulate(part_of(batch, index, count), random, fraction);
+    const Scalars part = accumulate(part_of(batch, index, config_), random, fraction);
     for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
   }
   for (auto& [name, scalar] : means) scalar = scalar * fraction;

@@ -22,7 +22,7 @@ at::Tensor HeadNormImpl::forward(const at::Tensor& x) const {
 AttentionImpl::AttentionImpl(AttentionOptions options, at::Generator generator)
     : options_(options) {
   const int64_t width = options.width;
-  qkv = register_module("qkv", make_linear(width, 3 * width, generator));
+  qkv = register_module("qkv", make_linear(width, 3 * width, generator, /*parts=*/3));
   out = register_module("out", make_linear(width, width, generator));
   if (!options.qk_norm) return;
   query_norm = register_module("query_norm", HeadNorm(width / options.heads));

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <numbers>
 
 namespace moesaic::nn {
 
@@ -17,16 +18,27 @@ at::Generator make_generator(uint64_t seed, at::Device device) {
   return generator;
 }
 
-void xavier_uniform(at::Tensor& weight, at::Generator generator) {
+void xavier_uniform(const at::Tensor& weight, at::Generator generator) {
   const torch::NoGradGuard no_grad;
   const auto fans = static_cast<double>(weight.size(-1) + weight.size(-2));
   const double bound = std::sqrt(6.0 / fans);
   weight.uniform_(-bound, bound, generator);
 }
 
-void lecun_normal(at::Tensor& weight, int64_t fan_in, at::Generator generator) {
+void lecun_normal(const at::Tensor& weight, int64_t fan_in, at::Generator generator) {
+  constexpr double kCut = 2.0;                            // in deviations of the uncut distribution
+  constexpr double kDeviationOfCut = 0.8796256610342398;  // after the cut, of one that was 1
   const torch::NoGradGuard no_grad;
-  weight.normal_(0.0, 1.0 / std::sqrt(static_cast<double>(fan_in)), generator);
+  const double deviation = 1.0 / (std::sqrt(static_cast<double>(fan_in)) * kDeviationOfCut);
+  // By the inverse of the distribution function, so that a number takes one draw.
+  const double end = std::erf(kCut / std::numbers::sqrt2);
+  weight.uniform_(-end, end, std::move(generator)).erfinv_().mul_(deviation * std::numbers::sqrt2);
+  weight.clamp_(-kCut * deviation, kCut * deviation);
+}
+
+void mlp_bias_normal(const at::Tensor& bias, at::Generator generator) {
+  const torch::NoGradGuard no_grad;
+  bias.normal_(0.0, 1e-6, std::move(generator));
 }
 
 }  // namespace moesaic::nn

@@ -7,10 +7,11 @@
 
 namespace moesaic::nn {
 
-torch::nn::Linear make_linear(int64_t in, int64_t out, at::Generator generator) {
+torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& generator,
+                              int64_t parts) {
   torch::nn::Linear linear(in, out);
   const torch::NoGradGuard no_grad;
-  xavier_uniform(linear->weight, std::move(generator));
+  for (const at::Tensor& part : linear->weight.chunk(parts)) xavier_uniform(part, generator);
   linear->bias.zero_();
   return linear;
 }

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/dropout.h"
+#include "moesaic/nn/init.h"
 #include "moesaic/nn/linear.h"
 #include "moesaic/ops/grouped_mlp.h"
 
@@ -13,6 +14,7 @@ MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double 
     : dropout_(dropout) {
   fc1 = register_module("fc1", make_linear(width, hidden, generator));
   fc2 = register_module("fc2", make_linear(hidden, width, generator));
+  for (const auto& layer : {fc1, fc2}) mlp_bias_normal(layer->bias, generator);
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {

@@ -37,11 +37,15 @@ MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generato
     : options_(options) {
   const int64_t experts = options.experts, width = options.width, hidden = options.hidden;
   w1 = register_parameter("w1", torch::empty({experts, width, hidden}));
-  b1 = register_parameter("b1", torch::zeros({experts, hidden}));
+  b1 = register_parameter("b1", torch::empty({experts, hidden}));
   w2 = register_parameter("w2", torch::empty({experts, hidden, width}));
-  b2 = register_parameter("b2", torch::zeros({experts, width}));
-  xavier_uniform(w1, generator);
-  xavier_uniform(w2, generator);
+  b2 = register_parameter("b2", torch::empty({experts, width}));
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& stack : {w1, w2, b1, b2}) {
+    const at::Tensor drawn = options.shared_init ? stack.narrow(0, 0, 1) : stack;
+    stack.dim() == 3 ? xavier_uniform(drawn, generator) : mlp_bias_normal(drawn, generator);
+    if (options.shared_init) stack.copy_(drawn.clone().expand_as(stack));
+  }
 }
 
 at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {

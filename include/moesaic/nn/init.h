@@ -15,9 +15,13 @@ at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 
 /// Fills `weight` in place, uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier). The fans are the
 /// last two dimensions.
-void xavier_uniform(at::Tensor& weight, at::Generator generator);
+void xavier_uniform(const at::Tensor& weight, at::Generator generator);
 
-/// Fills `weight` in place, normal with standard deviation 1 / sqrt(fan_in) (LeCun).
-void lecun_normal(at::Tensor& weight, int64_t fan_in, at::Generator generator);
+/// Fills `weight` in place with standard deviation 1 / sqrt(fan_in) (LeCun), normal but cut off at
+/// twice the standard deviation of the uncut distribution.
+void lecun_normal(const at::Tensor& weight, int64_t fan_in, at::Generator generator);
+
+/// Fills `bias` in place with the V-MoE reference's start of an MLP's biases, N(0, 1e-6 ^ 2).
+void mlp_bias_normal(const at::Tensor& bias, at::Generator generator);
 
 }  // namespace moesaic::nn

@@ -13,8 +13,9 @@ struct MlpExpertsOptions {
   int64_t width = 0;    ///< Width of a token, d.
   int64_t hidden = 0;   ///< Hidden width, m.
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;  ///< Rounds the experts' inputs and outputs to bfloat16.
-  double dropout = 0.0;   ///< Rate for hidden units and outputs in training.
+  bool bfloat16 = false;     ///< Rounds the experts' inputs and outputs to bfloat16.
+  double dropout = 0.0;      ///< Rate for hidden units and outputs in training.
+  bool shared_init = false;  ///< All experts start from the same draw.
 };
 
 /// Experts that are two-layer MLPs with stacked weights (pruning paper, eq. 1): w1 [K, d, m],

@@ -45,6 +45,7 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
   const int64_t count = fitting_shape(config, tensors, from)->parameter_count();
   std::shared_ptr<Model> model = build_model(config, 0, static_cast<double>(count));
   load_state(*model, tensors, from);
+  model->eval();
   return model;
 }
 

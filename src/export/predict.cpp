@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 bool couples_images(const Model& model) {
   const auto blocks = model.moe_blocks();
   return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
-    return nn::couples_tokens(block.layer->options().rule);
+    return nn::couples_tokens(block.layer->router->evaluation_rule());
   });
 }
 

@@ -26,12 +26,13 @@ Options with_capacity(Options rule, const RoutingConfig& routing,
 ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                const RouterPlace& place) {
   const std::string& path = place.router;
-  if (dispatcher.limits() || dispatcher.batch_priority) {
+  if (dispatcher.limits() || dispatcher.evaluation_capacity_factor || dispatcher.batch_priority) {
     return {fmt::format("{0}dispatcher limits an expert's rows, but the router {1} drops nobody; "
-                        "leave its capacity and batch_priority out",
+                        "leave its capacities and batch_priority out",
                         path, kAdaptive),
             {path + "dispatcher.capacity", path + "dispatcher.capacity_factor",
-             path + "dispatcher.batch_priority", path + "name"}};
+             path + "dispatcher.evaluation_capacity_factor", path + "dispatcher.batch_priority",
+             path + "name"}};
   }
   if (routing.gate != "one") {
     return {fmt::format("{}gate is '{}', but the router {} weighs nothing; set it to 'one'", path,
@@ -48,6 +49,13 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
   if (routing.gate == "logit") {
     return {fmt::format("{}gate 'logit' is for the router {}", path, kTokensChoose),
             {path + "gate"}};
+  }
+  if (dispatcher.evaluation_capacity_factor == 0.0) {
+    return {
+        fmt::format("{}dispatcher.evaluation_capacity_factor 0 leaves experts nothing to choose "
+                    "by; give a factor above 0, or null for that of training",
+                    path),
+        {path + "dispatcher.evaluation_capacity_factor"}};
   }
   if (limited == (routing.num_selected_tokens > 0)) {
     return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor; "
@@ -72,7 +80,8 @@ ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherC
     return {fmt::format("{0}capacity and {0}capacity_factor are both given; leave one out", path),
             {path + "capacity", path + "capacity_factor"}};
   }
-  if (dispatcher.batch_priority && (routing.experts_choose() || !dispatcher.limits())) {
+  const bool limits = dispatcher.limits() || dispatcher.evaluation_capacity_factor.value_or(0) > 0;
+  if (dispatcher.batch_priority && (routing.experts_choose() || !limits)) {
     return {
         fmt::format("{}batch_priority says who is dropped, but {}", path,
                     routing.experts_choose()
@@ -137,19 +146,22 @@ ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConf
 
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                const RouterPlace& place) {
-  const bool told = dispatcher.capacity_factor > 0.0 && place.group_size > 0;
   const bool reroutes = routing.pruned != "zero" && place.is_pruned;
-  if (!told || reroutes) return {};
-  const CapacityRule rule{dispatcher.capacity_factor,
-                          capacity_rounding_from_name(dispatcher.capacity_ceil_or_round),
-                          dispatcher.capacity_multiple_of};
+  if (place.group_size == 0 || reroutes) return {};
   const int64_t choices = routing.experts_choose() ? 1 : routing.num_selected_experts;
-  try {
-    expert_capacity(place.group_size, choices, rule, place.experts);
-  } catch (const Error& error) {
-    return {fmt::format("{}dispatcher.capacity_factor {} is too small: {}", place.router,
-                        dispatcher.capacity_factor, error.what()),
-            {place.router + "dispatcher.capacity_factor", place.group_size_key}};
+  const std::pair<const char*, double> factors[] = {
+      {"capacity_factor", dispatcher.capacity_factor},
+      {"evaluation_capacity_factor", dispatcher.evaluation_capacity_factor.value_or(0.0)}};
+  for (const auto& [name, factor] : factors) {
+    const CapacityRule rule{factor, capacity_rounding_from_name(dispatcher.capacity_ceil_or_round),
+                            dispatcher.capacity_multiple_of};
+    const std::string key = fmt::format("{}dispatcher.{}", place.router, name);
+    try {
+      if (factor > 0.0) expert_capacity(place.group_size, choices, rule, place.experts);
+    } catch (const Error& error) {
+      return {fmt::format("{} {} is too small: {}", key, factor, error.what()),
+              {key, place.group_size_key}};
+    }
   }
   return {};
 }
@@ -191,6 +203,7 @@ nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t w
   if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
   options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
   if (config.noise_in_evaluation) options.evaluation_seed = 0;
+  options.evaluation_capacity_factor = config.dispatcher.evaluation_capacity_factor;
   return options;
 }
 

@@ -18,7 +18,8 @@ RouterOptions router_options(const MoELayerOptions& options) {
           .members = options.members,
           .rule = options.rule,
           .noise = options.noise,
-          .evaluation_seed = options.evaluation_seed};
+          .evaluation_seed = options.evaluation_seed,
+          .evaluation_capacity_factor = options.evaluation_capacity_factor};
 }
 
 MlpExpertsOptions experts_options(const MoELayerOptions& options, int64_t experts) {
@@ -27,7 +28,8 @@ MlpExpertsOptions experts_options(const MoELayerOptions& options, int64_t expert
           .hidden = options.hidden,
           .activation = options.activation,
           .bfloat16 = options.bfloat16,
-          .dropout = options.dropout};
+          .dropout = options.dropout,
+          .shared_init = options.shared_init};
 }
 
 }  // namespace

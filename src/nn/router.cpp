@@ -95,6 +95,11 @@ at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
   return noise;
 }
 
+RoutingRule RouterImpl::evaluation_rule() const {
+  const auto& factor = options_.evaluation_capacity_factor;
+  return factor ? with_capacity_factor(options_.rule, *factor) : options_.rule;
+}
+
 RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   RoutingRecord record;
   record.logits_TE = record.noisy_logits_TE = logits(x_Td);
@@ -105,7 +110,8 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
     const int64_t each = options_.experts / options_.members;
     record.noise_std = gaussian ? gaussian_noise_std(options_.noise, each) : 0.0;
   }
-  record.routing = nn::route(record.noisy_logits_TE, options_.rule);
+  record.routing =
+      nn::route(record.noisy_logits_TE, is_training() ? options_.rule : evaluation_rule());
   record.kept = kept();
   record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
   record.group_size = group_size(options_.rule);

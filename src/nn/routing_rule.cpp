@@ -48,6 +48,17 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
   std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
 }
 
+RoutingRule with_capacity_factor(RoutingRule rule, double factor) {
+  if (auto* tokens = std::get_if<TokenChoiceOptions>(&rule)) {
+    tokens->capacity_factor = factor;
+    tokens->capacity = 0;
+  } else if (auto* experts = std::get_if<ExpertChoiceOptions>(&rule)) {
+    experts->capacity_factor = factor;
+    experts->rows = 0;
+  }
+  return rule;
+}
+
 int64_t choices_of_token(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr ? 0 : options->k;

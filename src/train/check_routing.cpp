@@ -16,14 +16,13 @@ bool choosing_rows(const nn::RoutingRule& rule) {
 }  // namespace
 
 void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
-                  int64_t tokens) {
-  const nn::RouterOptions& options = block.layer->options();
+                  const nn::RoutingRule& rule, int64_t tokens) {
   try {
-    nn::route(at::empty({tokens, options.experts}, at::device(at::kMeta)), options.rule);
+    const int64_t experts = block.layer->options().experts;
+    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
   } catch (const Error& error) {
     const SettingPaths paths = model.setting_paths();
-    const std::string& rows =
-        choosing_rows(options.rule) ? paths.rows_per_expert : paths.capacity_factor;
+    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
     fail_usage("{}: phase '{}': {}",
                PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
                                    places.of_model(rows, "batch_size")}),

@@ -8,9 +8,10 @@
 
 namespace moesaic {
 
-/// Routes so many tokens without numbers: whatever the block's router refuses in training, it
-/// refuses here. Throws Error (usage) with the place of the setting to blame.
+/// Routes so many tokens without numbers: whatever a block's router refuses with this rule, that of
+/// training or of evaluation, it refuses here. Throws Error (usage) with the place of the setting
+/// to blame.
 void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
-                  int64_t tokens);
+                  const nn::RoutingRule& rule, int64_t tokens);
 
 }  // namespace moesaic

@@ -47,6 +47,7 @@ TEST(LoadModel, RebuildsTheModelOfARunOrACheckpoint) {
     const auto loaded = load_model(path);
     EXPECT_EQ(loaded->config(), model->config());
     EXPECT_TRUE(at::equal(logits(*loaded), logits(*model)));
+    EXPECT_FALSE(loaded->is_training());
   }
 }
 

@@ -45,6 +45,7 @@ struct Variant {
   Sides patch = 2;
   std::string position = kLearned;
   std::optional<bool> head_qk_norm = {};
+  std::optional<double> evaluation_capacity_factor = {};
 };
 
 void PrintTo(const Variant& variant, std::ostream* out) {
@@ -67,8 +68,11 @@ std::shared_ptr<VMoE> build(const Variant& variant) {
   config.encoder.moe.router.dispatcher.capacity = variant.capacity;
   config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;
   config.encoder.moe.router.dispatcher.capacity_multiple_of = variant.multiple_of;
+  config.encoder.moe.router.dispatcher.evaluation_capacity_factor =
+      variant.evaluation_capacity_factor;
   auto model = small_vmoe(config);
   if (!variant.kept.empty()) keep_everywhere(*model, variant.kept);
+  model->eval();
   return model;
 }
 
@@ -102,6 +106,15 @@ TEST_P(TorchScript, BreaksTiesLikeTheFramework) {
 INSTANTIATE_TEST_SUITE_P(
     Variants, TorchScript,
     ::testing::Values(
+        Variant{.name = "capacity_of_evaluation",
+                .capacity_factor = 4.0,
+                .group_size = 34,
+                .multiple_of = 1,
+                .evaluation_capacity_factor = 0.6},
+        Variant{.name = "no_capacity_in_evaluation",
+                .capacity_factor = 0.6,
+                .group_size = 34,
+                .evaluation_capacity_factor = 0.0},
         Variant{"dense"}, Variant{.name = "selected", .gate = "softmax_selected"},
         Variant{.name = "gap", .classifier = "gap"},
         Variant{.name = "first_patch", .classifier = "0", .representation = 9},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/preset.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <set>
@@ -25,12 +26,13 @@ struct Size {
   double patch, d, m, blocks;
 };
 
-/// Parameters of a vision transformer for 1000 classes at 224 pixels, and of the two layers of its
-/// MLPs.
+/// Parameters of a vision transformer for 1000 classes at 224 pixels, with a layer of its width
+/// before the head, and of the two layers of its MLPs.
 double dense(const Size& size) {
   const double tokens = (224 / size.patch) * (224 / size.patch) + 1, d = size.d, m = size.m;
   return size.patch * size.patch * 3 * d + d + d + tokens * d +
-         size.blocks * (4 * d + 4 * d * d + 4 * d + 2 * d * m + m + d) + 2 * d + 1000 * d + 1000;
+         size.blocks * (4 * d + 4 * d * d + 4 * d + 2 * d * m + m + d) + 2 * d + d * d + d +
+         1000 * d + 1000;
 }
 double mlp(const Size& size) {
   return 2 * size.d * size.m + size.m + size.d;
@@ -45,6 +47,19 @@ const std::vector<Size>& sizes() {
   return list;
 }
 
+/// Networks whose experts choose: no class token, no layer before the head, scales of queries' and
+/// keys' heads.
+struct Choosing {
+  Size size;
+  double heads, last, experts;
+
+  double parameters() const {
+    const double d = size.d;
+    return dense(size) - 2 * d - d * d - d + size.blocks * 2 * d / heads +
+           last * ((experts - 1) * mlp(size) + experts * d);
+  }
+};
+
 TEST(Preset, HasTheParametersOfItsSize) {
   std::set<std::string> tried;
   const auto expect = [&](const std::string& name, double wanted) {
@@ -57,14 +72,55 @@ TEST(Preset, HasTheParametersOfItsSize) {
   for (const Size& size : sizes()) {
     const std::string name = size.name, place = size.blocks > 12 ? "-last5" : "-last2";
     const double last = size.blocks > 12 ? 5 : 2, every = size.blocks / 2;
-    const double layer = 31 * mlp(size) + 32 * size.d;  // over a dense block
+    const auto layer = [&](double experts) {  // over a dense block
+      return (experts - 1) * mlp(size) + experts * size.d;
+    };
     expect("vmoe/vit-" + name, dense(size));
-    expect("vmoe/" + name + place, dense(size) + last * layer);
-    expect("vmoe/" + name + "-every2", dense(size) + every * layer);
-    expect("vmoe/" + name + "-every2-expert-choice", dense(size) + every * layer);
-    expect("e3/" + name + place, dense(size) + last * layer + size.d * size.d + size.d);
+    expect("vmoe/" + name + place, dense(size) + last * layer(32));
+    expect("vmoe/" + name + "-every2", dense(size) + every * layer(32));
+    expect("e3/" + name + place, dense(size) + last * layer(32));
+    if (name == "b16") expect("vmoe/b16-every2-8experts", dense(size) + every * layer(8));
+    if (name != "s32") continue;
+    expect("vmoe/s32-last2-8experts", dense(size) + last * layer(8));
+    expect("e3/s32-last2-8experts", dense(size) + last * layer(8));
+  }
+  const Choosing choosing[] = {{{"s16", 16, 384, 1536, 12}, 6, 6, 128},
+                               {{"s14", 14, 384, 1536, 12}, 6, 6, 256},
+                               {{"b16", 16, 768, 3072, 12}, 12, 6, 128},
+                               {{"l16", 16, 1024, 4096, 24}, 16, 12, 128},
+                               {{"h14", 14, 1280, 5120, 32}, 16, 16, 256}};
+  for (const Choosing& network : choosing) {
+    expect(fmt::format("vmoe/{}-last{}-expert-choice", network.size.name, network.last),
+           network.parameters());
   }
   for (const std::string& name : preset_names()) EXPECT_TRUE(tried.contains(name)) << name;
+}
+
+VMoEConfig config_of_preset(const std::string& name) {
+  return parse<VMoEConfig>(with_preset(named(name)));
+}
+
+TEST(Preset, StartsAndRoutesAsTheReferencesRecipes) {
+  for (const std::string name : {"vmoe/b16-every2", "vmoe/s32-last2-8experts", "e3/l16-last5"}) {
+    const VMoEConfig config = config_of_preset(name);
+    EXPECT_FALSE(config.head_bias_init) << name;
+    EXPECT_EQ(config.representation_size, config.hidden_size) << name;
+    EXPECT_EQ(config.group_size(), 8 * config.tokens() * config.encoder.moe.ensemble_size) << name;
+    EXPECT_FALSE(config.encoder.moe.split_rngs) << name;
+    EXPECT_EQ(config.encoder.moe.router.dispatcher.capacity_factor, 1.05) << name;
+  }
+}
+
+TEST(Preset, ExpertsThatChooseAreThoseOfTheReference) {
+  const VMoEConfig config = config_of_preset("vmoe/s16-last6-expert-choice");
+  EXPECT_EQ(config.classifier, "gap");
+  EXPECT_TRUE(config.encoder.attention_qk_norm);
+  EXPECT_EQ(config.group_size(), 196);
+  EXPECT_EQ(config.encoder.moe.layers, (std::vector<int64_t>{6, 7, 8, 9, 10, 11}));
+  const auto model = build_model_shape(named("vmoe/s16-last6-expert-choice"));
+  // 196 / 128 tokens, rounded to the nearest.
+  const auto& rule = model->moe_blocks()[0].layer->options().rule;
+  EXPECT_EQ(nn::rows_per_token(rule, 196, 128), 2.0 * 128 / 196);
 }
 
 // The paper's Table 2: billions of parameters.
@@ -76,7 +132,7 @@ TEST(Preset, HasThePapersSize) {
 
 TEST(Preset, ExpertsStandInEveryOtherBlock) {
   const auto layers = [](const std::string& name) {
-    return parse<VMoEConfig>(with_preset(named(name))).encoder.moe.layers;
+    return config_of_preset(name).encoder.moe.layers;
   };
   EXPECT_EQ(layers("vmoe/b16-last2"), (std::vector<int64_t>{9, 11}));
   EXPECT_EQ(layers("vmoe/s32-every2"), (std::vector<int64_t>{1, 3, 5, 7}));

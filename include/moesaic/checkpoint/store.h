@@ -78,8 +78,8 @@ Value model_config(const Checkpoint& checkpoint);
 /// fit that network and are finite.
 std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint);
 
-/// Builds the model that `config` describes and loads `tensors`, read from `from`, strictly. Throws
-/// Error, before anything is allocated, where they do not fit.
+/// Builds the model that `config` describes and loads `tensors`, read from `from`, strictly; it is
+/// set to evaluate. Throws Error, before anything is allocated, where they do not fit.
 std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
                                 const std::string& from);
 

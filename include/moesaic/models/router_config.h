@@ -25,6 +25,7 @@ struct DispatcherConfig {
   std::string capacity_ceil_or_round = "ceil";
   int64_t capacity_multiple_of = 4;
   bool batch_priority = false;
+  std::optional<double> evaluation_capacity_factor;
 
   bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
 };
@@ -40,6 +41,9 @@ void describe(Fields& f, DispatcherConfig& c) {
   f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
     between(1, kMaxTokens));
   f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
+  f("evaluation_capacity_factor", c.evaluation_capacity_factor,
+    "in place of either capacity outside of training; 0: no token is dropped there; null: the same",
+    between(0.0, kMaxCapacityFactor));
 }
 
 inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";

@@ -21,11 +21,13 @@ struct MoELayerOptions {
   int64_t experts = 0;  ///< Number of experts before pruning, E.
   int64_t members = 1;  ///< Members M of an ensemble; each uses E / M experts, see RouterOptions.
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;  ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
-  double dropout = 0.0;   ///< Dropout rate of the experts in training.
-  RoutingRule rule;       ///< `kept` names the experts that exist; empty means all.
+  bool bfloat16 = false;     ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
+  double dropout = 0.0;      ///< Dropout rate of the experts in training.
+  bool shared_init = false;  ///< See MlpExpertsOptions.
+  RoutingRule rule;          ///< `kept` names the experts that exist; empty means all.
   NoiseOptions noise = {.scale = 0.0};
-  std::optional<uint64_t> evaluation_seed = {};  ///< See RouterOptions.
+  std::optional<uint64_t> evaluation_seed = {};           ///< See RouterOptions.
+  std::optional<double> evaluation_capacity_factor = {};  ///< See RouterOptions.
 };
 
 /// Output of a layer, and the record of how its tokens were routed.

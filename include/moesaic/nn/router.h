@@ -21,6 +21,8 @@ struct RouterOptions {
   NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
   std::optional<uint64_t> evaluation_seed =
       {};  ///< Draws noise without a generator too, see set_first_sample_index().
+  std::optional<double> evaluation_capacity_factor =
+      {};  ///< Outside of training, in place of the rule's capacity; 0: nothing is dropped.
 };
 
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
@@ -44,6 +46,8 @@ class RouterImpl : public torch::nn::Module {
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
 
   const RouterOptions& options() const { return options_; }
+  /// Returns the rule outside of training.
+  RoutingRule evaluation_rule() const;
   /// Routes to only these of the E experts from now on; ids are ascending.
   void keep(const std::vector<int64_t>& experts);
   /// Returns the ids of the experts that get rows, ascending; all E where none was pruned.

@@ -19,6 +19,9 @@ Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 
+/// Returns the rule with this capacity in place of its own; adaptive routing has none.
+RoutingRule with_capacity_factor(RoutingRule rule, double factor);
+
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
 int64_t choices_of_token(const RoutingRule& rule);
 /// Returns how many tokens are routed together; 0 means all of a call, or each independently.

@@ -86,6 +86,14 @@ Value as_set(const Value& value, const std::string& name) {
   return Value::from_json(blocks, value.where());
 }
 
+/// Converts a list of the kinds of random numbers that experts do not share.
+Value splits_parameters(const Value& value, const std::string& name) {
+  if (value.kind() != Value::Kind::array) return value;
+  bool found = false;
+  for (const Value& kind : value.items(name)) found |= kind.as_string(name) == "params";
+  return Value(value.origin(), found);
+}
+
 /// Converts 0 and negative values to 1: capacities are not rounded up.
 Value multiple(const Value& value, const std::string& name) {
   return value.as_int(name) > 0 ? value : Value(value.origin(), int64_t{1});
@@ -143,8 +151,8 @@ const std::map<std::string, Group>& groups() {
       {"encoder.position_emb", {keys_of<VMoEPositionConfig>(), {}, {"h", "w"}}},
       {"encoder.moe",
        {keys_of<VMoEMoeConfig>(),
-        {{"layers", {"layers", as_set}}},
-        {"deterministic", "dtype", "split_rngs", "router_cls"}}},
+        {{"layers", {"layers", as_set}}, {"split_rngs", {"split_rngs", splits_parameters}}},
+        {"deterministic", "dtype", "router_cls"}}},
       {"encoder.moe.router",
        {keys_of<VMoERouterConfig>(),
         {{"name", {"name", router_class}}, {"deterministic", {"noise", router_noise}}},
@@ -175,6 +183,7 @@ class Translation {
     if (key == "capacity_multiple_of") return 1;
     if (key == "representation_size" || key == "classes" || key == "num_classes") return 0;
     if (key == "deterministic") return kNoiseAlways;
+    if (key == "head_bias_init") return Json(nullptr);
     return std::nullopt;
   }
 
@@ -227,7 +236,8 @@ Value reference_defaults(const Value& model) {
     router["num_selected_experts"] = 1;
     router["importance_loss_weight"] = router["load_loss_weight"] = 1.0;
   }
-  return Value::from_json({{"encoder", {{"moe", {{"router", router}}}}}}, model.where());
+  const Json moe = {{"split_rngs", false}, {"router", router}};
+  return Value::from_json({{"encoder", {{"moe", moe}}}}, model.where());
 }
 
 /// Returns the class of the reference, or "" if the name is not one.
@@ -320,7 +330,10 @@ std::string found_in_arrays(const VMoEFact& fact) {
 std::vector<std::string> untold_settings(const Value& model, bool reference) {
   const Value* layers = find_setting(model, kLayers);
   if (layers == nullptr || layers->items(kLayers).empty()) return {};
-  std::vector<std::string> needed = {"encoder.moe.group_size"};
+  std::vector<std::string> needed;
+  if (find_setting(model, "encoder.moe.group_images") == nullptr) {
+    needed.emplace_back("encoder.moe.group_size");
+  }
   if (find_setting(model, "encoder.moe.router.dispatcher.capacity") == nullptr) {
     needed.emplace_back("encoder.moe.router.dispatcher.capacity_factor");
   }

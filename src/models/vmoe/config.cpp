@@ -88,8 +88,16 @@ std::string sides_text(const Sides& sides) {
   return fmt::format("[{}, {}]", sides.height, sides.width);
 }
 
-ConfigProblem moe_problem(const VMoEEncoderConfig& encoder) {
-  const VMoEMoeConfig& moe = encoder.moe;
+ConfigProblem moe_problem(const VMoEConfig& config) {
+  const VMoEEncoderConfig& encoder = config.encoder;
+  VMoEMoeConfig moe = encoder.moe;
+  const double tokens = static_cast<double>(config.tokens() * moe.ensemble_size);
+  if (tokens * static_cast<double>(moe.group_images) > kMaxTokens) {
+    return {fmt::format("encoder.moe.group_images {} of {} tokens are more than {} tokens a group",
+                        moe.group_images, tokens, kMaxTokens),
+            {"encoder.moe.group_images"}};
+  }
+  moe.group_size = config.group_size();
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
     return {"encoder.moe.layers must be ascending, each block once", {"encoder.moe.layers"}};
   }
@@ -133,7 +141,7 @@ ConfigProblem config_problem(const VMoEConfig& config) {
                         kSinCos2d, config.hidden_size),
             {"encoder.position_emb", "hidden_size"}};
   }
-  return moe_problem(config.encoder);
+  return moe_problem(config);
 }
 
 }  // namespace moesaic

@@ -6,16 +6,17 @@ namespace moesaic {
 
 SettingPaths VMoE::setting_paths() const {
   const std::string moe = "encoder.moe.", router = moe + "router.";
-  return {.router_name = router + "name",
-          .router_noise = router + "noise_std",
-          .rows_per_expert = router + "num_selected_tokens",
-          .capacity_factor = router + "dispatcher.capacity_factor",
-          .group_size = moe + "group_size",
-          .members = moe + "ensemble_size",
-          .classes = "classes",
-          .image_size = "image_size",
-          .channels = "channels",
-          .kept_experts = moe + "kept_experts"};
+  return {
+      .router_name = router + "name",
+      .router_noise = router + "noise_std",
+      .rows_per_expert = router + "num_selected_tokens",
+      .capacity_factor = router + "dispatcher.capacity_factor",
+      .group_size = moe + (settings().encoder.moe.group_size > 0 ? "group_size" : "group_images"),
+      .members = moe + "ensemble_size",
+      .classes = "classes",
+      .image_size = "image_size",
+      .channels = "channels",
+      .kept_experts = moe + "kept_experts"};
 }
 
 bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {

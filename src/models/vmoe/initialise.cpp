@@ -85,6 +85,7 @@ bool differs_as_in_fine_tuning(const Model& a, const Model& b) {
   const auto *one = dynamic_cast<const VMoE*>(&a), *other = dynamic_cast<const VMoE*>(&b);
   if (one == nullptr || other == nullptr) return false;
   return a.input_shape() != b.input_shape() || a.members() != b.members() ||
+         one->settings().representation_size != other->settings().representation_size ||
          one->settings().name != other->settings().name;
 }
 
@@ -114,8 +115,13 @@ void VMoE::initialise_from(const Model& source, const TensorMap& values, bool ne
     return;
   }
   VMoERules rules = fine_tuning_rules();
-  const bool takes_head = !new_head || source.classes() == classes();
-  if (takes_head) rules.erase(rules.begin());  // Removes the rule that drops the head.
+  const VMoEConfig& given = dynamic_cast<const VMoE&>(source).settings();
+  const bool same_head =
+      given.classes == config_.classes && given.pre_logits_size() == config_.pre_logits_size();
+  if (!new_head || same_head) rules.erase(rules.begin());  // the rule that drops the head
+  if (given.representation_size != config_.representation_size) {
+    rules.insert(rules.begin(), {"^pre_logits/", ""});
+  }
   initialise_vmoe(*this, source, values, rules, from);
 }
 

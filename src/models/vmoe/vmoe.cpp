@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/dropout.h"
@@ -15,8 +16,9 @@
 namespace moesaic {
 namespace {
 
-nn::RoutingRule rule_of(const VMoEMoeConfig& moe) {
-  return routing_rule(moe.router, moe.router.dispatcher, moe.group_size);
+nn::RoutingRule rule_of(const VMoEConfig& config) {
+  const VMoERouterConfig& router = config.encoder.moe.router;
+  return routing_rule(router, router.dispatcher, config.group_size());
 }
 
 nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
@@ -28,7 +30,9 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.members = moe.ensemble_size;
   options.bfloat16 = moe.router.dispatcher.bfloat16;
   options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
-  options.rule = rule_of(moe);
+  options.shared_init = !moe.split_rngs;
+  options.rule = rule_of(config);
+  options.evaluation_capacity_factor = moe.router.dispatcher.evaluation_capacity_factor;
   options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
   if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
   const auto kept = moe.kept_experts.find(std::to_string(block));
@@ -88,7 +92,7 @@ torch::nn::Linear fresh_head(const VMoEConfig& config) {
   torch::nn::Linear linear(config.pre_logits_size(), config.classes);
   const torch::NoGradGuard no_grad;
   linear->weight.zero_();
-  linear->bias.fill_(config.head_bias_init);
+  linear->bias.fill_(config.head_bias_init.value_or(-std::log(config.classes)));
   return linear;
 }
 
@@ -130,8 +134,11 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
         "map_head", nn::MapHead(map_head_options(config_), config_.encoder.mlp_dim, generator));
   }
   if (config_.representation_size > 0) {
-    pre_logits = register_module("pre_logits",
-                                 nn::make_linear(width, config_.representation_size, generator));
+    pre_logits =
+        register_module("pre_logits", torch::nn::Linear(width, config_.representation_size));
+    nn::lecun_normal(pre_logits->weight, width, generator);
+    const torch::NoGradGuard no_grad;
+    pre_logits->bias.zero_();
   }
   if (config_.has_head()) head = register_module("head", fresh_head(config_));
 }
@@ -251,9 +258,10 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
     }
     views = static_cast<double>(members());
     const auto found = rows_per_token.find(block);
-    const double rows = found == rows_per_token.end()
-                            ? nn::rows_per_token(rule_of(moe), tokens_per_image(), moe.num_experts)
-                            : found->second;
+    const double rows =
+        found == rows_per_token.end()
+            ? nn::rows_per_token(rule_of(config_), tokens_per_image(), moe.num_experts)
+            : found->second;
     products += views * (attention + T * d * static_cast<double>(moe.num_experts) +
                          rows * T * 2 * d * expert);
   }

@@ -187,9 +187,10 @@ Module make_experts(const Unit& unit, const nn::MlpExpertsImpl& from) {
 }  // namespace
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from) {
-  const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&from.options().rule);
+  const nn::RoutingRule rule = from.router->evaluation_rule();
+  const auto* tokens_choose = std::get_if<TokenChoiceOptions>(&rule);
   if (tokens_choose == nullptr) {
-    const bool adaptive = std::holds_alternative<AdaptiveOptions>(from.options().rule);
+    const bool adaptive = std::holds_alternative<AdaptiveOptions>(rule);
     fail("torchscript: {} cannot be exported yet; {}",
          adaptive ? "adaptive routing" : "expert choice", kOtherFormat);
   }

@@ -75,7 +75,7 @@ void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t 
           "2^31 of a routing",
           places.of({"batch_size"}), places.phase().name, batch, model.tokens_per_image(), choices);
     }
-    check_tokens(places, model, block, tokens);
+    check_tokens(places, model, block, rule, tokens);
     const int64_t group_size = nn::group_size(rule);
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(

@@ -338,6 +338,21 @@ TEST_F(ImportVMoE, ANetworkStartsFromAnotherOne) {
   EXPECT_EQ(to.at("head.weight").size(0), 9);
 }
 
+TEST_F(ImportVMoE, FineTuningLeavesAnotherLayerBeforeTheHeadBehind) {
+  VMoEConfig config = import_config();
+  config.representation_size = 9;
+  VMoEConfig other = config;
+  other.representation_size = 0;
+  VMoE source(config, 1), target(other, 2);
+  EXPECT_TRUE(differs_as_in_fine_tuning(source, target));
+  target.initialise_from(source, state_of(source), /*new_head=*/true, "source");
+  EXPECT_TRUE(torch::equal(target.embedding->weight, source.embedding->weight));
+  other.representation_size = 7;
+  VMoE wider(other, 2), fresh(other, 2);
+  wider.initialise_from(source, state_of(source), /*new_head=*/true, "source");
+  EXPECT_TRUE(torch::equal(wider.pre_logits->weight, fresh.pre_logits->weight));
+}
+
 TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   VMoEConfig config = import_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.0;

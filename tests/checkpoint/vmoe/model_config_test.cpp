@@ -64,9 +64,23 @@ TEST(VMoEModelConfig, TheReferencesNamesAndDefaults) {
   EXPECT_EQ(moe.router.dispatcher.capacity_ceil_or_round, "round");
   EXPECT_TRUE(moe.router.dispatcher.batch_priority);
   EXPECT_TRUE(moe.router.dispatcher.bfloat16);
-  EXPECT_THAT(read_model(kEnsembleText).unused,
-              AllOf(Contains("deterministic"), Contains("encoder.moe.split_rngs"),
-                    Contains("encoder.moe.router.dispatcher.partition_spec")));
+  EXPECT_THAT(
+      read_model(kEnsembleText).unused,
+      AllOf(Contains("deterministic"), Contains("encoder.moe.router.dispatcher.partition_spec")));
+}
+
+TEST(VMoEModelConfig, TellsWhetherExpertsShareTheirStart) {
+  const auto splits = [](const std::string& setting) {
+    return parsed_model(
+               R"({"name": "VisionTransformerMoe", "image_size": 28, "encoder": {"moe": {)" +
+               setting + "}}}")
+        .encoder.moe.split_rngs;
+  };
+  EXPECT_FALSE(splits(""));  // the reference's default
+  EXPECT_FALSE(splits(R"("split_rngs": false)"));
+  EXPECT_TRUE(splits(R"("split_rngs": true)"));
+  EXPECT_TRUE(splits(R"("split_rngs": ["dropout", "params"])"));
+  EXPECT_FALSE(splits(R"("split_rngs": ["dropout"])"));
 }
 
 TEST(VMoEModelConfig, ARouterWhoseExpertsChooseHasNoLosses) {

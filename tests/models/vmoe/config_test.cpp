@@ -123,6 +123,47 @@ TEST(VMoEConfig, BatchPriorityNeedsACapacity) {
       config_with(dispatcher + R"({"batch_priority": true, "capacity_factor": 1})"), 0));
 }
 
+TEST(VMoEConfig, AnEvaluationCapacityIsCheckedAsThatOfTraining) {
+  const auto refusal = [&](const std::string& router) {
+    return test::usage_of([&] { build_model(config_with("encoder.moe.router=" + router), 0); });
+  };
+  EXPECT_THAT(refusal(R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher":
+                          {"capacity_factor": 1, "evaluation_capacity_factor": 0}})"),
+              HasSubstr("evaluation_capacity_factor 0 leaves experts nothing to choose by"));
+  EXPECT_THAT(refusal(R"({"name": "adaptive", "gate": "one", "dispatcher":
+                          {"evaluation_capacity_factor": 2}})"),
+              HasSubstr("drops nobody"));
+  EXPECT_THAT(test::usage_of([&] {
+                build_model(config_with(R"(encoder.moe={"layers": [1], "group_size": 16, "router":
+                              {"dispatcher": {"evaluation_capacity_factor": 0.1}}})"),
+                            0);
+              }),
+              HasSubstr("dispatcher.evaluation_capacity_factor 0.1 is too small"));
+  EXPECT_NO_THROW(build_model(config_with(R"(encoder.moe.router.dispatcher={"batch_priority": true,
+                                 "evaluation_capacity_factor": 0.5})"),
+                              0));
+}
+
+TEST(VMoEConfig, GroupsMayBeCountedInImages) {
+  const auto group_of = [](const std::string& moe) {
+    const auto model = build_model_shape(config_with("encoder.moe=" + moe));
+    return nn::group_size(model->moe_blocks()[0].layer->options().rule);
+  };
+  EXPECT_EQ(group_of(R"({"layers": [1], "group_images": 3})"), 3 * 17);
+  EXPECT_EQ(group_of(R"({"layers": [1], "group_images": 3, "group_size": 5})"), 5);
+  VMoEConfig ensemble = testing::small_vmoe_config();
+  ensemble.name = kE3;
+  ensemble.encoder.moe.ensemble_size = 2;
+  ensemble.encoder.moe.group_images = 3;
+  EXPECT_EQ(ensemble.group_size(), 3 * 2 * 17);
+  EXPECT_THAT(test::usage_of([&] {
+                build_model(config_with(R"(encoder.moe={"layers": [1],
+                                           "group_images": 2147483647})"),
+                            0);
+              }),
+              HasSubstr("more than"));
+}
+
 TEST(BuildModel, NamesWhatIsNoModel) {
   EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("3", "r.json").root(), 0); }),
               HasSubstr("r.json:1:1: 'model' must be an object"));

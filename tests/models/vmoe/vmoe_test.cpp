@@ -147,6 +147,59 @@ TEST(VMoE, AFreshHeadHasItsBias) {
   EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).logits.sizes(), (std::vector<int64_t>{2, 4}));
 }
 
+TEST(VMoE, AFreshHeadMayStartAtTheLogarithmOfItsClasses) {
+  VMoEConfig config = small_config();
+  config.head_bias_init = std::nullopt;
+  VMoE model(config, 1);
+  EXPECT_TRUE(torch::allclose(model.head->bias, torch::full({3}, -std::log(3.0))));
+  EXPECT_TRUE(model.config()["head_bias_init"].is_null());
+  model.reset_head(40);
+  EXPECT_TRUE(torch::allclose(model.head->bias, torch::full({40}, -std::log(40.0))));
+}
+
+// Flax's defaults, and for experts what split_rngs says.
+TEST(VMoE, StartsAsTheReference) {
+  VMoEConfig config = small_config();
+  config.hidden_size = 96;
+  config.representation_size = 200;
+  config.encoder.moe.split_rngs = false;
+  VMoE model(config, 1);
+  EXPECT_NEAR(model.pre_logits->weight.std().item<double>(), 1 / std::sqrt(96), 2e-3);
+  EXPECT_LE(model.pre_logits->weight.abs().max().item<double>(), 2.001 / 0.8796 / std::sqrt(96));
+  EXPECT_EQ(model.pre_logits->bias.abs().max().item<double>(), 0.0);
+  const double pixels = static_cast<double>(model.embedding->weight[0].numel());
+  EXPECT_LE(model.embedding->weight.abs().max().item<double>(), 2.001 / 0.8796 / std::sqrt(pixels));
+  const auto experts = [](const VMoE& of) {
+    return of.moe_blocks()[0].layer->experts->as<nn::MlpExperts>();
+  };
+  EXPECT_TRUE(torch::equal(experts(model)->w1[0], experts(model)->w1[1]));
+  config.encoder.moe.split_rngs = true;
+  const VMoE split(config, 1);
+  EXPECT_FALSE(torch::equal(experts(split)->w1[0], experts(split)->w1[1]));
+}
+
+TEST(VMoE, HasACapacityOfItsOwnInEvaluation) {
+  VMoEConfig config = small_config();
+  auto& dispatcher = config.encoder.moe.router.dispatcher;
+  dispatcher.capacity_factor = 0.5;
+  dispatcher.capacity_multiple_of = 1;
+  VMoEConfig wide = config, both = config;
+  wide.encoder.moe.router.dispatcher.capacity_factor = 4.0;
+  both.encoder.moe.router.dispatcher.evaluation_capacity_factor = 4.0;
+  VMoE narrow_model(config, 1), wide_model(wide, 1), model(both, 1);
+  const at::Tensor images = randn({6, 1, 8, 8}, 2, torch::kFloat);
+  const auto pre_logits = [&](VMoE& of, bool train) {
+    of.train(train);
+    return of.forward(images).pre_logits;
+  };
+  EXPECT_TRUE(torch::equal(pre_logits(model, true), pre_logits(narrow_model, true)));
+  EXPECT_TRUE(torch::equal(pre_logits(model, false), pre_logits(wide_model, false)));
+  EXPECT_FALSE(torch::equal(pre_logits(model, false), pre_logits(model, true)));
+  both.encoder.moe.router.dispatcher.evaluation_capacity_factor = 0.0;
+  VMoE unlimited(both, 1);
+  EXPECT_TRUE(torch::equal(pre_logits(unlimited, false), pre_logits(wide_model, false)));
+}
+
 TEST(VMoE, DropsInTrainingOnlyAndFromItsGeneratorAlone) {
   for (const char* rate : {"encoder", "attention", "moe"}) {
     VMoEConfig config = small_config();

@@ -58,9 +58,10 @@ struct VMoEMoeConfig {
   std::vector<int64_t> layers;
   int64_t num_experts = 8;
   int64_t ensemble_size = 1;
-  int64_t group_size = 0;
+  int64_t group_size = 0, group_images = 0;
   std::optional<int64_t> mlp_dim;
   std::optional<double> dropout_rate;
+  bool split_rngs = true;
   VMoERouterConfig router;
   std::map<std::string, std::vector<int64_t>> kept_experts;
 };
@@ -76,10 +77,15 @@ void describe(Fields& f, VMoEMoeConfig& c) {
     "tokens that share a capacity, counted over all members; the last group of a batch has those "
     "that are left, and the capacity of so many; 0: all of a batch",
     between(0, kMaxTokens));
+  f("group_images", c.group_images,
+    "images whose tokens are such a group, where group_size is 0; 0: all of a batch",
+    between(0, kMaxTokens));
   f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
     between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
     at_least(0.0), below(1.0));
+  f("split_rngs", c.split_rngs,
+    "every expert starts from random values of its own; false: all from the same");
   f("router", c.router, "how tokens select experts");
   f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
 }
@@ -136,7 +142,7 @@ struct VMoEConfig {
   std::string classifier = "token";
   std::optional<bool> map_head_qk_norm;
   int64_t representation_size = 0;
-  double head_bias_init = 0.0;
+  std::optional<double> head_bias_init = 0.0;
   VMoEEncoderConfig encoder;
 
   bool has_head() const { return classes > 0; }
@@ -154,6 +160,11 @@ struct VMoEConfig {
   }
   int64_t patches() const { return grid().height * grid().width; }
   int64_t tokens() const { return patches() + (has_class_token() ? 1 : 0); }
+  /// Returns the tokens that are routed together, of all members; 0 means all of a batch.
+  int64_t group_size() const {
+    const VMoEMoeConfig& moe = encoder.moe;
+    return moe.group_size > 0 ? moe.group_size : moe.group_images * tokens() * moe.ensemble_size;
+  }
 };
 template <class Fields>
 void describe(Fields& f, VMoEConfig& c) {
@@ -171,7 +182,8 @@ void describe(Fields& f, VMoEConfig& c) {
     "normalize the queries and keys of attention pooling; null: as encoder.attention_qk_norm");
   f("representation_size", c.representation_size,
     "width of a layer with tanh before the head; 0: none", between(0, kMaxWidth));
-  f("head_bias_init", c.head_bias_init, "biases of a fresh head", between(-1e6, 1e6));
+  f("head_bias_init", c.head_bias_init,
+    "biases of a fresh head; null: -ln of the number of classes", between(-1e6, 1e6));
   f("encoder", c.encoder, "the transformer");
 }
 

@@ -39,8 +39,8 @@ class VMoEInitialiser {
   TensorMap fresh_;  ///< Tensors with an array that is drawn.
 };
 
-/// Returns whether these V-MoEs differ at most in image size, classes and members, which
-/// fine_tuning_rules() convert.
+/// Returns whether these V-MoEs differ in image size, members, or the layer before the head, which
+/// the start of fine-tuning converts.
 bool differs_as_in_fine_tuning(const Model& a, const Model& b);
 
 /// Copies `values`, those of a network like `source`, to `target` by `rules`; arrays that no rule

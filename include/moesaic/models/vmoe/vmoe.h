@@ -39,7 +39,8 @@ class VMoE : public Model {
   SettingPaths setting_paths() const override;
   /// Also allows the position embedding, for images of another size, and the layer before the head.
   bool may_differ_from_pretrained(const std::string& parameter) const override;
-  /// Applies fine_tuning_rules() to a source that differs_as_in_fine_tuning().
+  /// Applies fine_tuning_rules() to a source that differs_as_in_fine_tuning(); a layer before the
+  /// head of another width starts anew.
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
   /// Supports token choice without an ensemble. Throws Error for other settings.

@@ -49,10 +49,10 @@ void add_prune(CLI::App& app, int& /*exit_code*/) {
   verb->add_option("--criterion", options.criterion, criteria_text())
       ->type_name("NAME")
       ->capture_default_str();
-  verb->add_option(
-          "--keep", arguments->keep,
-          "of each layer: a fraction (0.25, to the nearest number), a count (4), or a JSON "
-          "file {\"<block>\": count or [ids]}")
+  verb->add_option("--keep", arguments->keep,
+                   "of each layer, in an ensemble of each member: a fraction (0.25, to the nearest "
+                   "number), a "
+                   "count (4), or a JSON file {\"<block>\": count or [ids]}")
       ->required()
       ->type_name("FRACTION|COUNT|FILE");
   verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")

@@ -37,18 +37,27 @@ std::vector<int64_t> best(const std::vector<double>& scores, std::vector<int64_t
   return present;
 }
 
-/// Checks the number of experts to keep. A token selects k experts whether they are present or not;
-/// the paper forbids layers with fewer than k.
-void check_count(const KeepRule& rule, const MoEBlock& block, int64_t count) {
-  const auto present = static_cast<int64_t>(block.layer->kept().size());
-  const int64_t selected = nn::choices_of_token(block.layer->options().rule);
+/// Divides ascending ids among the members of an ensemble, of which each owns E / M experts in
+/// turn.
+std::vector<std::vector<int64_t>> by_member(const std::vector<int64_t>& ids,
+                                            const nn::RouterOptions& router) {
+  std::vector<std::vector<int64_t>> members(router.members);
+  const int64_t each = router.experts / router.members;
+  for (const int64_t id : ids) members[std::min(id / each, router.members - 1)].push_back(id);
+  return members;
+}
+
+/// Checks the number of experts to keep of those that share a token: all of a layer, or a member's.
+/// A token selects k experts whether they are present or not; the paper forbids fewer than k.
+void check_count(const KeepRule& rule, const std::string& where, const nn::RouterOptions& router,
+                 int64_t present, int64_t count) {
+  const int64_t selected = nn::choices_of_token(router.rule);
   if (count > present) {
-    fail_usage("{}: block {} cannot keep {} experts, it has {}", rule.where, block.block, count,
-               present);
+    fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, where, count, present);
   }
   if (count < std::min(selected, present)) {
-    fail_usage("{}: block {} would keep {} of {} experts, fewer than the {} that a token selects",
-               rule.where, block.block, count, block.layer->options().experts, selected);
+    fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects",
+               rule.where, where, count, router.experts / router.members, selected);
   }
 }
 
@@ -62,19 +71,49 @@ void check_present(const KeepRule& rule, const MoEBlock& block) {
   }
 }
 
-/// Returns the number of experts that the rule keeps, after all checks.
-int64_t checked_count(const KeepRule& rule, const MoEBlock& block) {
-  const int64_t count = rule.count(block.layer->options().experts);
+/// Returns the number of experts that the rule keeps of each member, unchecked.
+std::vector<int64_t> counts_of(const KeepRule& rule, const nn::RouterOptions& router) {
+  if (rule.ids() == nullptr) {
+    return std::vector<int64_t>(router.members, rule.count(router.experts / router.members));
+  }
+  std::vector<int64_t> counts;
+  for (const auto& own : by_member(*rule.ids(), router)) {
+    counts.push_back(static_cast<int64_t>(own.size()));
+  }
+  return counts;
+}
+
+std::vector<int64_t> checked_counts(const KeepRule& rule, const MoEBlock& block) {
+  const nn::RouterOptions& router = block.layer->options();
   if (rule.ids() != nullptr) check_present(rule, block);
-  check_count(rule, block, count);
-  return count;
+  const auto present = by_member(block.layer->kept(), router);
+  const std::vector<int64_t> counts = counts_of(rule, router);
+  for (size_t member = 0; member < counts.size(); ++member) {
+    const std::string where = fmt::format("block {}", block.block) +
+                              (router.members > 1 ? fmt::format(", member {}", member) : "");
+    check_count(rule, where, router, static_cast<int64_t>(present[member].size()), counts[member]);
+  }
+  return counts;
+}
+
+/// Returns the `counts[m]` present experts of highest score of each member m, or all that it has.
+std::vector<int64_t> best_by_member(const MoEBlock& block, const std::vector<double>& scores,
+                                    const std::vector<int64_t>& counts) {
+  std::vector<int64_t> kept;
+  const auto present = by_member(block.layer->kept(), block.layer->options());
+  for (size_t member = 0; member < counts.size(); ++member) {
+    const auto count = std::min(counts[member], static_cast<int64_t>(present[member].size()));
+    const std::vector<int64_t> own = best(scores, present[member], count);
+    kept.insert(kept.end(), own.begin(), own.end());
+  }
+  return kept;
 }
 
 std::vector<int64_t> choose_kept(const KeepRule* rule, const MoEBlock& block,
                                  const std::vector<double>& scores) {
   if (rule == nullptr) return block.layer->kept();
-  const int64_t count = checked_count(*rule, block);
-  return rule->ids() != nullptr ? *rule->ids() : best(scores, block.layer->kept(), count);
+  const std::vector<int64_t> counts = checked_counts(*rule, block);
+  return rule->ids() != nullptr ? *rule->ids() : best_by_member(block, scores, counts);
 }
 
 const nn::MoELayer& layer_for(const std::vector<MoEBlock>& blocks, const PruneLayerPlan& plan) {
@@ -112,10 +151,17 @@ PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
       fail_usage("prune: block {} has no experts in the pre-trained network", block.block);
     }
     const std::vector<double> scores = expert_scores(criterion, block, old, seed);
-    plan.layers.push_back({block.block, block.layer->options().experts,
-                           choose_kept(keep.rule_of(block.block), block, scores), scores});
+    const nn::RouterOptions& router = block.layer->options();
+    plan.layers.push_back({block.block, router.experts,
+                           choose_kept(keep.rule_of(block.block), block, scores), scores,
+                           router.members});
   }
   return plan;
+}
+
+std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
+  const nn::RouterOptions& router = block.layer->options();
+  return best_by_member(block, std::vector<double>(router.experts, 0.0), counts_of(rule, router));
 }
 
 void check_keep(const Model& model, const KeepSpec& keep) {
@@ -124,7 +170,7 @@ void check_keep(const Model& model, const KeepSpec& keep) {
   keep.check_blocks(numbers(blocks));
   for (const MoEBlock& block : blocks) {
     const KeepRule* rule = keep.rule_of(block.block);
-    if (rule != nullptr) checked_count(*rule, block);
+    if (rule != nullptr) checked_counts(*rule, block);
   }
 }
 

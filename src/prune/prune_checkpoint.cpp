@@ -32,16 +32,34 @@ std::string change(const char* name, double before, double after, int precision)
                      after, precision, percent);
 }
 
-/// Warns if all experts of a layer have the same score, since the choice is then arbitrary.
+/// Returns the kept experts of a layer, with a bar between the members of an ensemble.
+std::string kept_text(const PruneLayerPlan& layer) {
+  std::string text;
+  int64_t member = 0;
+  for (const int64_t id : layer.kept) {
+    for (; member < id * layer.members / layer.experts; ++member) text += " |";
+    text += fmt::format("{}{}", text.empty() ? "" : " ", id);
+  }
+  return text;
+}
+
+/// Warns if all experts among which a token chooses have the same score, since the choice is then
+/// arbitrary.
 void warn_of_ties(const PrunePlan& plan) {
   for (const PruneLayerPlan& layer : plan.layers) {
-    const auto [min, max] = std::minmax_element(layer.scores.begin(), layer.scores.end());
-    if (static_cast<int64_t>(layer.kept.size()) == layer.experts || *min < *max) continue;
-    log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
-                layer.block, plan.criterion, *min,
-                criterion_needs_pretrained(plan.criterion)
-                    ? "; are --pretrained and --finetuned the same network?"
-                    : "");
+    if (static_cast<int64_t>(layer.kept.size()) == layer.experts) continue;
+    const int64_t each = layer.experts / layer.members;
+    for (int64_t first = 0; first < layer.experts; first += each) {
+      const auto begin = layer.scores.begin() + first;
+      const auto [min, max] = std::minmax_element(begin, begin + each);
+      if (*min < *max) continue;
+      log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
+                  layer.block, plan.criterion, *min,
+                  criterion_needs_pretrained(plan.criterion)
+                      ? "; are --pretrained and --finetuned the same network?"
+                      : "");
+      break;
+    }
   }
 }
 
@@ -70,7 +88,7 @@ RowsPerToken even_rows_per_token(const Model& model) {
     const auto& options = layer->options();
     const bool reroutes = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
     const auto kept = static_cast<int64_t>(layer->kept().size());
-    rows[block] = nn::rows_per_token(options.rule, model.tokens_per_image(),
+    rows[block] = nn::rows_per_token(layer->router->evaluation_rule(), model.tokens_per_image(),
                                      reroutes ? kept : options.experts) *
                   (reroutes ? 1.0 : fraction);
   }
@@ -114,9 +132,9 @@ std::string describe(const PruneCheckpointResult& result) {
   std::string text =
       fmt::format("{:>5}  {:>9}  kept by {}\n", "block", "experts", result.plan.criterion);
   for (const PruneLayerPlan& layer : result.plan.layers) {
-    text += fmt::format("{:>5}  {:>9}  {}\n", layer.block,
-                        fmt::format("{} of {}", layer.kept.size(), layer.experts),
-                        fmt::join(layer.kept, " "));
+    text +=
+        fmt::format("{:>5}  {:>9}  {}\n", layer.block,
+                    fmt::format("{} of {}", layer.kept.size(), layer.experts), kept_text(layer));
   }
   const Footprint &before = result.before, &after = result.after;
   text += change("parameters", static_cast<double>(before.parameters),

@@ -150,7 +150,8 @@ class PruneSweep {
   /// Lists every network once: unpruned networks are the same for every criterion.
   std::vector<Network> list_networks(int64_t& experts) const {
     for (const MoEBlock& block : finetuned_->moe_blocks()) {
-      experts = std::max(experts, block.layer->options().experts);
+      const nn::RouterOptions& router = block.layer->options();
+      experts = std::max(experts, router.experts / router.members);
     }
     std::vector<Network> networks;
     for (const int64_t keep : config_.keep) {

@@ -50,14 +50,9 @@ class Rehearsal {
 
  private:
   void prune(const MoEBlock& block, const KeepRule& rule) {
-    std::vector<int64_t> ids = block.layer->kept();
-    const auto count = static_cast<size_t>(rule.count(block.layer->options().experts));
-    if (rule.ids() != nullptr && !guessed_.contains(block.block)) {
-      ids = *rule.ids();
-    } else if (count < ids.size()) {
-      ids.resize(count);
-      guessed_.insert(block.block);
-    }
+    const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
+    const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
+    if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
     nn::MoELayer layer = block.layer;  // a handle; that of a const block gives no other access
     layer->keep_experts(ids);
   }
@@ -135,8 +130,9 @@ void check_evaluation(const RunConfig& config, const PhasePlaces& places, const 
   const SettingPaths paths = model.setting_paths();
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RoutingRule rule = block.layer->router->evaluation_rule();
     for (const int64_t count : {batch, images % batch}) {
-      if (count > 0) check_tokens(places, model, block, count * model.tokens_per_image());
+      if (count > 0) check_tokens(places, model, block, rule, count * model.tokens_per_image());
     }
   }
 }

@@ -122,6 +122,69 @@ TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
               HasSubstr("no layer with experts"));
 }
 
+/// Six experts shared out among the members; a token selects `choices` of its member's.
+std::shared_ptr<VMoE> small_ensemble(int64_t members, int64_t choices) {
+  VMoEConfig config = small_vmoe_config();
+  config.name = kE3;
+  config.encoder.moe.ensemble_size = members;
+  config.encoder.moe.router.num_selected_experts = choices;
+  return small_vmoe(config);
+}
+
+TEST(PrunePlan, RanksEachMemberOfAnEnsembleApart) {
+  const auto two = small_ensemble(2, 1), three = small_ensemble(3, 1), both = small_ensemble(2, 2);
+  // Together the experts of member 0 would come first.
+  for (const auto& model : {two, three, both}) set_norms(*model, {9, 8, 7, 1, 2, 3});
+  const auto kept = [](const Model& model, const KeepSpec& keep) {
+    return plan_pruning(model, nullptr, "router-magnitude", keep).layers[0].kept;
+  };
+  EXPECT_EQ(kept(*two, KeepSpec::count(1)), (Ids{0, 5}));
+  EXPECT_EQ(kept(*three, KeepSpec::count(1)), (Ids{0, 2, 5}));
+  EXPECT_EQ(kept(*both, KeepSpec::count(2)), (Ids{0, 1, 4, 5}));
+  EXPECT_EQ(kept(*two, KeepSpec::parse("0.33")), (Ids{0, 5}));
+  EXPECT_EQ(kept(*both, KeepSpec::fraction(0.6)), (Ids{0, 1, 4, 5}));
+  EXPECT_EQ(kept(*three, KeepSpec::parse("0.5")), (Ids{0, 2, 5}));
+  EXPECT_EQ(kept(*two, spec("{\"1\": 2}")), (Ids{0, 1, 4, 5}));
+  EXPECT_EQ(kept(*two, spec("{\"1\": [4, 1, 2]}")), (Ids{1, 2, 4}));
+  EXPECT_EQ(kept(*three, spec("{\"1\": [5, 2, 0]}")), (Ids{0, 2, 5}));
+  EXPECT_EQ(kept(*both, spec("{\"1\": [1, 2, 3, 4]}")), (Ids{1, 2, 3, 4}));
+
+  apply_plan(*three, plan_pruning(*three, nullptr, "router-magnitude", KeepSpec::count(1)));
+  EXPECT_TRUE(run(*three, small_images(2)).logits.isfinite().all().item<bool>());
+}
+
+TEST(PrunePlan, LeavesEveryMemberOfAnEnsembleWhatATokenSelects) {
+  const auto two = small_ensemble(2, 1), three = small_ensemble(3, 2), both = small_ensemble(2, 2);
+  const auto message = [](const Model& model, const KeepSpec& keep) {
+    return test::usage_of([&] { plan_pruning(model, nullptr, "random", keep); });
+  };
+  EXPECT_THAT(message(*both, KeepSpec::count(1)),
+              HasSubstr("block 1, member 0 would keep 1 of 3 experts, fewer than the 2"));
+  EXPECT_THAT(message(*three, KeepSpec::parse("0.5")),
+              HasSubstr("block 1, member 0 would keep 1 of 2 experts, fewer than the 2"));
+  EXPECT_THAT(message(*two, KeepSpec::count(4)),
+              HasSubstr("block 1, member 0 cannot keep 4 experts, it has 3"));
+  EXPECT_THAT(message(*two, spec("{\"3\": [0, 1, 2]}")),
+              HasSubstr("keep.json:1:7: block 3, member 1 would keep 0 of 3 experts"));
+  EXPECT_THAT(message(*both, spec("{\"3\": [0, 1, 3]}")),
+              HasSubstr("block 3, member 1 would keep 1 of 3 experts, fewer than the 2"));
+  EXPECT_THAT(message(*three, spec("{\"3\": [0, 1, 2, 3, 4]}")),
+              HasSubstr("block 3, member 2 would keep 1 of 2 experts, fewer than the 2"));
+  EXPECT_THAT(message(*two, spec("{\"3\": [0, 6]}")), HasSubstr("block 3 has no expert 6"));
+}
+
+TEST(FirstExperts, AreAsManyOfEachMemberAsARuleKeeps) {
+  const auto model = small_ensemble(2, 1);
+  const MoEBlock block = model->moe_blocks()[0];
+  const auto first = [&](const std::string& json) {
+    const KeepSpec keep = spec(json);
+    return first_experts(*keep.rule_of(1), block);
+  };
+  EXPECT_EQ(first("2"), (Ids{0, 1, 3, 4}));
+  EXPECT_EQ(first("{\"1\": [2, 4, 5]}"), (Ids{0, 3, 4}));
+  EXPECT_EQ(first("4"), (Ids{0, 1, 2, 3, 4, 5}));
+}
+
 TEST(PrunePlan, PrintsAsJson) {
   const PrunePlan plan{"random", {{3, 2, {1}, {0.25, -1.5}}}};
   EXPECT_EQ(to_json(plan).dump(),

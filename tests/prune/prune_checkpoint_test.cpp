@@ -104,6 +104,20 @@ TEST_F(PruneCheckpoint, PrunesAMixtureOfFilterNetworksToo) {
   testing::expect_close(found.logits, wanted.logits.masked_fill(lost, 0.0), 1e-6);
 }
 
+TEST_F(PruneCheckpoint, TellsTheMembersOfAnEnsembleApart) {
+  VMoEConfig config = small_vmoe_config();
+  config.name = kE3;
+  config.encoder.moe.ensemble_size = 3;
+  config.encoder.moe.router.num_selected_experts = 1;
+  save(folder_ / "ensemble", *small_vmoe(config));
+  options_.finetuned = folder_ / "ensemble";
+  options_.criterion = "random";
+  test::put(folder_ / "keep.json", R"({"1": [0, 3, 4, 5]})");
+  options_.keep = KeepSpec::parse((folder_ / "keep.json").string());
+  EXPECT_THAT(describe(prune_checkpoint(options_)),
+              AllOf(HasSubstr("4 of 6  0 | 3 | 4 5\n"), HasSubstr("6 of 6  0 1 | 2 3 | 4 5\n")));
+}
+
 TEST_F(PruneCheckpoint, KeepsTheFactsAndDropsTheOptimizer) {
   const PruneCheckpointResult result = prune_checkpoint(options_);
   const Checkpoint checkpoint = load_checkpoint(options_.out);

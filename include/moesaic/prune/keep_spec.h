@@ -14,13 +14,13 @@
 namespace moesaic {
 
 struct KeepFraction {
-  double fraction = 1.0;  ///< Fraction of the router's E experts, in (0, 1].
+  double fraction = 1.0;  ///< Of a layer's experts, in an ensemble of a member's, in (0, 1].
 };
 struct KeepCount {
-  int64_t count = 0;
+  int64_t count = 0;  ///< Likewise.
 };
 struct KeepIds {
-  std::vector<int64_t> ids;  ///< Expert indices, ascending.
+  std::vector<int64_t> ids;  ///< Expert indices, ascending, counted over all members.
 };
 
 /// What one layer keeps, and where that was specified (for messages).

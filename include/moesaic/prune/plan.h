@@ -17,6 +17,7 @@ struct PruneLayerPlan {
   int64_t experts = 0;         ///< Number of experts E, the rows of the router.
   std::vector<int64_t> kept;   ///< Indices of the experts to keep, ascending.
   std::vector<double> scores;  ///< Scores of all experts, [E].
+  int64_t members = 1;         ///< Members of an ensemble; each owns E / M experts in turn.
 };
 
 struct PrunePlan {
@@ -24,18 +25,24 @@ struct PrunePlan {
   std::vector<PruneLayerPlan> layers;  ///< Plans of all MoE layers, by block.
 };
 
-/// Ranks the experts of every MoE layer by score and keeps the best (pruning paper, sec. 3.2); the
-/// lower index wins a tie. In a layer that was pruned before, only the remaining experts can be
-/// kept. `pretrained` may be null if the criterion does not need it; only "random" uses `seed`.
+/// Ranks the experts of every MoE layer by score and keeps the best (pruning paper, sec. 3.2), in
+/// an ensemble separately for each member (sec. 5); the lower index wins a tie. Fractions and
+/// counts are of a member's experts, ids count over all members. In a layer that was pruned before,
+/// only the remaining experts can be kept. `pretrained` may be null if the criterion does not need
+/// it; only "random" uses `seed`.
 ///
-/// Throws Error (usage) with the block and the numbers if fewer experts would remain than a token
-/// selects, if more are requested than exist, or if a requested one was removed before; also what
-/// expert_scores() and KeepSpec throw.
+/// Throws Error (usage) with the block, the member and the numbers if fewer experts would remain
+/// than a token selects, if more are requested than exist, or if a requested one was removed
+/// before; also what expert_scores() and KeepSpec throw.
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 
 /// Checks `keep` against the experts of the network. Throws Error (usage), as plan_pruning() would.
 void check_keep(const Model& model, const KeepSpec& keep);
+
+/// Returns the first experts of each member, as many as the rule keeps: the shape of a pruned layer
+/// before there are scores. Checks nothing.
+std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
 /// all rows. Throws Error for a plan of another network, before anything is removed.

@@ -135,7 +135,8 @@ TEST(VMoEConfig, AnEvaluationCapacityIsCheckedAsThatOfTraining) {
               HasSubstr("drops nobody"));
   EXPECT_THAT(test::usage_of([&] {
                 build_model(config_with(R"(encoder.moe={"layers": [1], "group_size": 16, "router":
-                              {"dispatcher": {"evaluation_capacity_factor": 0.1}}})"),
+                              {"dispatcher":
+                              {"capacity_ceil_or_round": "round", "evaluation_capacity_factor": 0.1}}})"),
                             0);
               }),
               HasSubstr("dispatcher.evaluation_capacity_factor 0.1 is too small"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <map>
 #include <mutex>
 #include <system_error>
@@ -13,7 +14,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/progress.h"
-#include "moesaic/formats/jpeg.h"
+#include "moesaic/data/image_files.h"
+#include "moesaic/formats/image.h"
 
 namespace fs = std::filesystem;
 
@@ -32,14 +34,6 @@ std::string read_image_file(const fs::path& path) {
 
 std::span<const uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-/// Returns the max reduction that leaves `part` with at least `min` pixels along both sides.
-int64_t denominator_for(const Rectangle& part, int64_t min) {
-  for (const int64_t denominator : {8, 4, 2}) {
-    if (std::min(part.height, part.width) >= min * denominator) return denominator;
-  }
-  return 1;
 }
 
 /// Returns `part` in an image reduced by `denominator`: every pixel that it touches.
@@ -72,7 +66,9 @@ fs::path FileList::path(int64_t index) const {
 
 int64_t ImageFiles::label(int64_t index) const {
   check_index(index);
-  return files_.label(index);
+  const int64_t label = files_.label(index);
+  if (label == kNoLabel) fail("{}: has no label", path(index).string());
+  return label;
 }
 
 void ImageFiles::image(int64_t, uint8_t*) const {
@@ -84,10 +80,11 @@ Rectangle ImageFiles::decode(int64_t index, const ChoosePart& choose, int64_t mi
   check_index(index);
   try {
     const std::string file = read_image_file(path(index));
-    jpeg::Decoder decoder(bytes_of(file));
+    ImageDecoder decoder(bytes_of(file), upright_);
     const Rectangle part = choose(decoder.height(), decoder.width());
-    const int64_t denominator = denominator_for(part, min);
-    decoder.decode(denominator, bitmap.pixels);
+    // The part keeps at least `min` pixels along both sides.
+    const int64_t max_reduction = std::min(part.height, part.width) / std::max<int64_t>(min, 1);
+    const int64_t denominator = decoder.decode(max_reduction, bitmap.pixels);
     bitmap.channels = 3;
     bitmap.height = (decoder.height() + denominator - 1) / denominator;
     bitmap.width = (decoder.width() + denominator - 1) / denominator;
@@ -100,14 +97,47 @@ Rectangle ImageFiles::decode(int64_t index, const ChoosePart& choose, int64_t mi
 std::string ImageFiles::problem(int64_t index) const {
   try {
     const std::string file = read_image_file(path(index));
-    jpeg::Decoder decoder(bytes_of(file));
+    ImageDecoder decoder(bytes_of(file));
     std::vector<uint8_t> pixels;
-    decoder.decode(8, pixels);  // Decoding at 1/8 reads the whole file at little cost.
+    decoder.decode(8, pixels);  // A JPEG at 1/8 is read whole at little cost.
     if (decoder.warning().empty()) return "";
     return fmt::format("{}: can be used, but: {}", path(index).string(), decoder.warning());
   } catch (const Error& error) {
     return fmt::format("{}: {}", path(index).string(), error.what());
   }
+}
+
+bool has_image_name(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+std::vector<fs::path> image_files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error, unknown;
+  fs::recursive_directory_iterator it(folder, error);
+  for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
+    if (it->path().filename().string().starts_with('.')) {
+      it.disable_recursion_pending();
+    } else if (has_image_name(it->path()) && it->is_regular_file(unknown)) {
+      files.push_back(it->path());
+    }
+  }
+  if (error) fail("{}: cannot be listed: {}", folder.string(), error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
+                                                  const std::vector<fs::path>& files,
+                                                  bool upright) {
+  FileList list{{}};
+  for (const fs::path& file : files) {
+    list.add(list.add_folder(file.parent_path().string()), file.filename().string(), kNoLabel);
+  }
+  return std::make_shared<ImageFiles>(std::move(info), std::move(list), upright);
 }
 
 std::vector<FileVerification> verify_images(const ImageFiles& images) {

@@ -35,11 +35,11 @@ class FileList {
   std::vector<Entry> entries_;
 };
 
-/// JPEG files of any size, read on demand.
+/// Image files of any size, read on demand, turned as EXIF says where they are wanted upright.
 class ImageFiles final : public Dataset {
  public:
-  ImageFiles(DatasetInfo info, FileList files)
-      : Dataset(std::move(info)), files_(std::move(files)) {}
+  ImageFiles(DatasetInfo info, FileList files, bool upright)
+      : Dataset(std::move(info)), files_(std::move(files)), upright_(upright) {}
 
   int64_t size() const override { return files_.size(); }
   int64_t label(int64_t index) const override;
@@ -52,7 +52,11 @@ class ImageFiles final : public Dataset {
 
  private:
   FileList files_;
+  bool upright_;
 };
+
+/// Name of the label of images without one, which label() does not return.
+inline constexpr int32_t kNoLabel = -1;
 
 /// Decodes every image on all processors; returns the damaged ones, in order, and a line on all
 /// others.

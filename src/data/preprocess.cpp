@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset_inputs.h"
@@ -18,7 +19,7 @@ class PreprocessedDataset final : public Dataset {
         central_crop_(config.central_crop),
         resize_{
             config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
-            config.antialias} {
+            config.antialias, config.truncate} {
     const DatasetInfo& before = base_->info();
     unchanged_ = before.height == info().height && before.width == info().width &&
                  (central_crop_ == 0.0 || (central_crop_ == 1.0 && before.height == before.width));
@@ -44,8 +45,10 @@ class PreprocessedDataset final : public Dataset {
 
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
     Bitmap bitmap;
-    const Rectangle chosen =
-        base_->decode(index, choose, std::max(info().height, info().width), bitmap);
+    // Without antialias the pixels themselves are wanted, none that a decoder averaged.
+    const int64_t min = resize_.antialias ? std::max(info().height, info().width)
+                                          : std::numeric_limits<int64_t>::max();
+    const Rectangle chosen = base_->decode(index, choose, min, bitmap);
     resize(bitmap, chosen, resize_, info().height, info().width, out);
   }
 
@@ -75,6 +78,9 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
 }
 
 std::string config_problem(const PreprocessConfig& config) {
+  if (config.truncate && (config.antialias || config.interpolation != "bilinear")) {
+    return "truncate needs interpolation bilinear and antialias false";
+  }
   return config.central_crop > 0 && config.size == 0 ? "central_crop needs size" : "";
 }
 

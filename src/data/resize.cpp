@@ -8,6 +8,8 @@
 #include <ATen/ops/upsample_bicubic2d.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "moesaic/base/error.h"
@@ -48,6 +50,45 @@ void channels_first(const uint8_t* in, int64_t row_stride, int64_t channels, int
   }
 }
 
+/// Where an output lies between two inputs along one side.
+struct Between {
+  int64_t low, high;
+  float weight;  ///< Of the higher one.
+};
+
+/// Returns the inputs for each output, in TensorFlow's types and order of operations.
+std::vector<Between> inputs_between(int64_t in_size, int64_t out_size) {
+  const float scale = static_cast<float>(in_size) / static_cast<float>(out_size);
+  std::vector<Between> inputs;
+  for (int64_t i = 0; i < out_size; ++i) {
+    const float at = (static_cast<float>(i) + 0.5f) * scale - 0.5f, below = std::floor(at);
+    const auto low = static_cast<int64_t>(below);
+    inputs.push_back({std::max<int64_t>(low, 0), std::min(low + 1, in_size - 1), at - below});
+  }
+  return inputs;
+}
+
+/// Writes bytes [H, W, C] whose rows are `row_stride` apart, resized by bilinear interpolation in
+/// float32 and without their fractions, to [C, height, width].
+void resize_truncated(const uint8_t* in, int64_t row_stride, int64_t channels,
+                      const Rectangle& part, int64_t height, int64_t width, uint8_t* out) {
+  const std::vector<Between> columns = inputs_between(part.width, width);
+  const std::vector<Between> rows = inputs_between(part.height, height);
+  for (int64_t c = 0; c < channels; ++c) {
+    for (const Between& row : rows) {
+      const uint8_t *upper = in + row.low * row_stride + c, *lower = in + row.high * row_stride + c;
+      for (const Between& column : columns) {
+        const auto along = [&](const uint8_t* line) {
+          const float left = line[column.low * channels], right = line[column.high * channels];
+          return left + (right - left) * column.weight;
+        };
+        const float top = along(upper), bottom = along(lower);
+        *out++ = static_cast<uint8_t>(top + (bottom - top) * row.weight);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& options,
@@ -63,6 +104,9 @@ void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& op
   const uint8_t* first = bitmap.pixels.data() + part.top * row_stride + part.left * channels;
   if (part.height == height && part.width == width) {
     return channels_first(first, row_stride, channels, height, width, out);
+  }
+  if (options.truncate) {
+    return resize_truncated(first, row_stride, channels, part, height, width, out);
   }
   const at::Tensor part_1CHW =
       at::from_blob(const_cast<uint8_t*>(first), {1, channels, part.height, part.width},

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/formats/jpeg.h"
+#include "jpeg.h"
 
 #include <turbojpeg.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "moesaic/base/error.h"
@@ -17,41 +16,6 @@ constexpr int kDecodeFlags = TJFLAG_LIMITSCANS;
 struct DestroyDecompressor {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
-
-bool starts_with(std::span<const uint8_t> bytes, std::span<const uint8_t> head) {
-  return bytes.size() >= head.size() && std::equal(head.begin(), head.end(), bytes.begin());
-}
-
-/// Returns the name of a format that is often misnamed as JPEG, or "".
-std::string other_format(std::span<const uint8_t> bytes) {
-  constexpr std::array<uint8_t, 4> kPng = {0x89, 'P', 'N', 'G'};
-  constexpr std::array<uint8_t, 3> kGif = {'G', 'I', 'F'};
-  constexpr std::array<uint8_t, 2> kBmp = {'B', 'M'};
-  constexpr std::array<uint8_t, 4> kRiff = {'R', 'I', 'F', 'F'};
-  if (starts_with(bytes, kPng)) return "a PNG";
-  if (starts_with(bytes, kGif)) return "a GIF";
-  if (starts_with(bytes, kBmp)) return "a BMP";
-  if (starts_with(bytes, kRiff)) return "a WebP";
-  return "";
-}
-
-/// Returns whether the file has the Adobe segment, which means that CMYK values are inverted.
-bool has_adobe_segment(std::span<const uint8_t> bytes) {
-  constexpr std::array<uint8_t, 5> kAdobe = {'A', 'd', 'o', 'b', 'e'};
-  constexpr uint8_t kApp14 = 0xee, kStartOfScan = 0xda;
-  size_t at = 2;
-  while (at + 4 <= bytes.size() && bytes[at] == 0xff) {
-    const uint8_t marker = bytes[at + 1];
-    if (marker == kStartOfScan) return false;
-    if (marker == 0xff) {  // Fill bytes precede a marker.
-      ++at;
-      continue;
-    }
-    if (marker == kApp14 && starts_with(bytes.subspan(at + 4), kAdobe)) return true;
-    at += 2 + (size_t{bytes[at + 2]} << 8 | bytes[at + 3]);
-  }
-  return false;
-}
 
 /// Returns the light that white paper reflects through two inks of transmittances `c` and `k`.
 uint8_t through(uint8_t c, uint8_t k) {
@@ -74,19 +38,12 @@ struct Decoder::State {
   }
 
   void read_header() {
-    if (bytes.empty()) fail("the file is empty");
-    if (const std::string other = other_format(bytes); !other.empty()) {
-      fail("{}, only JPEG is read", other);
-    }
     if (bytes.size() > std::numeric_limits<uint32_t>::max()) fail("too long for a JPEG");
     if (tjDecompressHeader3(handle.get(), bytes.data(), bytes.size(), &width, &height, &subsampling,
                             &colours) != 0) {
       fail("not a JPEG that can be read: {}", reason());
     }
     if (height < 1 || width < 1) fail("not a JPEG that can be read: no image in it");
-    if (int64_t{height} * width > kMaxPixels) {
-      fail("{} x {} pixels are more than the {} that an image may have", height, width, kMaxPixels);
-    }
   }
 
   void decompress(int w, int h, int format, std::vector<uint8_t>& out) {
@@ -104,13 +61,9 @@ struct Decoder::State {
   }
 
   void cmyk_to_rgb(std::vector<uint8_t>& rgb) const {
-    const uint8_t flip = has_adobe_segment(bytes) ? 0 : 255;
     rgb.resize(cmyk.size() / 4 * 3);
     for (size_t i = 0, o = 0; i < cmyk.size(); i += 4, o += 3) {
-      const auto k = static_cast<uint8_t>(cmyk[i + 3] ^ flip);
-      for (size_t c = 0; c < 3; ++c) {
-        rgb[o + c] = through(static_cast<uint8_t>(cmyk[i + c] ^ flip), k);
-      }
+      for (size_t c = 0; c < 3; ++c) rgb[o + c] = through(cmyk[i + c], cmyk[i + 3]);
     }
   }
 };

@@ -5,7 +5,9 @@
 #include <ATen/ATen.h>
 
 #include "data/jpeg_bytes.h"
+#include "data/png_bytes.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/image_files.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 
@@ -185,8 +187,8 @@ TEST_F(ImageFolder, VerifyDecodesEveryImage) {
   const auto files = verify_dataset(root().string());
   testing::internal::GetCapturedStderr();
   ASSERT_EQ(files.size(), 4u);
-  EXPECT_THAT(files[0].problem, AllOf(HasSubstr("3.jpg"), HasSubstr("not a JPEG")));
-  EXPECT_THAT(files[1].problem, AllOf(HasSubstr("4.jpg"), HasSubstr("a PNG")));
+  EXPECT_THAT(files[0].problem, AllOf(HasSubstr("3.jpg"), HasSubstr("neither a JPEG nor a PNG")));
+  EXPECT_THAT(files[1].problem, AllOf(HasSubstr("4.jpg"), HasSubstr("not a PNG")));
   EXPECT_EQ(files[2].name, "train: 10 of 12");
   EXPECT_TRUE(files[3].ok());
 }
@@ -207,9 +209,102 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_directories(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG images"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG or PNG images"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));
+}
+
+TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {
+  write_file(root() / "train" / "dog" / "6.PNG", test::png_bytes(20, 30, {10, 20, 30}));
+  write_file(root() / "train" / "dog" / "7.jpg", test::png_bytes(30, 20, {10, 20, 30}));
+  const auto train = at_size(16);
+  ASSERT_EQ(train->size(), 14);
+  for (const int64_t index : {12, 13}) {
+    const Bytes pixels = test::image_of(*train, index);
+    for (size_t i = 0; i < 256; ++i) {
+      ASSERT_EQ(pixels[i], 10);
+      ASSERT_EQ(pixels[512 + i], 30);
+    }
+  }
+}
+
+/// A JPEG of `height` x `width` that is to be turned to the right.
+Bytes turned_jpeg(int height, int width) {
+  Bytes bytes = jpeg_bytes(height, width, JpegKind::rgb, {200, 100, 50});
+  const std::string exif(
+      "\xff\xe1\x00\x22"
+      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
+      "\0\0\0\0",
+      36);
+  bytes.insert(bytes.begin() + 2, exif.begin(), exif.end());
+  return bytes;
+}
+
+TEST_F(ImageFolder, ExifIsFollowedWhereTheDescriptionSaysSo) {
+  const auto height_of = [](const Dataset& data, int64_t min) {
+    Bitmap bitmap;
+    int64_t seen = 0;
+    data.decode(
+        0,
+        [&](int64_t h, int64_t w) {
+          seen = h;
+          return Rectangle{0, 0, h, w};
+        },
+        min, bitmap);
+    EXPECT_EQ(bitmap.height * bitmap.width * 3, static_cast<int64_t>(bitmap.pixels.size()));
+    return std::pair(seen, bitmap.height);
+  };
+  write_file(root() / "train" / "cat" / "0.JPEG", turned_jpeg(16, 40));
+  EXPECT_EQ(height_of(*open(), 4), std::pair(int64_t{16}, int64_t{4}));
+  const test::fs::path description = folder_.path() / "pets.json";
+  write_file(description, R"({"name": "pets", "format": "image_folder", "exif_orientation": true,
+                              "paths": [")" +
+                              root().string() + R"("], "mean": [0, 0, 0], "std": [1, 1, 1]})");
+  EXPECT_EQ(height_of(*open_dataset(description.string(), "train"), 4),
+            std::pair(int64_t{40}, int64_t{10}));
+}
+
+TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
+  write_file(root() / "train" / "cat" / "0.JPEG", turned_jpeg(16, 40));
+  write_file(root() / "train" / "cat" / "1.JPEG", std::string("no image"));
+  write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
+  write_file(root() / "train" / ".cache" / "x.png", std::string("x"));
+  const std::vector<test::fs::path> files = image_files_in(root() / "train");
+  ASSERT_EQ(files.size(), 12u);
+  EXPECT_EQ(files[0], root() / "train" / "cat" / "0.JPEG");
+  EXPECT_EQ(files[11], root() / "train" / "dog" / "5.jpg");
+  DatasetInfo info;
+  info.name = "files";
+  info.channels = 3;
+  info.mean = info.std = {0.5, 0.5, 0.5};
+  const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
+  Bitmap bitmap;
+  make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
+  EXPECT_EQ(bitmap.height, 40);
+  make_image_dataset(info, files, false)->decode(0, whole, 100, bitmap);
+  EXPECT_EQ(bitmap.height, 16);
+  PreprocessConfig config;
+  config.size = 8;
+  const auto data = preprocessed(make_image_dataset(info, files), config);
+  EXPECT_EQ(test::image_of(*data, 2).size(), 192u);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test::image_of(*data, 1); }),
+              AllOf(HasSubstr(files[1].string()), HasSubstr("neither a JPEG nor a PNG")));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { data->label(0); }), HasSubstr("no label"));
+}
+
+/// Averages of pixels two by two, which a decoder may give for an image at half its size, are
+/// nothing that interpolation without antialias sees.
+TEST_F(ImageFolder, WithoutAntialiasThePixelsThemselvesAreTaken) {
+  write_file(root() / "train" / "cat" / "0.JPEG", jpeg_bytes(64, 64, JpegKind::noise, {}));
+  PreprocessConfig config;
+  config.size = 16;
+  config.antialias = false;
+  Bitmap bitmap;
+  const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
+  const Rectangle part = open()->decode(0, whole, 64, bitmap);
+  Bytes expected(768);
+  resize(bitmap, part, {.antialias = false}, 16, 16, expected.data());
+  EXPECT_EQ(test::image_of(*preprocessed(open(), config), 0), expected);
 }
 
 TEST_F(ImageFolder, ADescriptionMayLieAnywhere) {

@@ -120,6 +120,8 @@ TEST(Preprocess, WrongSettingsAreRefused) {
   EXPECT_EQ(read(R"({"size": 128, "values": "symmetric"})").size, 128);
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"central_crop": 0.875})"); }),
               HasSubstr("central_crop needs size"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 8, "truncate": true})"); }),
+              HasSubstr("truncate needs interpolation bilinear and antialias false"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"values": "symetric"})"); }),
               HasSubstr("symmetric"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 1000000000})"); }),

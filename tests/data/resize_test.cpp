@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "data/data_fixture.h"
+#include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 namespace {
@@ -108,6 +109,34 @@ TEST(Resize, EqualsTheSumOverTheFilter) {
         }
       }
     }
+  }
+}
+
+TEST(Resize, TruncatedBytesAreTensorFlows) {
+  const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/resize.safetensors");
+  const auto bytes_of = [&](const safetensors::Entry& entry) {
+    const auto bytes = file.bytes(entry);
+    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+    return std::vector<uint8_t>(first, first + bytes.size());
+  };
+  // The image lies within a larger one, of which nothing may show.
+  Bitmap bitmap{27, 36, 3, std::vector<uint8_t>(27 * 36 * 3, 77)};
+  const std::vector<uint8_t> image = bytes_of(*file.find("image"));
+  for (size_t y = 0; y < 23; ++y) {
+    std::copy_n(image.begin() + static_cast<int64_t>(y * 31 * 3), 31 * 3,
+                bitmap.pixels.begin() + static_cast<int64_t>(((y + 2) * 36 + 3) * 3));
+  }
+  const ResizeOptions options{.antialias = false, .truncate = true};
+  for (const safetensors::Entry& entry : file.entries()) {
+    if (entry.name == "image") continue;
+    const int64_t height = entry.shape[0], width = entry.shape[1], plane = height * width;
+    const std::vector<uint8_t> expected_HWC = bytes_of(entry);
+    std::vector<uint8_t> out_CHW(expected_HWC.size()), out_HWC(expected_HWC.size());
+    resize(bitmap, {2, 3, 23, 31}, options, height, width, out_CHW.data());
+    for (int64_t i = 0; i < 3 * plane; ++i) {
+      out_HWC[static_cast<size_t>(i % plane * 3 + i / plane)] = out_CHW[static_cast<size_t>(i)];
+    }
+    EXPECT_EQ(out_HWC, expected_HWC) << entry.name;
   }
 }
 

@@ -18,7 +18,7 @@ struct PreprocessConfig {
   int64_t size = 0;
   double central_crop = 0.0;
   std::string interpolation = "bilinear";
-  bool antialias = true;
+  bool antialias = true, truncate = false;
   std::string values = "standardized";
 };
 
@@ -33,6 +33,9 @@ void describe(Fields& f, PreprocessConfig& c) {
     between(0.0, 1.0));
   f("interpolation", c.interpolation, "how images are resized", one_of({"bilinear", "bicubic"}));
   f("antialias", c.antialias, "let every pixel count where an image is made smaller");
+  f("truncate", c.truncate,
+    "drop the fractions of resized bytes, as google-research/vmoe does, instead of rounding; needs "
+    "bilinear and antialias false");
   f("values", c.values,
     "standardized: by the dataset's mean and std; symmetric: from -1 to 1; unit: from 0 to 1",
     one_of({"standardized", "symmetric", "unit"}));

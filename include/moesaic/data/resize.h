@@ -23,12 +23,16 @@ struct ResizeOptions {
   Interpolation interpolation = Interpolation::bilinear;
   /// Whether the filter widens with the scale when downsizing, so that every pixel contributes.
   bool antialias = true;
+  /// Whether bytes lose their fractions instead of being rounded, as by TensorFlow's image.resize
+  /// and cast; for bilinear without antialias only.
+  bool truncate = false;
 };
 
 /// Writes `part` of `bitmap`, resized to height x width, to `out` [channels, height, width]. Pixels
 /// outside the part have no influence: the result is that of PyTorch's
-/// interpolate(part, size, mode, align_corners=False, antialias) of bytes. Throws Error (failure)
-/// for a part that is empty or not within the image.
+/// interpolate(part, size, mode, align_corners=False, antialias) of bytes, or with `truncate` that
+/// of tf.cast(tf.image.resize(part, size), tf.uint8). Throws Error (failure) for a part that is
+/// empty or not within the image.
 void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& options,
             int64_t height, int64_t width, uint8_t* out);
 

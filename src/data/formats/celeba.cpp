@@ -191,7 +191,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
     if (part->second == wanted) files.add(images, name, label);
   });
   if (files.size() == 0) fail("dataset '{}': no images in its part {}", info.name, wanted);
-  return std::make_shared<ImageFiles>(std::move(info), std::move(files));
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files), false);
 }
 
 }  // namespace

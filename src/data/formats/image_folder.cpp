@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 #include <system_error>
 
@@ -13,6 +12,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/data/image_files.h"
 
 namespace fs = std::filesystem;
 
@@ -22,6 +22,7 @@ namespace {
 struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
+  bool exif_orientation = false;
 };
 template <class Fields>
 void describe(Fields& f, ImageFolderSettings& c) {
@@ -29,6 +30,8 @@ void describe(Fields& f, ImageFolderSettings& c) {
   f("splits", c.splits,
     "folder of each split, by default train and, to test with, val; there is a validation split "
     "where its folder is given");
+  f("exif_orientation", c.exif_orientation,
+    "turn images as EXIF's orientation says; google-research/vmoe leaves them as stored");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
@@ -67,13 +70,6 @@ void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
 
 enum class Listed { folders, images };
 
-bool is_jpeg_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg";
-}
-
 struct Listing {
   std::vector<std::string> names;  ///< Names, sorted.
   int64_t others = 0;              ///< Number of skipped files.
@@ -89,7 +85,7 @@ Listing list_folder(const fs::path& folder, Listed what) {
     if (name.starts_with('.')) continue;
     if (what == Listed::folders) {
       if (it->is_directory(unknown)) listing.names.push_back(std::move(name));
-    } else if (is_jpeg_name(it->path()) && it->is_regular_file(unknown)) {
+    } else if (has_image_name(it->path()) && it->is_regular_file(unknown)) {
       listing.names.push_back(std::move(name));
     } else {
       ++listing.others;
@@ -147,12 +143,14 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
       files.add(number, file, static_cast<int32_t>(label));
     }
   }
-  if (files.size() == 0) fail("{}: no JPEG images in its folders", part.string());
+  if (files.size() == 0) fail("{}: no JPEG or PNG images in its folders", part.string());
   if (others > 0) {
-    log_warning("dataset '{}': {} files below {} are no JPEG by their names and are left out",
-                info.name, others, part.string());
+    log_warning(
+        "dataset '{}': {} files below {} are neither JPEG nor PNG by their names and are left out",
+        info.name, others, part.string());
   }
-  return std::make_shared<ImageFiles>(std::move(info), std::move(files));
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files),
+                                      settings_of(spec).exif_orientation);
 }
 
 /// Returns the splits of a folder without a description: val is the test split, or with a folder

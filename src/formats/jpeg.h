@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes JPEG images to RGB bytes, at full size or at 1/2, 1/4 or 1/8 of it, which skips most of
-// the work. Orientation tags (EXIF) are ignored, as in the reference pipelines.
+// the work.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,6 @@
 #include <vector>
 
 namespace moesaic::jpeg {
-
-/// Max number of pixels of an image, so that a small file cannot exhaust the memory.
-inline constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
 /// Decoder of one image; not thread-safe. Throws Error (failure) with the defect, not the place.
 class Decoder {
@@ -27,8 +24,9 @@ class Decoder {
   int64_t width() const;
 
   /// Fills `rgb` [h, w, 3] with h = ceil(height / denominator), w likewise; denominator 1, 2, 4 or
-  /// 8. Greyscale is expanded to three equal channels; CMYK and YCCK are converted to RGB as ink on
-  /// white paper, without a colour profile. Throws Error (failure) if the file is truncated.
+  /// 8. Greyscale is expanded to three equal channels; CMYK and YCCK are taken as inverted, as
+  /// Adobe's programs write them, and converted to RGB as ink on white paper, without a colour
+  /// profile. Throws Error (failure) if the file is truncated.
   void decode(int64_t denominator, std::vector<uint8_t>& rgb);
 
   /// Returns the non-fatal warning of the last decode(); usually empty.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decodes image files, JPEG and PNG, to the RGB bytes that Pillow's convert("RGB") gives.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace moesaic {
+
+/// Max number of pixels of an image, so that a small file cannot exhaust the memory.
+inline constexpr int64_t kMaxImagePixels = int64_t{1} << 26;
+
+/// Decoder of one image file, whose format is recognised by its bytes, not by its name; not
+/// thread-safe. Throws Error (failure) with the defect, not the place.
+class ImageDecoder {
+ public:
+  /// Reads the header of `file`, which must outlive the decoder. With `upright` the image is turned
+  /// as EXIF's orientation says, like by Pillow's ImageOps.exif_transpose.
+  explicit ImageDecoder(std::span<const uint8_t> file, bool upright = false);
+  ~ImageDecoder();
+  ImageDecoder(ImageDecoder&&) noexcept;
+  ImageDecoder& operator=(ImageDecoder&&) noexcept;
+
+  int64_t height() const;
+  int64_t width() const;
+
+  /// Fills `rgb` [h, w, 3], once, with h = ceil(height / d), w likewise, and returns d: the
+  /// greatest of 1, 2, 4 and 8 up to `max_reduction` that the file can be read at, which skips most
+  /// of the work for a JPEG; a PNG is read at 1. Greyscale and palettes become colours, alpha is
+  /// dropped, CMYK is taken as inverted (Adobe's habit) and without a profile, of 16 bits the upper
+  /// 8 count, except that 16-bit grey is clipped to 255. Throws Error (failure) for a damaged file.
+  int64_t decode(int64_t max_reduction, std::vector<uint8_t>& rgb);
+
+  /// Returns what is odd about a file that decode() can read; usually empty.
+  const std::string& warning() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// An image of RGB bytes [height, width, 3].
+struct RgbImage {
+  int64_t height = 0, width = 0;
+  std::vector<uint8_t> pixels;
+};
+
+/// Decodes a whole file at full size.
+RgbImage decode_image(std::span<const uint8_t> file, bool upright = false);
+
+}  // namespace moesaic

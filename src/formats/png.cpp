@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "png.h"
+
+#include <png.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic::png {
+namespace {
+
+/// Max number of bytes that deflate makes of one byte, and a little more.
+constexpr uint64_t kMaxExpansion = 1040;
+
+}  // namespace
+
+struct Decoder::State {
+  std::span<const uint8_t> bytes;
+  png_structp reader = nullptr;
+  png_infop info = nullptr;
+  std::string error, warning;
+  std::vector<uint8_t> deep;  ///< 16-bit grey.
+  std::vector<png_bytep> rows;
+
+  explicit State(std::span<const uint8_t> file) : bytes(file) {
+    reader = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
+    if (reader != nullptr) info = png_create_info_struct(reader);
+    if (info == nullptr) {
+      png_destroy_read_struct(&reader, nullptr, nullptr);
+      fail("out of memory");
+    }
+  }
+  ~State() { png_destroy_read_struct(&reader, &info, nullptr); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  static State& of(png_structp reader) { return *static_cast<State*>(png_get_error_ptr(reader)); }
+
+  [[noreturn]] static void on_error(png_structp reader, png_const_charp text) {
+    of(reader).error = text;
+    png_longjmp(reader, 1);
+  }
+  static void on_warning(png_structp reader, png_const_charp text) { of(reader).warning = text; }
+
+  static void take(png_structp reader, png_bytep out, size_t count) {
+    auto& rest = *static_cast<std::span<const uint8_t>*>(png_get_io_ptr(reader));
+    if (rest.size() < count) png_error(reader, "the file ends too early");
+    std::memcpy(out, rest.data(), count);
+    rest = rest.subspan(count);
+  }
+
+  /// Runs `work`, which libpng leaves by a jump on an error: it must have nothing to destroy.
+  template <class Work>
+  void guarded(const char* what, Work work) {
+    if (setjmp(png_jmpbuf(reader)) == 0) {
+      work();
+      return;
+    }
+    std::replace(error.begin(), error.end(), '\n', ' ');
+    fail("{}: {}", what, error);
+  }
+
+  bool deep_grey() const {
+    return png_get_color_type(reader, info) == PNG_COLOR_TYPE_GRAY &&
+           png_get_bit_depth(reader, info) == 16;
+  }
+
+  void read_header() {
+    guarded("not a PNG that can be read", [this] {
+      png_set_read_fn(reader, &bytes, take);
+      png_set_user_limits(reader, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+      // Colour profiles, texts and the like are skipped, not unpacked.
+      png_set_keep_unknown_chunks(reader, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+      png_read_info(reader, info);
+    });
+  }
+
+  void set_transforms() {
+    png_set_expand_gray_1_2_4_to_8(reader);
+    if (png_get_color_type(reader, info) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(reader);
+    png_set_strip_alpha(reader);
+    if (!deep_grey()) {
+      png_set_strip_16(reader);
+      png_set_gray_to_rgb(reader);
+    }
+    png_set_interlace_handling(reader);
+    png_read_update_info(reader, info);
+  }
+
+  /// Throws if the rest of the file is too short for the pixels, before memory is taken.
+  void check_length() {
+    const uint64_t row = png_get_rowbytes(reader, info),
+                   height = png_get_image_height(reader, info);
+    if (row * height > bytes.size() * kMaxExpansion) fail("damaged PNG: the file ends too early");
+  }
+
+  void read_rows(std::vector<uint8_t>& out) {
+    const size_t row = png_get_rowbytes(reader, info), height = png_get_image_height(reader, info);
+    out.resize(row * height);
+    rows.resize(height);
+    for (size_t y = 0; y < height; ++y) rows[y] = out.data() + y * row;
+    guarded("damaged PNG", [this] {
+      png_read_image(reader, rows.data());
+      png_read_end(reader, nullptr);
+    });
+  }
+
+  void clip(std::vector<uint8_t>& rgb) {
+    rgb.resize(deep.size() / 2 * 3);
+    bool clipped = false;
+    for (size_t i = 0, o = 0; i < deep.size(); i += 2, o += 3) {
+      clipped |= deep[i] > 0;
+      std::fill_n(rgb.data() + o, 3, deep[i] > 0 ? uint8_t{255} : deep[i + 1]);
+    }
+    if (clipped) warning = "grey of 16 bits is clipped to 255";
+  }
+};
+
+Decoder::Decoder(std::span<const uint8_t> bytes) : state_(std::make_unique<State>(bytes)) {
+  state_->read_header();
+}
+
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+
+int64_t Decoder::height() const {
+  return png_get_image_height(state_->reader, state_->info);
+}
+int64_t Decoder::width() const {
+  return png_get_image_width(state_->reader, state_->info);
+}
+const std::string& Decoder::warning() const {
+  return state_->warning;
+}
+
+void Decoder::decode(std::vector<uint8_t>& rgb) {
+  State& state = *state_;
+  state.check_length();
+  state.guarded("damaged PNG", [&state] { state.set_transforms(); });
+  const bool deep = state.deep_grey();
+  state.read_rows(deep ? state.deep : rgb);
+  if (deep) state.clip(rgb);
+}
+
+}  // namespace moesaic::png

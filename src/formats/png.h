@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decodes PNG images to RGB bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace moesaic::png {
+
+/// Decoder of one image; not thread-safe. Throws Error (failure) with the defect, not the place.
+class Decoder {
+ public:
+  /// Reads the header of `bytes`, which must outlive the decoder.
+  explicit Decoder(std::span<const uint8_t> bytes);
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+
+  int64_t height() const;
+  int64_t width() const;
+
+  /// Fills `rgb` [height, width, 3], once. Palettes and grey become colours, alpha is dropped, of
+  /// 16 bits the upper 8 count; but 16-bit grey is clipped to 255: all as by Pillow's
+  /// convert("RGB"). Throws Error (failure) if the file is damaged.
+  void decode(std::vector<uint8_t>& rgb);
+
+  /// Returns the non-fatal warning of reading; usually empty.
+  const std::string& warning() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moesaic::png

@@ -8,8 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
+#include "moesaic/data/catalog.h"
 
 namespace moesaic::tools {
 namespace {
@@ -62,6 +64,19 @@ CLI::Validator whole_number(int64_t min, int64_t max) {
 CLI::Validator batch_size() {
   constexpr int64_t kMax = 1 << 20;
   return whole_number(1, kMax);
+}
+
+CLI::Validator known_dataset() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        try {
+          load_dataset_spec(name);
+          return "";
+        } catch (const Error& error) {
+          return error.what();
+        }
+      },
+      "");
 }
 
 std::string unknown_word(const CLI::App& root, int argc, const char* const* argv) {

@@ -15,6 +15,9 @@ CLI::Validator not_empty();
 /// A whole number in decimal digits, within these.
 CLI::Validator whole_number(int64_t min, int64_t max);
 
+/// A dataset's name, description or folder that can be read; its files may be missing.
+CLI::Validator known_dataset();
+
 /// Images at a time.
 CLI::Validator batch_size();
 

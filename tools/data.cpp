@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/fetch.h"
 #include "verbs.h"
@@ -25,17 +25,23 @@ void list_data() {
 
 void fetch_data(const std::string& name) {
   const FetchResult result = fetch_dataset(name);
-  if (result.fetched.empty()) {
+  if (result.folder.empty()) {
+    std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
+  } else if (result.fetched.empty()) {
     std::cout << fmt::format("{}: complete and verified in {}\n", name, result.folder.string());
   } else {
-    std::cout << fmt::format("{}: {} files fetched and verified in {}\n", name,
-                             result.fetched.size(), result.folder.string());
+    const std::string files = count_text(static_cast<int64_t>(result.fetched.size()), "file");
+    std::cout << fmt::format("{}: {} fetched and verified in {}\n", name, files,
+                             result.folder.string());
   }
 }
 
 void verify_data(const std::string& name, int& exit_code) {
   for (const auto& file : verify_dataset(name)) {
-    std::cout << fmt::format("{:<28} {}\n", file.name, file.ok() ? "ok" : file.problem);
+    const std::string status = !file.ok()           ? file.problem
+                               : file.doubt.empty() ? "ok"
+                                                    : "unproven: " + file.doubt;
+    std::cout << fmt::format("{:<28} {}\n", file.name, status);
     if (!file.ok()) exit_code = 1;
   }
 }

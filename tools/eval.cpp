@@ -121,6 +121,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->type_name("RUN_OR_CHECKPOINT");
   verb->add_option("--data", arguments->options.data,
                    "data set (what the checkpoint was trained on)")
+      ->check(known_dataset())
       ->type_name("NAME");
   verb->add_option("--split", arguments->options.split, "train, validation or test")
       ->type_name("NAME")

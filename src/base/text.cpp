@@ -64,6 +64,11 @@ std::string printable(std::string_view text) {
   return "'" + one_line(text, kMaxName) + "'";
 }
 
+std::string count_text(int64_t count, std::string_view noun) {
+  const bool ies = noun.ends_with("s") && count != 1;  // a class
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ies ? "es" : "s");
+}
+
 std::string bytes_text(double bytes) {
   if (bytes < 1000) return fmt::format("{:.0f} B", bytes);
   constexpr std::array kUnits = {"KB", "MB", "GB", "TB", "PB", "EB"};

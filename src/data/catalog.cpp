@@ -177,7 +177,13 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
 
 DatasetSpec load_dataset_spec(std::string_view name) {
   const fs::path path(name);
-  if (path.extension() == ".json") return spec_from_file(path, path.stem().string());
+  if (path.extension() == ".json") {
+    std::error_code error;
+    if (!fs::exists(path, error)) {
+      fail_usage("unknown dataset '{}': there is no such file{}", name, nearest_sibling(path));
+    }
+    return spec_from_file(path, path.stem().string());
+  }
   if (name.find('/') != std::string_view::npos) return spec_of_folder(path);
   const std::vector<std::string> names = dataset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -209,13 +215,12 @@ std::vector<fs::path> search_folders(const DatasetSpec& spec) {
     if (spec.archive) folders.push_back(folder / spec.archive->folder);
     folders.push_back(folder);
   };
-  const bool is_path = spec.name.find('/') != std::string::npos;
   const char* data = std::getenv("MOESAIC_DATA");
-  if (data != nullptr && *data != '\0' && !is_path) {
+  if (data != nullptr && *data != '\0' && !spec.is_path()) {
     add(fs::path(data) / spec.name);
     if (spec.archive) folders.push_back(fs::path(data) / spec.archive->folder);
   }
-  if (!is_path) add(description_folder() / "cache" / spec.name);
+  if (!spec.is_path()) add(description_folder() / "cache" / spec.name);
   for (const std::string& path : spec.paths) add(resource(path));
   return folders;
 }

@@ -13,6 +13,8 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/posix.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/format.h"
 #include "moesaic/formats/archive.h"
 
 namespace fs = std::filesystem;
@@ -79,6 +81,25 @@ std::string fetch_from(const std::string& url, const DatasetFile& file, const fs
   }
 }
 
+/// Returns the files and folders that the dataset consists of, e.g. to be put there by hand.
+std::string contents(const DatasetSpec& spec) {
+  std::vector<std::string> names;
+  for (const auto& [role, file] : spec.files) names.push_back(file.name);
+  for (const std::string& split : stored_splits(spec)) {
+    for (const DatasetPart& part : format_of(spec).parts(spec, split)) {
+      const std::string name = part.is_folder ? part.path + "/" : part.path;
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+[[noreturn]] void fail_fetching(const DatasetSpec& spec, const std::string& file,
+                                const std::vector<std::string>& problems) {
+  fail("dataset '{}': cannot fetch {}: {}; or put these by hand into {}: {}", spec.name, file,
+       fmt::join(problems, "; "), fetch_folder(spec).string(), contents(spec));
+}
+
 void fetch_file(const DatasetSpec& spec, const DatasetFile& file, const fs::path& folder,
                 const FetchOptions& options) {
   std::vector<std::string> problems;
@@ -88,7 +109,7 @@ void fetch_file(const DatasetSpec& spec, const DatasetFile& file, const fs::path
     if (problem.empty()) return;
     problems.push_back(fmt::format("{}: {}", url, problem));
   }
-  fail("dataset '{}': cannot fetch {}: {}", spec.name, file.name, fmt::join(problems, "; "));
+  fail_fetching(spec, file.name, problems);
 }
 
 /// Compares the whole file with the description of the archive; returns the problem, or "".
@@ -127,8 +148,7 @@ void fetch_archive(const DatasetSpec& spec, const fs::path& part, const FetchOpt
     if (problem.empty()) return;
     problems.push_back(fmt::format("{}: {}", url, problem));
   }
-  fail("dataset '{}': cannot fetch {}: {}", spec.name, spec.archive->name,
-       fmt::join(problems, "; "));
+  fail_fetching(spec, spec.archive->name, problems);
 }
 
 /// Unpacks the verified archive to `place`, atomically.
@@ -181,7 +201,12 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
 }  // namespace
 
 FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
-  return fetch_dataset(load_base_spec(name), options);
+  const DatasetSpec base = load_base_spec(name);
+  if (base.generated()) return {};
+  if (!load_dataset_spec(name).base.empty()) {
+    log_info("dataset '{}' is made of '{}', whose files these are", name, base.name);
+  }
+  return fetch_dataset(base, options);
 }
 
 FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) {
@@ -191,8 +216,8 @@ FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) 
     return {found, {}};
   }
   if (spec.urls.empty()) {
-    fail("dataset '{}': its description has no URL to fetch from; put it or a link at {}",
-         spec.name, fetch_folder(spec).string());
+    fail("dataset '{}': its description has no URL to fetch from; put it or a link at {}: {}",
+         spec.name, fetch_folder(spec).string(), contents(spec));
   }
   FetchResult result{fetch_folder(spec), {}};
   if (spec.archive) return fetch_by_archive(spec, std::move(result), options);
@@ -204,8 +229,8 @@ FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) 
     fetch_file(spec, file, result.folder, options);
     result.fetched.push_back(file.name);
   }
-  log_info("dataset '{}': fetched {} of {} files to {}, verified", spec.name, result.fetched.size(),
-           spec.files.size(), result.folder.string());
+  log_info("dataset '{}': fetched {} of {} to {}, verified", spec.name, result.fetched.size(),
+           count_text(static_cast<int64_t>(spec.files.size()), "file"), result.folder.string());
   return result;
 }
 

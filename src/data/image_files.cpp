@@ -14,6 +14,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/progress.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/formats/image.h"
 
@@ -94,16 +95,16 @@ Rectangle ImageFiles::decode(int64_t index, const ChoosePart& choose, int64_t mi
   }
 }
 
-std::string ImageFiles::problem(int64_t index) const {
+ImageFiles::Problem ImageFiles::problem(int64_t index) const {
   try {
     const std::string file = read_image_file(path(index));
     ImageDecoder decoder(bytes_of(file));
     std::vector<uint8_t> pixels;
     decoder.decode(8, pixels);  // A JPEG at 1/8 is read whole at little cost.
-    if (decoder.warning().empty()) return "";
-    return fmt::format("{}: can be used, but: {}", path(index).string(), decoder.warning());
+    if (decoder.warning().empty()) return {};
+    return {fmt::format("{}: can be used, but: {}", path(index).string(), decoder.warning())};
   } catch (const Error& error) {
-    return fmt::format("{}: {}", path(index).string(), error.what());
+    return {fmt::format("{}: {}", path(index).string(), error.what()), false};
   }
 }
 
@@ -140,16 +141,20 @@ std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
   return std::make_shared<ImageFiles>(std::move(info), std::move(list), upright);
 }
 
-std::vector<FileVerification> verify_images(const ImageFiles& images) {
-  std::map<int64_t, std::string> problems;
+namespace {
+
+using Problems = std::map<int64_t, ImageFiles::Problem>;
+
+Problems find_problems(const ImageFiles& images) {
+  Problems problems;
   std::mutex mutex;
   std::atomic<int64_t> next = 0;
   Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
   const auto work = [&] {
     for (int64_t i = next++; i < images.size(); i = next++) {
-      std::string problem = images.problem(i);
+      ImageFiles::Problem problem = images.problem(i);
       const std::lock_guard lock(mutex);
-      if (!problem.empty()) problems[i] = std::move(problem);
+      if (!problem.text.empty()) problems[i] = std::move(problem);
       progress.advance(1);
     }
   };
@@ -159,11 +164,39 @@ std::vector<FileVerification> verify_images(const ImageFiles& images) {
   }
   threads.clear();  // The destructors join the threads.
   progress.finish();
+  return problems;
+}
+
+/// Returns the classes whose images all cannot be read.
+std::vector<FileVerification> lost_classes(const ImageFiles& images, const Problems& problems) {
+  std::map<int64_t, int64_t> unreadable, all;
+  for (const auto& [index, problem] : problems) {
+    if (!problem.readable) ++unreadable[images.label(index)];
+  }
+  for (int64_t i = 0; !unreadable.empty() && i < images.size(); ++i) ++all[images.label(i)];
+  std::vector<FileVerification> results;
+  for (const auto& [label, count] : unreadable) {
+    if (count != all[label]) continue;
+    const std::string& name = images.info().classes[static_cast<size_t>(label)];
+    const std::string split = images.info().split;
+    results.push_back({name,
+                       {},
+                       fmt::format("{}: none of the {} of class '{}' can be read", split,
+                                   count_text(count, "image"), name)});
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<FileVerification> verify_images(const ImageFiles& images) {
+  const Problems problems = find_problems(images);
   std::vector<FileVerification> results;
   for (const auto& [index, problem] : problems) {
     const fs::path path = images.path(index);
-    results.push_back({path.filename().string(), path, problem});
+    results.push_back({path.filename().string(), path, problem.text});
   }
+  for (FileVerification& lost : lost_classes(images, problems)) results.push_back(std::move(lost));
   const auto sound = images.size() - static_cast<int64_t>(problems.size());
   results.push_back(
       {fmt::format("{}: {} of {}", images.info().split, sound, images.size()), {}, ""});

@@ -46,8 +46,12 @@ class ImageFiles final : public Dataset {
   void image(int64_t index, uint8_t* out) const override;
   Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
                    Bitmap& bitmap) const override;
-  /// Decodes the image; returns the problem, or "".
-  std::string problem(int64_t index) const;
+  struct Problem {
+    std::string text;  ///< Empty where there is none.
+    bool readable = true;
+  };
+  /// Decodes the image; returns its problem.
+  Problem problem(int64_t index) const;
   std::filesystem::path path(int64_t index) const { return files_.path(index); }
 
  private:
@@ -58,8 +62,8 @@ class ImageFiles final : public Dataset {
 /// Name of the label of images without one, which label() does not return.
 inline constexpr int32_t kNoLabel = -1;
 
-/// Decodes every image on all processors; returns the damaged ones, in order, and a line on all
-/// others.
+/// Decodes every image on all processors; returns the damaged ones, in order, the classes of which
+/// no image can be read, and a line on all others.
 std::vector<FileVerification> verify_images(const ImageFiles& images);
 
 }  // namespace moesaic

@@ -2,7 +2,9 @@
 #include "moesaic/data/loader.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 #include <omp.h>
+#include <algorithm>
 
 #include <atomic>
 #include <condition_variable>
@@ -19,6 +21,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/mixup.h"
 
@@ -54,8 +57,8 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
                dataset.info().name);
   }
   if (options.drop_last && dataset.size() < options.batch_size) {
-    fail_usage("loader: drop_last leaves no batch: '{}' has {} images, batch_size is {}",
-               dataset.info().name, dataset.size(), options.batch_size);
+    fail_usage("loader: drop_last leaves no batch: '{}' has {}, batch_size is {}",
+               dataset.info().name, count_text(dataset.size(), "image"), options.batch_size);
   }
 }
 
@@ -88,7 +91,8 @@ class EpochOrders {
 /// Set of the damaged images of a dataset.
 class DamagedImages {
  public:
-  explicit DamagedImages(int64_t size) : size_(size), max_(std::max<int64_t>(10, size / 100)) {}
+  explicit DamagedImages(const Dataset& dataset)
+      : dataset_(dataset), size_(dataset.size()), max_(std::max<int64_t>(1, size_ / 100)) {}
 
   /// Returns whether an image is damaged. Throws, like add(), if too many are.
   bool contains(int64_t index) {
@@ -102,6 +106,7 @@ class DamagedImages {
     if (!indices_.insert(index).second) return;
     log_warning("{}; the next image takes its place", error.what());
     last_ = error.what();
+    check_class(index);
     check();
   }
 
@@ -109,13 +114,39 @@ class DamagedImages {
   void check() const {
     const auto count = static_cast<int64_t>(indices_.size());
     if (count > max_ || count == size_) {
-      fail("{} of {} images are damaged, the last one being {}", count, size_, last_);
+      fail("{} of {} images are damaged{}, the last one being {}", count, size_, of_one_class(),
+           last_);
     }
   }
 
+  /// Warns where the image was the last readable one of its class.
+  void check_class(int64_t index) {
+    if (dataset_.endless() || dataset_.info().classes.empty()) return;
+    if (sound_.empty()) {
+      sound_.resize(dataset_.info().classes.size());
+      for (int64_t i = 0; i < size_; ++i) ++sound_[static_cast<size_t>(dataset_.label(i))];
+    }
+    const auto label = static_cast<size_t>(dataset_.label(index));
+    if (--sound_[label] > 0) return;
+    log_warning("dataset '{}': no image of class '{}' can be read", dataset_.info().name,
+                dataset_.info().classes[label]);
+  }
+
+  /// Returns " (all of class 'cat')" where that is so.
+  std::string of_one_class() const {
+    if (sound_.size() < 2) return "";
+    const int64_t label = dataset_.label(*indices_.begin());
+    const bool one = std::all_of(indices_.begin(), indices_.end(),
+                                 [&](int64_t index) { return dataset_.label(index) == label; });
+    const std::string& name = dataset_.info().classes[static_cast<size_t>(label)];
+    return one ? fmt::format(" (all of class '{}')", name) : "";
+  }
+
+  const Dataset& dataset_;
   int64_t size_, max_;
   std::mutex mutex_;
   std::set<int64_t> indices_;
+  std::vector<int64_t> sound_;  ///< Number of images by class that are not damaged, once needed.
   std::string last_;
 };
 
@@ -188,7 +219,7 @@ class Loader::State {
         inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
         orders_(dataset->size(), options.seed),
-        damaged_(dataset->size()) {
+        damaged_(*dataset) {
     const int64_t rest = dataset->size() % options.batch_size;
     batches = dataset->size() / options.batch_size + (rest > 0 && !options.drop_last ? 1 : 0);
     images = options.drop_last ? dataset->size() - rest : dataset->size();

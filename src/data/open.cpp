@@ -34,11 +34,12 @@ const std::vector<std::string>& known_splits() {
   std::vector<std::string> folders;
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
   std::string what = "files", how = "put them or a link there";
-  const std::vector<DatasetPart> parts =
-      format_of(spec).parts(spec, split.empty() ? "train" : split);
+  const std::string wanted = split.empty() ? "train" : split;
+  const std::vector<DatasetPart> parts = format_of(spec).parts(spec, wanted);
   if (!parts.empty()) {
     what = fmt::format("{} '{}'", parts[0].is_folder ? "folder" : "file", parts[0].path);
     how = "put it or a link there";
+    if (spec.is_path() && wanted == "test") how += ", or name it 'test' or 'validation'";
   } else if (!spec.files.empty()) {
     how = fmt::format("run 'moesaic data fetch {}'", spec.name);
   }
@@ -193,17 +194,37 @@ std::shared_ptr<const Dataset> outline_described(const DatasetSpec& spec,
   return derived(spec, outline_described(load_dataset_spec(spec.base), request), request);
 }
 
+/// Opens all splits; returns those that cannot be opened.
+std::vector<FileVerification> verify_opening(std::string_view name) {
+  std::vector<FileVerification> results;
+  for (const std::string& split : dataset_splits(name)) {
+    try {
+      open_dataset(name, split);
+    } catch (const Error& error) {
+      results.push_back({split, {}, error.what()});
+    }
+  }
+  return results;
+}
+
 /// Verifies the stored splits; a missing split does not fail the others.
 std::vector<FileVerification> verify_stored(const DatasetSpec& spec) {
   std::vector<FileVerification> results;
   for (const std::string& split : stored_splits(spec)) {
     const fs::path folder = find_folder(spec, split);
     if (folder.empty()) {
-      results.push_back({split, {}, fmt::format("{}: not found", split_source(spec, split))});
+      results.push_back({split,
+                         {},
+                         fmt::format("{}: not found in {}", split_source(spec, split),
+                                     search_folders(spec).front().string())});
       continue;
     }
-    for (FileVerification& file : format_of(spec).verify(spec, split, folder)) {
-      results.push_back(std::move(file));
+    try {
+      for (FileVerification& file : format_of(spec).verify(spec, split, folder)) {
+        results.push_back(std::move(file));
+      }
+    } catch (const Error& error) {
+      results.push_back({split, folder, error.what()});
     }
   }
   return results;
@@ -247,7 +268,7 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
 std::string DatasetStatus::where() const {
   if (generated) return "made when it is opened";
   if (found()) return folder.string();
-  if (fetchable) return fmt::format("not here; moesaic data fetch {}", name);
+  if (fetchable) return fmt::format("not here; moesaic data fetch {}", fetched_as);
   return fmt::format("not here; put it or a link at {}", searched.front().string());
 }
 
@@ -260,6 +281,7 @@ std::vector<DatasetStatus> dataset_statuses() {
     status.name = spec.name;
     status.description = spec.description;
     status.base = spec.base;
+    status.fetched_as = base.name;
     status.classes = described_classes(spec);
     status.fetchable = !base.urls.empty();
     status.generated = base.generated();
@@ -274,19 +296,18 @@ std::vector<DatasetStatus> dataset_statuses() {
   return statuses;
 }
 
-std::vector<FileVerification> verify_dataset(std::string_view name) {
-  const DatasetSpec described = load_base_spec(name);
-  if (described.generated()) {
-    fail_usage("dataset '{}' is generated when it is opened: it has no files", described.name);
-  }
-  if (described.files.empty()) {
-    const std::vector<std::string> splits = stored_splits(described);
-    const auto absent = [&](const std::string& split) {
-      return find_folder(described, split).empty();
-    };
-    if (std::all_of(splits.begin(), splits.end(), absent)) fail_missing(described);
-    return verify_stored(described);
-  }
+namespace {
+
+/// Returns what is to be said of a file of an archive that was put there by hand.
+std::string unproven(const DatasetSpec& spec) {
+  return fmt::format(
+      "size and labels are right, but it was not unpacked by 'moesaic data fetch {}': nothing says "
+      "that its pixels are the official ones",
+      spec.name);
+}
+
+/// Verifies the files of a description that names them.
+std::vector<FileVerification> verify_described(const DatasetSpec& described) {
   const fs::path folder = find_any_folder(described);
   if (folder.empty()) fail_missing(described);
   const DatasetSpec spec = with_recorded_hashes(described, folder);
@@ -299,10 +320,37 @@ std::vector<FileVerification> verify_dataset(std::string_view name) {
       result.problem = compare_file(result.path, file);
       if (result.ok() && file.sha256.empty()) {
         result.problem = format_of(spec).verify_file(spec, result.path, file);
+        if (spec.archive) result.doubt = unproven(spec);
       }
     }
     results.push_back(std::move(result));
   }
+  return results;
+}
+
+/// Verifies what the format finds in the folders of the splits.
+std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
+  const std::vector<std::string> splits = stored_splits(spec);
+  const auto absent = [&](const std::string& split) { return find_folder(spec, split).empty(); };
+  if (std::all_of(splits.begin(), splits.end(), absent)) fail_missing(spec);
+  return verify_stored(spec);
+}
+
+}  // namespace
+
+std::vector<FileVerification> verify_dataset(std::string_view name) {
+  const DatasetSpec base = load_base_spec(name);
+  if (base.generated()) {
+    fail_usage("dataset '{}' is generated when it is opened: it has no files", base.name);
+  }
+  std::vector<FileVerification> results =
+      base.files.empty() ? verify_undescribed(base) : verify_described(base);
+  const bool sound =
+      std::all_of(results.begin(), results.end(), [](const auto& file) { return file.ok(); });
+  const bool opened_whole = base.files.empty() && load_dataset_spec(name).base.empty() &&
+                            validation_fraction(name) == 0.0;
+  if (!sound || opened_whole) return results;
+  for (FileVerification& split : verify_opening(name)) results.push_back(std::move(split));
   return results;
 }
 

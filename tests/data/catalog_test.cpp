@@ -137,6 +137,25 @@ TEST_F(Catalog, VerifyFindsWhatIsWrong) {
   EXPECT_THAT(files[3].problem, HasSubstr("more than 20 bytes"));
 }
 
+TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
+  home_.write_files(home_.cache(), true);
+  const auto problems_of = [&](const std::string& settings) {
+    home_.write_description("own", R"({"name": "own", "base": "tiny", )" + settings + "}");
+    std::string problems;
+    for (const FileVerification& file : verify_dataset("own")) problems += file.problem;
+    return problems;
+  };
+  EXPECT_EQ(problems_of(R"("keep_classes": ["hen", "dog"])"), "");
+  EXPECT_THAT(problems_of(R"("keep_classes": ["hen", "dgo"])"), HasSubstr("did you mean 'dog'?"));
+  EXPECT_THAT(problems_of(R"("first": {"train": 1000})"), HasSubstr("the first 1000"));
+  EXPECT_THAT(problems_of(R"("validation": 0.01)"), HasSubstr("leaves none for 'validation'"));
+}
+
+TEST_F(Catalog, AMissingDescriptionIsAnUnknownDataset) {
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { load_dataset_spec("./nonsense.json"); }),
+              HasSubstr("unknown dataset './nonsense.json': there is no such file"));
+}
+
 TEST_F(Catalog, VerifyNeedsFilesAndAName) {
   EXPECT_THAT(error_of(ErrorKind::failure, [] { verify_dataset("tiny"); }),
               HasSubstr("moesaic data fetch tiny"));

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "data/data_fixture.h"
 #include "data/tar_bytes.h"
 #include "moesaic/base/hash.h"
@@ -78,7 +80,10 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   const FetchResult result = fetch_dataset("mini", kNoProgress);
   EXPECT_EQ(result.folder, place());
   EXPECT_EQ(result.fetched.size(), 3u);
-  for (const FileVerification& file : verify_dataset("mini")) EXPECT_TRUE(file.ok());
+  for (const FileVerification& file : verify_dataset("mini")) {
+    EXPECT_TRUE(file.ok());
+    EXPECT_EQ(file.doubt, "");
+  }
   testing::internal::CaptureStderr();
   const auto train = open_dataset("mini", "train");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
@@ -99,6 +104,13 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
               AllOf(HasSubstr("two.bin"), HasSubstr("SHA-256")));
   EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
+}
+
+TEST_F(MiniCifar, WithoutTheArchiveTheFilesAndTheirPlaceAreNamed) {
+  test::fs::remove_all(root() / "server");
+  EXPECT_THAT(fetch_error(), AllOf(HasSubstr("cannot fetch mini.tar.gz"),
+                                   HasSubstr("or put these by hand into " + place().string() +
+                                             ": test.bin, one.bin, two.bin")));
 }
 
 TEST_F(MiniCifar, NothingWrongIsUnpacked) {
@@ -131,8 +143,14 @@ TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {
   EXPECT_EQ(open_dataset("mini", "train")->size(), 3);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // not at every run
   for (const FileVerification& file : verify_dataset("mini")) {
-    EXPECT_THAT(file.problem, HasSubstr("size and labels are right"));
+    EXPECT_TRUE(file.ok()) << file.problem;
+    EXPECT_THAT(file.doubt, HasSubstr("size and labels are right"));
   }
+  files_["two.bin"][0] = 2;
+  put(root() / "datasets" / "cache" / "mini");
+  const std::vector<FileVerification> files = verify_dataset("mini");
+  EXPECT_EQ(std::count_if(files.begin(), files.end(), [](const auto& file) { return file.ok(); }),
+            2);
 }
 
 TEST_F(MiniCifar, IsFoundInEverySearchFolder) {

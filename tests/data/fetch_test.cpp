@@ -150,7 +150,9 @@ TEST_F(Fetch, EveryFailedUrlIsNamedWithItsReason) {
   EXPECT_THAT(fetch_error(),
               AllOf(HasSubstr(server.url() + "test-images.gz: "), HasSubstr("404"),
                     HasSubstr("; file:///nowhere/at/all/test-images.gz: "),
-                    HasSubstr("; ftp://127.0.0.1/x/test-images.gz: "), HasSubstr("ftp")));
+                    HasSubstr("; ftp://127.0.0.1/x/test-images.gz: "), HasSubstr("ftp"),
+                    HasSubstr("; or put these by hand into " + home_.cache().string() +
+                              ": test-images, test-labels, train-images, train-labels")));
   EXPECT_FALSE(test::fs::exists(place("test-images")));
   EXPECT_FALSE(test::fs::exists(part("test-images")));
   use({});
@@ -221,6 +223,20 @@ TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
   EXPECT_THAT(fetch_error(),
               AllOf(HasSubstr((data.path() / "tiny").string()), HasSubstr("MOESAIC_DATA")));
+}
+
+TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
+  home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["hen"]})");
+  for (const DatasetStatus& status : dataset_statuses()) EXPECT_EQ(status.fetched_as, "tiny");
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(fetch_dataset("few", kQuiet).fetched, SizeIs(4));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("dataset 'few' is made of 'tiny', whose files these are"));
+}
+
+TEST_F(Fetch, NothingIsFetchedForWhatIsGenerated) {
+  home_.write_description("drawn", R"({"name": "drawn", "format": "clusters"})");
+  EXPECT_TRUE(fetch_dataset("drawn", kQuiet).folder.empty());
 }
 
 TEST_F(Fetch, UnknownNamesAreWrongUse) {

@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "moesaic/data/catalog.h"
@@ -22,6 +24,7 @@ using test::write_file;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A folder of images: colours by class, sizes by number.
 class ImageFolder : public ::testing::Test {
@@ -174,7 +177,7 @@ TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
     testing::internal::CaptureStderr();
     for (int call = 0; call < 2; ++call) {
       EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("4 of 4 images are damaged"));
+                  HasSubstr("of 4 images are damaged"));
     }
     testing::internal::GetCapturedStderr();
   }
@@ -212,6 +215,90 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG or PNG images"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));
+}
+
+/// What opening a split says.
+std::string said_of(const test::fs::path& root, std::string_view split = "train") {
+  testing::internal::CaptureStderr();
+  open_dataset(root.string(), split);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
+  EXPECT_THAT(said_of(root()), Not(HasSubstr("warning")));
+  EXPECT_THAT(said_of(root(), "test"),
+              HasSubstr("1 class in " + (root() / "val").string() + " without images: 'cat'"));
+  test::fs::create_directories(root() / "train" / "eel");
+  test::fs::create_directories(root() / "train" / "ant");
+  write_file(root() / "train" / "stray.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  EXPECT_THAT(said_of(root()),
+              AllOf(HasSubstr("2 classes in " + (root() / "train").string() +
+                              " without images: 'ant', 'eel'"),
+                    HasSubstr("1 file in " + (root() / "train").string() +
+                              " beside the folders of the classes, left out: 'stray.jpg'")));
+}
+
+TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
+  const auto make = [&](const char* name) {
+    write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  };
+  EXPECT_THAT(said_of(root()), HasSubstr("'val' to test with, none is the validation split\n"));
+  make("test");
+  EXPECT_THAT(said_of(root()), HasSubstr("'test' to test with, 'val' to validate with\n"));
+  make("validation");
+  EXPECT_THAT(said_of(root()),
+              HasSubstr("'test' to test with, 'validation' to validate with; left out: 'val'\n"));
+  test::fs::remove_all(root() / "val");
+  test::fs::remove_all(root() / "test");
+  EXPECT_THAT(said_of(root()), HasSubstr("'validation' to test with, none is the"));
+  EXPECT_EQ(open("test")->size(), 1);
+  test::fs::remove_all(root() / "validation");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+              AllOf(HasSubstr("folder 'val' not found in " + root().string()),
+                    HasSubstr("or name it 'test' or 'validation'")));
+}
+
+TEST_F(ImageFolder, AClassOfUnreadableFilesIsNamed) {
+  for (int i = 6; i < 300; ++i) {
+    write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
+               jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
+  for (const char* name : {"a.jpg", "b.png"}) {
+    write_file(root() / "train" / "eel" / name, std::string("no image"));
+  }
+  LoaderOptions options;
+  options.batch_size = open()->size();
+  testing::internal::CaptureStderr();
+  Loader(at_size(8), options).next();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("no image of class 'eel' can be read"));
+  const std::vector<FileVerification> files = verify_dataset(root().string());
+  const auto lost = std::find_if(files.begin(), files.end(),
+                                 [](const FileVerification& file) { return file.name == "eel"; });
+  ASSERT_NE(lost, files.end());
+  EXPECT_EQ(lost->problem, "train: none of the 2 images of class 'eel' can be read");
+}
+
+TEST_F(ImageFolder, MoreThanOnePerCentDamagedIsAnError) {
+  const auto damage = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"), std::string("no image"));
+    }
+  };
+  for (int i = 6; i < 294; ++i) {
+    write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
+               jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
+  LoaderOptions options;
+  options.batch_size = 300;
+  ASSERT_EQ(open()->size(), 300);
+  testing::internal::CaptureStderr();
+  damage(3);
+  Loader(at_size(8), options).next();
+  damage(4);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { Loader(at_size(8), options).next(); }),
+              HasSubstr("4 of 300 images are damaged (all of class 'dog')"));
+  testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {
@@ -363,9 +450,9 @@ TEST_F(CelebA, BothSpellingsGiveTheSame) {
 TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
   const std::string list = "list_attr_celeba.txt";
   replace(list, "2\nBald Smiling\n000001.jpg 1 1\n");
-  EXPECT_THAT(failure(), AllOf(HasSubstr(list), HasSubstr("1 rows, but it says that there are 2")));
+  EXPECT_THAT(failure(), AllOf(HasSubstr(list), HasSubstr("1 row, but it says 2")));
   replace(list, "1\nBald Smiling\n000001.jpg 1\n");
-  EXPECT_THAT(failure(), HasSubstr(list + ":3: 1 values, expected 2"));
+  EXPECT_THAT(failure(), HasSubstr(list + ":3: 1 value, expected 2"));
   replace(list, "1\nBald Smiling\n000001.jpg 1 7\n");
   EXPECT_THAT(failure(), HasSubstr(":3: Smiling is 7"));
   replace(list, "1\nBald Smiling\n../../x.jpg 1 1\n");

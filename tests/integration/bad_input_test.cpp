@@ -299,7 +299,35 @@ TEST_F(BadInput, AdviceToFetchOnlyWhatHasAnAddress) {
   EXPECT_NE(result.out.find("imagenet is not here; put it or a link at "), std::string::npos)
       << result.out;
   expect_one_line_error(run_program({"data", "fetch", "imagenet"}, {.environment = nowhere}), 1,
-                        "put it or a link at " + text_path("none"));
+                        "put it or a link at " + text_path("none/imagenet") + ": train/, val/");
+}
+
+TEST_F(BadInput, DataThatIsNowhereIsBlamedOnItsArgument) {
+  expect_one_line_error(run_program({"eval", "x", "--data", "mnits"}), 2,
+                        "--data: unknown dataset 'mnits'; did you mean 'mnist'?");
+  expect_one_line_error(run_program({"eval", "x", "--data", "./nonsense.json"}), 2,
+                        "--data: unknown dataset './nonsense.json': there is no such file");
+  const auto train = [&](const std::string& data) {
+    return run_program(
+        {"train", smoke_recipe(), "phases.0.data=" + data, "--out", text_path("out")},
+        {.environment = {"MOESAIC_DATA=" + text_path("none")}});
+  };
+  expect_one_line_error(train("./nonsense.json"), 2,
+                        "argument 'phases.0.data=./nonsense.json': unknown dataset");
+  expect_one_line_error(train("imagenet"), 1,
+                        "argument 'phases.0.data=imagenet': dataset 'imagenet'");
+}
+
+TEST_F(BadInput, FoldersOfImagesSayWhatTheyLack) {
+  fs::create_directories(path("pets/train/dog"));
+  write("pets/train/dog/notes.txt", "x");
+  const auto pets = run_program({"data", "verify", text_path("pets")});
+  EXPECT_EQ(pets.exit_code, 1);
+  for (const char* text : {"no JPEG or PNG images in its folders", "val: not found in "}) {
+    EXPECT_NE(pets.out.find(text), std::string::npos) << pets.out;
+  }
+  const auto fetched = run_program({"data", "fetch", "clusters-figure1"});
+  EXPECT_EQ(fetched.out, "clusters-figure1: made when it is opened, nothing to fetch\n");
 }
 
 TEST_F(BadInput, StandardOutputThatIsLost) {

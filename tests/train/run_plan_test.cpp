@@ -54,6 +54,28 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }
 
+TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
+  testing::internal::CaptureStderr();
+  const int64_t images = plan_tiny({"phases.0.batch_size=4"})[0].images;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("batch_size")));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(plan_tiny({"phases.0.batch_size=4000", "phases.0.aux_losses={}"})[0].batch, images);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr(fmt::format("argument 'phases.0.batch_size=4000': phase 'pretrain': "
+                            "batch_size 4000 is more than 'three' has, a batch is all {} examples",
+                            images)));
+}
+
+TEST(RunPlan, AnArgumentIsBlamedForMissingFilesToo) {
+  const RunConfig config = config_of(four_phases(), {"phases.0.data=elsewhere"});
+  Datasets datasets([](std::string_view name, std::string_view) -> std::shared_ptr<const Dataset> {
+    fail("dataset '{}': files not found", name);
+  });
+  EXPECT_EQ(error_of([&] { plan_phases(config, *build_initial_model(config), datasets); }),
+            "failure: argument 'phases.0.data=elsewhere': dataset 'elsewhere': files not found");
+}
+
 TEST(RunPlan, InputsThatAreNoImagesAreNotAugmented) {
   const std::string text = R"({"name": "a", "model": {"name": "cluster-moe", "router": {}},
       "phases": [{"name": "train", "data": "clusters-figure1", "batch_size": 16, "steps": 1}]})";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,9 @@ std::string one_line(std::string_view text, size_t max_bytes = 120);
 
 /// Returns one_line() of at most 80 bytes, in quotes.
 std::string printable(std::string_view text);
+
+/// Returns a number with what it counts, "1 file" or "2 files".
+std::string count_text(int64_t count, std::string_view noun);
 
 /// Formats a size in bytes as "512 B", "4.10 KB", "3.26 MB": powers of 1000.
 std::string bytes_text(double bytes);

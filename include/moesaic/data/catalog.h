@@ -73,6 +73,8 @@ struct DatasetSpec {
 
   /// Returns whether the dataset is generated when it is opened and has no files.
   bool generated() const;
+  /// Returns whether this is a folder of images without a description, named by its path.
+  bool is_path() const { return name.find('/') != std::string::npos; }
 };
 
 /// Returns every registered format with its default settings; the first, idx, is the default.

@@ -147,6 +147,7 @@ class PlannedDatasets {
 struct DatasetStatus {
   std::string name, description;
   std::string base;                             ///< The base of a derived dataset.
+  std::string fetched_as;                       ///< The dataset whose files are fetched.
   int64_t classes = 0;                          ///< Number of classes; 0 means unknown or none.
   bool fetchable = false;                       ///< Whether the description has a URL.
   bool generated = false;                       ///< Whether it has no files.
@@ -165,13 +166,15 @@ struct FileVerification {
   std::string name;            ///< Name in the description, without .gz.
   std::filesystem::path path;  ///< Empty where the file is missing.
   std::string problem;         ///< One line; empty where the file is right.
+  std::string doubt = {};      ///< What could not be compared of a file that seems right.
   bool ok() const { return problem.empty(); }
 };
 
 /// Compares size and SHA-256 of every file's uncompressed bytes with the description (of a derived
 /// dataset: its base's). Where no files are described, the format checks them: in folders of images
-/// every image is decoded, damaged ones are listed, and one line says how many are valid. Throws
-/// Error: usage for an unknown name, failure if no file of the dataset is found.
+/// every image is decoded, damaged ones are listed, and one line says how many are valid. Where all
+/// is well, every split is opened as for training, and what is refused there is a problem here.
+/// Throws Error: usage for an unknown name, failure if no file of the dataset is found.
 std::vector<FileVerification> verify_dataset(std::string_view name);
 
 }  // namespace moesaic

@@ -15,7 +15,7 @@ struct FetchOptions {
 };
 
 struct FetchResult {
-  std::filesystem::path folder;  ///< Folder with every file, verified.
+  std::filesystem::path folder;  ///< Folder with every file, verified; empty without files.
   std::vector<std::string>
       fetched;  ///< Names of the downloaded files; empty if all were there already.
 };

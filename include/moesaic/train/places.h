@@ -10,14 +10,15 @@
 
 namespace moesaic {
 
-/// Runs `action` and adds the location of the setting to a usage error that it throws.
+/// Runs `action` and adds the location of the setting to a usage error that it throws, and to any
+/// error where the setting is an argument, which is what was changed last.
 template <class F>
 auto at_place(const std::string& place, F&& action) {
   try {
     return action();
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::usage) throw;
-    fail_usage("{}: {}", place, error.what());
+    if (error.kind() != ErrorKind::usage && !place.starts_with("argument '")) throw;
+    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 
 namespace fs = std::filesystem;
 
@@ -141,7 +142,7 @@ class AttributeList {
     });
     if (names_.empty()) fail("{}: no attributes in it", path_.string());
     if (promised_ >= 0 && rows != promised_) {
-      fail("{}: {} rows, but it says that there are {}", path_.string(), rows, promised_);
+      fail("{}: {}, but it says {}", path_.string(), count_text(rows, "row"), promised_);
     }
   }
 
@@ -159,7 +160,8 @@ class AttributeList {
 
   int32_t label(const Words& words, int64_t line) const {
     if (words.size() != names_.size() + 1) {
-      fail("{}:{}: {} values, expected {}", path_.string(), line, words.size() - 1, names_.size());
+      fail("{}:{}: {}, expected {}", path_.string(), line,
+           count_text(static_cast<int64_t>(words.size()) - 1, "value"), names_.size());
     }
     const int64_t value = integer(words[column_], path_, line);
     if (value < -1 || value > 1) {

@@ -5,6 +5,7 @@
 
 #include "../image_files.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 
 namespace fs = std::filesystem;
 
@@ -58,9 +59,9 @@ std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const 
   std::vector<FileVerification> results = verify_images(*images);
   const auto expected = spec.images.find(split);
   if (expected != spec.images.end() && expected->second != images->size()) {
-    results.push_back(
-        {split, folder,
-         fmt::format("{}: {} images, expected {}", split, images->size(), expected->second)});
+    results.push_back({split, folder,
+                       fmt::format("{}: {}, expected {}", split,
+                                   count_text(images->size(), "image"), expected->second)});
   }
   return results;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders of images, one for each class: <split>/<class>/<image>.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -12,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
 
 namespace fs = std::filesystem;
@@ -71,8 +73,8 @@ void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
 enum class Listed { folders, images };
 
 struct Listing {
-  std::vector<std::string> names;  ///< Names, sorted.
-  int64_t others = 0;              ///< Number of skipped files.
+  std::vector<std::string> names;   ///< Names, sorted.
+  std::vector<std::string> others;  ///< Names of what is left out.
 };
 
 /// Lists the entries of `folder` except hidden ones. Links are followed but folders are not
@@ -83,13 +85,10 @@ Listing list_folder(const fs::path& folder, Listed what) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
     if (name.starts_with('.')) continue;
-    if (what == Listed::folders) {
-      if (it->is_directory(unknown)) listing.names.push_back(std::move(name));
-    } else if (has_image_name(it->path()) && it->is_regular_file(unknown)) {
-      listing.names.push_back(std::move(name));
-    } else {
-      ++listing.others;
-    }
+    const bool wanted = what == Listed::folders
+                            ? it->is_directory(unknown)
+                            : has_image_name(it->path()) && it->is_regular_file(unknown);
+    (wanted ? listing.names : listing.others).push_back(std::move(name));
   }
   if (error) fail("{}: cannot be listed: {}", folder.string(), error.message());
   std::sort(listing.names.begin(), listing.names.end());
@@ -107,8 +106,8 @@ std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& fol
   if (classes.empty()) fail("{}: no folder of a class in it", listed.string());
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
-    fail("dataset '{}': {} has folders of {} classes, expected {}", spec.name, listed.string(),
-         classes.size(), expected);
+    fail("dataset '{}': {} has folders of {}, expected {}", spec.name, listed.string(),
+         count_text(static_cast<int64_t>(classes.size()), "class"), expected);
   }
   return classes;
 }
@@ -124,48 +123,95 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
   }
 }
 
+/// Returns names in quotes, the first few of many.
+std::string quoted(std::vector<std::string> names) {
+  constexpr size_t kMax = 5;
+  std::sort(names.begin(), names.end());
+  const bool more = names.size() > kMax;
+  if (more) names.resize(kMax);
+  return fmt::format("'{}'{}", fmt::join(names, "', '"), more ? ", ..." : "");
+}
+
+/// Says which folders of an undescribed dataset are which splits, and which are none.
+void report_splits(const DatasetSpec& spec, const fs::path& folder) {
+  const auto& splits = settings_of(spec).splits;
+  std::vector<std::string> unused;
+  for (const char* name : {"val", "validation", "test"}) {
+    const bool used = std::any_of(splits.begin(), splits.end(),
+                                  [&](const auto& split) { return split.second == name; });
+    std::error_code error;
+    if (!used && fs::is_directory(folder / name, error)) unused.emplace_back(name);
+  }
+  const auto validation = splits.find("validation");
+  log_info("dataset '{}': 'train' is to train on, '{}' to test with, {}{}", spec.name,
+           splits.at("test"),
+           validation == splits.end() ? "none is the validation split"
+                                      : fmt::format("'{}' to validate with", validation->second),
+           unused.empty() ? "" : "; left out: " + quoted(unused));
+}
+
+/// What was found in the folders of the classes.
+struct Found {
+  FileList files;
+  std::vector<std::string> others, empty;
+};
+
+Found find_files(const std::vector<std::string>& classes, const fs::path& part,
+                 const std::vector<std::string>& folders) {
+  Found found{FileList(part), {}, {}};
+  for (size_t label = 0; label < classes.size(); ++label) {
+    const std::string& name = classes[label];
+    Listing listing;
+    if (std::binary_search(folders.begin(), folders.end(), name)) {
+      listing = list_folder(part / name, Listed::images);
+    }
+    if (listing.names.empty()) found.empty.push_back(name);
+    const int32_t number = found.files.add_folder(name);
+    for (const std::string& file : listing.names) {
+      found.files.add(number, file, static_cast<int32_t>(label));
+    }
+    for (const std::string& other : listing.others) found.others.push_back(name + "/" + other);
+  }
+  return found;
+}
+
 std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, DatasetInfo info,
                                                  const fs::path& folder) {
   const fs::path part = folder / source_image_folder(spec, info.split);
   info.classes = classes_in(spec, folder, part);
   info.channels = 3;
-  const std::vector<std::string> found = list_folder(part, Listed::folders).names;
-  check_known(found, info.classes, part);
-  FileList files(part);
-  int64_t others = 0;
-  for (size_t label = 0; label < info.classes.size(); ++label) {
-    const std::string& name = info.classes[label];
-    if (!std::binary_search(found.begin(), found.end(), name)) continue;
-    const int32_t number = files.add_folder(name);
-    const Listing listing = list_folder(part / name, Listed::images);
-    others += listing.others;
-    for (const std::string& file : listing.names) {
-      files.add(number, file, static_cast<int32_t>(label));
-    }
-  }
-  if (files.size() == 0) fail("{}: no JPEG or PNG images in its folders", part.string());
-  if (others > 0) {
-    log_warning(
-        "dataset '{}': {} files below {} are neither JPEG nor PNG by their names and are left out",
-        info.name, others, part.string());
-  }
-  return std::make_shared<ImageFiles>(std::move(info), std::move(files),
+  const Listing folders = list_folder(part, Listed::folders);
+  check_known(folders.names, info.classes, part);
+  Found found = find_files(info.classes, part, folders.names);
+  if (found.files.size() == 0) fail("{}: no JPEG or PNG images in its folders", part.string());
+  const auto warn = [&](const std::vector<std::string>& names, const char* noun, const char* what) {
+    if (names.empty()) return;
+    log_warning("dataset '{}': {} in {} {}: {}", info.name,
+                count_text(static_cast<int64_t>(names.size()), noun), part.string(), what,
+                quoted(names));
+  };
+  warn(found.empty, "class", "without images");
+  warn(folders.others, "file", "beside the folders of the classes, left out");
+  warn(found.others, "file", "neither JPEG nor PNG by name, left out");
+  if (spec.is_path() && info.split == "train") report_splits(spec, folder);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(found.files),
                                       settings_of(spec).exif_orientation);
 }
 
-/// Returns the splits of a folder without a description: val is the test split, or with a folder
-/// test the validation split; so is a folder validation.
+/// Returns the splits of a folder without a description: the test split is test, else val, else
+/// validation; the validation split is validation, else val, where that is not the test split.
 std::map<std::string, std::string> habitual_splits(const fs::path& folder) {
   const auto has = [&](const char* name) {
     std::error_code error;
     return fs::is_directory(folder / name, error);
   };
   std::map<std::string, std::string> found = {{"train", "train"}};
-  found["test"] = has("test") ? "test" : "val";
-  if (has("validation")) {
-    found["validation"] = "validation";
-  } else if (has("val") && found["test"] == "test") {
-    found["validation"] = "val";
+  found["test"] = has("test") ? "test" : has("validation") && !has("val") ? "validation" : "val";
+  for (const char* name : {"validation", "val"}) {
+    if (has(name) && found["test"] != name) {
+      found["validation"] = name;
+      break;
+    }
   }
   return found;
 }

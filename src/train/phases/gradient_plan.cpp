@@ -10,6 +10,7 @@
 #include "../patterns.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/schedule.h"
@@ -104,6 +105,11 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
                places.of({"accumulate"}), phase.name, config.accumulate, plan.batch);
   }
   if (plan.steps == 0) return;
+  if (plan.batch < config.batch_size) {
+    log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
+                places.of({"batch_size"}), phase.name, config.batch_size, phase.data,
+                count_text(plan.batch, "example"));
+  }
   const nlohmann::ordered_json settings = to_json(config);
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
   check_batch_routing(places, model, plan.batch / config.accumulate,

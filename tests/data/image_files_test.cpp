@@ -218,20 +218,20 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
 }
 
 /// What opening a split says.
-std::string said_of(const test::fs::path& root, std::string_view split = "train") {
+std::string opening_says(const test::fs::path& root, std::string_view split = "train") {
   testing::internal::CaptureStderr();
   open_dataset(root.string(), split);
   return testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
-  EXPECT_THAT(said_of(root()), Not(HasSubstr("warning")));
-  EXPECT_THAT(said_of(root(), "test"),
+  EXPECT_THAT(opening_says(root()), Not(HasSubstr("warning")));
+  EXPECT_THAT(opening_says(root(), "test"),
               HasSubstr("1 class in " + (root() / "val").string() + " without images: 'cat'"));
   test::fs::create_directories(root() / "train" / "eel");
   test::fs::create_directories(root() / "train" / "ant");
   write_file(root() / "train" / "stray.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  EXPECT_THAT(said_of(root()),
+  EXPECT_THAT(opening_says(root()),
               AllOf(HasSubstr("2 classes in " + (root() / "train").string() +
                               " without images: 'ant', 'eel'"),
                     HasSubstr("1 file in " + (root() / "train").string() +
@@ -242,15 +242,16 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   const auto make = [&](const char* name) {
     write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
   };
-  EXPECT_THAT(said_of(root()), HasSubstr("'val' to test with, none is the validation split\n"));
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("'val' to test with, none is the validation split\n"));
   make("test");
-  EXPECT_THAT(said_of(root()), HasSubstr("'test' to test with, 'val' to validate with\n"));
+  EXPECT_THAT(opening_says(root()), HasSubstr("'test' to test with, 'val' to validate with\n"));
   make("validation");
-  EXPECT_THAT(said_of(root()),
+  EXPECT_THAT(opening_says(root()),
               HasSubstr("'test' to test with, 'validation' to validate with; left out: 'val'\n"));
   test::fs::remove_all(root() / "val");
   test::fs::remove_all(root() / "test");
-  EXPECT_THAT(said_of(root()), HasSubstr("'validation' to test with, none is the"));
+  EXPECT_THAT(opening_says(root()), HasSubstr("'validation' to test with, none is the"));
   EXPECT_EQ(open("test")->size(), 1);
   test::fs::remove_all(root() / "validation");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),

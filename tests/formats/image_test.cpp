@@ -26,7 +26,7 @@ std::string failure_of_image(const Bytes& bytes) {
   return test::error_of(ErrorKind::failure, [&] { decode_image(bytes); });
 }
 
-std::span<const uint8_t> golden(const safetensors::File& file, const std::string& name) {
+std::span<const uint8_t> decode_golden(const safetensors::File& file, const std::string& name) {
   const auto bytes = file.bytes(*file.find(name));
   return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
 }
@@ -34,11 +34,11 @@ std::span<const uint8_t> golden(const safetensors::File& file, const std::string
 void expect_pillows(const safetensors::File& file, const std::string& name,
                     const std::string& pixels) {
   const bool upright = pixels == "/upright";
-  const RgbImage image = decode_image(golden(file, name + "/file"), upright);
+  const RgbImage image = decode_image(decode_golden(file, name + "/file"), upright);
   const safetensors::Entry& entry = *file.find(name + pixels);
   EXPECT_EQ(image.height, entry.shape[0]) << name << pixels;
   EXPECT_EQ(image.width, entry.shape[1]) << name << pixels;
-  const auto expected = golden(file, name + pixels);
+  const auto expected = decode_golden(file, name + pixels);
   EXPECT_TRUE(
       std::equal(expected.begin(), expected.end(), image.pixels.begin(), image.pixels.end()))
       << name << pixels;
@@ -62,8 +62,8 @@ TEST(Image, EveryKindOfFileIsDecodedAsByPillow) {
 
 TEST(Image, ATurnedJpegIsReducedByWhatDividesIt) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/decode.safetensors");
-  ImageDecoder stored(golden(file, "jpeg_turned_6/file")),
-      upright(golden(file, "jpeg_turned_6/file"), true);
+  ImageDecoder stored(decode_golden(file, "jpeg_turned_6/file")),
+      upright(decode_golden(file, "jpeg_turned_6/file"), true);
   std::vector<uint8_t> rgb;
   EXPECT_EQ(stored.decode(8, rgb), 8);
   EXPECT_EQ(upright.height(), stored.width());
@@ -73,7 +73,8 @@ TEST(Image, ATurnedJpegIsReducedByWhatDividesIt) {
 
 TEST(Image, SixteenBitGreyIsWarnedOf) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/decode.safetensors");
-  ImageDecoder deep(golden(file, "png_0_16/file")), small(golden(file, "png_grey_16_small/file"));
+  ImageDecoder deep(decode_golden(file, "png_0_16/file")),
+      small(decode_golden(file, "png_grey_16_small/file"));
   std::vector<uint8_t> rgb;
   deep.decode(1, rgb);
   small.decode(1, rgb);
@@ -154,7 +155,7 @@ TEST(Image, APngCutAnywhereIsAnError) {
 TEST(Image, AnyFlippedByteOfAFileIsDecodedOrRefused) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/decode.safetensors");
   for (const char* name : {"png_3_4_interlaced", "png_4_16", "png_turned_6", "jpeg_turned_8"}) {
-    const auto whole = golden(file, std::string(name) + "/file");
+    const auto whole = decode_golden(file, std::string(name) + "/file");
     for (size_t at = 0; at < whole.size(); ++at) {
       Bytes bytes(whole.begin(), whole.end());
       bytes[at] ^= 0x55;

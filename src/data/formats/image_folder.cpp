@@ -124,7 +124,7 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
 }
 
 /// Returns names in quotes, the first few of many.
-std::string quoted(std::vector<std::string> names) {
+std::string quoted_names(std::vector<std::string> names) {
   constexpr size_t kMax = 5;
   std::sort(names.begin(), names.end());
   const bool more = names.size() > kMax;
@@ -147,7 +147,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
            splits.at("test"),
            validation == splits.end() ? "none is the validation split"
                                       : fmt::format("'{}' to validate with", validation->second),
-           unused.empty() ? "" : "; left out: " + quoted(unused));
+           unused.empty() ? "" : "; left out: " + quoted_names(unused));
 }
 
 /// What was found in the folders of the classes.
@@ -188,7 +188,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
     if (names.empty()) return;
     log_warning("dataset '{}': {} in {} {}: {}", info.name,
                 count_text(static_cast<int64_t>(names.size()), noun), part.string(), what,
-                quoted(names));
+                quoted_names(names));
   };
   warn(found.empty, "class", "without images");
   warn(folders.others, "file", "beside the folders of the classes, left out");

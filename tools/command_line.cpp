@@ -12,6 +12,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/ops/device.h"
 
 namespace moesaic::tools {
 namespace {
@@ -42,6 +43,20 @@ std::string message(const char* kind, const std::string& word, const Names& know
   return fmt::format("unknown {} '{}'{}{}", kind, word, hint.empty() ? "" : "; ", hint);
 }
 
+/// A value for which `check` throws no Error.
+CLI::Validator accepted_by(void (*check)(const std::string& value)) {
+  return CLI::Validator(
+      [check](std::string& value) -> std::string {
+        try {
+          check(value);
+          return "";
+        } catch (const Error& error) {
+          return error.what();
+        }
+      },
+      "");
+}
+
 }  // namespace
 
 CLI::Validator not_empty() {
@@ -67,16 +82,21 @@ CLI::Validator batch_size() {
 }
 
 CLI::Validator known_dataset() {
-  return CLI::Validator(
-      [](std::string& name) -> std::string {
-        try {
-          load_dataset_spec(name);
-          return "";
-        } catch (const Error& error) {
-          return error.what();
-        }
-      },
-      "");
+  return accepted_by([](const std::string& name) { load_dataset_spec(name); });
+}
+
+CLI::Option* add_device(CLI::App& verb, std::string& device) {
+  return verb.add_option("--device", device, "where to compute: cpu | cuda")
+      ->check(accepted_by(check_device))
+      ->type_name("DEVICE")
+      ->capture_default_str();
+}
+
+CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
+  return verb
+      .add_option("--precision", precision, "of products in the network: float32 | bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
 }
 
 std::string unknown_word(const CLI::App& root, int argc, const char* const* argv) {

@@ -21,6 +21,12 @@ CLI::Validator known_dataset();
 /// Images at a time.
 CLI::Validator batch_size();
 
+/// Declares --device, "cpu" or "cuda"; a device that this build or machine lacks is wrong use.
+CLI::Option* add_device(CLI::App& verb, std::string& device);
+
+/// Declares --precision, that of products in a network.
+CLI::Option* add_precision(CLI::App& verb, std::string& precision);
+
 /// "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option has, ""
 /// where every word is known and the line is wrong in another way.
 std::string unknown_word(const CLI::App& app, int argc, const char* const* argv);

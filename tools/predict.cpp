@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "command_line.h"
 #include "moesaic/base/path.h"
@@ -14,6 +15,7 @@ namespace moesaic::tools {
 void add_predict(CLI::App& app, int& /*exit_code*/) {
   struct PredictArguments {
     std::filesystem::path checkpoint, input, output;
+    std::string device = "cpu";
     PredictOptions options;
   };
   const auto arguments = std::make_shared<PredictArguments>();
@@ -38,12 +40,14 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
                    "images at a time; networks whose experts have a capacity take all at once")
       ->check(batch_size())
       ->capture_default_str();
+  add_device(*verb, arguments->device);
   verb->callback([arguments] {
     check_input_file(arguments->input);
     check_new_file(arguments->output, "--output");
     Checkpoint checkpoint = load_newest_checkpoint(arguments->checkpoint, {.optimizer = false});
     const auto model = model_of(checkpoint);
     checkpoint.model.clear();  // The model holds copies.
+    model->to(at::Device(arguments->device));
     arguments->options.loss = trained_loss(checkpoint);
     predict_file(*model, arguments->input, arguments->output, arguments->options);
   });

@@ -62,6 +62,7 @@ void add_prune(CLI::App& app, int& /*exit_code*/) {
   verb->add_option("--seed", options.seed, "for --criterion random")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
+  add_device(*verb, options.device);
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments] { prune(*arguments); });
 }

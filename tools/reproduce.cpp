@@ -15,7 +15,7 @@ namespace moesaic::tools {
 namespace {
 
 struct ReproduceArguments {
-  std::string experiment, scale = "paper", out;
+  std::string experiment, scale = "paper", out, device = "cpu";
   std::vector<std::string> overrides;
   bool json = false;
 };
@@ -28,6 +28,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   options.out =
       arguments.out.empty() ? default_output(experiment) : std::filesystem::path(arguments.out);
   options.stop = &stop;
+  options.device = arguments.device;
   const Reproduction done = reproduce(experiment, options);
   if (done.signal != 0) {
     log_warning("stopped; the same command goes on from here");
@@ -56,6 +57,7 @@ void add_reproduce(CLI::App& app, int& exit_code) {
   verb->add_option("--scale", arguments->scale, "sizes: paper, or quick to try it out")
       ->type_name("SCALE")
       ->capture_default_str();
+  add_device(*verb, arguments->device);
   verb->add_flag("--json", arguments->json, "print results.json on standard output");
   verb->callback([arguments, &exit_code] { exit_code = run_reproduce(*arguments); });
 }

@@ -85,7 +85,6 @@ int train(const TrainArguments& arguments) {
   options.device = arguments.device;
   options.stop = &stop;
   if (arguments.dry_run) {
-    check_device(options.device);
     print_plan(config);
     return 0;
   }
@@ -116,9 +115,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
-  verb->add_option("--device", arguments->device, "where to compute: cpu | cuda")
-      ->type_name("DEVICE")
-      ->capture_default_str();
+  add_device(*verb, arguments->device);
   verb->add_flag(
       "--dry-run", arguments->dry_run,
       "check everything, print the plan, train nothing; described data that is not there is only "

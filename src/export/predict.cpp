@@ -29,21 +29,22 @@ bool couples_images(const Model& model) {
 
 /// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
-  const at::Tensor kept = torch::tensor(record.kept, torch::kLong);
+  const auto options = record.logits_TE.options().dtype(torch::kLong);
+  const at::Tensor kept = torch::tensor(record.kept, options);
   return torch::zeros_like(record.logits_TE).index_copy_(1, kept, combine_weights(record.routing));
 }
 
 using Parts = std::map<std::string, std::vector<at::Tensor>>;
 
 void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& parts) {
-  const ModelOutput out = model.forward(images);
-  parts["logits"].push_back(out.logits);
-  parts["pre_logits"].push_back(out.pre_logits);
+  const ModelOutput out = model.forward(images.to(model.device()));
+  parts["logits"].push_back(out.logits.cpu());
+  parts["pre_logits"].push_back(out.pre_logits.cpu());
   if (!routing) return;
   for (const RoutingRecord& record : out.routings) {
     const std::string name = "routing." + std::to_string(record.block);
-    parts[name + ".logits"].push_back(record.logits_TE);
-    parts[name + ".combine"].push_back(combine_of_all(record));
+    parts[name + ".logits"].push_back(record.logits_TE.cpu());
+    parts[name + ".combine"].push_back(combine_of_all(record).cpu());
   }
 }
 

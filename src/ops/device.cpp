@@ -2,12 +2,32 @@
 #include "moesaic/ops/device.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/cuda.h>
+
+#include <array>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 
 namespace moesaic {
 
 bool has_cuda_operators() {
   const auto op = c10::Dispatcher::singleton().findSchema({"moesaic::grouped_mlp", ""});
   return op && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+}
+
+void check_device(const std::string& device) {
+  static const std::array<std::string, 2> kDevices = {"cpu", "cuda"};
+  if (device == "cpu") return;
+  if (device != "cuda")
+    fail_usage("unknown device '{}'; {}", device, did_you_mean(device, kDevices));
+  if (!has_cuda_operators()) {
+    fail_usage(
+        "device cuda: this build's operators run on the CPU only; use cpu, or build with "
+        "MOESAIC_CUDA=ON");
+  }
+  if (!torch::cuda::is_available())
+    fail_usage("device cuda: no GPU that LibTorch can use; use cpu");
 }
 
 }  // namespace moesaic

@@ -11,6 +11,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
 
 namespace moesaic {
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void check_prune_options(const PruneCheckpointOptions& options) {
+  check_device(options.device);
   if (criterion_needs_pretrained(options.criterion) && options.pretrained.empty()) {
     fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
                options.criterion);
@@ -113,10 +115,14 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
   if (pretrained) check_related(*model, *pretrained, options.pretrained);
 
+  const at::Device device(options.device);
+  model->to(device);
+  if (pretrained) pretrained->to(device);
   PruneCheckpointResult result;
   result.plan =
       plan_pruning(*model, pretrained.get(), options.criterion, options.keep, options.seed);
   warn_of_ties(result.plan);
+  model->to(at::kCPU);
   result.before = footprint(*model);
   apply_plan(*model, result.plan);
   result.after = footprint(*model);

@@ -109,6 +109,7 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64
   };
   TrainerOptions options;
   options.progress = false;
+  options.device = run.device;
   options.open = [&](std::string_view name, std::string_view split) {
     return datasets.get(std::string(name), std::string(split));
   };

@@ -21,6 +21,7 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
 struct ExperimentRun {
   RunConfig config;
+  std::string device = "cpu";
   DataSplits data;                            ///< Data of the last phase, preprocessed.
   std::vector<const Probe*> probes;           ///< All applicable probes, for its end.
   std::vector<const Probe*> snapshot_probes;  ///< Probes of snapshots.

@@ -74,7 +74,8 @@ class PruneSweep {
         options_(options),
         folder_(options.out),
         out_(folder_.path()),
-        datasets_(std::make_shared<Datasets>(options.open)) {
+        datasets_(std::make_shared<Datasets>(options.open)),
+        device_(options.device) {
     const Json started = RunFolder::started_config(out_);
     const Json now = sections_of(config_);
     if (!started.is_null()) check_same_experiment(started, now, out_);
@@ -93,7 +94,8 @@ class PruneSweep {
       prune_and_recover(networks[i]);
     }
     const Network& chosen = find(networks, config_.exported.keep, config_.exported.criterion);
-    export_torchscript(*chosen.model, out_ / kModelFile, export_info(chosen.recovered));
+    export_torchscript(*load_model(chosen.recovered), out_ / kModelFile,
+                       export_info(chosen.recovered));
     outcome.model = kModelFile;
     const double exported_rate = time(networks);
     outcome.export_time = chosen.measured.images_per_second / exported_rate;
@@ -117,10 +119,17 @@ class PruneSweep {
     options.resume = fs::exists(folder) && !fs::is_empty(folder);
     options.stop = options_.stop;
     options.progress = progress;
+    options.device = options_.device;
     options.open = [datasets = datasets_](std::string_view name, std::string_view split) {
       return datasets->get(std::string(name), std::string(split));
     };
     if (Trainer(run, options).run().signal != 0) throw Stopped{};
+  }
+
+  std::shared_ptr<Model> load(const fs::path& checkpoint) const {
+    const std::shared_ptr<Model> model = load_model(checkpoint);
+    model->to(device_);
+    return model;
   }
 
   Evaluation measure(Model& model, const std::string& data) const {
@@ -138,7 +147,7 @@ class PruneSweep {
     complete_run(config_.train, out_ / "train", options_.progress);
     std::vector<SweepPhase> phases;
     for (const PhaseConfig& phase : config_.train.phases) {
-      finetuned_ = load_model(phase_checkpoint(phase));
+      finetuned_ = load(phase_checkpoint(phase));
       const Evaluation evaluation = measure(*finetuned_, phase.data);
       log_info("{}: test accuracy {:.2f} % on {}", phase.name, evaluation.metric("accuracy"),
                phase.data);
@@ -181,6 +190,7 @@ class PruneSweep {
     options.criterion = network.criterion;
     options.keep = KeepSpec::count(network.keep);
     options.seed = static_cast<uint64_t>(config_.train.seed);
+    options.device = options_.device;
     prune_checkpoint(options);
   }
 
@@ -200,9 +210,9 @@ class PruneSweep {
     prune(network);
     SweepPoint& point = network.measured;
     point.keep = network.keep;
-    point.accuracy = measure(*load_model(network.start), config_.recover.data).metric("accuracy");
+    point.accuracy = measure(*load(network.start), config_.recover.data).metric("accuracy");
     complete_run(recovery_of(network), out_ / network.name(), false);
-    network.model = load_model(network.recovered);
+    network.model = load(network.recovered);
     const Evaluation after = measure(*network.model, config_.recover.data);
     point.accuracy_recovered = after.metric("accuracy");
     point.parameters = network.model->parameter_count();
@@ -217,12 +227,12 @@ class PruneSweep {
     log_info("timing {} networks and the exported one in turn", networks.size());
     std::vector<ForwardPass> passes;
     for (const Network& network : networks) passes.push_back(forward_pass(network.model));
-    auto script =
-        std::make_shared<torch::jit::Module>(torch::jit::load((out_ / kModelFile).string()));
+    auto script = std::make_shared<torch::jit::Module>(
+        torch::jit::load((out_ / kModelFile).string(), device_));
     passes.emplace_back([script](const at::Tensor& images) { script->forward({images}); });
-    const std::vector<double> rates =
-        measure_passes(passes, datasets_->get(config_.recover.data, "test"), config_.throughput,
-                       [this] { return go_on(), true; });
+    const std::vector<double> rates = measure_passes(
+        passes, datasets_->get(config_.recover.data, "test"), config_.throughput,
+        [this] { return go_on(), true; }, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
     return rates.back();
   }
@@ -251,6 +261,7 @@ class PruneSweep {
   ExperimentFolder folder_;
   fs::path out_;
   std::shared_ptr<Datasets> datasets_;
+  at::Device device_;
   std::shared_ptr<Model> finetuned_;
 };
 

@@ -11,6 +11,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/report/prune_sweep.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/report/runs_report.h"
@@ -145,6 +146,7 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   if (find_program("gnuplot").empty()) {
     fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
   }
+  check_device(options.device);
   const Stopwatch stopwatch(options.out / "elapsed.json");
   const bool complete = kind->run(options);
   const double seconds = stopwatch.save();

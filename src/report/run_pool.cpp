@@ -29,7 +29,8 @@ class RunPool {
   /// Makes all runs. Returns false if a signal stopped it.
   bool run() {
     std::vector<std::thread> threads;
-    const auto side_by_side = std::min(static_cast<size_t>(at::get_num_threads()), count_);
+    const int wanted = options_.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
+    const auto side_by_side = std::min(static_cast<size_t>(wanted), count_);
     for (size_t i = 0; i < side_by_side; ++i) threads.emplace_back([this] { work(); });
     for (std::thread& thread : threads) thread.join();
     if (error_) std::rethrow_exception(error_);

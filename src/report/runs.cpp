@@ -26,10 +26,12 @@ struct ReadyRow {
   ExperimentRun run;
 };
 
-std::vector<ReadyRow> plan_rows(const RunsConfig& config, Datasets& datasets) {
+std::vector<ReadyRow> plan_rows(const RunsConfig& config, const std::string& device,
+                                Datasets& datasets) {
   std::vector<ReadyRow> ready;
   for (PlannedRow& row : planned_rows(config)) {
     ExperimentRun run = plan_run(config_of(config, row), config, datasets);
+    run.device = device;
     ready.push_back({std::move(row), std::move(run)});
   }
   return ready;
@@ -179,7 +181,7 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
   Datasets datasets(options.open);
-  const std::vector<ReadyRow> ready = plan_rows(config, datasets);
+  const std::vector<ReadyRow> ready = plan_rows(config, options.device, datasets);
   check_metrics(config, ready);
   const ExperimentFolder folder(options.out);
   folder.claim(settings_of(config, ready));

@@ -16,26 +16,28 @@ namespace {
 constexpr int64_t kBatches = 16;
 constexpr int64_t kWarmupRounds = 2;
 
-std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, int64_t batch_size) {
+std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, int64_t batch_size,
+                                      at::Device device) {
   LoaderOptions options;
   options.batch_size = batch_size;
   Loader loader(std::move(dataset), options);
   std::vector<at::Tensor> batches;
   while (!loader.done() && static_cast<int64_t>(batches.size()) < kBatches) {
-    at::Tensor images = loader.next().images;
+    at::Tensor images = loader.next().images.to(device);
     // A smaller last batch would change the time of a round.
     if (batches.empty() || images.size(0) == batches.front().size(0)) batches.push_back(images);
   }
   return batches;
 }
 
-double seconds_of(const ForwardPass& pass, const at::Tensor& images) {
+}  // namespace
+
+double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW) {
   const auto begin = std::chrono::steady_clock::now();
-  pass(images);
+  pass(images_BCHW);
+  if (images_BCHW.is_cuda()) torch::cuda::synchronize();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
-
-}  // namespace
 
 double median(std::vector<double> values) {
   if (values.empty()) fail_usage("median: no values");
@@ -51,9 +53,10 @@ double median(std::vector<double> values) {
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    std::shared_ptr<const Dataset> dataset,
                                    const ThroughputConfig& config,
-                                   const std::function<bool()>& proceed) {
+                                   const std::function<bool()>& proceed, at::Device device) {
   const c10::InferenceMode inference;
-  const std::vector<at::Tensor> batches = first_batches(std::move(dataset), config.batch_size);
+  const std::vector<at::Tensor> batches =
+      first_batches(std::move(dataset), config.batch_size, device);
   std::vector<std::vector<double>> seconds(passes.size());
   for (int64_t round = -kWarmupRounds; round < config.rounds; ++round) {
     if (proceed && !proceed()) return {};

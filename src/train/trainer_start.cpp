@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Start and resumption of a run: everything before the first step.
-#include <torch/cuda.h>
-
 #include <algorithm>
-#include <array>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
@@ -47,20 +43,6 @@ Checkpoint load_newest(const RunFolder& folder) {
 }
 
 }  // namespace
-
-void check_device(const std::string& device) {
-  static const std::array<std::string, 2> kDevices = {"cpu", "cuda"};
-  if (device == "cpu") return;
-  if (device != "cuda")
-    fail_usage("unknown device '{}'; {}", device, did_you_mean(device, kDevices));
-  if (!has_cuda_operators()) {
-    fail_usage(
-        "device cuda: this build's operators run on the CPU only; use cpu, or build with "
-        "MOESAIC_CUDA=ON");
-  }
-  if (!torch::cuda::is_available())
-    fail_usage("device cuda: no GPU that LibTorch can use; use cpu");
-}
 
 // Nothing is written before all of it is known to fit together, and nothing but shapes is built.
 Trainer::Trainer(RunConfig config, TrainerOptions options)

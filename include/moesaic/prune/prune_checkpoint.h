@@ -30,6 +30,7 @@ struct PruneCheckpointOptions {
   std::string criterion = "router-norm-change";
   KeepSpec keep;
   uint64_t seed = 0;
+  std::string device = "cpu";  ///< Where the criterion is computed.
 };
 
 struct PruneCheckpointResult {

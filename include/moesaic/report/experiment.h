@@ -26,6 +26,7 @@ struct ReproduceOptions {
   const StopSignal* stop = nullptr;  ///< Polled throughout; finished parts stay.
   bool progress = true;              ///< Draws progress bars on standard error.
   DatasetOpener open = {};
+  std::string device = "cpu";  ///< Where networks are trained, measured and timed.
 };
 
 struct Experiment {

@@ -2,6 +2,8 @@
 // Fair comparison of the speed of networks.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,11 +34,16 @@ ForwardPass forward_pass(std::shared_ptr<Model> model);
 /// Returns images per second of forward passes, for each pass the median over the rounds. In a
 /// round all passes run in turn on the same batch of the dataset's first images, and each round
 /// starts with another one, so that a busy machine slows all of them alike. Loading is not
-/// counted. `proceed` is called before each round; if it returns false, the result is empty.
+/// counted. Images are on `device`, as the networks must be. `proceed` is called before each round;
+/// if it returns false, the result is empty.
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    std::shared_ptr<const Dataset> dataset,
                                    const ThroughputConfig& config = {},
-                                   const std::function<bool()>& proceed = {});
+                                   const std::function<bool()>& proceed = {},
+                                   at::Device device = at::kCPU);
+
+/// Returns the seconds of a forward pass, at the end of which a GPU is waited for.
+double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW);
 
 /// Returns the median, the mean of the middle two for an even number of values. Throws Error
 /// (usage) for no values.

@@ -109,7 +109,4 @@ class Trainer {
   TrainResult result_;
 };
 
-/// Throws Error (usage) unless this build can train on `device`.
-void check_device(const std::string& device);
-
 }  // namespace moesaic

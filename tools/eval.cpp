@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/report/confusion_figure.h"
 #include "moesaic/report/evaluation_points.h"
 #include "moesaic/report/tsne_figure.h"
 #include "moesaic/train/evaluate_checkpoint.h"
@@ -21,6 +25,7 @@ struct EvalArguments {
   bool json = false;
   std::string tsne;
   EvaluationPointsOptions points;
+  std::vector<std::string> confusion;
 };
 
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
@@ -56,18 +61,34 @@ int draw_points(const EvalArguments& arguments, const EvaluationPoints& points) 
   return 0;
 }
 
-int run_eval(const EvalArguments& arguments) {
-  if (arguments.tsne.empty()) {
-    print_evaluation(evaluate_with_bar(arguments.options), arguments.json);
-    return 0;
+void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation& result) {
+  const Evaluation& evaluation = result.evaluation;
+  for (const std::string& file : arguments.confusion) {
+    const std::string title =
+        fmt::format("accuracy {:.2f} % of {} {} images of {}", evaluation.metric("accuracy"),
+                    evaluation.images, result.split, result.data);
+    write_confusion(evaluation.confusion, result.classes, title, file);
+    log_info("confusion matrix: {}", file);
   }
-  check_new_figure(arguments.tsne, "--tsne");
+}
+
+int run_eval(const EvalArguments& arguments) {
+  const bool points = !arguments.tsne.empty();
+  if (points) check_new_figure(arguments.tsne, "--tsne");
+  for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
   EvaluationPointCollector collector(arguments.points);
   EvaluateCheckpointOptions options = arguments.options;
-  options.evaluate.observe = [&](const EvaluatedBatch& batch) { collector.add(batch); };
-  print_evaluation(evaluate_with_bar(options), arguments.json);
+  options.evaluate.observe = [&](const EvaluatedBatch& batch) {
+    for (const std::string& file : arguments.confusion) {
+      if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);
+    }
+    if (points) collector.add(batch);
+  };
+  const CheckpointEvaluation result = evaluate_with_bar(options);
+  print_evaluation(result, arguments.json);
   std::fflush(stdout);
-  return draw_points(arguments, collector.points());
+  write_confusions(arguments, result);
+  return points ? draw_points(arguments, collector.points()) : 0;
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
@@ -129,10 +150,15 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "images a batch (evaluate_batch_size of the run, 256 without one)")
       ->check(batch_size());
-  verb->add_option("--precision", arguments->options.evaluate.precision,
-                   "of products in the network: float32 | bfloat16")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
-      ->capture_default_str();
+  add_precision(*verb, arguments->options.evaluate.precision);
+  add_device(*verb, arguments->options.device);
+  verb->add_option(
+          "--confusion", arguments->confusion,
+          "write the confusion matrix: a new .csv, or a .png or .svg with gnuplot's script "
+          "and data beside it; may be given several times")
+      ->allow_extra_args(false)
+      ->check(not_empty())
+      ->type_name("FILE");
   verb->add_flag("--json", arguments->json, "one JSON document on standard output");
   add_tsne_options(*verb, arguments);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });

@@ -79,7 +79,7 @@ Figure sweep_figure(const SweepOutcome& outcome) {
   head += fmt::format("whole = {}  # the network that the fractions are of\n",
                       *std::max_element(outcome.keep.begin(), outcome.keep.end()));
   head += fmt::format("set xtics ({})\n", fmt::join(outcome.keep, ", "));
-  head += std::string(kSweepStyle) + for_both_files("figure", 960, 450);
+  head += std::string(kSweepStyle) + for_both_files(960, 450);
   return {head + std::string(kSweepPanels), data_of(outcome)};
 }
 

@@ -176,6 +176,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   result.complete = loader.done();
   if (!result.complete) return result;
   result.metrics = meter->result();
+  result.confusion = meter->confusion();
   result.images = dataset->size();
   result.seconds = seconds_since(begin);
   result.images_per_second = static_cast<double>(result.images) / result.seconds;

@@ -12,6 +12,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/train/gradient_config.h"
 
 namespace moesaic {
@@ -72,6 +73,57 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
   }
 }
 
+struct ClassResult {
+  std::string name;
+  int64_t images = 0, correct = 0;
+
+  double accuracy() const {
+    return 100.0 * static_cast<double>(correct) / static_cast<double>(images);
+  }
+};
+
+std::vector<ClassResult> class_results(const CheckpointEvaluation& result) {
+  std::vector<ClassResult> list;
+  for (const std::string& name : result.classes) {
+    const auto label = static_cast<int64_t>(list.size());
+    const Confusion& confusion = result.evaluation.confusion;
+    list.push_back({name, confusion.images(label), confusion.count(label, label)});
+  }
+  return list;
+}
+
+Json per_class_json(const CheckpointEvaluation& result) {
+  auto list = Json::array();
+  for (const ClassResult& found : class_results(result)) {
+    list.push_back({{"name", found.name},
+                    {"images", found.images},
+                    {"correct", found.correct},
+                    {"accuracy", found.images > 0 ? Json(found.accuracy()) : Json()}});
+  }
+  return list;
+}
+
+/// Returns the accuracy of each class or, of many, of those with the lowest.
+std::string per_class_text(const CheckpointEvaluation& result) {
+  constexpr size_t kMaxClasses = 20;
+  std::vector<ClassResult> list = class_results(result);
+  if (result.evaluation.confusion.empty()) return "";
+  std::erase_if(list, [](const ClassResult& found) { return found.images == 0; });
+  std::string text = "accuracy by class\n";
+  if (list.size() > kMaxClasses) {
+    std::stable_sort(list.begin(), list.end(), [](const ClassResult& a, const ClassResult& b) {
+      return a.accuracy() < b.accuracy();
+    });
+    text = fmt::format("accuracy by class, the lowest {} of {}; --json has all\n", kMaxClasses,
+                       list.size());
+    list.resize(kMaxClasses);
+  }
+  for (const ClassResult& found : list) {
+    text += fmt::format("  {:6.2f} % of {:<6} {}\n", found.accuracy(), found.images, found.name);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string trained_loss(const Checkpoint& checkpoint) {
@@ -83,6 +135,7 @@ std::string trained_loss(const Checkpoint& checkpoint) {
 }
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
+  check_device(options.device);
   CheckpointEvaluation result;
   const Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
   result.checkpoint = checkpoint.folder;
@@ -92,6 +145,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   const std::shared_ptr<const Dataset> dataset = preprocessed(
       open_split(options.open, result.data, result.split), trained_with(checkpoint.config));
   const std::shared_ptr<Model> model = model_of(checkpoint);
+  model->to(at::Device(options.device));
   EvaluateOptions evaluate = options.evaluate;
   evaluate.batch_size = options.batch_size.value_or(trained_batch_size(checkpoint));
   result.classes = dataset->info().classes;
@@ -115,6 +169,7 @@ nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
                {"parameters", result.parameters},
                {"classes", result.classes}});
   if (!result.groups.empty()) json["groups"] = result.groups;
+  if (!result.evaluation.confusion.empty()) json["per_class"] = per_class_json(result);
   json["routing"] = to_json(result.evaluation.routing);
   return json;
 }
@@ -143,7 +198,7 @@ std::string to_text(const CheckpointEvaluation& result) {
     if (!entropies.empty())
       row("  dispatch", fmt::format("entropy {}", fmt::join(entropies, ", ")));
   }
-  return text;
+  return text + per_class_text(result);
 }
 
 }  // namespace moesaic

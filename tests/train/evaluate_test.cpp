@@ -41,13 +41,21 @@ TEST(Evaluate, CountsWhatThePlainForwardPassSays) {
   const ModelOutput output = model->forward(all_images(*data));
   int64_t correct = 0;
   double loss = 0;
+  int64_t counts[3][3] = {};
   for (int64_t i = 0; i < 10; ++i) {
     const at::Tensor logits = output.logits[i].to(torch::kDouble);
+    ++counts[data->label(i)][logits.argmax().item<int64_t>()];
     correct += logits.argmax().item<int64_t>() == data->label(i);
     loss += (logits.exp().sum().log() - logits[data->label(i)]).item<double>();
   }
   EXPECT_EQ(found.images, 10);
   EXPECT_DOUBLE_EQ(found.metric("accuracy"), 10.0 * static_cast<double>(correct));
+  for (int64_t label = 0; label < 3; ++label) {
+    EXPECT_EQ(found.confusion.images(label), label == 0 ? 4 : 3);
+    for (int64_t predicted = 0; predicted < 3; ++predicted) {
+      EXPECT_EQ(found.confusion.count(label, predicted), counts[label][predicted]);
+    }
+  }
   EXPECT_NEAR(found.metric("loss"), loss / 10, 1e-5);
   EXPECT_GT(found.images_per_second, 0.0);
 }

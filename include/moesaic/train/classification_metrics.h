@@ -48,12 +48,14 @@ class ClassificationMeter {
   void add(const at::Tensor& logits, const at::Tensor& labels);
   /// Returns the metrics of all images so far, at least one.
   ClassificationMetrics result() const;
+  const Confusion& confusion() const { return confusion_; }
 
  private:
   void add_members(const at::Tensor& logits, const at::Tensor& labels);
   void add_calibration(const at::Tensor& confidence, const at::Tensor& hits);
 
   std::string loss_;
+  Confusion confusion_;
   int64_t images_ = 0, members_ = 1;
   double correct_ = 0.0, top5_ = 0.0, losses_ = 0.0;
   at::Tensor bins_;  ///< [3, bins] float64: images, hits, sum of probabilities.

@@ -58,7 +58,8 @@ struct LayerRouting {
 };
 
 struct Evaluation {
-  Metrics metrics;  ///< Of the data's task: "accuracy" in %, "loss", ...; see train/task.h.
+  Metrics metrics;      ///< Of the data's task: "accuracy" in %, "loss", ...; see train/task.h.
+  Confusion confusion;  ///< Empty where targets are real numbers.
   int64_t images = 0;
   bool complete = true;  ///< False where `proceed` ended it; then the rest is invalid.
   double seconds = 0.0;

@@ -20,6 +20,7 @@ struct EvaluateCheckpointOptions {
   std::optional<int64_t> batch_size = {};
   EvaluateOptions evaluate;
   DatasetOpener open = {};
+  std::string device = "cpu";
 };
 
 /// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
@@ -41,7 +42,9 @@ std::string trained_loss(const Checkpoint& checkpoint);
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",
-/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "routing"}.
+/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
+/// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
+/// "routing"}.
 nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);

@@ -11,6 +11,7 @@
 
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
+#include "moesaic/train/confusion.h"
 
 namespace moesaic {
 
@@ -37,6 +38,8 @@ class Meter {
   virtual void add(const ModelOutput& output, const Batch& batch) = 0;
   /// Returns the metrics of all images so far, at least one.
   virtual Metrics result() const = 0;
+  /// Returns what was predicted for the images of each class; empty where there are no classes.
+  virtual Confusion confusion() const { return {}; }
 };
 
 class Task {

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "moesaic/base/text.h"
+
 namespace moesaic {
 namespace {
 
@@ -33,15 +35,15 @@ png(width, height) = sprintf("set terminal pngcairo size %d,%d enhanced \
 
 std::string script_head(const std::string& stem) {
   return fmt::format(
-      "# gnuplot {0}.gp draws {0}.svg and {0}.png from {0}.tsv\ndata = '{0}.tsv'\n{1}", stem,
-      kStyle);
+      "# gnuplot {0}.gp draws {0}.svg and {0}.png from {0}.tsv\nstem = {1}\ndata = {2}\n{3}",
+      one_line(stem), gnuplot_quoted(stem), gnuplot_quoted(stem + ".tsv"), kStyle);
 }
 
-std::string for_both_files(const std::string& stem, int width, int height) {
+std::string for_both_files(int width, int height) {
   return fmt::format(
-      "do for [name in '{0}.svg {0}.png'] {{\n"
-      "  eval (name eq '{0}.svg' ? svg({1}, {2}) : png({1}, {2}))\n  set output name\n",
-      stem, width, height);
+      "do for [ending in 'svg png'] {{\n"
+      "  eval (ending eq 'svg' ? svg({0}, {1}) : png({0}, {1}))\n  set output stem.'.'.ending\n",
+      width, height);
 }
 
 std::string plot_name(std::string name) {
@@ -74,7 +76,7 @@ Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
   const auto across = [&](int pixels) { return static_cast<double>(pixels) / width; };
   const auto up = [&](int pixels) { return static_cast<double>(pixels) / height; };
   Figure figure;
-  figure.script = script_head(stem) + for_both_files(stem, width, height);
+  figure.script = script_head(stem) + for_both_files(width, height);
   figure.script += fmt::format(
       "  set multiplot layout {},{} margins screen {:.4f}, screen {:.4f}, screen {:.4f}, "
       "screen {:.4f} \\\n    spacing screen {:.4f}, screen {:.4f}\n",

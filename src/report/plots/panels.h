@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moesaic/report/figure.h"
+#include "moesaic/report/measurement.h"
 
 namespace moesaic {
 
@@ -14,7 +15,7 @@ namespace moesaic {
 /// readers; series i, from 1, has colour_of(i) and dash_of(i).
 std::string script_head(const std::string& stem);
 /// Returns the beginning of a gnuplot loop over both files; the SVG is `width` x `height` pixels.
-std::string for_both_files(const std::string& stem, int width, int height);
+std::string for_both_files(int width, int height);
 
 /// The gnuplot commands of a panel, up to its plot, and the data blocks that they read: block i of
 /// `blocks` is `index FIRST + i`, where FIRST is a gnuplot variable that is set before.
@@ -22,6 +23,15 @@ struct Panel {
   std::string commands;
   std::vector<std::string> blocks;
 };
+
+/// A table of numbers as coloured boxes.
+struct HeatMap {
+  std::string title, x_label, y_label;  ///< Labels may be empty.
+  const MeasuredTable& table;
+  int digits = 0;
+  bool numbers = true, names = true;  ///< Shown in the boxes and on the axes; many do not fit.
+};
+Panel heatmap_panel(const HeatMap& map);
 
 /// Sizes in pixels of the SVG.
 struct PanelGrid {

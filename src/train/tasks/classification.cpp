@@ -31,7 +31,9 @@ void ClassificationMeter::add(const at::Tensor& logits, const at::Tensor& labels
   const at::Tensor log_BC = log_mean_probabilities(loss_, logits, members_);
   // The logarithm's rounding could make different logits equal.
   const at::Tensor& ranks = members_ == 1 ? logits : log_BC;
-  const at::Tensor hits = ranks.argmax(1).eq(labels);
+  const at::Tensor predicted = ranks.argmax(1);
+  const at::Tensor hits = predicted.eq(labels);
+  confusion_.add(labels, predicted);
   correct_ += sum_of(hits);
   const int64_t count = std::min<int64_t>(5, ranks.size(1));
   top5_ += sum_of(std::get<1>(ranks.topk(count, 1)).eq(labels.unsqueeze(1)));
@@ -90,6 +92,7 @@ class ClassificationTaskMeter final : public Meter {
     meter_.add(output.logits, batch.labels);
   }
   Metrics result() const override { return named(meter_.result()); }
+  Confusion confusion() const override { return meter_.confusion(); }
 
  private:
   ClassificationMeter meter_;

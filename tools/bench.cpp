@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -12,20 +14,29 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/models/model.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/report/latency.h"
+#include "runtime.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
 
-nlohmann::ordered_json to_json(const bench::Row& row) {
-  nlohmann::ordered_json json = {{"name", row.name},   {"ours", row.ours},
-                                 {"peer", row.peer},   {"unit", row.unit},
-                                 {"ratio", row.ratio}, {"meaning", row.meaning}};
+using Json = nlohmann::ordered_json;
+
+Json to_json(const bench::Row& row) {
+  Json json = {{"name", row.name}, {"ours", row.ours},   {"peer", row.peer},
+               {"unit", row.unit}, {"ratio", row.ratio}, {"meaning", row.meaning}};
   if (row.at_least) json["at_least"] = *row.at_least;
   if (row.at_most) json["at_most"] = *row.at_most;
   return json;
@@ -77,14 +88,16 @@ std::string commit() {
 }
 
 struct BenchOptions {
-  std::string name, file;
+  std::string name, file, device = "cpu", precision = "float32";
+  std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
+  double seconds = LatencyOptions().seconds;
   bool json = false;
 };
 
-void write_figures(const BenchOptions& options, const nlohmann::ordered_json& rows) {
-  const nlohmann::ordered_json figures = {
+void write_figures(const BenchOptions& options, const std::string& chip, const Json& rows) {
+  const Json figures = {
       {"benchmark", options.name},
-      {"chip", bench::chip()},
+      {"chip", chip},
       {"commit", commit()},
       {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::chrono::system_clock::to_time_t(
                                               std::chrono::system_clock::now())))},
@@ -100,10 +113,55 @@ void check_folder(const std::string& file) {
   }
 }
 
-void run(const BenchOptions& options) {
+/// Measures a checkpoint's network.
+void run_checkpoint(BenchOptions options) {
+  keep_freed_memory();
+  Checkpoint checkpoint = load_newest_checkpoint(options.name, {.optimizer = false});
+  const std::shared_ptr<Model> model = model_of(checkpoint);
+  checkpoint.model.clear();  // The model holds copies.
+  model->to(at::Device(options.device));
+  const Footprint size = footprint(*model);
+  const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();
+  std::ostream& lines = options.json ? std::cerr : std::cout;
+  lines << fmt::format(
+      "checkpoint  {}\nprocessor   {}, {} threads, {}\nweights     {}, {} parameters\n"
+      "{:>8} {:>12} {:>12} {:>12} {:>12}\n",
+      checkpoint.folder.string(), chip, at::get_num_threads(), options.precision,
+      bytes_text(static_cast<double>(size.bytes)), size.parameters, "batch", "images/s",
+      "median ms", "95 % ms", "memory");
+  auto rows = Json::array();
+  std::sort(options.batch_sizes.begin(), options.batch_sizes.end());
+  for (const int64_t batch_size : options.batch_sizes) {
+    const Latency found = measure_latency(
+        *model,
+        {.batch_size = batch_size, .seconds = options.seconds, .precision = options.precision});
+    lines << fmt::format("{:>8} {:>12.1f} {:>12.3f} {:>12.3f} {:>12}\n", batch_size,
+                         found.images_per_second, found.median_ms, found.p95_ms,
+                         bytes_text(found.bytes))
+          << std::flush;
+    rows.push_back({{"batch_size", batch_size},
+                    {"images_per_second", found.images_per_second},
+                    {"median_ms", found.median_ms},
+                    {"p95_ms", found.p95_ms},
+                    {"bytes", found.bytes},
+                    {"passes", found.passes}});
+  }
+  if (!options.file.empty()) write_figures(options, chip, rows);
+  if (!options.json) return;
+  const Json document = {{"checkpoint", checkpoint.folder.string()},
+                         {"processor", chip},
+                         {"device", options.device},
+                         {"threads", at::get_num_threads()},
+                         {"precision", options.precision},
+                         {"parameters", size.parameters},
+                         {"weight_bytes", size.bytes},
+                         {"rows", rows}};
+  std::cout << document.dump(2) << '\n';
+}
+
+void run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
-  if (!options.file.empty()) check_folder(options.file);
-  auto rows = nlohmann::ordered_json::array();
+  auto rows = Json::array();
   std::ostream& lines = options.json ? std::cerr : std::cout;
   lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours", "peer",
                        "ratio", "goal", "what is compared");
@@ -114,21 +172,53 @@ void run(const BenchOptions& options) {
   if (const std::string left_out = benchmark.left_out(); !left_out.empty()) {
     lines << left_out << '\n';
   }
-  if (!options.file.empty()) write_figures(options, rows);
-  if (options.json) std::cout << nlohmann::ordered_json{{"rows", rows}}.dump(2) << '\n';
+  if (!options.file.empty()) write_figures(options, bench::chip(), rows);
+  if (options.json) std::cout << Json{{"rows", rows}}.dump(2) << '\n';
+}
+
+bool is_benchmark(const std::string& name) {
+  const auto& all = bench::benchmarks();
+  return std::any_of(all.begin(), all.end(), [&](const auto& known) { return known.name == name; });
+}
+
+/// A name that is none of the benchmarks' is a checkpoint where there is something or it has a '/'.
+void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkpoints) {
+  if (!options.file.empty()) check_folder(options.file);
+  const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
+  if (!is_benchmark(options.name) && path) return run_checkpoint(options);
+  for (const CLI::Option* option : of_checkpoints) {
+    if (option->count() == 0) continue;
+    fail_usage("bench: {} is for a checkpoint, '{}' is none", option->get_name(), options.name);
+  }
+  run_benchmark(options);
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, int&) {
-  auto* verb = app.add_subcommand("bench", "Time this software against others' way to do the same");
+  auto* verb = app.add_subcommand(
+      "bench", "Time a checkpoint, or this software against others' way to do the same");
   auto options = std::make_shared<BenchOptions>();
-  verb->add_option("NAME", options->name, names_and_descriptions())->required();
+  verb->add_option("NAME", options->name,
+                   "a run or a checkpoint, or a benchmark: " + names_and_descriptions())
+      ->required()
+      ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");
   verb->add_option("--write", options->file,
                    "write the figures with chip, commit and date, as in tests/bench/results/")
       ->type_name("FILE");
-  verb->callback([options] { run(*options); });
+  const std::vector<CLI::Option*> of_checkpoints = {
+      verb->add_option("--batch-sizes", options->batch_sizes, "images in a forward pass: 1,8,32")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(batch_size())
+          ->capture_default_str(),
+      add_device(*verb, options->device), add_precision(*verb, options->precision),
+      verb->add_option("--seconds", options->seconds, "of passes for each batch size")
+          ->check(CLI::Range(0.0, 3600.0))
+          ->capture_default_str()};
+  for (CLI::Option* option : of_checkpoints) option->group("Of a checkpoint");
+  verb->callback([options, of_checkpoints] { run(*options, of_checkpoints); });
 }
 
 }  // namespace moesaic::tools

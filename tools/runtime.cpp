@@ -13,14 +13,6 @@
 namespace moesaic::tools {
 namespace {
 
-/// Makes glibc keep freed buffers of a few MiB. By default it returns them to the kernel and pays
-/// for new zeroed pages at the next allocation, about a tenth of a training step.
-void keep_freed_memory() {
-  constexpr int kLargest = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kLargest);
-  mallopt(M_TRIM_THRESHOLD, kLargest);
-}
-
 /// Limits the spinning of GNU OpenMP's threads, which by default lasts milliseconds at every
 /// barrier. On a busy machine threads then wait for each other's time slices, and a run becomes ten
 /// times slower; 20 000 iterations take some 50 us.
@@ -34,6 +26,14 @@ void spin_briefly(char** argv) {
 }
 
 }  // namespace
+
+// By default glibc returns freed buffers of a few MiB to the kernel and pays for new zeroed pages
+// at the next allocation, about a tenth of a training step.
+void keep_freed_memory() {
+  constexpr int kLargest = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kLargest);
+  mallopt(M_TRIM_THRESHOLD, kLargest);
+}
 
 void tune_runtime(char** argv) {
   spin_briefly(argv);

@@ -8,4 +8,7 @@ namespace moesaic::tools {
 /// alone.
 void tune_runtime(char** argv);
 
+/// Makes glibc keep freed buffers, as tune_runtime() does for every verb but `bench`.
+void keep_freed_memory();
+
 }  // namespace moesaic::tools

@@ -55,6 +55,8 @@ void bench_vmoe(const Report& report);
 /// A training step of the clusters paper's mixture against plain ATen.
 void bench_clusters(const Report& report);
 
+/// Name of the processor.
+std::string processor();
 /// What was timed: the GPU where there is one, else the processor.
 std::string chip();
 

@@ -12,10 +12,7 @@
 
 namespace moesaic::bench {
 
-std::string chip() {
-#ifdef MOESAIC_WITH_CUDA
-  if (torch::cuda::is_available()) return at::cuda::getCurrentDeviceProperties()->name;
-#endif
+std::string processor() {
   std::ifstream processors("/proc/cpuinfo");
   for (std::string line; std::getline(processors, line);) {
     const size_t colon = line.find(": ");
@@ -24,6 +21,13 @@ std::string chip() {
     }
   }
   return "unknown";
+}
+
+std::string chip() {
+#ifdef MOESAIC_WITH_CUDA
+  if (torch::cuda::is_available()) return at::cuda::getCurrentDeviceProperties()->name;
+#endif
+  return processor();
 }
 
 }  // namespace moesaic::bench

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What eval and bench say of a network of one's own, and where they compute.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "integration/program.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+/// A run of generated data.
+class OwnNetwork : public ProgramTest {
+ protected:
+  OwnNetwork() {
+    const auto result =
+        run_program({"train", MOESAIC_TEST_SOURCE_DIR "/models/clusters/recipes/figure1-cubic.json",
+                     "phases.0.steps=3", "--out", run()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  std::string run() const { return text_path("run"); }
+};
+
+TEST_F(OwnNetwork, IsEvaluatedByClassWithAConfusionMatrix) {
+  const auto result = run_program({"eval", run(), "--json", "--confusion", text_path("a.csv"),
+                                   "--confusion", text_path("a.png")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = result.json();
+  ASSERT_EQ(report["per_class"].size(), report["classes"].size());
+  int images = 0, correct = 0;
+  std::istringstream table(read_text(path("a.csv")));
+  std::string line;
+  std::getline(table, line);
+  for (size_t i = 0; i < report["per_class"].size(); ++i) {
+    const auto& found = report["per_class"][i];
+    EXPECT_EQ(found["name"], report["classes"][i]);
+    images += found["images"].get<int>();
+    correct += found["correct"].get<int>();
+    EXPECT_DOUBLE_EQ(found["accuracy"],
+                     100.0 * found["correct"].get<double>() / found["images"].get<double>());
+    std::getline(table, line);
+    std::vector<std::string> fields;
+    std::istringstream cells(line);
+    for (std::string field; std::getline(cells, field, ',');) fields.push_back(field);
+    ASSERT_EQ(fields.size(), report["classes"].size() + 1);
+    EXPECT_EQ(fields[0], found["name"]);
+    EXPECT_EQ(fields[1 + i], found["correct"].dump());
+  }
+  EXPECT_EQ(images, report["images"]);
+  EXPECT_DOUBLE_EQ(report["accuracy"], 100.0 * correct / images);
+  EXPECT_TRUE(fs::exists(path("a.png")) && fs::exists(path("a.gp")) && fs::exists(path("a.tsv")));
+  const auto text = run_program({"eval", run()});
+  EXPECT_THAT(text.out, HasSubstr(fmt::format("\naccuracy by class\n  {:6.2f} % of",
+                                              report["per_class"][0]["accuracy"].get<double>())));
+}
+
+TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
+  write("there.csv", "");
+  for (const auto& [file, text] :
+       std::vector<std::pair<std::string, std::string>>{{"there.csv", "is there already"},
+                                                        {"a.pdf", ".png, .svg or .csv"},
+                                                        {"none/a.png", "none"}}) {
+    const auto result = run_program({"eval", run(), "--confusion", text_path(file)});
+    expect_one_line_error(result, 2, text);
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(OwnNetwork, IsTimedByBatchSize) {
+  const auto result = run_program({"bench", run(), "--batch-sizes", "4,1", "--seconds", "0",
+                                   "--precision", "bfloat16", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = result.json();
+  EXPECT_EQ(report["precision"], "bfloat16");
+  EXPECT_EQ(report["device"], "cpu");
+  EXPECT_GT(report["threads"], 0);
+  EXPECT_NE(report["processor"], "");
+  ASSERT_EQ(report["rows"].size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    const auto& row = report["rows"][i];
+    EXPECT_EQ(row["batch_size"], i == 0 ? 1 : 4);
+    EXPECT_GT(row["images_per_second"], 0.0);
+    EXPECT_GT(row["median_ms"], 0.0);
+    EXPECT_GT(row["bytes"], report["weight_bytes"]);
+  }
+  const auto table = run_program({"bench", run(), "--batch-sizes", "2", "--seconds", "0"});
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  for (const char* text :
+       {"processor", " threads, float32\n", "images/s", "memory", " parameters"}) {
+    EXPECT_THAT(table.out, HasSubstr(text));
+  }
+  expect_one_line_error(run_program({"bench", run(), "--batch-sizes", "0"}), 2, "between 1 and");
+  expect_one_line_error(run_program({"bench", "vmoe", "--seconds", "1"}), 2,
+                        "--seconds is for a checkpoint, 'vmoe' is none");
+  expect_one_line_error(run_program({"bench", text_path("none")}), 2, "none");
+}
+
+TEST_F(OwnNetwork, IsTakenToADeviceThatIsThere) {
+  const std::string out = text_path("out");
+  const std::vector<std::vector<std::string>> verbs = {
+      {"eval", run()},
+      {"bench", run()},
+      {"predict", run(), "--input", out, "--output", out},
+      {"prune", "--finetuned", run(), "--criterion", "random", "--keep", "2", "--out", out},
+      {"reproduce", "quickstart", "--out", out},
+      {"train", smoke_recipe(), "--out", out}};
+  for (std::vector<std::string> verb : verbs) {
+    verb.insert(verb.end(), {"--device", "tpu"});
+    const auto unknown = run_program(verb);
+    expect_one_line_error(unknown, 2, "unknown device 'tpu'; choose one of cpu, cuda");
+    EXPECT_THAT(unknown.err, HasSubstr("(see moesaic " + verb.front() + " --help)"));
+    verb.back() = "cuda";
+    const auto absent = run_program(verb, {.environment = {"CUDA_VISIBLE_DEVICES="}});
+    expect_one_line_error(absent, 2, "device cuda: ");
+    EXPECT_FALSE(fs::exists(out));
+  }
+  EXPECT_EQ(run_program({"eval", run(), "--device", "cpu"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace moesaic::testing

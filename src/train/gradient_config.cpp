@@ -23,6 +23,10 @@ ConfigProblem update_problem(const GradientConfig& config) {
 }  // namespace
 
 ConfigProblem config_problem(const OptimizerConfig& config) {
+  if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
+    return {fmt::format("'{}' normalises no expert; choose normalized_sgd", config.name),
+            {"expert_norm", "name"}};
+  }
   if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
   if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
     return excluding({"weight_decay", "0"}, {"weight_decays", "[]"});
@@ -51,6 +55,9 @@ ConfigProblem config_problem(const ScheduleConfig& config) {
   if (config.name != "rsqrt" && config.cooldown_steps > 0) {
     return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
             {"cooldown_steps", "name"}};
+  }
+  if (config.name != "cosine" && config.period) {
+    return {fmt::format("'{}' has no period; choose cosine", config.name), {"period", "name"}};
   }
   return {};
 }

@@ -68,10 +68,13 @@ void Optimizer::scale_gradients(const PatternValues& factors) {
   });
 }
 
-void Optimizer::step(double lr) {
+void Optimizer::step(double lr, const std::vector<std::optional<double>>& part_lrs) {
   const torch::NoGradGuard no_grad;
   ++updates_;
-  for (const Part& part : parts_) step_part(part, lr * part.rate);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const std::optional<double> own = i < part_lrs.size() ? part_lrs[i] : std::nullopt;
+    step_part(parts_[i], own.value_or(lr * parts_[i].rate));
+  }
 }
 
 std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {

@@ -24,15 +24,22 @@ double inverse_root(const ScheduleConfig& schedule, double peak, int64_t update,
 
 }  // namespace
 
-double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
+double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
+                     int64_t steps_per_epoch) {
+  if (schedule.by_epoch) update -= update % steps_per_epoch;
   const int64_t warmup = schedule.warmup_steps;
   if (update < warmup) {
     return peak * static_cast<double>(update) / static_cast<double>(warmup);
   }
   if (schedule.name == "constant") return peak;
   if (schedule.name == "rsqrt") return inverse_root(schedule, peak, update, steps);
-  const double x = static_cast<double>(update - warmup) / static_cast<double>(steps - warmup);
   const double end = schedule.end_lr.value_or(peak * schedule.end);
+  const auto after = static_cast<double>(update - warmup);
+  if (schedule.period) {
+    const int64_t period = *schedule.period * (schedule.by_epoch ? steps_per_epoch : 1);
+    return end + (peak - end) * shape(schedule.name, after / static_cast<double>(period));
+  }
+  const double x = after / static_cast<double>(steps - warmup);
   return end + (peak - end) * shape(schedule.name, std::min(x, 1.0));
 }
 

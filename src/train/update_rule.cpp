@@ -50,33 +50,37 @@ std::string separate_expert(const std::string& name) {
   return name.substr(0, end + 1);
 }
 
-/// The gradients of one expert. Its factor is beyond float32 where they are next to nothing; the
-/// factor's root is not.
-void normalise_together(const std::vector<at::Tensor*>& gradients) {
-  at::Tensor squares = at::zeros({}, gradients.front()->options().dtype(at::kDouble));
+/// Divides the gradients of one expert by their joint norm, or by the sum of their norms. The
+/// factor is beyond float32 where they are next to nothing; the factor's root is not.
+void normalise_together(const std::vector<at::Tensor*>& gradients, bool by_sum) {
+  at::Tensor total = at::zeros({}, gradients.front()->options().dtype(at::kDouble));
   for (const at::Tensor* gradient : gradients) {
-    squares += gradient->norm(2, at::kDouble).square();
+    const at::Tensor norm = gradient->norm(2, at::kDouble);
+    total += by_sum ? norm : norm.square();
   }
-  const at::Tensor root = at::where(squares > 0, squares.pow(-0.25), 0.0);
+  const at::Tensor root = at::where(total > 0, total.pow(by_sum ? -0.5 : -0.25), 0.0);
   for (at::Tensor* gradient : gradients) *gradient = *gradient * root * root;
 }
 
-/// The gradients of parameters whose first dimension counts the experts.
-void normalise_stacked(const std::vector<at::Tensor*>& gradients) {
+/// The same for the gradients of parameters whose first dimension counts the experts.
+void normalise_stacked(const std::vector<at::Tensor*>& gradients, bool by_sum) {
   const at::Tensor& first = *gradients.front();
   const int64_t experts = first.dim() > 0 ? first.size(0) : 0;
-  at::Tensor squares = at::zeros({experts}, first.options().dtype(at::kDouble));
+  at::Tensor total = at::zeros({experts}, first.options().dtype(at::kDouble));
   for (const at::Tensor* gradient : gradients) {
     if (gradient->dim() == 0 || gradient->size(0) != experts) {
       fail_usage("normalized_sgd: parameters of {} and of {} experts have no common norm", experts,
                  gradient->dim() > 0 ? gradient->size(0) : 0);
     }
-    squares += gradient->reshape({experts, gradient->numel() / std::max<int64_t>(experts, 1)})
-                   .to(at::kDouble)
-                   .square()
-                   .sum(1);
+    const at::Tensor squares =
+        gradient->reshape({experts, gradient->numel() / std::max<int64_t>(experts, 1)})
+            .to(at::kDouble)
+            .square()
+            .sum(1);
+    total += by_sum ? squares.sqrt() : squares;
   }
-  const at::Tensor factor = at::where(squares > 0, squares.rsqrt(), 0.0);
+  const at::Tensor norm_inverse = by_sum ? total.reciprocal() : total.rsqrt();
+  const at::Tensor factor = at::where(total > 0, norm_inverse, 0.0);
   for (at::Tensor* gradient : gradients) {
     std::vector<int64_t> shape(gradient->dim(), 1);
     shape[0] = experts;
@@ -87,7 +91,7 @@ void normalise_stacked(const std::vector<at::Tensor*>& gradients) {
 
 class NormalizedSgd : public Sgd {
  public:
-  using Sgd::Sgd;
+  NormalizedSgd(double momentum, bool by_sum) : Sgd(momentum), by_sum_(by_sum) {}
 
   void prepare(const std::vector<std::string>& names,
                std::vector<at::Tensor>& gradients) const override {
@@ -96,9 +100,12 @@ class NormalizedSgd : public Sgd {
       experts[separate_expert(names[i])].push_back(&gradients[i]);
     }
     for (const auto& [name, own] : experts) {
-      name.empty() ? normalise_stacked(own) : normalise_together(own);
+      name.empty() ? normalise_stacked(own, by_sum_) : normalise_together(own, by_sum_);
     }
   }
+
+ private:
+  bool by_sum_;
 };
 
 class AdamW : public UpdateRule {
@@ -127,7 +134,9 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config) {
   if (config.name == "adam" || config.name == "adamw") {
     return std::make_unique<AdamW>(config.betas.at(0), config.betas.at(1), config.eps);
   }
-  if (config.name == "normalized_sgd") return std::make_unique<NormalizedSgd>(config.momentum);
+  if (config.name == "normalized_sgd") {
+    return std::make_unique<NormalizedSgd>(config.momentum, config.expert_norm == "sum");
+  }
   const std::vector<std::string> names = {"sgd", "normalized_sgd", "adam", "adamw"};
   fail_usage("unknown optimizer '{}'; {}", config.name, did_you_mean(config.name, names));
 }

@@ -389,6 +389,39 @@ TEST(Optimizer, NormalizedSgdTakesOneNumberOfEachExpertIntoItsNorm) {
   EXPECT_TRUE(torch::allclose(b, torch::tensor({-0.8F, -12.0F / 13})));
 }
 
+TEST(Optimizer, NormalizedSgdByTheSumOfTheNormsOfTensors) {
+  OptimizerConfig config = plain_sgd("normalized_sgd", 1.0, 0.0);
+  config.expert_norm = "sum";
+  at::Tensor w = torch::zeros({2, 2}).requires_grad_(), b = torch::zeros({2}).requires_grad_();
+  Optimizer stacked({{"w", w}, {"b", b}}, config);
+  w.mutable_grad() = torch::tensor({{3.0F, 4.0F}, {0.0F, 0.0F}});
+  b.mutable_grad() = torch::tensor({-5.0F, 0.0F});
+  stacked.step(1.0);
+  EXPECT_TRUE(torch::allclose(w, torch::tensor({{-0.3F, -0.4F}, {0.0F, 0.0F}})));
+  EXPECT_TRUE(torch::allclose(b, torch::tensor({0.5F, 0.0F})));
+
+  at::Tensor first = torch::zeros({2}).requires_grad_(),
+             second = torch::zeros({1}).requires_grad_();
+  Optimizer separate({{"experts.0.a", first}, {"experts.0.b", second}}, config);
+  first.mutable_grad() = torch::tensor({3e-30F, 4e-30F});
+  second.mutable_grad() = torch::tensor({-5e-30F});
+  separate.step(1.0);
+  EXPECT_TRUE(torch::allclose(first, torch::tensor({-0.3F, -0.4F})));
+  EXPECT_TRUE(torch::allclose(second, torch::tensor({0.5F})));
+}
+
+TEST(Optimizer, APartWithARateOfItsOwnDoesNotFollowTheOthers) {
+  at::Tensor w = torch::zeros({1}).requires_grad_(), v = w.detach().clone().requires_grad_(),
+             router = w.detach().clone().requires_grad_();
+  Optimizer optimizer({{"w", w}, {"v", v}, {"router", router}}, plain_sgd("sgd", 0.1, 0.0), {},
+                      {{{"^w"}, plain_sgd("sgd", 1.0, 0.0)}, {{"^v"}, plain_sgd("sgd", 1.0, 0.0)}});
+  for (at::Tensor* parameter : {&w, &v, &router}) parameter->mutable_grad() = torch::ones({1});
+  optimizer.step(0.05, {0.25, std::nullopt});
+  EXPECT_EQ(w.item<float>(), -0.25F);
+  EXPECT_EQ(v.item<float>(), -0.5F);
+  EXPECT_EQ(router.item<float>(), -0.05F);
+}
+
 TEST(Optimizer, NormalizedSgdRefusesParametersOfDifferentExperts) {
   TwoParameters setup;  // [7, 5] and [5]
   Optimizer optimizer(setup.named(), plain_sgd("normalized_sgd", 0.1, 0.0));

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numbers>
+#include <utility>
+#include <vector>
+
 namespace moesaic {
 namespace {
 
@@ -45,6 +50,28 @@ TEST(Schedule, OnlyTheFirstWarmUpUpdateHasRateZero) {
     EXPECT_EQ(learning_rate({name, 5, 0.0}, 1.0, 0, 20), 0.0);
     for (int64_t i = 1; i < 20; ++i) EXPECT_GT(learning_rate({name, 5, 0.0}, 1.0, i, 20), 0.0);
   }
+}
+
+TEST(Schedule, ACosineWithAPeriodRisesAgain) {
+  ScheduleConfig schedule{"cosine"};
+  schedule.period = 200;
+  for (const auto& [update, rate] : std::vector<std::pair<int64_t, double>>{
+           {0, 2.0}, {100, 1.0}, {200, 0.0}, {300, 1.0}, {400, 2.0}, {50, 1.0 + std::sqrt(0.5)}}) {
+    EXPECT_NEAR(learning_rate(schedule, 2.0, update, 450), rate, 1e-12) << update;
+  }
+}
+
+TEST(Schedule, ByEpochItChangesBetweenEpochsAlone) {
+  ScheduleConfig schedule{"cosine"};
+  schedule.period = 4;
+  schedule.by_epoch = true;
+  for (int64_t update = 0; update < 21; ++update) {
+    const double wanted =
+        0.5 * (1.0 + std::cos(std::numbers::pi * static_cast<double>(update / 7) / 4));
+    EXPECT_DOUBLE_EQ(learning_rate(schedule, 1.0, update, 21, 7), wanted) << update;
+  }
+  schedule.period.reset();
+  EXPECT_NEAR(learning_rate(schedule, 1.0, 13, 14, 7), 0.5, 1e-15);
 }
 
 }  // namespace

@@ -325,5 +325,23 @@ TEST(Trainer, DescribesARunWithoutStartingIt) {
   }
 }
 
+TEST(Trainer, APartFollowsAScheduleOfItsOwn) {
+  const auto weights = [](const std::vector<std::string>& changes) {
+    const TempDir folder;
+    train(folder / "run", changes);
+    return read_text(folder / "run/checkpoints/finetune/model.safetensors");
+  };
+  const std::string own = R"("schedule": {"name": "cosine", "period": 2})";
+  const auto everything = [](const std::string& schedule) {
+    return R"(phases.finetune.optimizers=[{"parameters": [""], "optimizer": {"name": "sgd", "lr": 0.05}, )" +
+           schedule + "}]";
+  };
+  const std::string phase = "phases.finetune.schedule={\"name\": \"linear\"}";
+  const std::string wanted =
+      weights({R"(phases.finetune.schedule={"name": "cosine", "period": 2})"});
+  EXPECT_EQ(weights({phase, everything(own)}), wanted);
+  EXPECT_NE(weights({phase, everything(R"("schedule": null)")}), wanted);
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -56,8 +56,7 @@ void describe(Fields& f, GradientConfig& c) {
     "i + 2n, ...",
     one_of({kConsecutive, kStrided}));
   f("optimizer", c.optimizer, "how parameters are updated");
-  f("optimizers", c.optimizers,
-    "others for some of the parameters; their learning rates follow the same schedule");
+  f("optimizers", c.optimizers, "others for some of the parameters");
   f("schedule", c.schedule, "learning rate over the phase");
   f("stop", c.stop,
     "end the phase early, before the update of the first step whose loss says so and is not the "

@@ -61,6 +61,8 @@ class GradientPhase : public Phase {
   Scalars accumulate(const Batch& part, const at::Generator& random, double fraction);
   Scalars accumulate(const Batch& batch);
   StepReport read(const Scalars& scalars) const;
+  /// Returns the learning rate of the next update.
+  double rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const;
   bool ends_with(double loss);
   void advance(const Batch& batch);
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -42,8 +43,8 @@ class UpdateRule {
 /// adamw:  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
 ///         p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
 /// normalized_sgd: sgd with g_e / |g_e| in place of g_e, where |g_e| is the norm over all
-/// parameters
-///         of expert e (clusters paper, eq. 3.4); an expert with zero gradient has a step of 0.
+///         parameters of expert e (clusters paper, eq. 3.4) or, by `expert_norm`, the sum of its
+///         tensors' norms (the released code); an expert with zero gradient has a step of 0.
 ///         Experts that are separate networks are identified by their names, "experts.<e>."; in
 ///         other parameters the first dimension indexes the experts.
 /// adamw: Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
@@ -65,8 +66,8 @@ class Optimizer {
   void scale_gradients(const PatternValues& factors);
   /// Updates every parameter that is not frozen. A parameter without a gradient is updated as with
   /// a gradient of zeros, by its momentum and weight decay. `lr` is the learning rate of `config`;
-  /// those of the parts keep their ratio to it.
-  void step(double lr);
+  /// those of the parts are `part_lrs`, or keep their ratio to it where there is none.
+  void step(double lr, const std::vector<std::optional<double>>& part_lrs = {});
   /// Clears the gradients.
   void zero_grad();
   /// Returns the defined gradients; changing them in place changes the next step.

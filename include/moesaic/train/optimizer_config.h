@@ -46,6 +46,7 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0.0;
   double l2 = 0.0;
+  std::string expert_norm = "joint";
   std::vector<std::string> no_decay = {"(bias|b[12]|cls|position_embedding)$", "norm"};
   std::vector<PatternValue> weight_decays;
 };
@@ -63,23 +64,15 @@ void describe(Fields& f, OptimizerConfig& c) {
     "coupled: gradients get l2 * parameter added before anything else is made of them, but after "
     "normalized_sgd has normalised them",
     at_least(0.0));
+  f("expert_norm", c.expert_norm,
+    "normalized_sgd: what an expert's gradients are divided by, their joint norm or the sum of the "
+    "norms of its tensors",
+    one_of({"joint", "sum"}));
   f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
   f("weight_decays", c.weight_decays,
     "in place of weight_decay and no_decay: one for each pattern, 0 where none is found");
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
-
-struct PartOptimizerConfig {
-  std::vector<std::string> parameters;
-  OptimizerConfig optimizer;
-};
-template <class Fields>
-void describe(Fields& f, PartOptimizerConfig& c) {
-  f("parameters", c.parameters, "which it moves: patterns searched in their names", required,
-    not_empty);
-  f("optimizer", c.optimizer, "how they are updated", required);
-}
-ConfigProblem config_problem(const PartOptimizerConfig& config);
 
 struct ScheduleConfig {
   std::string name = "cosine";
@@ -87,6 +80,8 @@ struct ScheduleConfig {
   double end = 0.0;
   std::optional<double> end_lr;
   int64_t timescale = 10000, cooldown_steps = 0;
+  std::optional<int64_t> period;
+  bool by_epoch = false;
 };
 template <class Fields>
 void describe(Fields& f, ScheduleConfig& c) {
@@ -99,7 +94,25 @@ void describe(Fields& f, ScheduleConfig& c) {
     at_least(1));
   f("cooldown_steps", c.cooldown_steps, "rsqrt: last updates, over which it falls linearly to 0",
     at_least(0));
+  f("period", c.period,
+    "cosine: updates in which it falls to its end, to rise again in as many; null: the phase's",
+    at_least(1));
+  f("by_epoch", c.by_epoch, "it changes between epochs alone, and period counts those");
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
+
+struct PartOptimizerConfig {
+  std::vector<std::string> parameters;
+  OptimizerConfig optimizer;
+  std::optional<ScheduleConfig> schedule;
+};
+template <class Fields>
+void describe(Fields& f, PartOptimizerConfig& c) {
+  f("parameters", c.parameters, "which it moves: patterns searched in their names", required,
+    not_empty);
+  f("optimizer", c.optimizer, "how they are updated", required);
+  f("schedule", c.schedule, "of their learning rate; null: the phase's");
+}
+ConfigProblem config_problem(const PartOptimizerConfig& config);
 
 }  // namespace moesaic

@@ -108,11 +108,20 @@ StepReport GradientPhase::step() {
   }
   clip_gradients(gradients, report.metrics.at("grad_norm"), config_.clip_norm);
   clip_gradient_values(gradients, config_.clip_value);
-  report.lr =
-      learning_rate(config_.schedule, config_.optimizer.lr, optimizer_.updates(), plan_.steps);
-  optimizer_.step(*report.lr);
+  report.lr = rate(config_.schedule, config_.optimizer);
+  std::vector<std::optional<double>> part_rates;
+  for (const PartOptimizerConfig& part : config_.optimizers) {
+    part_rates.push_back(part.schedule ? std::optional(rate(*part.schedule, part.optimizer))
+                                       : std::nullopt);
+  }
+  optimizer_.step(*report.lr, part_rates);
   optimizer_.zero_grad();
   return report;
+}
+
+double GradientPhase::rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const {
+  return learning_rate(schedule, optimizer.lr, optimizer_.updates(), plan_.steps,
+                       plan_.steps_per_epoch);
 }
 
 bool GradientPhase::ends_with(double loss) {

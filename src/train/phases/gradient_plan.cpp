@@ -30,23 +30,33 @@ void check_augment(const GradientConfig& config, const PhasePlaces& places, cons
            [&] { return ImageTransform(data.info(), config.augment); });
 }
 
-void check_schedule(const GradientConfig& config, const PhasePlaces& places, int64_t steps) {
-  const ScheduleConfig& schedule = config.schedule;
+/// Checks a schedule, the phase's or that of a part, whose settings begin with `setting`.
+void check_schedule(const ScheduleConfig& schedule, double lr, const std::string& setting,
+                    const PhasePlaces& places, int64_t steps) {
   if (steps == 0) return;
   if (schedule.cooldown_steps == 0) {
     if (schedule.warmup_steps <= steps) return;
     log_warning(
         "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} it "
         "reaches {:.3g}",
-        places.of({"schedule.warmup_steps", "steps", "epochs"}), places.phase().name,
-        schedule.warmup_steps, steps, config.optimizer.lr,
-        learning_rate(schedule, config.optimizer.lr, steps - 1, steps));
+        places.of({setting + "warmup_steps", "steps", "epochs"}), places.phase().name,
+        schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
     return;
   }
   if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
   fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
-             places.of({"schedule.cooldown_steps", "schedule.warmup_steps"}), places.phase().name,
+             places.of({setting + "cooldown_steps", setting + "warmup_steps"}), places.phase().name,
              schedule.warmup_steps, schedule.cooldown_steps, steps);
+}
+
+void check_schedules(const GradientConfig& config, const PhasePlaces& places, int64_t steps) {
+  check_schedule(config.schedule, config.optimizer.lr, "schedule.", places, steps);
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    const PartOptimizerConfig& part = config.optimizers[i];
+    if (!part.schedule) continue;
+    const std::string setting = fmt::format("optimizers.{}.schedule.", i);
+    check_schedule(*part.schedule, part.optimizer.lr, setting, places, steps);
+  }
 }
 
 void check_all_patterns(const GradientConfig& config, const PhasePlaces& places,
@@ -98,7 +108,7 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   check_all_patterns(config, places, model);
   plan.steps_per_epoch = std::max<int64_t>(1, data.size() / config.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
-  check_schedule(config, places, plan.steps);
+  check_schedules(config, places, plan.steps);
   plan.batch = std::min(config.batch_size, data.size());
   if (plan.batch % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {} images",

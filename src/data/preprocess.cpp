@@ -73,6 +73,13 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
   } else if (config.values == "unit") {
     info.mean.assign(channels, 0.0);
     info.std.assign(channels, 1.0);
+  } else if (!config.mean.empty()) {
+    if (config.mean.size() != channels) {
+      fail_usage("dataset '{}': its images have {} channels, preprocess.mean {} values", info.name,
+                 channels, config.mean.size());
+    }
+    info.mean = config.mean;
+    info.std = config.std;
   }
   return info;
 }
@@ -80,6 +87,10 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
 std::string config_problem(const PreprocessConfig& config) {
   if (config.truncate && (config.antialias || config.interpolation != "bilinear")) {
     return "truncate needs interpolation bilinear and antialias false";
+  }
+  if (config.mean.size() != config.std.size()) return "mean and std must be of the same channels";
+  if (!config.mean.empty() && config.values != "standardized") {
+    return "mean and std are for the values 'standardized', found '" + config.values + "'";
   }
   return config.central_crop > 0 && config.size == 0 ? "central_crop needs size" : "";
 }
@@ -98,7 +109,10 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
     fail_usage("dataset '{}' has inputs that are no images: leave 'preprocess' out",
                base->info().name);
   }
-  if (config.size == 0 && config.values == "standardized" && base->info().height > 0) return base;
+  if (config.size == 0 && config.values == "standardized" && config.mean.empty() &&
+      base->info().height > 0) {
+    return base;
+  }
   return std::make_shared<PreprocessedDataset>(std::move(base), config);
 }
 

@@ -105,6 +105,25 @@ TEST(Preprocess, ValuesFollowTheRange) {
   for (size_t i = 0; i < out.size(); ++i) EXPECT_NEAR(out[i], bytes[i] / 255.0, 1e-6);
 }
 
+TEST(Preprocess, MeanAndStdMayBeItsOwn) {
+  const auto base = two_images(4, 4);
+  PreprocessConfig config;
+  config.mean = {0.4914, 0.4822, 0.4465};
+  config.std = {0.2023, 0.1994, 0.2010};
+  const auto own = preprocessed(base, config);
+  Bytes bytes = test::image_of(*own, 0);
+  EXPECT_EQ(bytes, test::image_of(*base, 0));
+  std::vector<float> out(bytes.size());
+  CounterRng rng(1, 2, 3);
+  ImageTransform(own->info())(bytes.data(), rng, out.data());
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_NEAR(out[i], (bytes[i] / 255.0 - config.mean[i / 16]) / config.std[i / 16], 1e-5);
+  }
+  config.mean = config.std = {0.5};
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { preprocessed(base, config); }),
+              HasSubstr("3 channels, preprocess.mean 1 values"));
+}
+
 TEST(Preprocess, SubsetsPassTheirImagesOn) {
   const auto subset = make_class_subset(two_images(8, 8), {"b"}, "only-b");
   PreprocessConfig config;
@@ -122,6 +141,11 @@ TEST(Preprocess, WrongSettingsAreRefused) {
               HasSubstr("central_crop needs size"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 8, "truncate": true})"); }),
               HasSubstr("truncate needs interpolation bilinear and antialias false"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"mean": [0.5], "std": []})"); }),
+              HasSubstr("mean and std must be of the same channels"));
+  EXPECT_THAT(error_of(ErrorKind::usage,
+                       [&] { read(R"({"mean": [0.5], "std": [0.5], "values": "unit"})"); }),
+              HasSubstr("mean and std are for the values 'standardized', found 'unit'"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"values": "symetric"})"); }),
               HasSubstr("symmetric"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 1000000000})"); }),

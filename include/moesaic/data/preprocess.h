@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
@@ -20,6 +21,7 @@ struct PreprocessConfig {
   std::string interpolation = "bilinear";
   bool antialias = true, truncate = false;
   std::string values = "standardized";
+  std::vector<double> mean, std;
 };
 
 template <class Fields>
@@ -39,6 +41,8 @@ void describe(Fields& f, PreprocessConfig& c) {
   f("values", c.values,
     "standardized: by the dataset's mean and std; symmetric: from -1 to 1; unit: from 0 to 1",
     one_of({"standardized", "symmetric", "unit"}));
+  f("mean", c.mean, "of each channel, pixels scaled to [0, 1], in place of the dataset's");
+  f("std", c.std, "of each channel, in place of the dataset's", above(0.0));
 }
 
 /// Returns what is wrong with settings that exclude each other, "" if nothing is.

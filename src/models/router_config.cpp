@@ -186,6 +186,13 @@ ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t exper
     ConfigProblem problem = check(*config, config->dispatcher, place);
     if (!problem.empty()) return problem;
   }
+  const bool whole = config->gate == "softmax_all" || config->gate == "logit";
+  if (!config->gate_noise && !(config->tokens_choose() && whole)) {
+    return {fmt::format("router.gate_noise false is for the router {} with the gate 'softmax_all' "
+                        "or 'logit'",
+                        kTokensChoose),
+            {"router.gate_noise", "router.gate", "router.name"}};
+  }
   if (!pruned) return {};
   const std::string key = place.router + "kept_experts";
   ConfigProblem problem = kept_problem(config->kept_experts, experts, key);
@@ -204,6 +211,7 @@ nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t w
   options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
   if (config.noise_in_evaluation) options.evaluation_seed = 0;
   options.evaluation_capacity_factor = config.dispatcher.evaluation_capacity_factor;
+  options.gate_noise = config.gate_noise;
   return options;
 }
 

@@ -13,20 +13,31 @@ namespace moesaic::nn {
 FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator)
     : options_(options) {
   w = register_parameter("w", torch::empty({options.experts, options.width, options.filters}));
-  b = register_parameter("b", torch::empty({options.experts, options.filters}));
+  if (options.bias) {
+    b = register_parameter("b", torch::empty({options.experts, options.filters}));
+  }
   const torch::NoGradGuard no_grad;
   const double bound = options.init_scale / std::sqrt(static_cast<double>(options.width));
-  for (at::Tensor* parameter : {&w, &b}) parameter->uniform_(-bound, bound, generator);
+  for (at::Tensor* parameter : present()) {
+    options.normal ? parameter->normal_(0.0, options.init_scale, generator)
+                   : parameter->uniform_(-bound, bound, generator);
+  }
+}
+
+std::vector<at::Tensor*> FilterExpertsImpl::present() {
+  return options_.bias ? std::vector<at::Tensor*>{&w, &b} : std::vector<at::Tensor*>{&w};
 }
 
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
                                       const at::Generator&) {
   const NoAutocast exact;
-  return {filter_experts(x_TPd, routing, {w, b}, options_.outputs, options_.activation), {}};
+  const at::Tensor bias =
+      options_.bias ? b : at::zeros({count(), options_.filters}, w.options().requires_grad(false));
+  return {filter_experts(x_TPd, routing, {w, bias}, options_.outputs, options_.activation), {}};
 }
 
 void FilterExpertsImpl::keep(const std::vector<int64_t>& slots) {
-  keep_rows({&w, &b}, slots);
+  keep_rows(present(), slots);
   options_.experts = count();
 }
 

@@ -37,6 +37,19 @@ at::Tensor in_columns(const at::Tensor& own, int64_t members) {
   return all.view({own.size(0), members * each});
 }
 
+/// Returns the gates of a routing's rows by these logits.
+at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const RoutingRule& rule) {
+  const auto& options = std::get<TokenChoiceOptions>(rule);
+  const at::Tensor values = options.gate == Gate::logit ? logits_TE : logits_TE.softmax(1);
+  at::Tensor expert = row_experts(routing);
+  const at::Tensor unused = expert.eq(routing.experts());
+  expert = expert.masked_fill(unused, 0);
+  if (!options.kept.empty()) {
+    expert = at::tensor(options.kept, expert.options()).index({expert});
+  }
+  return values.index({routing.token.to(at::kLong), expert}).masked_fill(unused, 0.0);
+}
+
 }  // namespace
 
 RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
@@ -112,6 +125,9 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   }
   record.routing =
       nn::route(record.noisy_logits_TE, is_training() ? options_.rule : evaluation_rule());
+  if (!options_.gate_noise) {
+    record.routing.gate = gates_by(record.logits_TE, record.routing, options_.rule);
+  }
   record.kept = kept();
   record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
   record.group_size = group_size(options_.rule);

@@ -66,6 +66,69 @@ TEST(ClusterMoE, ForwardAndGradientsAreThoseOfThePaper) {
   for (size_t i = 0; i < parameters.size(); ++i) expect_close(found[i], plain[i], 1e-4);
 }
 
+/// The network as section 3 prints it.
+ClusterMoEConfig printed_mixture() {
+  ClusterMoEConfig config = small_mixture();
+  config.scalar = true;
+  config.bias = false;
+  config.init = "normal";
+  config.init_scale = 0.3;
+  config.router->gate = "softmax_all";
+  config.router->gate_noise = false;
+  config.router->noise_in_evaluation = false;
+  return config;
+}
+
+TEST(ClusterMoE, AsPrintedItsLossAndGradientsAreThoseOfTheLogisticLoss) {
+  const auto model = trained_mixture(printed_mixture());
+  EXPECT_EQ(model->parameters().size(), 2U);
+  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat), x = images.squeeze(1);
+  const at::Tensor label = torch::arange(40).remainder(2), y = 2 * label - 1;
+  const ModelOutput output = model->forward(images, nn::make_generator(5));
+  const at::Tensor loss = torch::cross_entropy_loss(output.logits, label);
+
+  // Eqs. 3.1 and 3.3: the noise chooses the expert, the gate is without it.
+  const RoutingRecord& record = output.routings.at(0);
+  const at::Tensor noise = (record.noisy_logits_TE - record.logits_TE).detach();
+  EXPECT_GT(noise.max().item<float>(), 0.5F);
+  const at::Tensor h = x.sum(1).mm(model->moe->router->weight.t());
+  const at::Tensor chosen = (h + noise).argmax(1, true);
+  EXPECT_FALSE(torch::equal(chosen, h.argmax(1, true)));
+  const at::Tensor f = torch::einsum("npd,edj->nepj", {x, model->experts->w}).pow(3).sum({2, 3});
+  const at::Tensor F = (h.softmax(1) * f).gather(1, chosen).squeeze(1);
+  const at::Tensor wanted = (-(y * F)).exp().log1p().mean();
+  expect_close(output.logits.select(1, 1), F, 1e-4);
+  expect_close(loss, wanted, 1e-5);
+  const std::vector<at::Tensor> parameters = model->parameters();
+  const auto found = torch::autograd::grad({loss}, parameters);
+  const auto plain = torch::autograd::grad({wanted}, parameters);
+  for (size_t i = 0; i < parameters.size(); ++i) expect_close(found[i], plain[i], 1e-4);
+}
+
+TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
+  ClusterMoEConfig config = printed_mixture();
+  config.width = 50;
+  config.filters = 64;
+  const auto model = trained_mixture(config);
+  const at::Tensor w = model->experts->w.detach();
+  EXPECT_NEAR(w.std().item<double>(), 0.3, 0.01);
+  EXPECT_NEAR(w.mean().item<double>(), 0.0, 0.01);
+  EXPECT_GT(w.abs().max().item<double>(), 0.9);  // A uniform draw of this deviation ends at 0.52.
+  const at::Tensor images = randn({40, 1, 3, 50}, 2, torch::kFloat);
+  const torch::NoGradGuard no_grad;
+  for (const bool pruned : {false, true}) {
+    if (pruned) model->moe_blocks()[0].layer->keep_experts({1, 3});
+    const ModelOutput output = model->forward(images, nn::make_generator(5));
+    const RoutingRecord& record = output.routings.at(0);
+    const at::Tensor gates = record.logits_TE.softmax(1);
+    const at::Tensor weights = combine_weights(record.routing);
+    for (size_t slot = 0; slot < record.kept.size(); ++slot) {
+      const at::Tensor own = weights.select(1, static_cast<int64_t>(slot));
+      expect_close(own, gates.select(1, record.kept[slot]) * own.ne(0), 1e-6);
+    }
+  }
+}
+
 TEST(ClusterMoE, EvaluationDrawsTheSameNoiseEachTimeOrNone) {
   ClusterMoEConfig config = small_mixture();
   const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);

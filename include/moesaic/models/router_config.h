@@ -116,7 +116,7 @@ struct ImageTokenRouterConfig : RoutingConfig {
   int64_t group_size = 0;
   std::string noise = "uniform";
   double noise_scale = 1.0;
-  bool noise_in_evaluation = false;
+  bool noise_in_evaluation = false, gate_noise = true;
   std::vector<int64_t> kept_experts;
 };
 template <class Fields>
@@ -131,6 +131,7 @@ void describe(Fields& f, ImageTokenRouterConfig& c) {
   f("noise_scale", c.noise_scale,
     "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
   f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
+  f("gate_noise", c.gate_noise, "the gate has it as well; false: it decides on the expert alone");
   f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
 }
 

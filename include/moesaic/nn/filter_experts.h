@@ -15,11 +15,14 @@ struct FilterExpertsOptions {
   int64_t filters = 0;  ///< Number of filters of an expert, J.
   int64_t outputs = 2;  ///< Number of outputs, C.
   Activation activation = Activation::cubic;
-  double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d).
+  double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
+  bool normal = false;      ///< or normal with the deviation init_scale.
+  bool bias = true;         ///< Whether there is `b`.
 };
 
 /// Two-layer convolutional networks with a fixed second layer (clusters paper, eq. 3.1), with
-/// parameters `w` [K, d, J] and `b` [K, J], see filter_experts() of ops. A neuron is a filter.
+/// parameters `w` [K, d, J] and `b` [K, J], undefined without biases, see filter_experts() of ops.
+/// A neuron is a filter.
 class FilterExpertsImpl : public Experts {
  public:
   FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator);
@@ -37,6 +40,8 @@ class FilterExpertsImpl : public Experts {
   at::Tensor w, b;
 
  private:
+  std::vector<at::Tensor*> present();  ///< The parameters.
+
   FilterExpertsOptions options_;
 };
 TORCH_MODULE(FilterExperts);

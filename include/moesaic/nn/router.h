@@ -23,6 +23,8 @@ struct RouterOptions {
       {};  ///< Draws noise without a generator too, see set_first_sample_index().
   std::optional<double> evaluation_capacity_factor =
       {};  ///< Outside of training, in place of the rule's capacity; 0: nothing is dropped.
+  bool gate_noise = true;  ///< False: noise selects only, gates are of the logits without it (token
+                           ///< choice with the gate softmax_all or logit).
 };
 
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s

@@ -20,9 +20,11 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
           .patches = config.patches,
           .width = config.width,
           .filters = config.filters,
-          .outputs = config.classes,
+          .outputs = config.scalar ? 1 : config.classes,
           .activation = activation_from_name(config.activation),
-          .init_scale = config.init_scale};
+          .init_scale = config.init_scale,
+          .normal = config.init == "normal",
+          .bias = config.bias};
 }
 
 /// Returns a routing of all tokens to one expert.
@@ -38,7 +40,11 @@ Routing to_one_expert(const at::Tensor& x_TPd) {
 }  // namespace
 
 ConfigProblem config_problem(const ClusterMoEConfig& config) {
-  if (config.filters % config.classes != 0) {
+  if (config.scalar && config.classes != 2) {
+    return {fmt::format("a scalar output tells 2 classes apart, found {}", config.classes),
+            {"scalar", "classes"}};
+  }
+  if (!config.scalar && config.filters % config.classes != 0) {
     return {
         fmt::format("{} filters cannot be shared out among {} classes; the next that can are {}",
                     config.filters, config.classes,
@@ -64,11 +70,15 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor x_TPd = images_BCHW.squeeze(1);
   if (moe.is_empty()) {
-    const at::Tensor logits = experts->compute(x_TPd, to_one_expert(x_TPd), random).outputs;
-    return {logits, logits, {}};
+    const at::Tensor y = experts->compute(x_TPd, to_one_expert(x_TPd), random).outputs;
+    return {logits_of(y), y, {}};
   }
   const nn::MoEOutput out = moe->forward(router_input(images_BCHW), x_TPd, random);
-  return {out.y_Td, out.y_Td, {out}};
+  return {logits_of(out.y_Td), out.y_Td, {out}};
+}
+
+at::Tensor ClusterMoE::logits_of(const at::Tensor& y_Bo) const {
+  return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {

@@ -9,8 +9,8 @@
 namespace moesaic {
 
 /// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p), r noise
-/// and f_m eq. 3.1 for each class. Without a router F = f_1. An input is an image of one channel
-/// whose P rows are its patches.
+/// and f_m eq. 3.1 for each class, or as printed a scalar whose sign is the class. Without a router
+/// F = f_1. An input is an image of one channel whose P rows are its patches.
 class ClusterMoE : public ImageTokenModel {
  public:
   ClusterMoE(ClusterMoEConfig config, uint64_t seed);
@@ -35,6 +35,7 @@ class ClusterMoE : public ImageTokenModel {
     at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
     uint64_t version = 0;
   };
+  at::Tensor logits_of(const at::Tensor& y_Bo) const;
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 

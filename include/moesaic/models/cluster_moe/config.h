@@ -35,7 +35,9 @@ struct ClusterMoEConfig {
   std::string name = kClusterMoE;
   int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
   std::string activation = "cubic";
+  std::string init = "uniform";
   double init_scale = 0.001;
+  bool bias = true, scalar = false;
   std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
 };
 template <class Fields>
@@ -43,18 +45,24 @@ void describe(Fields& f, ClusterMoEConfig& c) {
   f("name", c.name, "which model", required, one_of({kClusterMoE}));
   f("patches", c.patches, "P of an input", between(1, 4096));
   f("width", c.width, "d of a patch", between(1, 65536));
-  f("classes", c.classes, "outputs of an expert", between(1, 65536));
+  f("classes", c.classes, "outputs of an expert, unless it is scalar", between(1, 65536));
   f("experts", c.experts, "M, two-layer convolutional networks", between(1, 4096));
-  f("filters", c.filters, "J of an expert, shared out among the classes", between(1, 1048576));
+  f("filters", c.filters, "J of an expert, shared out among its outputs", between(1, 1048576));
   f("activation", c.activation, "what is applied to each filter",
     one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
-  f("init_scale", c.init_scale,
-    "initial filters are uniform on +- this / sqrt(d); the router starts at 0",
+  f("init", c.init, "distribution of the initial filters; the router starts at 0",
+    one_of({"uniform", "normal"}));
+  f("init_scale", c.init_scale, "uniform: on +- this / sqrt(d); normal: the deviation",
     between(1e-12, 1e6));
+  f("bias", c.bias, "whether filters have a bias");
+  f("scalar", c.scalar,
+    "one output f of an expert for two classes, whose logits are 0 and f: the cross entropy is the "
+    "logistic loss");
   f("router", c.router,
     "switch over the sum of the patches, or of their pieces; null: a single expert without one");
 }
-/// Checks that experts divide filters and pieces divide a patch; one expert without a router.
+/// Checks that outputs divide filters, that scalar experts have two classes, and that pieces divide
+/// a patch; one expert without a router.
 ConfigProblem config_problem(const ClusterMoEConfig& config);
 
 }  // namespace moesaic

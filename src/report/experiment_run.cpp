@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -48,6 +49,20 @@ Measurement measured(const ExperimentRun& run, const std::vector<const Probe*>& 
   return measurement;
 }
 
+/// Adds the best snapshot's value of each of these metrics to the run's end.
+void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
+  for (const std::string& metric : metrics) {
+    const bool lower = metric.ends_with("loss");
+    double best =
+        lower ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+    for (const Measurement& at : record.snapshots) {
+      const double value = at.numbers.at(metric);
+      best = lower ? std::min(best, value) : std::max(best, value);
+    }
+    record.final.numbers["best_" + metric] = best;
+  }
+}
+
 }  // namespace
 
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
@@ -74,7 +89,7 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
                place_of(phase.source, {"on_entry.prune", "on_entry"}));
   }
   const std::shared_ptr<Model> shape = build_initial_shape(config);
-  plan_phases(config, *shape, datasets);
+  const std::vector<PhasePlan> plans = plan_phases(config, *shape, datasets);
   const PhaseConfig& last = config.phases.back();
   ExperimentRun run;
   std::vector<std::string> splits = datasets.evaluation_splits(last.data);
@@ -85,6 +100,8 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;
+    run.every = experiment.snapshots->every;
+    if (experiment.snapshots->by_epoch) run.every *= plans.back().steps_per_epoch;
     run.snapshot_probes =
         applicable(while_training, place_of(experiment.source, {"snapshots.probes"}), *shape,
                    run.data, run.snapshot_metrics);
@@ -94,12 +111,20 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   }
   run.probes =
       applicable(names, place_of(experiment.source, {"probes"}), *shape, run.data, run.metrics);
+  const std::vector<std::string> best =
+      experiment.snapshots ? experiment.snapshots->best : std::vector<std::string>{};
+  for (const std::string& name : best) {
+    const Metric* metric = find_metric(run.snapshot_metrics, name);
+    if (metric == nullptr || metric->is_table) continue;
+    run.best.push_back(name);
+    run.metrics.push_back({"best_" + name, "best " + metric->label, metric->digits});
+  }
   run.config = std::move(config);
   return run;
 }
 
-std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64_t every,
-                                  Datasets& datasets, const std::function<bool()>& going) {
+std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+                                  const std::function<bool()>& going) {
   RunRecord record;
   const auto take_snapshot = [&](Model& model, int64_t step) {
     // The last step of a run makes no update, so two snapshots may have the same step.
@@ -113,10 +138,10 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64
   options.open = [&](std::string_view name, std::string_view split) {
     return datasets.get(std::string(name), std::string(split));
   };
-  int64_t before = -every;  // Step 0 is a multiple, too.
+  int64_t before = -run.every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
     if (!going()) return false;
-    if (passes_multiple(before, step, every)) take_snapshot(model, step);
+    if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
     return true;
   };
@@ -128,6 +153,7 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
   record.final = measured(run, run.probes, *model, result.steps);
+  add_best(run.best, record);
   return record;
 }
 

@@ -27,6 +27,8 @@ struct ExperimentRun {
   std::vector<const Probe*> snapshot_probes;  ///< Probes of snapshots.
   std::vector<Metric> metrics;                ///< Metrics of all probes.
   std::vector<Metric> snapshot_metrics;
+  std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
+  int64_t every = 1;              ///< Updates between two snapshots.
 };
 
 /// Plans a run. Throws Error (usage) for inconsistent settings, unknown probes, and phases that
@@ -35,7 +37,7 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only.
 /// Returns nothing where `going` ended it.
-std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, int64_t every,
-                                  Datasets& datasets, const std::function<bool()>& going);
+std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+                                  const std::function<bool()>& going);
 
 }  // namespace moesaic

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/reproduce.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -15,7 +17,9 @@
 #include "moesaic/report/prune_sweep.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/report/runs_report.h"
+#include "moesaic/report/samples.h"
 #include "moesaic/report/sweep_report.h"
+#include "report_text.h"
 
 namespace moesaic {
 namespace {
@@ -130,11 +134,39 @@ class RunsKind final : public Kind {
   std::vector<MeasuredRow> rows_;
 };
 
+class SamplesKind final : public Kind {
+ public:
+  explicit SamplesKind(const Experiment& experiment)
+      : experiment_(experiment), config_(parse<SamplesConfig>(experiment.config)) {}
+  bool run(const ReproduceOptions& options) override {
+    figure_ = samples_figure(config_, options);
+    return true;
+  }
+  std::vector<ResultRow> rows() const override { return {}; }
+  std::string markdown(const Results&) const override {
+    return fmt::format("# {}\n\n{} Made by `{}`.\n\n![{}](figure.svg)\n", experiment_.name,
+                       experiment_.description, table_command(experiment_),
+                       experiment_.description);
+  }
+  std::vector<Figure> figures(const Results&) const override { return {figure_}; }
+  std::string summary(const Results&, const fs::path& out) const override {
+    return experiment_.name + "\n\n" +
+           summary_line("figure", (out / "figure.svg").string() + ", figure.png") +
+           summary_line("report", (out / "report.md").string());
+  }
+
+ private:
+  const Experiment& experiment_;
+  SamplesConfig config_;
+  Figure figure_;
+};
+
 std::unique_ptr<Kind> kind_of(const Experiment& experiment) {
   if (experiment.kind == "prune-sweep") return std::make_unique<PruneSweepKind>(experiment);
   if (experiment.kind == "runs") return std::make_unique<RunsKind>(experiment);
+  if (experiment.kind == "samples") return std::make_unique<SamplesKind>(experiment);
   const Value& kind = experiment.config.at("kind");
-  const std::vector<std::string> kinds = {"prune-sweep", "runs"};
+  const std::vector<std::string> kinds = {"prune-sweep", "runs", "samples"};
   fail_usage("{}: unknown kind of experiment '{}'; {}", kind.where(), experiment.kind,
              did_you_mean(experiment.kind, kinds));
 }

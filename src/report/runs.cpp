@@ -71,6 +71,13 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
                  table ? "numbers" : "tables", name, table ? "a table" : "a number");
     }
   }
+  for (const std::string& name :
+       config.snapshots ? config.snapshots->best : std::vector<std::string>()) {
+    const std::string where = place_of(config.source, {"snapshots.best"});
+    check_metric(curves, name, where);
+    if (!find_metric(curves, name)->is_table) continue;
+    fail_usage("{}: '{}' is a table, which has no best", where, name);
+  }
   for (const auto& [row, metrics] : config.paper) {
     for (const auto& [name, value] : metrics) {
       check_metric(final, name, value.where());
@@ -157,7 +164,7 @@ std::string headline(const ReadyRow& row, const RunRecord& record) {
   return row.row.name;
 }
 
-bool make_missing(const std::vector<ReadyRow>& rows, int64_t every, Datasets& datasets, RunLog& log,
+bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog& log,
                   const ReproduceOptions& options) {
   std::vector<std::pair<const ReadyRow*, int64_t>> missing;
   for (const ReadyRow& row : rows) {
@@ -168,7 +175,7 @@ bool make_missing(const std::vector<ReadyRow>& rows, int64_t every, Datasets& da
   return make_runs(missing.size(), options,
                    [&](size_t task, const auto& going) -> std::optional<std::string> {
                      const auto [row, index] = missing[task];
-                     const auto record = make_run(row->run, index, every, datasets, going);
+                     const auto record = make_run(row->run, index, datasets, going);
                      if (!record) return std::nullopt;
                      log.add(row->row.name, index, to_json(*record));
                      return headline(*row, *record);
@@ -188,8 +195,7 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
   RunLog log(folder.path() / "runs.json", [&](const std::string& row, const Json& entry) {
     return record_problem(ready, row, entry);
   });
-  const int64_t every = config.snapshots ? config.snapshots->every : 1;
-  if (!make_missing(ready, every, datasets, log, options)) return false;
+  if (!make_missing(ready, datasets, log, options)) return false;
   for (const ReadyRow& row : ready) {
     rows.push_back({row.row.name, row.run.metrics, {}});
     for (int64_t i = 0; i < row.row.runs; ++i) {

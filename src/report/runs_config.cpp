@@ -87,6 +87,9 @@ ConfigProblem config_problem(const PlotConfig& config) {
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config) {
+  if (const auto metric = repeated(config.best)) {
+    return {fmt::format("the metric '{}' is listed twice", *metric), {"best"}};
+  }
   const auto probe = repeated(config.probes);
   if (!probe) return {};
   return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};

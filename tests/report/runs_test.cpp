@@ -84,6 +84,37 @@ TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
   EXPECT_EQ(again[0].runs[0].final.numbers.at("test_accuracy"), 12.5);
 }
 
+TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
+    "set": {"phases.0.steps": 9}, "snapshots": {"every": 2, "probes": ["test_accuracy", "test_loss"],
+    "best": ["test_accuracy", "test_loss"]})");
+  const RunRecord found = run(config).at(0).runs.at(0);
+  std::vector<double> accuracy, loss;
+  for (const Measurement& at : found.snapshots) {
+    accuracy.push_back(at.numbers.at("test_accuracy"));
+    loss.push_back(at.numbers.at("test_loss"));
+  }
+  EXPECT_GT(accuracy.size(), 3U);
+  EXPECT_EQ(found.final.numbers.at("best_test_accuracy"), *std::ranges::max_element(accuracy));
+  EXPECT_EQ(found.final.numbers.at("best_test_loss"), *std::ranges::min_element(loss));
+}
+
+TEST_F(Runs, ATableHasNoBestSnapshot) {
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "snapshots": {"probes": ["dispatch"], "best":
+                         ["dispatch"]})"),
+              HasSubstr("'dispatch' is a table, which has no best"));
+}
+
+TEST_F(Runs, SnapshotsMayCountEpochs) {
+  // 16 000 examples in batches of 4000 are an epoch of four updates.
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
+    "set": {"phases.0.batch_size": 4000, "phases.0.steps": 9},
+    "snapshots": {"every": 1, "by_epoch": true, "probes": ["steps"]})");
+  std::vector<int64_t> steps;
+  for (const Measurement& at : run(config).at(0).runs.at(0).snapshots) steps.push_back(at.step);
+  EXPECT_THAT(steps, ElementsAre(0, 4, 8, 9));
+}
+
 TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
   const RunsConfig config = runs_config(kTwoRows);
   const std::vector<MeasuredRow> first = run(config);

@@ -103,8 +103,9 @@ TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
   ExperimentRun run;
   run.config = block_run();
   run.snapshot_probes = {&probe};
+  run.every = 5;
   Datasets datasets(open_tiny);
-  const auto record = make_run(run, 0, 5, datasets, [] { return true; });
+  const auto record = make_run(run, 0, datasets, [] { return true; });
   ASSERT_TRUE(record);
   std::vector<double> steps;
   for (const Measurement& snapshot : record->snapshots)

@@ -32,12 +32,17 @@ void describe(Fields& f, RowConfig& c) {
 
 struct SnapshotConfig {
   int64_t every = 10;
-  std::vector<std::string> probes;
+  bool by_epoch = false;
+  std::vector<std::string> probes, best;
 };
 template <class Fields>
 void describe(Fields& f, SnapshotConfig& c) {
   f("every", c.every, "updates between two snapshots", at_least(1));
+  f("by_epoch", c.by_epoch, "every counts epochs of the last phase");
   f("probes", c.probes, "what they measure", required, not_empty);
+  f("best", c.best,
+    "metrics of which a run's best snapshot is reported too, as best_<metric>: the smallest of a "
+    "loss, the largest of another");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);

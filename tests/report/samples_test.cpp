@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/samples.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moesaic/base/process.h"
+#include "moesaic/config/document.h"
+#include "moesaic/report/reproduce.h"
+#include "report/report_fixture.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using report_test::error_of;
+using ::testing::HasSubstr;
+
+std::string samples_text(const std::string& rest) {
+  return R"({"name": "tiny", "kind": "samples", "description": "A test.", "data": "three",)" +
+         rest + "}";
+}
+
+SamplesConfig samples_config(const std::string& rest) {
+  return parse<SamplesConfig>(Document::from_text(samples_text(rest), "tiny.json").root());
+}
+
+ReproduceOptions samples_options() {
+  ReproduceOptions options;
+  options.progress = false;
+  options.open = report_test::open_tiny;
+  return options;
+}
+
+TEST(Samples, AreThePixelsOfTheImages) {
+  const Figure figure = samples_figure(samples_config(R"("images": [1, 0])"), samples_options());
+  const auto data = report_test::open_tiny("three", "train");
+  std::string wanted;
+  for (const int64_t index : {1, 0}) {
+    std::vector<uint8_t> bytes(16);
+    data->image(index, bytes.data());
+    wanted += (wanted.empty() ? "" : "\n\n") + std::string("# x\ty\tred\tgreen\tblue\n");
+    for (int p = 0; p < 16; ++p) {
+      const int grey = bytes[static_cast<size_t>(p)];
+      wanted += fmt::format("{}\t{}\t{}\t{}\t{}\n", p % 4, p / 4, grey, grey, grey);
+    }
+  }
+  EXPECT_EQ(figure.data, wanted);
+  EXPECT_THAT(figure.script, HasSubstr("'shade 1'"));
+}
+
+TEST(Samples, AreAugmentedBySeed) {
+  const auto data = [](const std::string& rest) {
+    return samples_figure(samples_config(R"("images": [0, 1, 2], "augment": {"shift": 2})" + rest),
+                          samples_options())
+        .data;
+  };
+  EXPECT_EQ(data(""), data(R"(, "seed": 1)"));
+  EXPECT_NE(data(""), data(R"(, "seed": 2)"));
+}
+
+TEST(Samples, RefuseWhatThereIsNot) {
+  EXPECT_THAT(error_of([] { samples_config(R"("images": [0], "augment": {"mixup": 0.5})"); }),
+              HasSubstr("mixup mixes the images of a batch"));
+  EXPECT_THAT(
+      error_of([] { samples_figure(samples_config(R"("images": [48])"), samples_options()); }),
+      HasSubstr("'train' of 'three' has 48 images, there is no image 48"));
+}
+
+TEST(Samples, AreDrawnByReproduce) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  const report_test::TempDir folder;
+  Experiment experiment{.name = "tiny", .kind = "samples", .description = "A test."};
+  experiment.config =
+      Document::from_text(samples_text(R"("images": [0, 1, 2], "columns": 2)"), "tiny.json").root();
+  ReproduceOptions options = samples_options();
+  options.out = folder / "out";
+  reproduce(experiment, options);
+  for (const char* name : {"results.json", "report.md", "figure.png", "figure.svg"}) {
+    EXPECT_TRUE(fs::exists(folder / "out" / name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -16,9 +16,9 @@ ENGLISH = "id,text,label\n1,\"good, very\",4\n2,bad,0\n3,,4\n4,fine,positive\n"
 FRENCH = "text\tlabel\nmauvais\t0\nbon\t1\n"
 
 
-def run(words, encoder=None):
+def run(words, encoder=None, lemmas=make_embeddings.wordnet_lemmas):
     with contextlib.redirect_stderr(io.StringIO()):
-        make_embeddings.main(words, encoder or make_embeddings.bert_encoder)
+        make_embeddings.main(words, encoder or make_embeddings.bert_encoder, lemmas)
 
 
 class FolderCase(unittest.TestCase):
@@ -60,6 +60,7 @@ class WrongUse(FolderCase):
         french = "french=" + self.french
         self.refused("--batch-size must be at least 1", french, "--batch-size", "0")
         self.refused("--max-texts must be at least 1", french, "--max-texts", "0")
+        self.refused("'english' is none of the languages french", french, "--tweets", "english")
         self.refused("there must be two at least", french, "--class", "a=0")
         self.refused("'0' is given twice", french, "--class", "a=0", "--class", "b=0")
         self.refused("must end in .safetensors", french, "--out", self.out + ".pt")
@@ -103,6 +104,35 @@ class Written(FolderCase):
         self.assertEqual(json.loads(metadata["classes"]), ["negative", "positive"])
         self.assertEqual(json.loads(metadata["languages"]), ["english", "french"])
         self.assertEqual(metadata["model"], "bert-base-multilingual-cased")
+
+    def test_tweets_are_cleaned(self):
+        clean = make_embeddings.clean_tweet
+        self.assertEqual(clean("Soooo HAPPY :-) @bob see https://x.y/z?q=1 or www.a.b", str), "soo happy EMOJIsmile USER "
+                         "see URL URL")
+        self.assertEqual(clean("it's 4 me, b4 cats!!! :'-) 1234 @@", lambda word: word.removesuffix("s")),
+                         "cat EMOJIsadsmile EMOJIeyeroll")
+        self.assertEqual(clean("dogs=^.^=bark", lambda word: word.removesuffix("s")), "dogsEMOJIcatbark")
+
+    def test_only_the_tweets_are_cleaned(self):
+        import torch
+
+        seen = []
+
+        def make_encoder(arguments):
+            def encode(texts):
+                seen.extend(texts)
+                return torch.zeros(len(texts), 1)
+            return encode
+
+        tweets = self.write("tweets.csv", "text,label\nGooood :),1\n@a,0\n")
+        run(["--out", self.out, "english=" + tweets, "french=" + self.french, "--tweets", "english"], make_encoder,
+            lambda: str)
+        self.assertEqual(sorted(seen), ["USER", "bon", "good EMOJIsmile", "mauvais"])
+        self.assertEqual(self.read()[1]["tweets"], "english")
+
+    def test_the_pooler_of_up_to_512_tokens_is_the_default(self):
+        arguments = make_embeddings.parse_arguments(["--out", self.out, "french=" + self.french])
+        self.assertEqual((arguments.pooling, arguments.max_tokens, arguments.tweets), ("pooler", 512, []))
 
     def test_nothing_remains_where_it_fails(self):
         import torch

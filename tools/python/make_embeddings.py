@@ -6,18 +6,28 @@ The file has `embeddings` [N, d], `label` [N] int64 and `language` [N] int64, an
 `classes` and `languages` as JSON lists: what a data set of the format `embeddings` is read from. It is written whole
 or not at all.
 
+The defaults are those of the code that the clusters paper's authors released: the pooler's output and up to 512 tokens.
+Its English texts are tweets, which it cleans first: --tweets english.
+
 Needs PyTorch, transformers and safetensors (pip install torch transformers safetensors), and the network once, to
-fetch the model from the hub.
+fetch the model from the hub; --tweets also needs nltk (pip install nltk) and its WordNet.
 """
 import argparse
 import csv
 import json
 import os
 import random
+import re
 import sys
 
 DEFAULT_MODEL = "bert-base-multilingual-cased"
 DEFAULT_CLASSES = ["negative=0", "positive=1"]
+
+# What the released code takes for an emoji in a tweet in lower case, in the order in which they are replaced.
+EMOJIS = {":)": "smile", ":-)": "smile", ";d": "wink", ":(": "sad", ":-(": "sad", ":-<": "sad", ":-@": "shocked",
+          ":@": "shocked", ":-$": "confused", ":\\": "annoyed", ":#": "mute", ":^)": "smile", ":-&": "confused",
+          "$_$": "greedy", "@@": "eyeroll", ":-!": "confused", ":-0": "yell", "<(-_-)>": "robot", "d[-_-]b": "dj",
+          ":'-)": "sadsmile", ";)": "wink", ";-)": "wink", "=^.^=": "cat"}
 
 
 class Problem(Exception):
@@ -39,9 +49,11 @@ def parse_arguments(words):
     parser.add_argument("--max-texts", type=int, metavar="N", help="at most so many texts a language, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of that draw (%(default)s)")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="on the hub, or a folder (%(default)s)")
-    parser.add_argument("--pooling", choices=["cls", "mean"], default="cls",
-                        help="the first token's output, or the mean over all tokens (%(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=128, metavar="N",
+    parser.add_argument("--tweets", action="append", default=[], metavar="LANGUAGE",
+                        help="its texts are English tweets, to be cleaned as the released code does; once for each")
+    parser.add_argument("--pooling", choices=["pooler", "cls", "mean"], default="pooler",
+                        help="the pooler's output, the first token's, or the mean over all tokens (%(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=512, metavar="N",
                         help="texts are cut to so many (%(default)s)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="texts at a time (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, ... (%(default)s)")
@@ -123,6 +135,37 @@ def read_texts(path, arguments, numbers):
     return rows
 
 
+def clean_tweet(text, lemmatise):
+    """Lower case, links, emojis and names replaced by a word, letters and digits only, no letter more than twice in a
+    row; what is left are the lemmas of words of three letters or more."""
+    text = re.sub(r"http://[^ ]*|https://[^ ]*| www\.[^ ]*", " URL", text.lower())
+    for emoji, meaning in EMOJIS.items():
+        text = text.replace(emoji, "EMOJI" + meaning)
+    text = re.sub(r"@\S+", " USER", text)
+    text = re.sub(r"[^a-zA-Z0-9]", " ", text)
+    text = re.sub(r"(.)\1\1+", r"\1\1", text)
+    return " ".join(lemmatise(word) for word in text.split() if len(word) > 2 and word.isalpha())
+
+
+def wordnet_lemmas():
+    """A function from a word to its lemma as a noun."""
+    try:
+        from nltk.stem import WordNetLemmatizer
+        lemmatise = WordNetLemmatizer().lemmatize
+        lemmatise("words")
+    except ImportError as error:
+        raise Problem(f"--tweets: {error}; pip install nltk") from error
+    except LookupError as error:
+        raise Problem("--tweets: WordNet is not there; python3 -m nltk.downloader wordnet") from error
+    return lemmatise
+
+
+def cleaned(rows, lemmatise):
+    """The rows as cleaned tweets, without those of which nothing is left."""
+    rows = [(clean_tweet(text, lemmatise), kind) for text, kind in rows]
+    return [(text, kind) for text, kind in rows if text]
+
+
 def bert_encoder(arguments):
     """A function from texts to a tensor [texts, d] float32."""
     try:
@@ -140,7 +183,12 @@ def bert_encoder(arguments):
         tokens = tokenizer(texts, padding=True, truncation=True, max_length=arguments.max_tokens, return_tensors="pt")
         tokens = tokens.to(arguments.device)
         with torch.inference_mode():
-            states = model(**tokens).last_hidden_state
+            output = model(**tokens)
+        states = output.last_hidden_state
+        if arguments.pooling == "pooler":
+            if getattr(output, "pooler_output", None) is None:
+                raise Problem(f"--model {arguments.model}: it has no pooler; choose --pooling cls or mean")
+            return output.pooler_output.float().cpu()
         if arguments.pooling == "cls":
             return states[:, 0].float().cpu()
         mask = tokens["attention_mask"].unsqueeze(-1).to(states.dtype)
@@ -197,19 +245,25 @@ def write_embeddings(path, embeddings, label, language, classes, languages, more
             os.unlink(part)
 
 
-def main(words, make_encoder=bert_encoder):
+def main(words, make_encoder=bert_encoder, make_lemmas=wordnet_lemmas):
     arguments = parse_arguments(words)
     files = parse_files(arguments.files)
     classes, numbers = parse_classes(arguments.classes or DEFAULT_CLASSES)
+    for language in arguments.tweets:
+        if language not in files:
+            raise Problem(f"--tweets: '{language}' is none of the languages {', '.join(files)}")
+    lemmatise = make_lemmas() if arguments.tweets else None
     texts, label, language = [], [], []
-    for number, path in enumerate(files.values()):
-        for text, kind in read_texts(path, arguments, numbers):
+    for number, (name, path) in enumerate(files.items()):
+        rows = read_texts(path, arguments, numbers)
+        for text, kind in cleaned(rows, lemmatise) if name in arguments.tweets else rows:
             texts.append(text)
             label.append(kind)
             language.append(number)
     embeddings = embed(texts, make_encoder(arguments), arguments.batch_size)
     write_embeddings(arguments.out, embeddings, label, language, classes, list(files),
-                     {"model": arguments.model, "pooling": arguments.pooling})
+                     {"model": arguments.model, "pooling": arguments.pooling, "max_tokens": str(arguments.max_tokens),
+                      "tweets": ", ".join(arguments.tweets)})
     print(f"{arguments.out}: {len(texts)} texts of {len(files)} languages, {embeddings.shape[1]} numbers each",
           file=sys.stderr)
 

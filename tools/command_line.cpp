@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/ops/device.h"
 
@@ -95,10 +97,14 @@ CLI::Option* add_device(CLI::App& verb, std::string& device) {
 CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
   return verb
       .add_option("--precision", precision, "of products in the network: float32 | bfloat16")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->check(one_of_words({"float32", "bfloat16"}))
       ->capture_default_str();
 }
 
+namespace {
+
+/// Returns "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option
+/// has, "" if there is none.
 std::string unknown_word(const CLI::App& root, int argc, const char* const* argv) {
   const CLI::App* app = &root;
   for (int i = 1; i < argc; ++i) {
@@ -118,6 +124,71 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
     }
   }
   return "";
+}
+
+/// Returns the library's message in the words of all others.
+std::string in_our_words(const CLI::App& verb, const CLI::Error& error) {
+  const std::string kind = error.get_name(), what = error.what();
+  if (kind == "ExtrasError") {
+    return fmt::format("unexpected argument '{}'", what.substr(what.find(": ") + 2));
+  }
+  if (kind == "RequiredError" && what.find("subcommand") != std::string::npos) {
+    return did_you_mean("", verbs_of(verb));
+  }
+  if (kind == "ArgumentMismatch") {
+    const std::string option = what.substr(0, what.find(':'));
+    const bool twice = what.find("At Most") != std::string::npos;
+    return option + (twice ? " is given twice" : " needs a value");
+  }
+  return what;
+}
+
+}  // namespace
+
+CLI::Validator one_of_words(std::vector<std::string> words) {
+  return CLI::Validator(
+      [words](std::string& text) -> std::string {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return "";
+        return fmt::format("cannot be '{}'; {}", text, did_you_mean(text, words));
+      },
+      "");
+}
+
+std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
+  constexpr size_t kColumns = 100;
+  return wrapped(CLI::Formatter::make_option_desc(option), kColumns - get_column_width(), "");
+}
+
+std::string command_line_problem(const CLI::App& root, const CLI::Error& error, int argc,
+                                 const char* const* argv) {
+  const CLI::App* verb = &root;
+  std::string name;
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    name += (name.empty() ? "" : " ") + verb->get_name();
+  }
+  const std::string unknown = unknown_word(root, argc, argv);
+  return fmt::format("{}{}{} (see moesaic {}{}--help)", name, name.empty() ? "" : ": ",
+                     unknown.empty() ? in_our_words(*verb, error) : unknown, name,
+                     name.empty() ? "" : " ");
+}
+
+void log_written(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  uint64_t bytes = 0;
+  if (fs::is_directory(path)) {
+    for (const auto& item : fs::recursive_directory_iterator(path)) {
+      if (item.is_regular_file()) bytes += item.file_size();
+    }
+  } else if (fs::exists(path)) {
+    bytes = fs::file_size(path);
+  } else {
+    const std::string prefix = path.filename().string();
+    for (const auto& item : fs::directory_iterator(fs::absolute(path).parent_path())) {
+      if (item.path().filename().string().starts_with(prefix + ".")) bytes += item.file_size();
+    }
+  }
+  log_info("wrote {}, {}", path.string(), bytes_text(static_cast<double>(bytes)));
 }
 
 void remember_call(const char* name) {

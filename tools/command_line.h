@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all verbs need of the command line: checks of option values, and what was misspelt in a line
-// that cannot be read.
+// What all verbs need of the command line: checks of option values, help that fits a terminal, and
+// what is wrong with a line that cannot be read.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 namespace moesaic::tools {
 
@@ -27,9 +29,22 @@ CLI::Option* add_device(CLI::App& verb, std::string& device);
 /// Declares --precision, that of products in a network.
 CLI::Option* add_precision(CLI::App& verb, std::string& precision);
 
-/// "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option has, ""
-/// where every word is known and the line is wrong in another way.
-std::string unknown_word(const CLI::App& app, int argc, const char* const* argv);
+/// One of these words.
+CLI::Validator one_of_words(std::vector<std::string> words);
+
+/// Breaks the lines of help at 100 columns.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override;
+};
+
+/// Returns what is wrong with the command line as a message: the first word that no verb or option
+/// has, with the nearest one, else what `error` says.
+std::string command_line_problem(const CLI::App& app, const CLI::Error& error, int argc,
+                                 const char* const* argv);
+
+/// Logs what was written and its size: a file, a folder, or files that begin with `path`.
+void log_written(const std::filesystem::path& path);
 
 /// The program as it was called, quoted for a shell.
 void remember_call(const char* program);

@@ -103,7 +103,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
       verb.add_option("--tsne-of", arguments->points.of,
                       "what lies near: inputs, what the network saw; embedding, the last layer's "
                       "input")
-          ->check(CLI::IsMember({"inputs", "embedding"}))
+          ->check(one_of_words({"inputs", "embedding"}))
           ->capture_default_str();
   CLI::Option* points =
       verb.add_option("--tsne-points", arguments->points.points,
@@ -115,7 +115,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
       verb.add_option("--tsne-color", arguments->points.color,
                       "expert, where the last routing layer sends each image to one; class; or "
                       "group (expert, else class)")
-          ->check(CLI::IsMember({"expert", "class", "group"}));
+          ->check(one_of_words({"expert", "class", "group"}));
   CLI::Option* only =
       verb.add_option("--tsne-class", arguments->points.only_class, "only images of this class")
           ->type_name("NAME");

@@ -69,6 +69,7 @@ int export_model(const ExportArguments& arguments) {
     log_info("stopped; nothing was written");
     return 128 + stopped.signal;
   }
+  log_written(options.out);
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "command_line.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "verbs.h"
 
@@ -35,8 +36,8 @@ void print_summary(const Json& found) {
   if (found.contains("state")) std::cout << fmt::format("  state      {}\n", found["state"].dump());
   for (const auto& layer : found.value("moe", Json::array())) {
     std::cout << fmt::format(
-        "  block {}: {} experts, {}\n", layer["layer"].get<int64_t>(),
-        layer["experts"].get<int64_t>(),
+        "  block {}: {}, {}\n", layer["layer"].get<int64_t>(),
+        count_text(layer["experts"].get<int64_t>(), "expert"),
         layer["kept"].is_null() ? "none pruned" : "kept " + layer["kept"].dump());
   }
   print_tensors(found["tensors"]);
@@ -65,7 +66,8 @@ void print_difference(const Json& difference) {
     std::cout << fmt::format("config          {}: {} and {}\n", item["key"].get<std::string>(),
                              config_text(item, "first"), config_text(item, "second"));
   }
-  std::cout << fmt::format("equal           {} tensors\n", difference["equal"].get<int64_t>());
+  std::cout << fmt::format("equal           {}\n",
+                           count_text(difference["equal"].get<int64_t>(), "tensor"));
 }
 
 struct InspectOptions {

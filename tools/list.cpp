@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -25,27 +23,13 @@
 #include "moesaic/report/probe.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase_kind.h"
+#include "recipes.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
 
 using Names = std::vector<std::string>;
-
-/// Returns models/<family>/recipes/*.json, as paths that `moesaic train` takes.
-Names recipe_paths() {
-  namespace fs = std::filesystem;
-  Names paths;
-  for (const auto& family : fs::directory_iterator(resource("models"))) {
-    const fs::path folder = family.path() / "recipes";
-    if (!fs::is_directory(folder)) continue;
-    for (const auto& recipe : fs::directory_iterator(folder)) {
-      if (recipe.path().extension() == ".json") paths.push_back(recipe.path().string());
-    }
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
 
 /// Returns the URLs of released checkpoints, for `moesaic import`.
 Names released_checkpoints() {
@@ -87,6 +71,13 @@ Names kind_names() {
   return names;
 }
 
+void list_models() {
+  std::cout << fmt::format("families, \"model\": {{\"name\": ...}}\n  {}\n",
+                           fmt::join(model_names(), "\n  "));
+  std::cout << fmt::format("presets, \"model\": {{\"preset\": ...}}\n  {}\n",
+                           fmt::join(preset_names(), "\n  "));
+}
+
 void list(const std::string& kind, bool json) {
   const auto found = kinds().find(kind);
   if (found == kinds().end()) {
@@ -97,6 +88,7 @@ void list(const std::string& kind, bool json) {
     std::cout << nlohmann::json(names).dump(2) << '\n';
     return;
   }
+  if (kind == "models") return list_models();
   for (const auto& name : names) std::cout << name << '\n';
 }
 

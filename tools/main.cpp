@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +12,7 @@
 #include "command_line.h"
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "runtime.h"
 #include "standard_output.h"
@@ -22,16 +24,7 @@ int run(int argc, char** argv) {
   CLI::App app{"moesaic: train, prune and ship mixture-of-experts networks for vision", "moesaic"};
   app.require_subcommand(1);
   app.set_version_flag("--version", MOESAIC_VERSION);
-  app.failure_message([argc, argv](const CLI::App* root, const CLI::Error& error) {
-    const std::string unknown = moesaic::tools::unknown_word(*root, argc, argv);
-    std::string command = "moesaic";
-    for (const CLI::App* verb = root; !verb->get_subcommands().empty();) {
-      verb = verb->get_subcommands().front();
-      command += " " + verb->get_name();
-    }
-    return "moesaic: " + (unknown.empty() ? std::string(error.what()) : unknown) + " (see " +
-           command + " --help)\n";
-  });
+  app.formatter(std::make_shared<moesaic::tools::HelpFormatter>());
   int exit_code = 0;
   namespace tools = moesaic::tools;
   for (const auto add :
@@ -43,7 +36,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // It asked for help.
+    moesaic::log_error("{}", tools::command_line_problem(app, error, argc, argv));
+    return 2;
   }
   return exit_code;
 }
@@ -70,7 +65,8 @@ int run_or_explain(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     moesaic::log_error("{}", without_jargon("out of memory"));
   } catch (const std::filesystem::filesystem_error& error) {
-    moesaic::log_error("{}: {}", error.path1().string(), error.code().message());
+    moesaic::log_error("{}: {}", moesaic::without_staging(error.path1()).string(),
+                       error.code().message());
   } catch (const nlohmann::json::exception& error) {
     const std::string_view what = error.what();
     moesaic::log_error("damaged JSON: {}", what.substr(what.find("] ") + 2));

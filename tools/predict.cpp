@@ -50,6 +50,7 @@ void add_predict(CLI::App& app, int& /*exit_code*/) {
     model->to(at::Device(arguments->device));
     arguments->options.loss = trained_loss(checkpoint);
     predict_file(*model, arguments->input, arguments->output, arguments->options);
+    log_written(arguments->output);
   });
 }
 

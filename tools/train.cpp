@@ -11,12 +11,14 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/trainer.h"
+#include "recipes.h"
+#include "train_help.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -35,7 +37,7 @@ RunConfig read_config(const TrainArguments& arguments) {
   if (arguments.config.find('=') != std::string::npos && !path_exists(arguments.config)) {
     fail_usage("train: the recipe comes first, then settings like '{}'", arguments.config);
   }
-  check_input_file(arguments.config);
+  check_recipe(arguments.config);
   Document document = Document::from_file(arguments.config);
   for (const std::string& assignment : arguments.overrides) document.set(assignment);
   return parse<RunConfig>(document.root());
@@ -94,9 +96,18 @@ int train(const TrainArguments& arguments) {
              resume_command(arguments, out));
     return 128 + result.signal;
   }
-  log_info("done: {} steps, {}", result.steps, result.checkpoint.string());
+  log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
   draw_curve(out);
   return 0;
+}
+
+/// Prints help and ends the parsing of the command line.
+void print_help(const CLI::App& verb, std::vector<std::string> words) {
+  std::erase(words, "");  // What the option has without a value.
+  const std::string text =
+      words.empty() ? verb.help() + "\n" + common_settings_help() : settings_help(words);
+  std::fputs(text.c_str(), stdout);
+  throw CLI::Success();
 }
 
 }  // namespace
@@ -104,6 +115,12 @@ int train(const TrainArguments& arguments) {
 void add_train(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<TrainArguments>();
   CLI::App* verb = app.add_subcommand("train", "train a network through the phases of a run");
+  verb->set_help_flag();
+  verb->add_option_function<std::vector<std::string>>(
+          "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
+          "this text, or help on settings: KEY.PATH, or model NAME")
+      ->expected(0, -1)
+      ->type_name("WHAT");
   verb->add_option("config", arguments->config,
                    "the run as JSON, e.g. models/vmoe/recipes/smoke.json")
       ->required()
@@ -118,16 +135,8 @@ void add_train(CLI::App& app, int& exit_code) {
   add_device(*verb, arguments->device);
   verb->add_flag(
       "--dry-run", arguments->dry_run,
-      "check everything, print the plan, train nothing; described data that is not there is only "
-      "reported, "
-      "and so is an init where the recipe has a model; an init that does not fit is an error");
-  std::string settings = "Settings of a run:\n\n" + help_text<RunConfig>();
-  for (const auto& [name, family] : families().entries()) {
-    if (!family.listed) continue;
-    settings +=
-        fmt::format("\nSettings of its model, where that is a {}:\n\n{}", name, family.help());
-  }
-  verb->footer(settings);
+      "check everything, print the plan, train nothing; data and init that are not there are only "
+      "reported where descriptions do without them");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

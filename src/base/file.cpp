@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <regex>
 #include <system_error>
 #include <utility>
 
@@ -133,6 +134,13 @@ fs::path unique_sibling(const fs::path& path) {
     std::error_code ignored;
     if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
   }
+}
+
+fs::path without_staging(const fs::path& path) {
+  static const std::regex kStaged(R"(\.(.+)\.\d+-\d+\.part)");
+  fs::path result;
+  for (const fs::path& part : path) result /= std::regex_replace(part.string(), kStaged, "$1");
+  return result;
 }
 
 void remove_leftovers(const fs::path& folder) {

@@ -27,6 +27,13 @@ bool begins_with(std::string_view text, std::string_view start) {
          equal_letters(text.substr(0, start.size()), start);
 }
 
+/// Returns whether `name` is what follows a slash in a longer name.
+bool ends_with_part(std::string_view full, std::string_view name) {
+  return !name.empty() && full.size() > name.size() + 1 &&
+         full[full.size() - name.size() - 1] == '/' &&
+         equal_letters(full.substr(full.size() - name.size()), name);
+}
+
 std::string initials(std::string_view name) {
   std::string letters;
   bool at_start = true;
@@ -77,6 +84,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
+  for (const std::string& candidate : candidates) {
+    if (ends_with_part(candidate, name)) return candidate;
+  }
   const std::string* best = nullptr;
   std::size_t best_distance = 0;
   for (const std::string& candidate : candidates) {

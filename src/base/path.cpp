@@ -20,6 +20,11 @@ fs::file_status look_up(const fs::path& path, bool follow) {
   return status;
 }
 
+fs::file_status status_of(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::status(folder, ignored);
+}
+
 std::vector<std::string> names_in_folder(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -48,6 +53,15 @@ bool path_exists(const fs::path& path) {
 std::string nearest_sibling(const fs::path& path) {
   const fs::path named = path.has_filename() ? path : path.parent_path();
   const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  const fs::file_status status = status_of(parent);
+  if (fs::exists(status) && !fs::is_directory(status)) {
+    return fmt::format("; '{}' is not a folder", parent.string());
+  }
+  if (!fs::exists(status)) {
+    const std::string outer = nearest_sibling(parent);
+    if (!outer.empty() && !outer.starts_with("; did you mean")) return outer;
+    return fmt::format("; there is no folder '{}'{}", parent.string(), outer);
+  }
   const auto near = nearest(named.filename().string(), names_in_folder(parent));
   return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
 }
@@ -68,6 +82,7 @@ void check_new_file(const fs::path& path, std::string_view what) {
     fail_usage("{}: '{}' is there already; name a new file", what, path.string());
   }
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  check_folder_path(folder, what);
   if (!path.has_filename() || !fs::is_directory(look_up(folder, true))) {
     fail_usage("{}: '{}': no such folder{}", what, folder.string(), nearest_sibling(folder));
   }
@@ -76,10 +91,19 @@ void check_new_file(const fs::path& path, std::string_view what) {
 void check_new_folder(const fs::path& path, std::string_view what) {
   check_named(path, what);
   const fs::path folder = path.has_filename() ? path : path.parent_path();
+  check_folder_path(folder.parent_path(), what);
   const bool relative = folder.filename() == "." || folder.filename() == "..";
   const fs::file_status status = look_up(folder, false);
   if (relative || (fs::exists(status) && (fs::is_symlink(status) || !holds_nothing(folder)))) {
     fail_usage("{}: '{}' is there already; name a new or an empty folder", what, path.string());
+  }
+}
+
+void check_folder_path(const fs::path& path, std::string_view what) {
+  for (fs::path part = path; part.has_relative_path(); part = part.parent_path()) {
+    const fs::file_status status = status_of(part);
+    if (fs::is_directory(status)) return;
+    if (fs::exists(status)) fail_usage("{}: '{}' is not a folder", what, part.string());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 
 namespace moesaic {
 
@@ -32,7 +33,8 @@ void UniqueFd::reset() noexcept {
 }
 
 void fail_errno(const std::filesystem::path& path, std::string_view action, int error) {
-  fail("{}: {}: {}", path.string(), action, std::generic_category().message(error));
+  fail("{}: {}: {}", without_staging(path).string(), action,
+       std::generic_category().message(error));
 }
 
 void fail_errno(const std::filesystem::path& path, std::string_view action) {

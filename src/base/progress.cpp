@@ -71,7 +71,7 @@ void Progress::begin() {
 
 Progress::~Progress() {
   if (!drawn_ || finished_) return;
-  print("\n");
+  print(options_.summary ? "\n" : "\r\x1b[K");
 }
 
 // Ignores errors, since a closed terminal must not stop the work.
@@ -86,6 +86,11 @@ void Progress::show(int64_t done, int64_t total) {
     begin();
   }
   advance(done - done_);
+}
+
+void Progress::leave_out(double seconds) {
+  started_ += seconds;
+  for (Sample& sample : samples_) sample.time += seconds;
 }
 
 void Progress::advance(int64_t items, std::string_view note) {
@@ -108,12 +113,13 @@ void Progress::advance(int64_t items, std::string_view note) {
 }
 
 void Progress::finish() {
-  if (finished_) return;
+  if (finished_ || !options_.summary) return;
   finished_ = true;
   const double seconds = options_.clock() - started_;
   const int64_t items = done_ - options_.start;
-  std::string line =
-      fmt::format("{}: {} {} in {}", options_.label, items, options_.unit, duration(seconds));
+  const bool one = items == 1 && options_.unit.ends_with('s');
+  const std::string unit = one ? options_.unit.substr(0, options_.unit.size() - 1) : options_.unit;
+  std::string line = fmt::format("{}: {} {} in {}", options_.label, items, unit, duration(seconds));
   if (seconds > 0) line += fmt::format(", {} {}/s", number(items / seconds), options_.unit);
   if (!note_.empty()) line += ", " + note_;
   print((terminal_ ? "\r\x1b[K" : "") + line + "\n");

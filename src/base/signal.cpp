@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // These are at file scope, since a handler takes no user argument; only StopSignal uses them.
 std::atomic<bool> active{false};
@@ -37,6 +37,9 @@ StopSignal::StopSignal() {
   // The handlers are also installed if a shell started us with SIGINT ignored (`program &` in a
   // script), so that a signal sent on purpose still saves the work.
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &former[i]);
+  // `nohup` ignores SIGHUP so that the work outlives its terminal.
+  struct sigaction& hang_up = former.back();
+  if (hang_up.sa_handler == SIG_IGN) ::sigaction(SIGHUP, &hang_up, nullptr);
 }
 
 StopSignal::~StopSignal() {

@@ -42,6 +42,28 @@ size_t count_characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), starts_character));
 }
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string wrapped(const std::string& text, size_t columns, const std::string& indent) {
+  std::string lines, line;
+  for (const std::string& word : split(text, ' ')) {
+    if (!line.empty() && count_characters(line) + 1 + count_characters(word) > columns) {
+      lines += line + "\n" + indent;
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return lines + line;
+}
+
 std::string one_line(std::string_view text, size_t max_bytes) {
   size_t cut = std::min(text.size(), max_bytes);
   while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;

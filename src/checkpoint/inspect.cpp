@@ -35,13 +35,16 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
 void add_tensors(const fs::path& path, Json& out) {
   const safetensors::File file(path);
   int64_t parameters = 0;
+  uint64_t bytes = 0;
   Json tensors = Json::array();
   for (const auto& entry : file.entries()) {
     parameters += c10::multiply_integers(entry.shape);
+    bytes += entry.end - entry.begin;
     tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
   }
   out["parameters"] = parameters;
-  out["bytes"] = fs::file_size(path);
+  out["bytes"] = bytes;
+  out["file_bytes"] = fs::file_size(path);
   if (!file.metadata().empty()) out["metadata"] = file.metadata();
   out["tensors"] = std::move(tensors);
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -20,41 +22,22 @@ namespace {
 
 constexpr std::string_view kStep = "step_";
 
-struct Step {
-  int64_t number = 0;
-  fs::path folder;
-};
-
-/// Returns the step_N directories by descending N; links are ignored.
-std::vector<Step> steps_in(const fs::path& folder) {
-  std::vector<Step> steps;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const auto number = step_of(it->path());
-    if (number && it->symlink_status().type() == fs::file_type::directory) {
-      steps.push_back({*number, it->path()});
-    }
-  }
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
-    return a.number != b.number ? a.number > b.number : a.folder < b.folder;
-  });
-  return steps;
-}
-
 /// Reads the first whole checkpoint of a run.
-Checkpoint load_first_whole(const std::vector<Step>& steps, const fs::path& folder,
+Checkpoint load_first_whole(const std::vector<fs::path>& steps, const fs::path& folder,
                             const LoadOptions& options) {
   std::string first_error;
-  for (const Step& step : steps) {
+  for (const fs::path& step : steps) {
     try {
-      return load_checkpoint(step.folder, options);
+      return load_checkpoint(step, options);
     } catch (const Error& error) {
       log_warning("{}; passing over this checkpoint", error.what());
       if (first_error.empty()) first_error = error.what();
     }
   }
-  fail("{}: none of its {} checkpoints is whole; the newest: {}", folder.string(), steps.size(),
-       first_error);
+  const std::string none = steps.size() == 1
+                               ? "its only checkpoint is not whole"
+                               : fmt::format("none of its {} checkpoints is whole", steps.size());
+  fail("{}: {}; the newest: {}", folder.string(), none, first_error);
 }
 
 }  // namespace
@@ -72,6 +55,20 @@ std::string step_name(int64_t step) {
   return std::string(kStep) + std::to_string(step);
 }
 
+std::vector<fs::path> step_checkpoints(const fs::path& checkpoints) {
+  std::vector<fs::path> steps;
+  std::error_code error;
+  for (fs::directory_iterator it(checkpoints, error), end; !error && it != end;
+       it.increment(error)) {
+    const bool folder = it->symlink_status().type() == fs::file_type::directory;
+    if (folder && step_of(it->path())) steps.push_back(it->path());
+  }
+  std::sort(steps.begin(), steps.end(), [](const fs::path& a, const fs::path& b) {
+    return std::pair(*step_of(b), a) < std::pair(*step_of(a), b);
+  });
+  return steps;
+}
+
 Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
@@ -83,7 +80,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   }
   if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {
-    const std::vector<Step> steps = steps_in(folder);
+    const std::vector<fs::path> steps = step_checkpoints(folder);
     if (!steps.empty()) return load_first_whole(steps, folder, options);
   }
   const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
@@ -95,17 +92,17 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
 void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
   if (keep < 1) fail_usage("at least 1 checkpoint has to be kept, not {}", keep);
   int64_t complete = 0;
-  for (const Step& step : steps_in(checkpoints)) {
+  for (const fs::path& step : step_checkpoints(checkpoints)) {
     if (complete < keep) {
-      complete += fs::exists(step.folder / kManifestFile) ? 1 : 0;
+      complete += fs::exists(step / kManifestFile) ? 1 : 0;
       continue;
     }
     // Renamed first, so that no partially deleted checkpoint is ever visible.
-    const fs::path aside = unique_sibling(step.folder);
+    const fs::path aside = unique_sibling(step);
     std::error_code error;
-    fs::rename(step.folder, aside, error);
+    fs::rename(step, aside, error);
     if (!error) fs::remove_all(aside, error);
-    if (error) log_warning("{}: cannot be deleted: {}", step.folder.string(), error.message());
+    if (error) log_warning("{}: cannot be deleted: {}", step.string(), error.message());
   }
 }
 

@@ -19,16 +19,6 @@ namespace {
 
 using Path = std::span<const std::string>;
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 std::vector<std::string> checked_path(std::string_view text, const std::string& where) {
   std::vector<std::string> path = split(text, '.');
   if (std::find(path.begin(), path.end(), "") != path.end()) {
@@ -92,8 +82,8 @@ class Override {
       names.push_back(name->as_string());
     }
     const std::string hint = names.empty() ? std::string() : "; " + did_you_mean(part, names);
-    fail_usage("{}: '{}' holds {} items and none is '{}'{}", where_, walked, items.size(), part,
-               hint);
+    fail_usage("{}: '{}' holds {} and none is '{}'{}", where_, walked,
+               count_text(static_cast<int64_t>(items.size()), "item"), part, hint);
   }
 
   const std::string& where_;

@@ -26,6 +26,7 @@ void take(std::optional<T>& mine, const std::optional<T>& other) {
 void Rules::add(const Rules& other) {
   is_required = is_required || other.is_required;
   is_filled = is_filled || other.is_filled;
+  is_common = is_common || other.is_common;
   if (!other.choices.empty()) choices = other.choices;
   take(above, other.above);
   take(at_least, other.at_least);
@@ -76,6 +77,12 @@ void Rules::check_filled(bool filled, const Value& value, std::string_view name)
 RequiredRule::operator Rules() const {
   Rules rules;
   rules.is_required = true;
+  return rules;
+}
+
+CommonRule::operator Rules() const {
+  Rules rules;
+  rules.is_common = true;
   return rules;
 }
 

@@ -17,24 +17,13 @@ std::string in_path(const std::string& path) {
   return path.empty() ? path : " in " + path;
 }
 
-std::string padded(const std::string& text, size_t columns) {
-  return text + std::string(columns - std::min(columns, count_characters(text)), ' ');
-}
-
-/// Converts a path to the syntax of arguments, e.g. "phases[0]" to "phases.0".
-std::string as_argument(std::string path) {
-  std::replace(path.begin(), path.end(), '[', '.');
-  std::erase(path, ']');
-  return path;
-}
-
 /// Returns how to turn off the settings that an argument excludes.
 std::string remedy(const Value& object, const std::string& path, const ConfigProblem& problem) {
   if (problem.off.empty()) return "";
   std::vector<std::string> others;
   for (size_t i = 0; i < problem.off.size(); ++i) {
     if (is_argument(object, problem.blamed[i])) continue;
-    others.push_back(as_argument(join_path(path, problem.blamed[i])) + "=" + problem.off[i]);
+    others.push_back(join_path(path, problem.blamed[i]) + "=" + problem.off[i]);
   }
   if (others.size() + 1 != problem.off.size()) return "; leave one out";
   return fmt::format("; give {} too", fmt::join(others, " "));
@@ -103,25 +92,6 @@ nlohmann::ordered_json write_sides(const Sides& sides) {
 nlohmann::ordered_json write_number(double number) {
   if (!std::isfinite(number)) fail_usage("a setting holds {}, which is no JSON number", number);
   return number;
-}
-
-std::string format_help(const std::vector<HelpRow>& rows) {
-  const HelpRow title{"key", "type", "default", "allowed", "meaning"};
-  std::vector<HelpRow> table{title};
-  table.insert(table.end(), rows.begin(), rows.end());
-  size_t key = 0, type = 0, preset = 0, allowed = 0;
-  for (const HelpRow& row : table) {
-    key = std::max(key, count_characters(row.key));
-    type = std::max(type, count_characters(row.type));
-    preset = std::max(preset, count_characters(row.preset));
-    allowed = std::max(allowed, count_characters(row.allowed));
-  }
-  std::string text;
-  for (const HelpRow& row : table) {
-    text += fmt::format("{}  {}  {}  {}  {}\n", padded(row.key, key), padded(row.type, type),
-                        padded(row.preset, preset), padded(row.allowed, allowed), row.meaning);
-  }
-  return text;
 }
 
 }  // namespace moesaic::config_detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/vmoe.h"
+#include "moesaic/base/text.h"
 
 #include <regex>
 
@@ -62,10 +63,16 @@ void export_vmoe(const Model& model, const fs::path& prefix,
   const auto* vmoe = dynamic_cast<const VMoE*>(&model);
   if (vmoe == nullptr) fail_usage("export: format 'vmoe' is for networks of the V-MoE family");
   const int64_t gone = pruned_experts(*vmoe);
-  if (gone > 0) log_warning("export: {} pruned experts are written as zeros", gone);
+  if (gone > 0)
+    log_warning("export: {} written as zeros: pruned before", count_text(gone, "expert"));
   const auto config = parse<VMoEConfig>(Value::from_json(model.config(), "model"), "model");
   const VMoEStateArrays arrays(config, state_of(model), "export");
   std::vector<vmoe_checkpoint::Entry> entries = arrays.entries();
+  const auto count = static_cast<int64_t>(entries.size());
+  if (options.shards > count) {
+    fail_usage("export: {} shards for {} would leave some empty; choose 1 to {}", options.shards,
+               count_text(count, "array"), count);
+  }
   for (vmoe_checkpoint::Entry& entry : entries) {
     const auto stored = array_dtypes.find(entry.name);
     if (stored != array_dtypes.end()) entry.dtype = stored->second;

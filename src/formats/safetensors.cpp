@@ -57,6 +57,9 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
     fail("{}: not a safetensors file: expected at least {} bytes, found {}", file, kLengthBytes,
          bytes.size());
   }
+  if (bytes.size() > kLengthBytes && bytes[kLengthBytes] != std::byte{'{'}) {
+    fail("{}: not a safetensors file: no '{{' at byte 8", file);
+  }
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthBytes);
   if (length > kMaxHeaderBytes) {

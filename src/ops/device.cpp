@@ -4,10 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/cuda.h>
 
-#include <array>
-
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 
 namespace moesaic {
 
@@ -17,10 +14,12 @@ bool has_cuda_operators() {
 }
 
 void check_device(const std::string& device) {
-  static const std::array<std::string, 2> kDevices = {"cpu", "cuda"};
   if (device == "cpu") return;
-  if (device != "cuda")
-    fail_usage("unknown device '{}'; {}", device, did_you_mean(device, kDevices));
+  if (device != "cuda") {  // Others are a letter from "cpu" and mean something else.
+    const bool gpu = device == "gpu" || device.starts_with("cuda");
+    fail_usage("unknown device '{}'; {}", device,
+               gpu ? "did you mean 'cuda'?" : "choose one of cpu, cuda");
+  }
   if (!has_cuda_operators()) {
     fail_usage(
         "device cuda: this build's operators run on the CPU only; use cpu, or build with "

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
@@ -55,6 +56,19 @@ std::optional<Number> whole_number(const std::string& text) {
   return number;
 }
 
+/// Returns the number that text in another notation than ours stands for: "50%", "0,25", "0x2"; ""
+/// for all else.
+std::string number_meant(const std::string& text) {
+  std::string decimal = text;
+  std::replace(decimal.begin(), decimal.end(), ',', '.');
+  const bool percent = decimal.ends_with('%');
+  if (percent) decimal.pop_back();
+  char* end = nullptr;
+  const double number = std::strtod(decimal.c_str(), &end);
+  if (decimal.empty() || *end != '\0' || !(number > 0.0)) return "";
+  return fmt::format("{}", percent ? number / 100.0 : number);
+}
+
 std::map<int64_t, KeepRule> block_rules(const Value& object) {
   std::map<int64_t, KeepRule> rules;
   for (const auto& [key, origin, value] : object.members("keep")) {
@@ -95,9 +109,10 @@ KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
   } else if (path_exists(text)) {
     spec.blocks_ = block_rules(Document::from_file(text).root());
   } else {
+    const std::string meant = number_meant(text);
     fail_usage(
         "{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
-        where, nearest_sibling(text));
+        where, meant.empty() ? nearest_sibling(text) : "; did you mean '" + meant + "'?");
   }
   return spec;
 }

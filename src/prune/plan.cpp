@@ -2,6 +2,7 @@
 #include "moesaic/prune/plan.h"
 
 #include <fmt/ranges.h>
+#include <torch/types.h>
 
 #include <algorithm>
 
@@ -135,12 +136,23 @@ const nn::MoELayer& layer_for(const std::vector<MoEBlock>& blocks, const PruneLa
   return block->layer;
 }
 
+/// Throws Error (failure) for a number that is not finite, wherever it is: no criterion would see
+/// all.
+void check_finite(const Model& model, const char* which) {
+  for (const auto& [name, tensor] : state_of(model)) {
+    if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
+    fail("prune: '{}' of the {} network holds NaN or infinity", name, which);
+  }
+}
+
 }  // namespace
 
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed) {
   const std::vector<MoEBlock> blocks = finetuned.moe_blocks();
   check_keep(finetuned, keep);
+  check_finite(finetuned, "fine-tuned");
+  if (pretrained != nullptr) check_finite(*pretrained, "pre-trained");
   const bool compares = criterion_needs_pretrained(criterion);
   const std::vector<MoEBlock> before =
       compares && pretrained != nullptr ? pretrained->moe_blocks() : std::vector<MoEBlock>{};

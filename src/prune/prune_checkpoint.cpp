@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <system_error>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -80,6 +82,58 @@ void check_related(const Model& finetuned, const Model& pretrained, const fs::pa
   }
 }
 
+using Json = nlohmann::ordered_json;
+
+/// Returns what `checkpoint` says of the run that made it, null where it says nothing.
+Json of_run(const Checkpoint& checkpoint, const char* key) {
+  const Json run = checkpoint.config.value("run", Json());
+  return run.is_object() ? run.value(key, Json()) : Json();
+}
+
+/// Returns the phase and the step that a run had come to.
+std::pair<int64_t, int64_t> progress_of(const Checkpoint& checkpoint) {
+  const auto number = [&](const char* key) {
+    const Json value = checkpoint.state.is_object() ? checkpoint.state.value(key, Json()) : Json();
+    return value.is_number_integer() ? value.get<int64_t>() : 0;
+  };
+  return {number("phase_index"), number("step")};
+}
+
+/// Returns whether the run of `later` began with `first`, or with the run that it is of.
+bool began_with(const Checkpoint& later, const Checkpoint& first) {
+  const Json init = of_run(later, "init");
+  std::error_code ignored;
+  for (fs::path folder = fs::absolute(first.folder); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    const bool run = folder == fs::absolute(first.folder) || fs::exists(folder / "metrics.jsonl");
+    if (run && init.is_string() && fs::equivalent(init.get<std::string>(), folder, ignored)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Warns where the checkpoints themselves say that the pre-trained one came later.
+void warn_of_order(const Checkpoint& finetuned, const Checkpoint& pretrained) {
+  const auto same = [&](const char* key) {
+    const Json value = of_run(finetuned, key);
+    return !value.is_null() && value == of_run(pretrained, key);
+  };
+  const auto before = progress_of(pretrained), after = progress_of(finetuned);
+  std::string why;
+  if (same("name") && same("seed") && same("phases") && before > after) {
+    why =
+        fmt::format("it is of step {} of a run, the other of step {}", before.second, after.second);
+  } else if (began_with(pretrained, finetuned)) {
+    why = "its run began with the other";
+  } else if (pretrained.state.contains("pruned") && !finetuned.state.contains("pruned")) {
+    why = "it is pruned and the other is not";
+  }
+  if (why.empty()) return;
+  log_warning("prune: --pretrained {} looks newer than --finetuned {}: {}; are they swapped?",
+              pretrained.folder.string(), finetuned.folder.string(), why);
+}
+
 }  // namespace
 
 RowsPerToken even_rows_per_token(const Model& model) {
@@ -112,8 +166,14 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, {.optimizer = false});
   const auto model = model_of(checkpoint);
   std::shared_ptr<Model> pretrained;
-  if (criterion_needs_pretrained(options.criterion)) pretrained = load_model(options.pretrained);
-  if (pretrained) check_related(*model, *pretrained, options.pretrained);
+  if (!options.pretrained.empty()) {
+    const Checkpoint before = load_newest_checkpoint(options.pretrained, {.optimizer = false});
+    pretrained = model_of(before);
+    warn_of_order(checkpoint, before);
+  }
+  if (criterion_needs_pretrained(options.criterion)) {
+    check_related(*model, *pretrained, options.pretrained);
+  }
 
   const at::Device device(options.device);
   model->to(device);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/evaluation_points.h"
+#include "moesaic/base/text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -111,8 +112,8 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
     info_.experts = batch.output.routings.back().logits_TE.size(1);
   }
   if (options_.boundary && data.classes.size() != 2) {
-    fail_usage("'{}' has {} classes; a decision boundary is drawn between two", data.name,
-               data.classes.size());
+    fail_usage("'{}' has {}; a decision boundary is drawn between two classes", data.name,
+               count_text(static_cast<int64_t>(data.classes.size()), "class"));
   }
   if (options_.color == "group" && !batch.groups_B.defined()) {
     fail_usage("'{}' has no groups to colour by; choose expert or class", data.name);

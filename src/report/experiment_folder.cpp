@@ -5,6 +5,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
+#include "moesaic/config/difference.h"
 
 namespace moesaic {
 namespace {
@@ -13,8 +14,8 @@ namespace fs = std::filesystem;
 
 void check_output(const fs::path& out) {
   if (out.empty()) fail_usage("an experiment needs a folder; give --out");
+  check_folder_path(out, "--out");
   if (!path_exists(out)) return;
-  if (!fs::is_directory(out)) fail_usage("{}: not a folder", out.string());
   if (fs::exists(out / "config.json")) return;  // It names the experiment.
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
@@ -42,7 +43,8 @@ void ExperimentFolder::claim(const nlohmann::ordered_json& settings) const {
   const auto found = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
   if (found == settings) return;
   if (found.is_discarded()) fail_usage("{}: damaged: not JSON; give another --out", file.string());
-  fail_usage("{}: was made with other settings; give another --out", path_.string());
+  fail_usage("{}: was made with other settings: {}; set back what changed or give another --out",
+             path_.string(), describe(differences(found, settings)));
 }
 
 }  // namespace moesaic

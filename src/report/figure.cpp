@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/figure.h"
 
-#include <algorithm>
+#include <system_error>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -18,7 +18,11 @@ namespace fs = std::filesystem;
 class Workshop {
  public:
   explicit Workshop(const fs::path& folder) : path_(unique_sibling(folder / "figure")) {
-    fs::create_directories(path_);
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) {
+      fail("{}: cannot write here: {}", fs::absolute(folder).string(), error.message());
+    }
   }
   Workshop(const Workshop&) = delete;
   Workshop& operator=(const Workshop&) = delete;
@@ -32,35 +36,40 @@ class Workshop {
   fs::path path_;
 };
 
-/// Draws `files` from the script and its data, and moves all of them beside each other, or none if
-/// a file cannot be written. If gnuplot rejects the script, script and data are kept.
-void draw_beside(const fs::path& script_path, const fs::path& data_path, const Figure& figure,
-                 const std::vector<std::string>& files) {
-  const fs::path folder = script_path.parent_path();
+/// Throws Error unless gnuplot drew the file to its end: on a full disk it says nothing and
+/// succeeds.
+void check_drawn(const fs::path& drawn, const fs::path& file) {
+  if (!fs::exists(drawn) || fs::is_empty(drawn)) fail("{}: gnuplot drew nothing", file.string());
+  sync_path(drawn);
+  std::string text = read_text(drawn);
+  text.erase(text.find_last_not_of('\n') + 1);
+  const bool whole = file.extension() == ".png" ? text.ends_with("IEND\xAE\x42\x60\x82")
+                                                : text.ends_with("</svg>");
+  if (!whole) {
+    fail("{}: gnuplot could not write the figure to its end; is the disk full?", file.string());
+  }
+}
+
+/// Draws `files` from the script and its data, and moves all of them to `folder`, or none if one
+/// cannot be made.
+void draw_in(const fs::path& folder, const std::string& stem, const Figure& figure,
+             std::vector<std::string> files) {
   const Workshop workshop(folder);
-  write_atomic(workshop.path() / script_path.filename(), figure.script);
-  write_atomic(workshop.path() / data_path.filename(), figure.data);
-  const std::string script =
-      "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script;
+  const std::string script = stem + ".gp", data = stem + ".tsv";
+  write_atomic(workshop.path() / script, figure.script);
+  write_atomic(workshop.path() / data, figure.data);
   // In a locale without UTF-8, gnuplot warns of characters that it cannot show.
-  const int status = run_with_input({"gnuplot"}, script, {"LC_ALL=C.UTF-8"});
-  const auto bring = [&](const std::string& name) {
-    fs::rename(workshop.path() / name, folder / name);
-  };
-  const std::vector<std::string> sources = {script_path.filename().string(),
-                                            data_path.filename().string()};
-  if (status != 0) {
-    std::for_each(sources.begin(), sources.end(), bring);
-    fail("{}: gnuplot failed with status {}", script_path.string(), status);
-  }
+  const int status = run_with_input(
+      {"gnuplot"}, "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script,
+      {"LC_ALL=C.UTF-8"});
+  if (status != 0) fail("{}: gnuplot failed with status {}", (folder / files[0]).string(), status);
+  for (const std::string& file : files) check_drawn(workshop.path() / file, folder / file);
+  files.insert(files.end(), {script, data});
   for (const std::string& file : files) {
-    const fs::path drawn = workshop.path() / file;
-    if (!fs::exists(drawn) || fs::is_empty(drawn)) {
-      fail("{}: gnuplot drew no {}", script_path.string(), file);
-    }
+    std::error_code error;
+    fs::rename(workshop.path() / file, folder / file, error);
+    if (error) fail("{}: cannot rename into place: {}", (folder / file).string(), error.message());
   }
-  std::for_each(sources.begin(), sources.end(), bring);
-  std::for_each(files.begin(), files.end(), bring);
 }
 
 }  // namespace
@@ -80,13 +89,19 @@ fs::path data_beside(const fs::path& file) {
   return fs::path(file).replace_extension(".tsv");
 }
 
+void check_can_draw(const fs::path& folder) {
+  if (find_program("gnuplot").empty()) {
+    fail("gnuplot: no such program on PATH; figures are drawn by it");
+  }
+  const Workshop can_write(folder);
+}
+
 void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
-  draw_beside(folder / (stem + ".gp"), folder / (stem + ".tsv"), figure,
-              {stem + ".svg", stem + ".png"});
+  draw_in(folder, stem, figure, {stem + ".svg", stem + ".png"});
 }
 
 void draw_figure_file(const fs::path& file, const Figure& figure) {
-  draw_beside(script_beside(file), data_beside(file), figure, {file.filename().string()});
+  draw_in(file.parent_path(), file.stem().string(), figure, {file.filename().string()});
 }
 
 }  // namespace moesaic

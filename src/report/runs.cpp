@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/runs.h"
+#include "moesaic/base/text.h"
 
 #include <fmt/format.h>
 
@@ -62,7 +63,8 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
   const std::vector<Metric> final = all_metrics(rows, false), curves = all_metrics(rows, true);
   for (size_t i = 0; i < config.plots.size(); ++i) {
     const PlotConfig& plot = config.plots[i];
-    const std::string where = place_of(config.source, {fmt::format("plots.{}", i), "plots"});
+    const std::string where = place_of(config.source, {fmt::format("plots.{}", i), "plots",
+                                                       "probes", "snapshots.probes", "snapshots"});
     for (const std::string& name : plot.metrics) {
       check_metric(plot.kind == "curves" ? curves : final, name, where);
       const bool table = find_metric(final, name)->is_table;
@@ -80,7 +82,9 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
   }
   for (const auto& [row, metrics] : config.paper) {
     for (const auto& [name, value] : metrics) {
-      check_metric(final, name, value.where());
+      check_metric(final, name,
+                   is_argument(config.source, "probes") ? place_of(config.source, {"probes"})
+                                                        : value.where());
       if (find_metric(final, name)->is_table) {
         paper_table(config, row, name);
       } else {
@@ -107,7 +111,8 @@ std::string measurement_problem(const std::vector<Metric>& metrics, const Measur
   for (const Metric& metric : metrics) {
     const bool known =
         metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
-    if (!known) return fmt::format("it has no {} after {} updates", metric.name, found.step);
+    if (!known)
+      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "update"));
   }
   return "";
 }

@@ -97,7 +97,7 @@ ConfigProblem config_problem(const SnapshotConfig& config) {
 
 ConfigProblem config_problem(const RunsConfig& config) {
   for (size_t i = 0; i < config.grid.size(); ++i) {
-    if (config.grid[i].empty()) return {fmt::format("grid[{}] has no points", i), {"grid"}};
+    if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
   }
   if (grid_rows(config) > kMaxRows) {
     return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/runs_report.h"
+#include "moesaic/base/text.h"
 
 #include <fmt/format.h>
 
@@ -63,8 +64,8 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
     for (const Metric& metric : row.metrics) {
       if (!metric.is_table) continue;
       const MeasuredTable& table = run.final.tables.at(metric.name);
-      tables.push_back({fmt::format("{}, {} after {} updates", name_of_first_run(row), metric.label,
-                                    run.final.step),
+      tables.push_back({fmt::format("{}, {} after {}", name_of_first_run(row), metric.label,
+                                    count_text(run.final.step, "update")),
                         text_table(metric, table, table.values, initial_sums(run, metric.name))});
       if (experiment.scale == Scale::quick) continue;
       const std::optional<PaperTable> paper = paper_table(config, row.name, metric.name);

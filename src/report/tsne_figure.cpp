@@ -180,6 +180,7 @@ void check_new_figure(const fs::path& file, const std::string& what) {
   for (const fs::path& path : {file, script_beside(file), data_beside(file)}) {
     check_new_file(path, what);
   }
+  check_can_draw(file.parent_path());
 }
 
 PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64_t nodes) {

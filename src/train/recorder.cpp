@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/recorder.h"
+#include "moesaic/base/text.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -40,7 +41,8 @@ int64_t cut_lines(const std::filesystem::path& path, int64_t keep) {
 Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"), lines_(cut_lines(path_, keep_lines)), events_(folder) {
   if (lines_ < keep_lines) {
-    log_warning("{}: {} lines were written, {} are left", path_.string(), keep_lines, lines_);
+    log_warning("{}: of {} that were written, {} are left", path_.string(),
+                count_text(keep_lines, "line"), lines_);
   }
   fd_ = open_file(path_, O_WRONLY | O_CREAT | O_APPEND);
 }

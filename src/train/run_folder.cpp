@@ -61,7 +61,8 @@ fs::path made(fs::path folder) {
 
 void RunFolder::check(const fs::path& root, bool resume) {
   if (root.empty()) fail_usage("a run needs a folder; give --out");
-  if (path_exists(root) && !fs::is_directory(root)) fail_usage("{}: not a folder", root.string());
+  check_folder_path(root, "--out");
+  path_exists(root);  // Throws where that cannot be known.
   if (fs::exists(root / "MANIFEST.json")) {
     fail_usage("{}: a checkpoint, not a run; give the run's folder", root.string());
   }
@@ -96,17 +97,13 @@ fs::path RunFolder::phase_checkpoint(const std::string& phase) const {
 }
 
 bool RunFolder::has_checkpoint(const fs::path& root) {
-  std::error_code ignored;
-  for (fs::directory_iterator it(root / "checkpoints", ignored), end; it != end; ++it) {
-    if (step_of(it->path())) return true;
-  }
-  return false;
+  return !step_checkpoints(root / "checkpoints").empty();
 }
 
 Checkpoint RunFolder::load_newest_checkpoint() const {
   Checkpoint newest = moesaic::load_newest_checkpoint(root_);
-  for (const auto& entry : fs::directory_iterator(root_ / "checkpoints")) {
-    if (step_of(entry.path()).value_or(0) > *step_of(newest.folder)) fs::remove_all(entry.path());
+  for (const fs::path& step : step_checkpoints(root_ / "checkpoints")) {
+    if (*step_of(step) > *step_of(newest.folder)) fs::remove_all(step);
   }
   return newest;
 }

@@ -211,6 +211,9 @@ std::string describe_run(const RunConfig& config, const Model& model,
   std::string text =
       fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
                   model.config().at("name").get<std::string>(), model.parameter_count());
+  if (model.moe_blocks().empty()) {
+    text += "experts       none: a dense network, nothing is routed and nothing can be pruned\n";
+  }
   text += fmt::format("FLOPs/image   {:.4g}\n\n", model.flops_per_image());
   text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
                       "images", "outputs", "batch", "steps", "trained", "on entry");

@@ -12,6 +12,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/non_finite.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/task.h"
@@ -97,8 +98,17 @@ StepReport Trainer::step(Phase& phase) try {
   state_.phase_step += report.steps;
   state_.evaluations_due = evaluations_after(phase, report.steps);
   return report;
+} catch (const Diverged& error) {
+  fail_diverged(phase, state_.step + 1, error.what());
+} catch (const NonFiniteLogits& error) {
+  fail_diverged(phase, state_.step + 1, error.what());
 } catch (const Error& error) {
   fail_at(state_.step + 1, error.what());
+}
+
+void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) const {
+  const std::string remedy = phase.remedy();
+  fail_at(step, fmt::format("training diverged: {}{}{}", what, remedy.empty() ? "" : "; ", remedy));
 }
 
 void Trainer::fail_at(int64_t step, const std::string& what) const {
@@ -172,24 +182,34 @@ void Trainer::leave_phase(const Phase& phase) {
   state_ = state_.next_phase();
 }
 
-void Trainer::evaluate_due(const Phase& phase) {
+Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) try {
   const PhaseConfig& config = plan().config;
+  EvaluateOptions options;
+  options.batch_size = config_.evaluate_batch_size;
+  options.loader_threads = config_.loader_threads;
+  options.loss = objective_name(config);
+  options.precision = config_.precision;
+  std::optional<Progress> bar;
+  if (options_.progress) {
+    bar.emplace(
+        ProgressOptions{.label = split == "test" ? "testing" : "validating", .summary = false});
+  }
+  options.proceed = [&](int64_t done, int64_t total) {
+    if (bar) bar->show(done, total);
+    return !stopped();
+  };
+  const Evaluation evaluation =
+      evaluate(*model_, datasets_.get(config.data, split, config.preprocess), options);
+  if (progress_) progress_->leave_out(evaluation.seconds);
+  return evaluation;
+} catch (const NonFiniteLogits& error) {
+  fail_diverged(phase, state_.step, fmt::format("{} split: {}", split, error.what()));
+}
+
+void Trainer::evaluate_due(const Phase& phase) {
   while (!state_.evaluations_due.empty()) {
     const std::string split = state_.evaluations_due.front();
-    EvaluateOptions options;
-    options.batch_size = config_.evaluate_batch_size;
-    options.loader_threads = config_.loader_threads;
-    options.loss = objective_name(config);
-    options.precision = config_.precision;
-    options.proceed = [&](int64_t done, int64_t total) {
-      if (progress_) {
-        progress_->advance(0, fmt::format("{} {}%", split == "test" ? "testing" : "validating",
-                                          100 * done / total));
-      }
-      return !stopped();
-    };
-    const Evaluation evaluation =
-        evaluate(*model_, datasets_.get(config.data, split, config.preprocess), options);
+    const Evaluation evaluation = evaluate_on(phase, split);
     throughput_.restart();
     if (!evaluation.complete) return;
     state_.evaluations_due.erase(state_.evaluations_due.begin());
@@ -227,7 +247,7 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
 
 void Trainer::record(const Phase& phase, const StepReport& report) {
   if (in_memory()) return;
-  state_.window.add(report.metrics);
+  state_.window.add(report.metrics, report.steps);
   throughput_.add(report.images);
   if (progress_) {
     const auto loss = report.metrics.find("loss");
@@ -253,7 +273,7 @@ void Trainer::check_finite(const Phase& phase) const {
   const auto parameters = model_->named_parameters();
   for (const std::string& name : phase.parameters()) {
     if (parameters[name].isfinite().all().item<bool>()) continue;
-    fail_at(state_.step, fmt::format("'{}' holds NaN or infinity", name));
+    fail_diverged(phase, state_.step, fmt::format("'{}' holds NaN or infinity", name));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
@@ -26,12 +27,8 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
 /// Reads the newest whole checkpoint of a run. Where the newest one ends a phase, the optimizer's
 /// tensors are left out, since no later phase takes them.
 Checkpoint load_newest(const RunFolder& folder) {
-  int64_t newest = 0;
-  for (const auto& entry : fs::directory_iterator(folder.root() / "checkpoints")) {
-    if (!entry.is_symlink()) newest = std::max(newest, step_of(entry.path()).value_or(0));
-  }
-  const fs::path path = folder.step_checkpoint(newest);
   try {
+    const fs::path path = step_checkpoints(folder.root() / "checkpoints").at(0);
     const Document state = stored_document(path / "state.json");
     if (parse<TrainState>(state.root()).phase_complete) {
       return load_checkpoint(path, {.optimizer = false});
@@ -100,11 +97,16 @@ void Trainer::restore() {
   model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
                     loaded.model, from);
   result_.checkpoint = loaded.folder;
-  log_info("going on from {}", from);
   if (state_.phase_complete) {
     state_ = state_.next_phase();
   } else {
     resumed_tensors_ = std::move(loaded.optimizer);
+  }
+  if (complete()) {
+    log_info("{}: the run is finished, all of its {}; there is nothing to go on with", from,
+             count_text(state_.phase_index, "phase"));
+  } else {
+    log_info("going on from {}", from);
   }
 }
 

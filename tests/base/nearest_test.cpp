@@ -71,5 +71,10 @@ TEST(DidYouMean, KeepsALongListShort) {
   EXPECT_NE(line.find("(1000 in all)"), std::string::npos) << line;
 }
 
+TEST(Nearest, FindsANameBehindASlash) {
+  const std::vector<std::string> names = {"tables", "clusters/table10", "clusters/table1"};
+  EXPECT_EQ(nearest("table1", names), "clusters/table1");
+}
+
 }  // namespace
 }  // namespace moesaic

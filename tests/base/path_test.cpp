@@ -68,5 +68,20 @@ TEST(CheckNewFolder, TakesANewOrAnEmptyOne) {
   test::usage_of([] { check_new_folder("", "--out"); });
 }
 
+TEST(Paths, APartThatIsNoFolderIsNamed) {
+  const test::TempDir folder;
+  test::put(folder / "file", "x");
+  const std::string file = (folder / "file").string();
+  EXPECT_EQ(test::usage_of([&] { check_new_file(file + "/a.png", "--tsne"); }),
+            "--tsne: '" + file + "' is not a folder");
+  EXPECT_EQ(test::usage_of([&] { check_new_folder(file + "/a/b", "--out"); }),
+            "--out: '" + file + "' is not a folder");
+  EXPECT_EQ(test::usage_of([&] { check_input_file(file + "/a"); }),
+            file + "/a: no such file; '" + file + "' is not a folder");
+  const std::string none = (folder / "fil").string();
+  EXPECT_EQ(test::usage_of([&] { check_input_file(none + "/a"); }),
+            none + "/a: no such file; there is no folder '" + none + "'; did you mean 'file'?");
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -271,5 +271,42 @@ TEST(Terminal, TellsATerminalFromAFile) {
   EXPECT_EQ(terminal_columns(plain.file()), 80);
 }
 
+TEST(Progress, LeavesNothingBehindWithinOtherWork) {
+  double now = 0.0;
+  Terminal terminal(80);
+  {
+    Progress bar({.label = "testing", .out = terminal.file(), .summary = false, .clock = [&] {
+                    return now;
+                  }});
+    bar.show(0, 100);
+    now = 1.0;
+    bar.show(50, 100);
+    EXPECT_THAT(without_codes(terminal.take()),
+                HasSubstr("50/100 images, 50.0 images/s, 0:01 left"));
+  }
+  EXPECT_EQ(terminal.take(), "\r\x1b[K");
+}
+
+TEST(Progress, TimeOfOtherWorkIsNotInTheRate) {
+  double now = 0.0;
+  PlainOutput out;
+  Progress bar({.label = "a", .total = 100, .out = out.file(), .clock = [&] { return now; }});
+  now = 10.0;
+  bar.advance(50);
+  now = 60.0;
+  bar.leave_out(50.0);
+  bar.finish();
+  EXPECT_EQ(out.lines().back(), "a: 50 images in 0:10, 5.00 images/s\n");
+}
+
+TEST(Progress, CountsOneInTheSingular) {
+  double now = 0.0;
+  PlainOutput out;
+  Progress bar({.label = "a", .out = out.file(), .clock = [&] { return now; }});
+  bar.advance(1);
+  bar.finish();
+  EXPECT_EQ(out.lines().back(), "a: 1 image in 0:00\n");
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -13,7 +13,7 @@ namespace moesaic {
 namespace {
 
 TEST(StopSignal, RemembersTheFirstSignal) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const StopSignal stop;
     EXPECT_FALSE(stop.requested());
     EXPECT_EQ(stop.number(), 0);
@@ -58,6 +58,16 @@ TEST(StopSignalDeathTest, WorksWhereAShellHadIgnoredIt) {
     std::exit(stop.number() == SIGINT ? 0 : 1);
   };
   EXPECT_EXIT(ignored(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(StopSignal, LeavesAHangUpIgnoredAsNohupHasIt) {
+  const auto former = std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignal stop;
+    std::raise(SIGHUP);
+    EXPECT_FALSE(stop.requested());
+  }
+  std::signal(SIGHUP, former);
 }
 
 }  // namespace

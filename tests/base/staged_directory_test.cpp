@@ -149,5 +149,21 @@ TEST(StagedDirectory, CleansUpWhenTheDiskIsFull) {
   EXPECT_THAT(folder.names(), ElementsAre("place"));
 }
 
+TEST(WithoutStaging, IsTheFinalPath) {
+  const fs::path staged = unique_sibling("runs/step_5");
+  EXPECT_EQ(without_staging(unique_sibling(staged / "model.safetensors")),
+            "runs/step_5/model.safetensors");
+  EXPECT_EQ(without_staging("a/.b/c.part"), "a/.b/c.part");
+}
+
+TEST(StagedDirectory, AFullDiskIsToldByTheFinalPath) {
+  const test::TempDir folder;
+  StagedDirectory staged(folder / "final");
+  const test::FileSizeLimit limit(100);
+  const std::string error = test::failure_of(
+      [&] { write_atomic(staged.path() / "weights", std::string_view(std::string(200, 'x'))); });
+  EXPECT_EQ(error.find((folder / "final/weights").string() + ": cannot write"), 0U) << error;
+}
+
 }  // namespace
 }  // namespace moesaic

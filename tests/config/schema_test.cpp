@@ -147,7 +147,7 @@ TEST(Schema, RoundTripsThroughJson) {
 TEST(Schema, UnknownKeysGetTheNearestName) {
   EXPECT_EQ(parse_error<RunConfig>("{\"phases\": [{\"data\": \"d\",\n  \"optimizer\": {\n"
                                    "      \"learning_rate\": 1}}]}"),
-            "recipe.json:3:7: unknown key 'learning_rate' in phases[0].optimizer; did you mean "
+            "recipe.json:3:7: unknown key 'learning_rate' in phases.0.optimizer; did you mean "
             "'lr'?");
   EXPECT_EQ(parse_error<PhaseConfig>(R"({"dta": "x"})"),
             "recipe.json:1:2: unknown key 'dta'; did you mean 'data'?")
@@ -162,7 +162,7 @@ TEST(Schema, UnknownKeysGetTheNearestName) {
 TEST(Schema, MissingKeys) {
   EXPECT_EQ(parse_error<PhaseConfig>("{}"), "recipe.json:1:1: missing key 'data'");
   EXPECT_EQ(parse_error<RunConfig>("{\n\"phases\": [ {}]}"),
-            "recipe.json:2:13: missing key 'data' in phases[0]");
+            "recipe.json:2:13: missing key 'data' in phases.0");
   EXPECT_EQ(parse_error<Group>(" {}"), "recipe.json:1:2: missing key 'data' in phase")
       << "a group that is left out";
 }
@@ -209,7 +209,7 @@ TEST(Schema, RangesAndChoices) {
 
 TEST(Schema, SettingsThatExcludeOneAnother) {
   EXPECT_EQ(parse_error<RunConfig>(R"({"phases": [{"data": "d", "epochs": 1, "steps": 1}]})"),
-            "recipe.json:1:13: 'epochs' and 'steps' exclude one another in phases[0]");
+            "recipe.json:1:13: 'epochs' and 'steps' exclude one another in phases.0");
 }
 
 TEST(Schema, OverridesAreCheckedLikeTheFile) {
@@ -225,11 +225,11 @@ TEST(Schema, OverridesAreCheckedLikeTheFile) {
   run.set("phases.0.optimizer.momentun=0");
   EXPECT_EQ(usage_of([&] { parse<RunConfig>(run.root()); }),
             "argument 'phases.0.optimizer.momentun=0': unknown key 'momentun' in "
-            "phases[0].optimizer; did you mean 'momentum'?");
+            "phases.0.optimizer; did you mean 'momentum'?");
   Document other = Document::from_text(kFull, "recipe.json");
   other.set("phases.1.optimiser.lr=1");
   EXPECT_EQ(usage_of([&] { parse<RunConfig>(other.root()); }),
-            "argument 'phases.1.optimiser.lr=1': unknown key 'optimiser' in phases[1]; did you "
+            "argument 'phases.1.optimiser.lr=1': unknown key 'optimiser' in phases.1; did you "
             "mean 'optimizer'?");
   Document wrong = Document::from_text(kFull, "recipe.json");
   wrong.set("seed=soon");
@@ -242,21 +242,60 @@ TEST(Schema, NamesStartWithTheGivenPath) {
               HasSubstr("'model.head.lr' must be above 0"));
 }
 
-TEST(Schema, HelpHasALineForEverySetting) {
-  const std::string help = help_text<RunConfig>();
-  EXPECT_THAT(help, HasSubstr("\nname "));
-  EXPECT_THAT(help, ::testing::ContainsRegex("seed +integer +1 +of everything random\n"));
-  EXPECT_THAT(help, ::testing::ContainsRegex(
-                        "phases\\[\\]\\.data +string +required +data set to train on\n"));
-  EXPECT_THAT(help, ::testing::ContainsRegex(
-                        "phases\\[\\]\\.optimizer\\.lr +number +0\\.1 +above 0 +peak learning"));
-  EXPECT_THAT(help, ::testing::ContainsRegex("presets\\.<name>\\.name +string +\"sgd\" +sgd . ad"));
-  EXPECT_THAT(help, ::testing::ContainsRegex("phases\\[\\]\\.epochs +integer or null +null +at l"));
-  EXPECT_THAT(help, ::testing::ContainsRegex("tags +list of string +\\[\\] "));
-  EXPECT_THAT(help, ::testing::ContainsRegex("aux_losses +map to number +\\{\\} +at least 0"));
+TEST(Schema, HelpTellsEverySetting) {
+  const HelpRows rows = help_rows<RunConfig>();
   // name lr momentum betas warmup_steps, four times (twice in a phase, once in the presets), and
   // more
-  EXPECT_EQ(std::count(help.begin(), help.end(), '\n'), 1 + 8 + 5 + 3 * 5);
+  EXPECT_EQ(rows.size(), 8 + 5 + 3 * 5);
+  const std::string help = help_text(rows);
+  for (const char* text :
+       {"seed  integer, 1 by default\n    of everything random\n",
+        "phases.N.data  string, required\n    data set to train on\n",
+        "phases.N.optimizer.lr  number, 0.1 by default; above 0\n    peak learning rate\n",
+        "presets.<name>.name  string, \"sgd\" by default; sgd | adamw\n",
+        "phases.N.epochs  integer or null, null by default; at least 0\n",
+        "tags  list of string, [] by default", "aux_losses  map to number, {} by default; at"}) {
+    EXPECT_THAT(help, HasSubstr(text));
+  }
+}
+
+TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
+  const HelpRows rows = help_rows<RunConfig>();
+  const auto keys = [&](const std::string& path) {
+    std::vector<std::string> found;
+    for (const auto& row : rows_about(rows, path)) found.push_back(row.key);
+    return found;
+  };
+  const std::vector<std::string> lr = {"phases.N.optimizer.lr"};
+  for (const char* path : {"phases.optimizer.lr", "phases.0.optimizer.lr", "phases.N.optimizer.lr",
+                           "phases.finetune.optimizer.lr"}) {
+    EXPECT_EQ(keys(path), lr) << path;
+  }
+  EXPECT_EQ(keys("phases.optimizer").size(), 5U);
+  EXPECT_EQ(keys("seed"), std::vector<std::string>{"seed"});
+  EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
+            "no setting 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
+}
+
+struct ManyWords {
+  double rate = 0.5;
+  int64_t size = 3;
+};
+template <class Fields>
+void describe(Fields& f, ManyWords& c) {
+  f("rate", c.rate,
+    "a meaning of so many words that no line of a hundred columns holds it together with the key "
+    "and the default, so that it is cut",
+    common);
+  f("size", c.size, "of no interest");
+}
+
+TEST(Schema, ShortHelpHasALineForEachCommonSetting) {
+  const std::string text = common_help(help_rows<ManyWords>());
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_THAT(text, ::testing::StartsWith("  rate  0.5  a meaning of so many words"));
+  EXPECT_THAT(text, ::testing::EndsWith(" ...\n"));
+  EXPECT_LE(text.size(), 101U);
 }
 
 struct ImageConfig {
@@ -282,7 +321,7 @@ TEST(Schema, SidesAreOneNumberOrTwo) {
       HasSubstr("p.json:1:10: 'model.size' must be an integer or [height, width], found [5]"));
   EXPECT_THAT(refused(R"({"size": [5, 0]})"), HasSubstr("between 1 and 100"));
   EXPECT_THAT(refused(R"({"size": "big"})"), HasSubstr("must be an integer"));
-  EXPECT_THAT(help_text<ImageConfig>(), HasSubstr("integer or [height, width]"));
+  EXPECT_THAT(help_text(help_rows<ImageConfig>()), HasSubstr("integer or [height, width]"));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ void interrupt(pid_t child, const ProgramOptions& options) {
     std::this_thread::sleep_for(10ms);
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(options.interrupt_after_ms));
-  kill(child, SIGINT);
+  kill(child, options.signal);
 }
 
 }  // namespace

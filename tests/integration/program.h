@@ -23,8 +23,9 @@ struct ProgramResult {
 struct ProgramOptions {
   std::vector<std::string> environment;  ///< NAME=value
   int interrupt_after_ms =
-      -1;  ///< sends SIGINT once `interrupt_when` exists and this time has passed
+      -1;  ///< sends `signal` once `interrupt_when` exists and this time has passed
   std::filesystem::path interrupt_when;
+  int signal = 2;  ///< SIGINT
 };
 
 ProgramResult run_program(const std::vector<std::string>& arguments,

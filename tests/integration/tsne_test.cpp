@@ -4,6 +4,7 @@
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/process.h"
 
 namespace moesaic::testing {
 namespace {
@@ -37,6 +38,26 @@ TEST_F(EvalFigure, IsDrawnBesideWhatEvalPrints) {
   expect_one_line_error(run_program({"eval", run, "--tsne", text_path("a.svg")}), 2, "a.svg");
 }
 
+/// Runs the program in a mount namespace, with a file system of 24 KB at `folder`.
+TEST_F(EvalFigure, OnAFullDiskLeavesNothingAndFails) {
+  const std::string run = trained();
+  fs::create_directories(path("small"));
+  const std::string mount =
+      "mount -t tmpfs -o size=24k none " + shell_quoted(text_path("small")) + " && ";
+  if (run_command({"unshare", "-rm", "sh", "-c", mount + "true"}).exit_code != 0) {
+    GTEST_SKIP() << "needs unshare(1) and the right to mount a tmpfs";
+  }
+  const std::string eval = shell_quoted(MOESAIC_PROGRAM) + " eval " + shell_quoted(run) +
+                           " --tsne " + shell_quoted(text_path("small/a.png")) +
+                           " --tsne-points 100; code=$?; ls -A " +
+                           shell_quoted(text_path("small")) + " >&2; exit $code";
+  const auto result = run_command({"unshare", "-rm", "sh", "-c", mount + eval});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_NE(result.err.find("small/a."), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find(".part"), std::string::npos) << result.err;
+  EXPECT_FALSE(result.err.ends_with("a.png\n")) << result.err;
+}
+
 TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   const std::string run = trained();
   const auto refuse = [&](std::vector<std::string> options, const std::string& text) {
@@ -48,6 +69,12 @@ TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   };
   const std::string file = text_path("a.png");
   refuse({"--tsne", text_path("a.gif")}, ".png or .svg");
+  refuse({"--tsne", "/dev/full/a.png"}, "'/dev/full' is not a folder");
+  refuse({"--tsne", text_path("none/a.png")}, "no such folder");
+  const auto unwritable = run_program({"eval", run, "--tsne", "/proc/a.png"});
+  EXPECT_EQ(unwritable.exit_code, 1);
+  EXPECT_EQ(unwritable.out, "");
+  EXPECT_NE(unwritable.err.find("/proc: cannot write here"), std::string::npos) << unwritable.err;
   refuse({"--tsne", file, "--tsne-points", "9"}, "between 10 and 10000");
   refuse({"--tsne", file, "--tsne-points", "10001"}, "between 10 and 10000");
   refuse({"--tsne", file, "--tsne-of", "logits"}, "--tsne-of");

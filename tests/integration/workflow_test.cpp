@@ -5,6 +5,8 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <set>
 #include <sstream>
@@ -199,6 +201,94 @@ TEST(Verbs, DoctorListAndHelpWork) {
                            "data", "list", "reproduce", "doctor"}) {
     EXPECT_EQ(run_program({verb, "--help"}).exit_code, 0) << verb;
   }
+}
+
+TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
+  const auto widest = [](const std::string& text) {
+    size_t max = 0;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) max = std::max(max, line.size());
+    return max;
+  };
+  const auto help = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> command = {"train", "--help"};
+    command.insert(command.end(), words.begin(), words.end());
+    const auto result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_LE(widest(result.out), 100U) << result.out;
+    return result.out;
+  };
+  const std::string screen = help({});
+  EXPECT_LE(std::count(screen.begin(), screen.end(), '\n'), 50) << screen;
+  for (const char* key : {"phases.N.optimizer.lr ", "seed ", "phases.N.data ", "--resume"}) {
+    EXPECT_NE(screen.find(key), std::string::npos) << key;
+  }
+  EXPECT_NE(help({"phases.optimizer"}).find("phases.N.optimizer.betas  list of number"),
+            std::string::npos);
+  EXPECT_NE(help({"model", "vmoe"}).find("model.encoder.moe.num_experts"), std::string::npos);
+  EXPECT_NE(help({"model.router"}).find("Of a cluster-moe:"), std::string::npos);
+  help({"phases"});
+  for (const std::string& family : {"cluster-moe", "e3", "image-moe"}) help({"model", family});
+  expect_one_line_error(run_program({"train", "--help", "phases.optimiser.lr"}), 2,
+                        "did you mean 'phases.optimizer.lr'?");
+  expect_one_line_error(run_program({"train", "--help", "model", "vmo"}), 2,
+                        "did you mean 'vmoe'?");
+}
+
+TEST(Verbs, ListPartsFamiliesFromPresets) {
+  const std::string listed = run_program({"list", "models"}).out;
+  const size_t families = listed.find("families"), presets = listed.find("presets");
+  EXPECT_LT(families, listed.find("\n  vmoe\n"));
+  EXPECT_LT(listed.find("\n  vmoe\n"), presets);
+  EXPECT_LT(presets, listed.find("\n  vmoe/b16-every2\n"));
+}
+
+TEST_F(Workflow, APlanSaysThatThereAreNoExperts) {
+  NEEDS_FASHION_MNIST();
+  const std::vector<std::string> dense = {"train",
+                                          smoke_recipe(),
+                                          "--dry-run",
+                                          "model.encoder.moe.layers=[]",
+                                          "phases.prune.on_entry={}",
+                                          "phases.0.aux_losses={}"};
+  EXPECT_NE(run_program(dense).out.find("experts       none"), std::string::npos);
+  EXPECT_EQ(run_program({"train", smoke_recipe(), "--dry-run"}).out.find("experts       none"),
+            std::string::npos);
+}
+
+TEST_F(Workflow, AHangUpSavesAsOtherSignalsDo) {
+  NEEDS_FASHION_MNIST();
+  ProgramOptions options;
+  options.interrupt_after_ms = 300;
+  options.interrupt_when = path("run") / "metrics.jsonl";
+  options.signal = SIGHUP;
+  const auto stopped = run_program({"train", smoke_recipe(), "--out", text_path("run")}, options);
+  EXPECT_EQ(stopped.exit_code, 128 + SIGHUP) << stopped.err;
+  EXPECT_NE(stopped.err.find("saved; go on with: "), std::string::npos) << stopped.err;
+}
+
+TEST_F(Workflow, ExportSaysWhatItWroteAndRefusesEmptyShards) {
+  NEEDS_FASHION_MNIST();
+  const auto written = run_program(
+      {"export", phase("finetune"), "--format", "torchscript", "--out", text_path("model.pt")});
+  EXPECT_NE(written.err.find("wrote " + text_path("model.pt") + ", "), std::string::npos)
+      << written.err;
+  expect_one_line_error(run_program({"export", phase("finetune"), "--format", "vmoe", "--out",
+                                     text_path("model"), "--shards", "3000"}),
+                        2, "would leave some empty; choose 1 to ");
+  EXPECT_FALSE(fs::exists(path("model.index")));
+}
+
+TEST_F(Workflow, InspectAndPruneCountTheSameBytes) {
+  NEEDS_FASHION_MNIST();
+  const auto pruned =
+      run_program({"prune", "--pretrained", phase("pretrain"), "--finetuned", phase("finetune"),
+                   "--keep", "0.5", "--out", text_path("pruned")});
+  const auto inspected = run_program({"inspect", text_path("pruned"), "--json"}).json();
+  EXPECT_NE(pruned.out.find(fmt::format("-> {:>16}  (", inspected["bytes"].get<int64_t>())),
+            std::string::npos)
+      << pruned.out;
+  EXPECT_GT(inspected["file_bytes"], inspected["bytes"]);
 }
 
 // Without weights to start from, without most of the data, and without the memory that it takes.

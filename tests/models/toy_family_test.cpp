@@ -60,7 +60,7 @@ TEST_F(ToyFamily, IsBuiltListedAndCounted) {
             (std::vector<int64_t>{2, 5}));
   EXPECT_THAT(model_names(), Contains("toy"));
   EXPECT_TRUE(families().at("toy").listed);
-  EXPECT_THAT(families().at("toy").help(), HasSubstr("of the only MoE layer"));
+  EXPECT_THAT(help_text(families().at("toy").help()), HasSubstr("of the only MoE layer"));
   EXPECT_EQ(count_parameters(toy_value()), 54 + 24 + 4 * (72 + 12 + 72 + 6) + 21);
   EXPECT_TRUE(build_model_shape(toy_value())->device().is_meta());
   EXPECT_THAT(test::usage_of([] { build_model(toy_value("experts=0"), 1); }),

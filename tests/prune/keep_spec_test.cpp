@@ -113,5 +113,13 @@ TEST(KeepSpec, SaysWhereAConfigurationHoldsNone) {
               HasSubstr("'keep' must be a fraction (0.25), a count (4), a file, or an object"));
 }
 
+TEST(KeepSpec, OtherNotationsOfNumbersAreUnderstoodInTheMessage) {
+  for (const auto& [text, meant] :
+       std::map<std::string, std::string>{{"0x2", "2"}, {"50%", "0.5"}, {"0,25", "0.25"}}) {
+    EXPECT_THAT(test::usage_of([&, &given = text] { KeepSpec::parse(given); }),
+                ::testing::EndsWith("; did you mean '" + meant + "'?"));
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -6,6 +6,7 @@
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/prune/criteria.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -47,6 +48,27 @@ TEST(PrunePlan, KeepsTheHighestScores) {
     EXPECT_EQ(layer.experts, 6);
     EXPECT_EQ(layer.kept, (Ids{2, 4, 5}));
     EXPECT_EQ(layer.scores, (std::vector<double>{3, 1, 6, 2, 5, 4}));
+  }
+}
+
+TEST(PrunePlan, RefusesWhatIsNotFiniteInEitherNetworkByEveryCriterion) {
+  for (const std::string& criterion : criterion_names()) {
+    for (const char* name : {"head.bias", "blocks.3.moe.experts.b2", "embedding.weight"}) {
+      const auto before = small_vmoe(), after = small_vmoe();
+      const auto refusal = [&](Model& model) {
+        const torch::NoGradGuard no_grad;
+        at::Tensor values = model.named_parameters()[name].view({-1});
+        values[0] = NAN;
+        const std::string text = test::failure_of(
+            [&] { plan_pruning(*after, before.get(), criterion, KeepSpec::count(3)); });
+        values[0] = 0.0;
+        return text;
+      };
+      EXPECT_EQ(refusal(*after), std::string("prune: '") + name +
+                                     "' of the fine-tuned network holds NaN or infinity");
+      EXPECT_EQ(refusal(*before), std::string("prune: '") + name +
+                                      "' of the pre-trained network holds NaN or infinity");
+    }
   }
 }
 

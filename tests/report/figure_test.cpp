@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/report/sweep_report.h"
 #include "report/report_fixture.h"
@@ -73,7 +74,7 @@ TEST(DrawFigureFile, LeavesOneFigureWithItsScriptAndData) {
   EXPECT_EQ(read_text(temp / "it's.gp"), script);
 }
 
-TEST(DrawFigure, AScriptThatFailsIsAnErrorAndStaysThere) {
+TEST(DrawFigure, AScriptThatFailsIsAnErrorAndLeavesNothing) {
   const TempDir temp;
   const fs::path folder = temp / "out";
   fs::create_directories(folder);
@@ -81,8 +82,8 @@ TEST(DrawFigure, AScriptThatFailsIsAnErrorAndStaysThere) {
     draw_figure(folder, {"plot 'no such file'\n", "1\t2\n"});
   });
   EXPECT_EQ(error.find("failure: "), 0u) << error;
-  EXPECT_NE(error.find("figure.gp: gnuplot failed"), std::string::npos) << error;
-  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"figure.gp", "figure.tsv"}));
+  EXPECT_NE(error.find("figure.svg: gnuplot failed"), std::string::npos) << error;
+  EXPECT_EQ(names_in(folder), std::vector<std::string>{});
 }
 
 TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
@@ -90,8 +91,25 @@ TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
   const fs::path folder = temp / "out";
   fs::create_directories(folder);
   const std::string error = error_of([&] { draw_figure(folder, {"a = 1\n", ""}); });
-  EXPECT_NE(error.find("gnuplot drew no figure.svg"), std::string::npos) << error;
+  EXPECT_NE(error.find("figure.svg: gnuplot drew nothing"), std::string::npos) << error;
   EXPECT_EQ(names_in(folder), std::vector<std::string>{});
+}
+
+TEST(DrawFigureFile, AFigureThatIsCutShortIsAnErrorAndLeavesNothing) {
+  for (const std::string kind : {"png", "svg"}) {
+    const TempDir temp;
+    const std::string script = "set terminal " + std::string(kind == "png" ? "pngcairo" : "svg") +
+                               "\nset output 'a." + kind +
+                               "'\nplot for [i=1:50] sin(i * x) with lines\n";
+    const std::string error = error_of([&] {
+      const test::FileSizeLimit limit(8192);
+      draw_figure_file(temp / ("a." + kind), {script, "1\t2\n"});
+    });
+    EXPECT_NE(error.find("a." + kind + ": gnuplot could not write the figure to its end"),
+              std::string::npos)
+        << error;
+    EXPECT_EQ(names_in(temp / ""), std::vector<std::string>{});
+  }
 }
 
 }  // namespace

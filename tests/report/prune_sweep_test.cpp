@@ -148,12 +148,12 @@ TEST_F(PruneSweepRun, OtherSettingsDoNotMixWithWhatIsThere) {
   const std::string folder = fs::canonical(out).string();
   EXPECT_EQ(error_of([&] { run(out, {"train.phases.pretrain.steps=7"}); }),
             "usage: " + folder +
-                "/train: cannot resume, since 'phases.0.steps' was 30 when the run "
-                "began and is 7 now; set it back or give another --out");
+                "/train: cannot resume with other settings: 'phases.0.steps' was 30 and is 7 now; "
+                "set back what changed or give another --out");
   EXPECT_EQ(error_of([&] { run(out, {"recover.steps=4"}); }),
             "usage: " + folder +
-                ": cannot resume, since 'recover.steps' was 3 when the run began "
-                "and is 4 now; set it back or give another --out");
+                ": cannot resume with other settings: 'recover.steps' was 3 and is 4 now; set back "
+                "what changed or give another --out");
   EXPECT_NO_THROW(run(out, {"keep=[2]", "train.loader_threads=1"}));
 }
 

@@ -24,11 +24,27 @@ constexpr const char* kTwoPhases =
 TEST(RunCurve, TakesTrainAndTestLinesApart) {
   const Figure figure = run_curve(kTwoPhases);
   EXPECT_EQ(figure.data,
-            "# training: updates\tloss\n5\t2.5\n8\t1.5\n\n\n"
+            "# training: updates\tloss\n5\t2.5\n\n8\t1.5\n\n\n"
             "# test: updates\tloss\n6\t2\n\n\n"
-            "# training: updates\taccuracy, %\n5\t10\n8\t30\n\n\n"
+            "# training: updates\taccuracy, %\n5\t10\n\n8\t30\n\n\n"
             "# test: updates\taccuracy, %\n6\t20.5\n");
   EXPECT_THAT(figure.script, HasSubstr("set arrow from 6, graph 0 to 6"));
+  EXPECT_THAT(figure.script, HasSubstr("set label 'a' at 0,"));
+  EXPECT_THAT(figure.script, HasSubstr("set label 'b' at 6,"));
+}
+
+TEST(RunCurve, TakesDataSetsApart) {
+  const Figure figure = run_curve(
+      R"({"kind": "train", "step": 4, "phase": "a", "loss": 3}
+{"kind": "eval", "step": 4, "phase": "a", "data": "ten", "split": "test", "loss": 2}
+{"kind": "train", "step": 8, "phase": "b", "loss": 1}
+{"kind": "eval", "step": 8, "phase": "b", "data": "three", "split": "test", "loss": 0.5}
+)");
+  EXPECT_EQ(figure.data,
+            "# training, ten: updates\tloss\n4\t3\n\n\n"
+            "# test, ten: updates\tloss\n4\t2\n\n\n"
+            "# training, three: updates\tloss\n8\t1\n\n\n"
+            "# test, three: updates\tloss\n8\t0.5\n");
 }
 
 TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {

@@ -60,7 +60,7 @@ TEST(RunsConfig, WhatARowSetsIsBlamedWhereItStands) {
 TEST(RunsConfig, RefusesWhatIsNoTableOfRows) {
   EXPECT_THAT(problem(R"("runs": 1)"), HasSubstr("is given twice"));
   EXPECT_THAT(problem(R"("separator": " ")"), HasSubstr("neither a grid nor a row"));
-  EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"), HasSubstr("grid[1] has no points"));
+  EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"), HasSubstr("grid.1 has no points"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "grid": [[{"name": "a"}]])"),
               HasSubstr("two rows are called 'a'"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a\nexit"}])"),

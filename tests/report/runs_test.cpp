@@ -245,7 +245,8 @@ TEST_F(Runs, RefusesOtherSettingsInAFolder) {
   const auto other = [&](const std::string& rest) {
     return test::usage_of([&] { run(runs_config(rest)); });
   };
-  EXPECT_THAT(other(R"("rows": [{"name": "a", "set": {"seed": 6}}])"), HasSubstr("other settings"));
+  EXPECT_THAT(other(R"("rows": [{"name": "a", "set": {"seed": 6}}])"),
+              HasSubstr("was made with other settings: 'runs.a.seed' was 5 and is 6 now"));
   EXPECT_THAT(other(R"("rows": [{"name": "a"}], "probes": ["steps"],
                        "plots": [{"kind": "points", "metrics": ["steps"]}])"),
               HasSubstr("other settings"));

@@ -115,7 +115,7 @@ TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
   TempDir folder;
   copy_killed_after(reference(), 4, folder / "run");
   EXPECT_THAT(error_of([&] { train(folder / "run", {"phases.0.optimizer.lr=1"}, true); }),
-              HasSubstr("'phases.0.optimizer.lr' was 0.01 when the run began and is 1.0 now"));
+              HasSubstr("'phases.0.optimizer.lr' was 0.01 and is 1.0 now"));
   EXPECT_THAT(error_of([&] { train(folder / "run", {"model.encoder.mlp_dim=16"}, true); }),
               HasSubstr("'model.encoder.mlp_dim'"));
   train(folder / "run", {"loader_threads=2", "checkpoint_every=3", "keep_checkpoints=3"}, true);

@@ -95,28 +95,32 @@ TEST(RunConfig, TellsHowToTurnOffWhatAnArgumentExcludes) {
   }
 }
 
-TEST(RunConfig, NamesTheFirstSettingThatChanged) {
+TEST(RunConfig, NamesTheSettingsThatChanged) {
   const auto started = to_json(config_of(four_phases()));
   const auto changed = [&](const std::string& change) {
     const auto now = to_json(config_of(four_phases(), {change}));
     return error_of([&] { check_same_run(started, now, "run"); });
   };
   EXPECT_THAT(changed("phases.finetune.optimizer.lr=0.5"),
-              HasSubstr("'phases.1.optimizer.lr' was 0.05 when the run began and is 0.5 now"));
+              HasSubstr("'phases.1.optimizer.lr' was 0.05 and is 0.5 now"));
   EXPECT_THAT(changed("seed=6"), HasSubstr("'seed' was 5"));
   EXPECT_THAT(changed("model.hidden_size=16"), HasSubstr("'model.hidden_size' was 8"));
   EXPECT_THAT(changed("phases.0.aux_losses.gshard=1"), HasSubstr("'phases.0.aux_losses.gshard'"));
   EXPECT_THAT(changed("phases.2.on_entry.prune=null"), HasSubstr("'phases.2.on_entry.prune'"));
   EXPECT_THAT(changed("model.classifier=gap"), HasSubstr("'model.classifier' was absent"));
+  const auto both = to_json(config_of(four_phases(), {"seed=6", "phases.0.steps=7"}));
+  EXPECT_EQ(error_of([&] { check_same_run(started, both, "run"); }),
+            "usage: run: cannot resume with other settings: 'seed' was 5 and is 6 now, "
+            "'phases.0.steps' was 6 and is 7 now; set back what changed or give another --out");
   for (const char* free : {"loader_threads=3", "checkpoint_every=7", "keep_checkpoints=1"}) {
     EXPECT_EQ(changed(free), "no error") << free;
   }
 }
 
 TEST(RunConfig, HelpNamesEverySetting) {
-  const std::string help = help_text<RunConfig>();
-  for (const char* key : {"phases[].optimizer.weight_decay", "phases[].on_entry.prune.keep",
-                          "keep_checkpoints", "phases[].schedule.warmup_steps"}) {
+  const std::string help = help_text(help_rows<RunConfig>());
+  for (const char* key : {"phases.N.optimizer.weight_decay", "phases.N.on_entry.prune.keep",
+                          "keep_checkpoints", "phases.N.schedule.warmup_steps"}) {
     EXPECT_THAT(help, HasSubstr(key));
   }
 }

@@ -73,6 +73,16 @@ TEST(ToyBlocks, KeepTheIntervals) {
               ElementsAre("small", "step_12", "step_16", "step_20", "step_4", "step_8"));
 }
 
+TEST(ToyBlocks, MeansOfALineArePerStep) {
+  MetricWindow window;
+  window.add({{"loss", 1.0}}, 1);
+  window.add({{"loss", 3.0}}, 3);
+  EXPECT_EQ(window.steps, 4);
+  EXPECT_EQ(window.sums.at("loss"), 10.0);
+  window.add({{"loss", 2.0}}, 0);  // A step whose loss ended the phase.
+  EXPECT_EQ(window.steps, 5);
+}
+
 TEST(ToyBlocks, KeepTheLastCheckpoints) {
   const TempDir folder;
   train_blocks(folder / "run", {"keep_checkpoints=2"});

@@ -229,6 +229,36 @@ TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
   const std::string routed =
       error_of([&] { train(folder / "routed", {"phases.0.optimizer.lr=1e30"}); });
   EXPECT_THAT(routed, HasSubstr("failure: phase 'pretrain', step "));
+  for (const std::string& text : {error, routed}) {
+    EXPECT_THAT(text, HasSubstr(": training diverged: "));
+    EXPECT_THAT(text, HasSubstr("; lower phases.pretrain.optimizer.lr (1e+30 now) or "
+                                "phases.pretrain.clip_norm (1 now); "));
+  }
+}
+
+TEST(Trainer, SaysThatTrainingDivergedWhereARouterFindsIt) {
+  TempDir folder;
+  TrainerOptions options = options_for(folder / "run");
+  options.watch = [&](Model& model, int64_t step) {
+    const torch::NoGradGuard no_grad;
+    if (step == 2) model.named_parameters()["embedding.weight"].fill_(NAN);
+    return true;
+  };
+  const std::vector<std::string> changes = {"checkpoint_every=0", "phases.0.clip_norm=0"};
+  const std::string error =
+      error_of([&] { Trainer(config_of(four_phases(), changes), options).run(); });
+  EXPECT_THAT(error, StartsWith("failure: phase 'pretrain', step 3: training diverged: "));
+  EXPECT_THAT(error, HasSubstr("; lower phases.pretrain.optimizer.lr (0.01 now) or set "
+                               "phases.pretrain.clip_norm, e.g. to 1; there is no checkpoint"));
+}
+
+TEST(Trainer, SaysThatARunIsFinished) {
+  TempDir folder;
+  train(folder / "run");
+  ::testing::internal::CaptureStderr();
+  train(folder / "run", {}, true);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("the run is finished, all of its 4 phases"));
 }
 
 TEST(Trainer, StopsAtImagesThatAreNotFinite) {
@@ -244,7 +274,9 @@ TEST(Trainer, StopsAtImagesThatAreNotFinite) {
                                           "phases.0.aux_losses={}"};
   const std::string error =
       error_of([&] { Trainer(config_of(four_phases(), dense), options).run(); });
-  EXPECT_EQ(error, "failure: phase 'pretrain', step 1: loss is nan; there is no checkpoint yet");
+  EXPECT_THAT(error,
+              StartsWith("failure: phase 'pretrain', step 1: training diverged: loss is nan; "));
+  EXPECT_THAT(error, HasSubstr("; there is no checkpoint yet"));
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
 }
 
@@ -255,8 +287,8 @@ TEST(Trainer, WritesNoCheckpointOfParametersThatAreNotFinite) {
                            "phases.0.optimizer={\"name\": \"sgd\", \"lr\": 1e35}",
                            "phases.0.gradient_scale=[{\"pattern\": \".*\", \"value\": 1e10}]"});
   });
-  EXPECT_THAT(error, StartsWith("failure: phase 'pretrain', step 1: '"));
-  EXPECT_THAT(error, HasSubstr("' holds NaN or infinity; there is no checkpoint yet"));
+  EXPECT_THAT(error, StartsWith("failure: phase 'pretrain', step 1: training diverged: '"));
+  EXPECT_THAT(error, HasSubstr("' holds NaN or infinity; lower phases.pretrain.optimizer.lr"));
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
 }
 
@@ -305,7 +337,7 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
   };
   resume_with_damage_at(6);  // The end of the first phase.
   EXPECT_THAT(error_of([&] { resume_with_damage_at(5); }),
-              HasSubstr("none of its 1 checkpoints is whole"));
+              HasSubstr("its only checkpoint is not whole"));
 }
 
 TEST(Trainer, DescribesARunWithoutStartingIt) {

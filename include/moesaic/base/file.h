@@ -45,6 +45,9 @@ std::string read_text(const std::filesystem::path& path, uint64_t max_bytes, std
 /// Returns an unused path beside `path`: hidden, with the process id in it, ending in ".part".
 std::filesystem::path unique_sibling(const std::filesystem::path& path);
 
+/// Returns the path that such a path stands for, in any of its parts, for messages.
+std::filesystem::path without_staging(const std::filesystem::path& path);
+
 /// Removes temporary files of interrupted processes from `folder` (see unique_sibling). The caller
 /// must know that no other process writes there, e.g. by holding the LockFile.
 void remove_leftovers(const std::filesystem::path& folder);

@@ -12,7 +12,9 @@ namespace moesaic {
 /// a parent directory is not accessible or a name is too long.
 bool path_exists(const std::filesystem::path& path);
 
-/// Returns "; did you mean 'x'?" with the nearest name in the same directory, "" if none is near.
+/// Returns what is wrong with a path that does not exist: "; did you mean 'x'?" with the nearest
+/// name in its directory, or which part of it is missing or is not a directory; "" if nothing is
+/// known.
 std::string nearest_sibling(const std::filesystem::path& path);
 
 /// Throws Error (usage), with the nearest name, unless `path` is a file or a pipe.
@@ -25,6 +27,10 @@ void check_new_file(const std::filesystem::path& path, std::string_view what);
 /// Checks an output directory in the same way. It is created with its parents and may already exist
 /// if it is empty.
 void check_new_folder(const std::filesystem::path& path, std::string_view what);
+
+/// Throws Error (usage) that begins with `what` if a part of the path exists and is not a
+/// directory.
+void check_folder_path(const std::filesystem::path& path, std::string_view what);
 
 /// Returns whether the name can be that of a folder everywhere: letters, digits, '-', '_' and '.',
 /// not beginning with '.'.

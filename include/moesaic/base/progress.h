@@ -15,13 +15,15 @@ struct ProgressOptions {
   int64_t total = 0;  ///< Number of items; 0 if unknown: no fraction or remaining time is shown.
   std::string unit = "images";
   std::FILE* out = stderr;
-  int64_t start = 0;                   ///< Items done before, e.g. before a resume.
+  int64_t start = 0;    ///< Items done before, e.g. before a resume.
+  bool summary = true;  ///< False: nothing is left of it at its end, for work inside other work.
   std::function<double()> clock = {};  ///< Time in seconds; default: steady clock.
 };
 
 /// Shows the progress of a loop. On a terminal: one line with bar, fraction, rate, remaining time
 /// and note, redrawn at most 10 times a second and cut to the terminal's width. Otherwise (a log
-/// file): a plain line about every 10 seconds. Both end with a summary line. Not thread-safe.
+/// file): a plain line about every 10 seconds. Both end with a summary line, unless the options
+/// have none. Not thread-safe.
 class Progress {
  public:
   explicit Progress(ProgressOptions options);
@@ -35,6 +37,8 @@ class Progress {
   /// Sets the items done and the total, for loops that count themselves. The first call starts the
   /// clock, so that earlier work such as opening files does not count towards the rate.
   void show(int64_t done, int64_t total);
+  /// Keeps time that other work took out of rate and remaining time.
+  void leave_out(double seconds);
   void finish();
 
  private:

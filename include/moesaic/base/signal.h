@@ -3,9 +3,10 @@
 
 namespace moesaic {
 
-/// During its lifetime, the first SIGINT or SIGTERM is only recorded, so that work can stop at a
-/// safe point and save; a second one exits at once with 128 + its number. The destructor restores
-/// the former handlers. Throws Error (usage) if another instance is alive.
+/// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is only recorded, so that work can stop
+/// at a safe point and save; a second one exits at once with 128 + its number. SIGHUP stays ignored
+/// where it was. The destructor restores the former handlers. Throws Error (usage) if another
+/// instance is alive.
 class StopSignal {
  public:
   StopSignal();
@@ -14,7 +15,7 @@ class StopSignal {
   ~StopSignal();
 
   bool requested() const noexcept { return number() != 0; }
-  /// Returns SIGINT or SIGTERM, or 0 if neither was received.
+  /// Returns the signal, or 0 if none was received.
   int number() const noexcept;
 };
 

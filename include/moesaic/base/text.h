@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace moesaic {
 
@@ -19,6 +20,13 @@ inline bool starts_character(char c) {
 
 /// Returns the number of characters (code points) of UTF-8 text.
 size_t count_characters(std::string_view text);
+
+/// Returns the parts between separators; "" has one empty part.
+std::vector<std::string> split(std::string_view text, char separator);
+
+/// Returns the text with line breaks between words, so that lines have at most `columns`
+/// characters; all but the first begin with `indent`, which does not count.
+std::string wrapped(const std::string& text, size_t columns, const std::string& indent);
 
 /// Returns untrusted text in a form fit for a message: control characters are escaped and long text
 /// is shortened.

@@ -6,11 +6,12 @@
 
 namespace moesaic {
 
-/// Describes a run, a checkpoint or a .safetensors file: {"path", "kind", "parameters", "bytes",
-/// "tensors": [{"name", "dtype", "shape"}]} and, for a checkpoint, "model", "data", "classes",
-/// "state" and the remaining experts of each MoE layer. A checkpoint of google-research/vmoe, given
-/// by its prefix, also has "shards" and "version". Reads headers only and checks a checkpoint's
-/// files against its manifest, its optimizer's size only. Throws Error if `path` cannot be read.
+/// Describes a run, a checkpoint or a .safetensors file: {"path", "kind", "parameters", "bytes" (of
+/// the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]} and, for a checkpoint,
+/// "model", "data", "classes", "state" and the remaining experts of each MoE layer. A checkpoint of
+/// google-research/vmoe, given by its prefix, also has "shards" and "version". Reads headers only
+/// and checks a checkpoint's files against its manifest, its optimizer's size only. Throws Error if
+/// `path` cannot be read.
 nlohmann::ordered_json inspect(const std::filesystem::path& path);
 
 /// Compares two of them: {"only_in_first", "only_in_second", "different_shape", "changed":

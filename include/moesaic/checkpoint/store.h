@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
@@ -66,6 +67,10 @@ Checkpoint load_newest_checkpoint(const std::filesystem::path& run_or_checkpoint
 /// Returns N of a directory named step_N, as step_name(N) names the checkpoints of a run.
 std::optional<int64_t> step_of(const std::filesystem::path& folder);
 std::string step_name(int64_t step);
+
+/// Returns the step_N directories in a run's checkpoints/ by descending N, complete or not; links
+/// are left out.
+std::vector<std::filesystem::path> step_checkpoints(const std::filesystem::path& checkpoints);
 
 /// Deletes older step_N directories in a run's checkpoints/, so that the newest `keep` (at least 1)
 /// complete ones remain. Call it once a new one is in place. Nothing else is touched.

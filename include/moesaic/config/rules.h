@@ -10,11 +10,12 @@
 
 namespace moesaic {
 
-/// Constraints on a setting. Limits and choices apply to every item of a list, an optional or a
-/// map.
+/// Constraints on a setting, and whether short help shows it. Limits and choices apply to every
+/// item of a list, an optional or a map.
 struct Rules {
   bool is_required = false;
   bool is_filled = false;
+  bool is_common = false;
   std::vector<std::string> choices;
   std::optional<double> above, at_least, below, at_most;
 
@@ -39,7 +40,11 @@ struct RequiredRule {
 struct FilledRule {
   operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
 };
+struct CommonRule {
+  operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
+};
 
+inline constexpr CommonRule common;      // The setting is among those that short help shows.
 inline constexpr RequiredRule required;  // The key must be given.
 inline constexpr FilledRule not_empty;   // A string, list or map must not be empty.
 Rules one_of(std::vector<std::string> choices);

@@ -7,7 +7,7 @@
 //   template <class Fields> void describe(Fields& f, OptimizerConfig& c) {
 //     f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
 //     f("lr", c.lr, "peak learning rate", above(0.0));
-//     f("data", c.data, "data set to train on", required);
+//     f("data", c.data, "data set to train on", required, common);
 //   }
 //
 // Members are bool, int64_t, double, std::string, Sides, another described struct, Value (kept
@@ -19,6 +19,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "moesaic/config/choice.h"
 #include "moesaic/config/detail/help.h"
@@ -48,12 +49,23 @@ nlohmann::ordered_json to_json(const T& config) {
   return config_detail::write(config);
 }
 
-/// Returns a table with one line per setting: key, type, default, allowed values, meaning.
+using HelpRows = std::vector<config_detail::HelpRow>;
+
+/// Returns all settings, in the order of their declaration. `path` is the prefix of the keys.
 template <class T>
-std::string help_text() {
-  std::vector<config_detail::HelpRow> rows;
-  config_detail::add_help(std::string(), T{}, rows);
-  return config_detail::format_help(rows);
+HelpRows help_rows(const std::string& path = {}) {
+  HelpRows rows;
+  config_detail::add_help(path, T{}, rows);
+  return rows;
 }
+
+/// Returns the setting of this path, or all of a group: "seed", "phases.optimizer",
+/// "phases.0.optimizer.lr". Throws Error (usage) with the nearest key where there is none.
+HelpRows rows_about(const HelpRows& rows, const std::string& path);
+
+/// Return text of at most 100 columns: of each setting type, default, allowed values and meaning;
+/// or a line for each that is `common`, with its default and the start of its meaning.
+std::string help_text(const HelpRows& rows);
+std::string common_help(const HelpRows& rows);
 
 }  // namespace moesaic

@@ -27,7 +27,7 @@ struct PreprocessConfig {
 template <class Fields>
 void describe(Fields& f, PreprocessConfig& c) {
   f("size", c.size, "height and width that images are brought to; 0: they stay as they are",
-    between(0, kMaxSide));
+    between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
     "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); 0: "
     "the "

@@ -45,10 +45,10 @@ struct AugmentConfig {
 
 template <class Fields>
 void describe(Fields& f, AugmentConfig& c) {
-  f("flip", c.flip, "mirror every second image, chosen at random, left to right");
+  f("flip", c.flip, "mirror every second image, chosen at random, left to right", common);
   f("shift", c.shift, "move each image by up to so many pixels, both ways in both directions",
     at_least(0));
-  f("crop", c.crop, "show a random part of each image, resized; {} takes the defaults");
+  f("crop", c.crop, "show a random part of each image, resized; {} takes the defaults", common);
   f("rand_augment", c.rand_augment, "RandAugment; {} is V-MoE's light1");
   f("blur", c.blur, "Gaussian blur of random strength; {} is that of CIFAR-10-Rotate");
   f("mixup", c.mixup, "concentration a of Beta(a, a), by which images are mixed; 0: they are not",

@@ -19,9 +19,9 @@ struct Family {
   /// Builds the network of a configuration whose preset is resolved already, with initial values
   /// from `seed`. Throws Error (usage) with the location of an invalid setting.
   std::function<std::shared_ptr<Model>(const Value& config, uint64_t seed)> build;
-  /// Returns a table of the family's settings: key, type, default, range, meaning.
-  std::function<std::string()> help;
-  /// Whether the program's help prints the table; false where another family has the same one.
+  /// Returns the family's settings, with keys that begin with "model".
+  std::function<HelpRows()> help;
+  /// Whether the program's help tells of them; false where another family has the same ones.
   bool listed = true;
 };
 
@@ -31,7 +31,7 @@ Family family_of() {
   return {[](const Value& config, uint64_t seed) -> std::shared_ptr<Model> {
             return std::make_shared<Network>(parse<Config>(config, "model"), seed);
           },
-          [] { return help_text<Config>(); }};
+          [] { return help_rows<Config>("model"); }};
 }
 
 /// Returns the registry of families, by the "name" of a model's configuration.

@@ -33,7 +33,8 @@ struct PrunePlan {
 ///
 /// Throws Error (usage) with the block, the member and the numbers if fewer experts would remain
 /// than a token selects, if more are requested than exist, or if a requested one was removed
-/// before; also what expert_scores() and KeepSpec throw.
+/// before; also what expert_scores() and KeepSpec throw. Throws Error (failure) that names the
+/// tensor if either network has a number that is not finite.
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 

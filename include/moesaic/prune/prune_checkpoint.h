@@ -39,7 +39,8 @@ struct PruneCheckpointResult {
 };
 
 /// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
-/// optimizer state is dropped. Throws Error (usage) before any work if `out` is not empty; a
+/// optimizer state is dropped. Warns where the pre-trained checkpoint is the later one by what the
+/// two say of their runs. Throws Error (usage) before any work if `out` is not empty; a
 /// failure leaves no partial checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 

@@ -12,8 +12,12 @@ struct Figure {
   std::string script, data;
 };
 
-/// Writes STEM.gp, STEM.tsv, STEM.svg and STEM.png to `folder`. Throws Error if gnuplot is missing
-/// or fails; script and data are written first, so that they can be drawn later.
+/// Throws Error if gnuplot is missing or nothing can be written in `folder`, for callers that have
+/// work to do before they draw.
+void check_can_draw(const std::filesystem::path& folder);
+
+/// Writes STEM.gp, STEM.tsv, STEM.svg and STEM.png to `folder`, all of them whole or none. Throws
+/// Error if gnuplot is missing or fails, and if a figure cannot be written to its end.
 void draw_figure(const std::filesystem::path& folder, const Figure& figure,
                  const std::string& stem = "figure");
 

@@ -8,8 +8,9 @@
 
 namespace moesaic {
 
-/// Plots loss and accuracy of a run over its updates, in training and on the test split, from the
-/// lines of its metrics.jsonl; vertical lines separate phases. An incomplete line is ignored.
+/// Plots loss and accuracy of a run over its updates, from the lines of its metrics.jsonl: a curve
+/// for training and each split on each data set, broken where a phase ends, which a vertical line
+/// with the phases' names marks. An incomplete line is ignored.
 Figure run_curve(std::string_view metrics);
 
 /// Draws the plot into the run's folder, see draw_figure(). Throws Error if the folder has no

@@ -12,7 +12,7 @@
 namespace moesaic {
 
 /// Throws Error (usage) unless `file` ends in .png or .svg, and neither it nor its script and data
-/// exist.
+/// exist; Error (failure) if it could not be drawn (check_can_draw()).
 void check_new_figure(const std::filesystem::path& file, const std::string& what);
 
 /// Values on a square grid that covers the points y_N2 [N, 2] float64 with a margin.

@@ -46,7 +46,7 @@ struct GradientConfig {
 };
 template <class Fields>
 void describe(Fields& f, GradientConfig& c) {
-  f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize));
+  f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize), common);
   f("accumulate", c.accumulate,
     "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
     between(1, kMaxBatchSize));
@@ -62,9 +62,9 @@ void describe(Fields& f, GradientConfig& c) {
     "end the phase early, before the update of the first step whose loss says so and is not the "
     "smallest so far");
   f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
-  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: any", at_least(0.0));
+  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: any", at_least(0.0), common);
   f("clip_value", c.clip_value, "or max magnitude of each of their numbers; 0: any", at_least(0.0));
-  f.choice("loss", c.loss, objective_choices(), "the objective: what is minimised");
+  f.choice("loss", c.loss, objective_choices(), "the objective: what is minimised", common);
   f("augment", c.augment, "random changes to the images");
 }
 ConfigProblem config_problem(const GradientConfig& config);

@@ -42,8 +42,11 @@ class GradientPhase : public Phase {
 
   bool done() const override { return state_.stopped || optimizer_.updates() >= plan_.steps; }
   /// Loads a batch, runs forward and backward, then scales, clips and updates, unless the loss ends
-  /// the phase. Throws Error before the update where the loss or the gradient norm is not finite.
+  /// the phase. Throws Diverged before the update where the loss or the gradient norm is not
+  /// finite.
   StepReport step() override;
+  /// Returns that the learning rate or the limit of the gradients should be lower, with both.
+  std::string remedy() const override;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
   std::vector<std::string> parameters() const override;

@@ -52,14 +52,14 @@ struct OptimizerConfig {
 };
 template <class Fields>
 void describe(Fields& f, OptimizerConfig& c) {
-  f("name", c.name, "update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}));
-  f("lr", c.lr, "peak learning rate", above(0.0));
+  f("name", c.name, "update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}), common);
+  f("lr", c.lr, "peak learning rate", above(0.0), common);
   f("momentum", c.momentum, "sgd: fraction of the last step, m = g + momentum m", at_least(0.0),
     below(1.0));
   f("betas", c.betas, "adam and adamw: decay rates of the two moments", at_least(0.0), below(1.0));
   f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
   f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
-    at_least(0.0));
+    at_least(0.0), common);
   f("l2", c.l2,
     "coupled: gradients get l2 * parameter added before anything else is made of them, but after "
     "normalized_sgd has normalised them",
@@ -86,8 +86,9 @@ struct ScheduleConfig {
 template <class Fields>
 void describe(Fields& f, ScheduleConfig& c) {
   f("name", c.name, "course of the learning rate after the warm-up",
-    one_of({"cosine", "linear", "constant", "rsqrt"}));
-  f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0));
+    one_of({"cosine", "linear", "constant", "rsqrt"}), common);
+  f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0),
+    common);
   f("end", c.end, "fraction of the peak that is left at the phase's end", between(0.0, 1.0));
   f("end_lr", c.end_lr, "in place of end: the learning rate that is left", at_least(0.0));
   f("timescale", c.timescale, "rsqrt: updates after which 1 / sqrt(2) of the peak is left",

@@ -10,18 +10,25 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/checkpoint/tensors.h"
 
 namespace moesaic {
 
 /// Report of a step.
 struct StepReport {
-  std::map<std::string, double> metrics;  ///< Named values, e.g. the loss and its terms.
+  std::map<std::string, double> metrics;  ///< Means over the steps, e.g. of the loss and its terms.
   std::optional<double> lr;               ///< Learning rate, where there is one.
   int64_t images = 0;                     ///< Number of examples of the step.
   /// Number of steps made: 1 for an update, more for a block of steps, 0 where the phase ended
   /// instead.
   int64_t steps = 1;
+};
+
+/// Thrown where values of a step are not finite: training diverged.
+class Diverged : public Error {
+ public:
+  explicit Diverged(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 
 /// Returns whether the steps after `before`, up to `after`, reach a multiple of `every`, where 0
@@ -42,9 +49,12 @@ class Phase {
 
   /// Returns whether the phase has no step left.
   virtual bool done() const = 0;
-  /// Makes a step, or a block of steps. Throws Error, before the network changes, where values are
-  /// not finite.
+  /// Makes a step, or a block of steps. Throws Diverged, before the network changes, where values
+  /// are not finite.
   virtual StepReport step() = 0;
+  /// Returns what to change where training diverges, as the end of a message; "" if nothing is
+  /// known.
+  virtual std::string remedy() const { return {}; }
 
   virtual PhaseState state() const = 0;
   /// Restores a result of state(), after which the phase continues with the same bits. Throws Error

@@ -28,7 +28,7 @@ template <class Fields>
 void describe(Fields& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "what ranks the experts (moesaic list criteria)");
   f("keep", c.keep, "experts that stay in a layer: a fraction (0.25), a number (2) or a file",
-    required);
+    required, common);
   f("pretrained", c.pretrained, "an earlier phase, or a checkpoint, to compare with");
 }
 
@@ -38,7 +38,7 @@ struct EntryConfig {
 };
 template <class Fields>
 void describe(Fields& f, EntryConfig& c) {
-  f("new_head", c.new_head, "a fresh head for the classes of the phase's data");
+  f("new_head", c.new_head, "a fresh head for the classes of the phase's data", common);
   f("prune", c.prune, "remove experts");
 }
 
@@ -55,16 +55,18 @@ struct PhaseConfig {
 };
 template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
-  f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty);
-  f("data", c.data, "data set (moesaic list datasets)", required, not_empty);
-  f("epochs", c.epochs, "how often the data is seen", between(0, kMaxSteps));
-  f("steps", c.steps, "or how many updates are made", between(0, kMaxSteps));
-  f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty);
+  f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty, common);
+  f("data", c.data, "data set (moesaic list datasets), description or folder of images", required,
+    not_empty, common);
+  f("epochs", c.epochs, "how often the data is seen", between(0, kMaxSteps), common);
+  f("steps", c.steps, "or how many updates are made", between(0, kMaxSteps), common);
+  f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty,
+    common);
   f("frozen", c.frozen,
     "of these, those that never move, though their gradients count in the norm: patterns");
   f("preprocess", c.preprocess, "what every image becomes, in training and in evaluation");
   f("on_entry", c.on_entry, "what happens to the network before the phase");
-  f("evaluate", c.evaluate, "measure on the data's validation and test splits");
+  f("evaluate", c.evaluate, "measure on the data's validation and test splits", common);
   f.choice("kind", c.kind, phase_kind_choices(), "what a step of the phase does");
 }
 ConfigProblem config_problem(const PhaseConfig& config);

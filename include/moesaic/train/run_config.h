@@ -32,21 +32,22 @@ struct RunConfig {
 };
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {
-  f("name", c.name, "of the run, and of its folder", required, not_empty);
-  f("seed", c.seed, "of everything random", at_least(0));
-  f("init", c.init, "checkpoint or run to start from");
-  f("model", c.model, "the network (moesaic list models); may be left out where init is given");
+  f("name", c.name, "of the run, and of its folder", required, not_empty, common);
+  f("seed", c.seed, "of everything random", at_least(0), common);
+  f("init", c.init, "checkpoint or run to start from", common);
+  f("model", c.model, "the network (moesaic list models); may be left out where init is given",
+    common);
   f("precision", c.precision,
     "of products in the network: float32, or bfloat16 where rounding does little harm; parameters, "
     "router, losses and optimizer stay float32",
-    one_of({"float32", "bfloat16"}));
+    one_of({"float32", "bfloat16"}), common);
   f("recompute", c.recompute,
     "keep of each block its input alone and compute it again in backward: less memory, more time");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
-  f("log_every", c.log_every, "updates between two lines of metrics", at_least(1));
+  f("log_every", c.log_every, "updates between two lines of metrics", at_least(1), common);
   f("checkpoint_every", c.checkpoint_every, "updates between two checkpoints; 0: phase ends only",
-    at_least(0));
+    at_least(0), common);
   f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
   f("evaluate_every", c.evaluate_every, "epochs between two evaluations; 0: phase ends only",
     between(0, kMaxSteps));
@@ -60,8 +61,8 @@ void describe(Fields& f, RunConfig& c) {
 }
 ConfigProblem config_problem(const RunConfig& config);
 
-/// Throws Error (usage) that names the first setting in which `now` differs from the configuration
-/// that the run was started with, except for those that change no result: loader_threads,
+/// Throws Error (usage) that names the settings in which `now` differs from the configuration that
+/// the run was started with, except for those that change no result: loader_threads,
 /// checkpoint_every, keep_checkpoints and recompute.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);

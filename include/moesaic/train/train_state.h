@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,9 +17,11 @@ struct MetricWindow {
   int64_t steps = 0;
   std::map<std::string, double> sums;
 
-  void add(const std::map<std::string, double>& metrics) {
-    ++steps;
-    for (const auto& [name, value] : metrics) sums[name] += value;
+  /// Adds the means over `count` steps; a report without a step counts as one.
+  void add(const std::map<std::string, double>& means, int64_t count) {
+    count = std::max<int64_t>(count, 1);
+    steps += count;
+    for (const auto& [name, mean] : means) sums[name] += mean * static_cast<double>(count);
   }
 };
 template <class Fields>

@@ -80,6 +80,8 @@ class Trainer {
   /// Throws Error where a parameter that the phase trains is not finite.
   void check_finite(const Phase& phase) const;
   [[noreturn]] void fail_at(int64_t step, const std::string& what) const;
+  [[noreturn]] void fail_diverged(const Phase& phase, int64_t step, const std::string& what) const;
+  Evaluation evaluate_on(const Phase& phase, const std::string& split);
   void save(const Phase& phase, const std::filesystem::path& folder);
   void save_step(const Phase& phase);
   void restore();

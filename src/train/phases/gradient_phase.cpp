@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/gradient_phase.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -83,6 +84,17 @@ void GradientPhase::load(const PhaseState& state) {
 
 std::vector<std::string> GradientPhase::parameters() const {
   return trained_parameters(*model_, plan_.config);
+}
+
+std::string GradientPhase::remedy() const {
+  const std::string phase = "phases." + plan_.config.name;
+  const bool by_value = config_.clip_value > 0.0;
+  const double clip = by_value ? config_.clip_value : config_.clip_norm;
+  const std::string clipping =
+      clip > 0.0 ? fmt::format("{}.{} ({} now)", phase, by_value ? "clip_value" : "clip_norm", clip)
+                 : fmt::format("set {}.clip_norm, e.g. to 1", phase);
+  return fmt::format("lower {}.optimizer.lr ({} now){} or {}", phase, config_.optimizer.lr,
+                     config_.optimizers.empty() ? "" : " and those of its optimizers", clipping);
 }
 
 at::Generator GradientPhase::generator() const {
@@ -180,8 +192,9 @@ StepReport GradientPhase::read(const Scalars& scalars) const {
   }
   for (const char* name : {"loss", "grad_norm"}) {
     const double value = report.metrics.at(name);
-    if (std::isnan(value)) fail("{} is nan", name);  // The sign of nan says nothing.
-    if (std::isinf(value)) fail("{} is {}", name, value);
+    if (std::isnan(value))
+      throw Diverged(fmt::format("{} is nan", name));  // The sign of nan says nothing.
+    if (std::isinf(value)) throw Diverged(fmt::format("{} is {}", name, value));
   }
   return report;
 }

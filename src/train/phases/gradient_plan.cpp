@@ -90,11 +90,11 @@ void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t 
     const int64_t group_size = nn::group_size(rule);
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
-        "{}: phase '{}': group_size {} must divide the {} tokens of a batch ({} images of {}), "
-        "since "
-        "there are auxiliary losses",
+        "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
+        "auxiliary losses",
         places.of_model(model.setting_paths().group_size, "batch_size"), places.phase().name,
-        group_size, tokens, batch, model.tokens_per_image());
+        group_size, count_text(tokens, "token"), count_text(batch, "image"),
+        model.tokens_per_image());
   }
 }
 
@@ -111,8 +111,9 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   check_schedules(config, places, plan.steps);
   plan.batch = std::min(config.batch_size, data.size());
   if (plan.batch % config.accumulate != 0) {
-    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {} images",
-               places.of({"accumulate"}), phase.name, config.accumulate, plan.batch);
+    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
+               places.of({"accumulate"}), phase.name, config.accumulate,
+               count_text(plan.batch, "image"));
   }
   if (plan.steps == 0) return;
   if (plan.batch < config.batch_size) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/text.h"
 #include "moesaic/train/classification_metrics.h"
 
 #include <fmt/format.h>
@@ -132,7 +133,8 @@ class Classification final : public Task {
   }
   void check_outputs(const Model& model, const DatasetInfo& data) const override {
     if (model.classes() == outputs(data)) return;
-    fail_usage("'{}' has {} classes, the model has {}", data.name, outputs(data), model.classes());
+    fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "class"),
+               model.classes());
   }
   int64_t outputs(const DatasetInfo& data) const override {
     return static_cast<int64_t>(data.classes.size());

@@ -16,10 +16,13 @@
 
 namespace moesaic::config_detail {
 
+/// A setting: its key as arguments have it, where N stands for the number or name of an item.
 struct HelpRow {
   std::string key, type, preset, allowed, meaning;
+  bool common = false;
+
+  friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };
-std::string format_help(const std::vector<HelpRow>& rows);
 
 template <class T>
 std::string type_name() {
@@ -53,7 +56,7 @@ void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& 
 template <class T>
 void add_item_help(const std::string& key, std::vector<HelpRow>& rows) {
   if constexpr (List<T>) {
-    add_item_help<typename T::value_type>(key + "[]", rows);
+    add_item_help<typename T::value_type>(key + ".N", rows);
   } else if constexpr (Map<T>) {
     add_item_help<typename T::mapped_type>(key + ".<name>", rows);
   } else if constexpr (Optional<T>) {
@@ -76,17 +79,18 @@ class HelpFields {
     } else {
       const Rules all = Rules::all(rules...);
       rows_.push_back({key, type_name<T>(), all.is_required ? "required" : write(field).dump(),
-                       all.text(), std::string(meaning)});
+                       all.text(), std::string(meaning), all.is_common});
       add_item_help<T>(key, rows_);
     }
   }
 
   /// Adds the settings of every choice; all but the first prefix them with the choice's name.
-  template <class Choice>
+  template <class Choice, class... R>
   void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
-              std::string_view meaning) {
+              std::string_view meaning, const R&... rules) {
     rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
-                     one_of(names_of(choices)).text(), std::string(meaning)});
+                     one_of(names_of(choices)).text(), std::string(meaning),
+                     Rules::all(rules...).is_common});
     for (Choice choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);

@@ -52,8 +52,9 @@ class KeyCollector {
   void operator()(std::string_view name, T&, std::string_view, const R&...) {
     keys_.emplace_back(name);
   }
-  template <class Choice>
-  void choice(std::string_view key, Choice&, const std::vector<Choice>& choices, std::string_view) {
+  template <class Choice, class... R>
+  void choice(std::string_view key, Choice&, const std::vector<Choice>& choices, std::string_view,
+              const R&...) {
     keys_.emplace_back(key);
     chosen(object_, path_, key, choices).visit(*this);
   }
@@ -92,9 +93,9 @@ class FieldReader {
     }
   }
 
-  template <class Choice>
+  template <class Choice, class... R>
   void choice(std::string_view key, Choice& field, const std::vector<Choice>& choices,
-              std::string_view) {
+              std::string_view, const R&...) {
     field = chosen(object_, path_, key, choices);
     field.visit(*this);
     const ConfigProblem problem = field.problem(object_);
@@ -129,7 +130,7 @@ void read_list(const Value& value, const std::string& path, const Rules& rules, 
   out.clear();
   for (size_t i = 0; i < items.size(); ++i) {
     typename T::value_type item{};
-    read(items[i], path + "[" + std::to_string(i) + "]", rules, item);
+    read(items[i], path + "." + std::to_string(i), rules, item);
     out.push_back(std::move(item));
   }
 }

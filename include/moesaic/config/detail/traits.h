@@ -15,8 +15,9 @@ namespace moesaic::config_detail {
 struct AnyFields {
   template <class T, class... R>
   void operator()(std::string_view, T&, std::string_view, const R&...) {}
-  template <class Choice>
-  void choice(std::string_view, Choice&, const std::vector<Choice>&, std::string_view) {}
+  template <class Choice, class... R>
+  void choice(std::string_view, Choice&, const std::vector<Choice>&, std::string_view,
+              const R&...) {}
 };
 
 /// A struct with a describe() that argument-dependent lookup finds.

@@ -27,8 +27,9 @@ class FieldWriter {
   void operator()(std::string_view name, T& field, std::string_view, const R&...) {
     json_[std::string(name)] = write(field);
   }
-  template <class Choice>
-  void choice(std::string_view key, Choice& field, const std::vector<Choice>&, std::string_view) {
+  template <class Choice, class... R>
+  void choice(std::string_view key, Choice& field, const std::vector<Choice>&, std::string_view,
+              const R&...) {
     json_[std::string(key)] = field.name();
     field.visit(*this);
   }

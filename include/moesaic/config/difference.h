@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace moesaic {
+
+/// A setting that two configurations have with different values, null where one lacks it.
+struct Difference {
+  std::string path;  ///< Dotted, with list items by number.
+  nlohmann::ordered_json before, after;
+};
+
+std::vector<Difference> differences(const nlohmann::ordered_json& before,
+                                    const nlohmann::ordered_json& after);
+
+/// Returns text for a message: "'seed' was 1 and is 2 now, 'model.classes' was 3 and is 4 now", the
+/// first few and how many more there are.
+std::string describe(const std::vector<Difference>& differences);
+
+}  // namespace moesaic

@@ -140,6 +140,7 @@ class SamplesKind final : public Kind {
       : experiment_(experiment), config_(parse<SamplesConfig>(experiment.config)) {}
   bool run(const ReproduceOptions& options) override {
     figure_ = samples_figure(config_, options);
+    fs::create_directories(options.out);
     return true;
   }
   std::vector<ResultRow> rows() const override { return {}; }

@@ -64,7 +64,7 @@ int export_model(const ExportArguments& arguments) {
     if (stop && stop->requested()) throw ExportStopped{stop->number()};
   };
   try {
-    format.write(*model, export_info(checkpoint.folder), options);
+    format.write(*model, export_info(checkpoint, *model), options);
   } catch (const ExportStopped& stopped) {
     log_info("stopped; nothing was written");
     return 128 + stopped.signal;

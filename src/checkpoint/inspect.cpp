@@ -11,7 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 #include "vmoe/inspect.h"
@@ -74,9 +74,11 @@ Json moe_layers(const Json& config, const fs::path& from) {
 
 void add_config(const Checkpoint& checkpoint, Json& out) {
   const Json& config = checkpoint.config;
-  for (const char* key : {"model", "data", "classes"}) {
+  for (const char* key : {"model", "data", kInputKey, "classes"}) {
     if (config.contains(key)) out[key] = config[key];
   }
+  const Json::json_pointer classes("/input/classes");
+  if (config.contains(classes)) out["classes"] = config.at(classes);
   if (config.contains("model")) out["moe"] = moe_layers(config["model"], checkpoint.folder);
   out["state"] = checkpoint.state;
 }

@@ -34,6 +34,10 @@ fs::path description_folder() {
   return resource("datasets");
 }
 
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".json");
+}
+
 bool is_hex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
@@ -130,6 +134,22 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 
+bool is_described(const std::string& name) {
+  if (is_path(name)) return path_exists(name);
+  const std::vector<std::string> names = dataset_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string lasting_name(const std::string& name) {
+  if (!is_path(name) || !path_exists(name)) return name;
+  return fs::absolute(name).lexically_normal().string();
+}
+
+std::string name_without_folders(const std::string& name) {
+  const fs::path path = fs::path(name).lexically_normal();
+  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
 std::vector<std::string> dataset_names() {
   std::vector<std::string> names;
   std::error_code error;
@@ -148,11 +168,13 @@ std::vector<std::string> dataset_names() {
 namespace {
 
 DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
-  const DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source).root());
+  DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source).root());
   if (spec.name != name) {
     fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
                printable(spec.name), name);
   }
+  const fs::path beside = source.parent_path() / spec.base;
+  if (is_path(spec.base) && path_exists(beside)) spec.base = lasting_name(beside.string());
   return spec;
 }
 

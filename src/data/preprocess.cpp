@@ -13,13 +13,12 @@ namespace {
 
 class PreprocessedDataset final : public Dataset {
  public:
-  PreprocessedDataset(std::shared_ptr<const Dataset> base, const PreprocessConfig& config)
-      : Dataset(preprocessed_info(base->info(), config)),
+  PreprocessedDataset(std::shared_ptr<const Dataset> base, DatasetInfo metadata,
+                      const PreprocessConfig& config)
+      : Dataset(std::move(metadata)),
         base_(std::move(base)),
         central_crop_(config.central_crop),
-        resize_{
-            config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
-            config.antialias, config.truncate} {
+        resize_(resize_options(config)) {
     const DatasetInfo& before = base_->info();
     unchanged_ = before.height == info().height && before.width == info().width &&
                  (central_crop_ == 0.0 || (central_crop_ == 1.0 && before.height == before.width));
@@ -109,11 +108,22 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
     fail_usage("dataset '{}' has inputs that are no images: leave 'preprocess' out",
                base->info().name);
   }
-  if (config.size == 0 && config.values == "standardized" && config.mean.empty() &&
-      base->info().height > 0) {
-    return base;
-  }
-  return std::make_shared<PreprocessedDataset>(std::move(base), config);
+  DatasetInfo info = preprocessed_info(base->info(), config);
+  return preprocessed(std::move(base), std::move(info), config);
+}
+
+std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base, DatasetInfo info,
+                                            const PreprocessConfig& config) {
+  const DatasetInfo& own = base->info();
+  const bool same = info.height == own.height && info.width == own.width && info.mean == own.mean &&
+                    info.std == own.std;
+  if (same && config.central_crop == 0.0) return base;
+  return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
+}
+
+ResizeOptions resize_options(const PreprocessConfig& config) {
+  return {config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
+          config.antialias, config.truncate};
 }
 
 }  // namespace moesaic

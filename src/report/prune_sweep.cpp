@@ -94,8 +94,9 @@ class PruneSweep {
       prune_and_recover(networks[i]);
     }
     const Network& chosen = find(networks, config_.exported.keep, config_.exported.criterion);
-    export_torchscript(*load_model(chosen.recovered), out_ / kModelFile,
-                       export_info(chosen.recovered));
+    const Checkpoint exported = load_checkpoint(chosen.recovered, {.optimizer = false});
+    const auto network = model_of(exported);
+    export_torchscript(*network, out_ / kModelFile, export_info(exported, *network));
     outcome.model = kModelFile;
     const double exported_rate = time(networks);
     outcome.export_time = chosen.measured.images_per_second / exported_rate;

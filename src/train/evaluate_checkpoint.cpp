@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/checkpoint/store.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/preprocess.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/gradient_config.h"
 
@@ -34,19 +34,24 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   return data->get<std::string>();
 }
 
-/// Returns the preprocessing that the checkpoint's network was trained with.
-PreprocessConfig trained_with(const nlohmann::ordered_json& config) {
-  const auto found = config.find("preprocess");
-  if (found == config.end()) return {};
-  return parse<PreprocessConfig>(Value::from_json(*found, "preprocess"), "preprocess");
+/// Returns `data` as the checkpoint's network takes it.
+std::shared_ptr<const Dataset> as_trained(std::shared_ptr<const Dataset> data, InputSpec& input,
+                                          const Checkpoint& checkpoint) {
+  // What an older version did not store is as it is in the data.
+  if (!checkpoint.config.contains(kInputKey)) input.images = data->has_images();
+  warn_of_overruled(input, data->info(), checkpoint.folder.string());
+  return preprocessed(std::move(data), input);
 }
 
 /// Returns the batch size of the evaluations of the checkpoint's run, which changes results where
 /// images of a batch share the capacity of experts.
 int64_t trained_batch_size(const Checkpoint& checkpoint) {
   const Json size = stored(checkpoint.config, "/run/evaluate_batch_size");
+  if (size.is_null()) return EvaluateOptions().batch_size;
   const bool valid = size.is_number_integer() && size >= 1 && size <= kMaxBatchSize;
-  return valid ? size.get<int64_t>() : EvaluateOptions().batch_size;
+  if (valid) return size.get<int64_t>();
+  fail("{}: run.evaluate_batch_size must be 1 to {}, found {}; give --batch-size",
+       (checkpoint.folder / "config.json").string(), kMaxBatchSize, one_line(size.dump()));
 }
 
 std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::string& data,
@@ -137,18 +142,21 @@ std::string trained_loss(const Checkpoint& checkpoint) {
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
   CheckpointEvaluation result;
-  const Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
+  Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
   result.checkpoint = checkpoint.folder;
   result.data =
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
   result.split = options.split;
-  const std::shared_ptr<const Dataset> dataset = preprocessed(
-      open_split(options.open, result.data, result.split), trained_with(checkpoint.config));
+  std::shared_ptr<const Dataset> dataset = open_split(options.open, result.data, result.split);
+  EvaluateOptions evaluate = options.evaluate;
+  evaluate.batch_size = options.batch_size ? *options.batch_size : trained_batch_size(checkpoint);
   const std::shared_ptr<Model> model = model_of(checkpoint);
   model->to(at::Device(options.device));
-  EvaluateOptions evaluate = options.evaluate;
-  evaluate.batch_size = options.batch_size.value_or(trained_batch_size(checkpoint));
+  checkpoint.model.clear();  // The model holds copies.
+  InputSpec input = input_spec_of(checkpoint, *model);
+  dataset = as_trained(std::move(dataset), input, checkpoint);
   result.classes = dataset->info().classes;
+  if (input.classes.size() == result.classes.size()) result.classes = input.classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);

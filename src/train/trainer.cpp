@@ -10,7 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/train/phase_entry.h"
@@ -137,8 +137,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   const bool fresh = state_.phase.empty();
   if (fresh) prepare_network();
   const PhaseConfig& config = plan().config;
+  if (!input_) {
+    input_ = input_spec(*datasets_.get(config.data, "train", config.preprocess), config.preprocess);
+  }
   PhaseContext context{.model = model_,
-                       .data = datasets_.get(config.data, "train", config.preprocess),
+                       .data = data("train"),
                        .seed = phase_seed(config_.seed, state_.phase_index),
                        .loader_threads = config_.loader_threads};
   auto phase = phase_kinds().at(config.kind.name()).make(plan(), std::move(context));
@@ -156,6 +159,10 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   }
   throughput_.restart();
   return phase;
+}
+
+std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
+  return preprocessed(datasets_.get(plan().config.data, split), *input_);
 }
 
 void Trainer::prepare_network() {
@@ -180,6 +187,7 @@ void Trainer::leave_phase(const Phase& phase) {
     save_step(phase);
   }
   state_ = state_.next_phase();
+  input_.reset();
 }
 
 Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) try {
@@ -198,8 +206,7 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
     if (bar) bar->show(done, total);
     return !stopped();
   };
-  const Evaluation evaluation =
-      evaluate(*model_, datasets_.get(config.data, split, config.preprocess), options);
+  const Evaluation evaluation = evaluate(*model_, data(split), options);
   if (progress_) progress_->leave_out(evaluation.seconds);
   return evaluation;
 } catch (const NonFiniteLogits& error) {
@@ -279,15 +286,13 @@ void Trainer::check_finite(const Phase& phase) const {
 
 void Trainer::save(const Phase& phase, const fs::path& folder) {
   check_finite(phase);
-  const std::string& data = plan().config.data;
   recorder_->sync();
   state_.metrics_lines = recorder_->lines();
   PhaseState of_phase = phase.state();
   state_.phase_state = Value::from_json(of_phase.values, "phase_state");
   const Json config = {{"model", model_->config()},
-                       {"data", data},
-                       {"preprocess", to_json(plan().config.preprocess)},
-                       {"classes", datasets_.get(data, "train")->info().classes},
+                       {"data", plan().config.data},
+                       {kInputKey, document_of(*input_)},
                        {"run", to_json(config_)}};
   Checkpoint checkpoint{config, to_json(state_), state_of(*model_), std::move(of_phase.tensors)};
   save_checkpoint(folder, checkpoint);

@@ -6,7 +6,9 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/trainer.h"
@@ -22,6 +24,21 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   } catch (const Error& error) {
     fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
   }
+}
+
+/// A path is another one from another working directory.
+void keep_lasting_names(RunConfig& config) {
+  for (PhaseConfig& phase : config.phases) phase.data = lasting_name(phase.data);
+}
+
+/// Returns the configuration that a run was started with as a run that starts now would store it.
+Json with_lasting_names(Json started) {
+  if (!started.is_object() || !started.contains("phases")) return started;
+  for (Json& phase : started.at("phases")) {
+    if (!phase.is_object() || !phase.contains("data")) continue;
+    if (phase.at("data").is_string()) phase["data"] = lasting_name(phase.at("data"));
+  }
+  return started;
 }
 
 /// Reads the newest whole checkpoint of a run. Where the newest one ends a phase, the optimizer's
@@ -51,12 +68,15 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (!started.is_null() && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
+  keep_lasting_names(config_);
   std::optional<RunStart> start;
   if (!resuming) start.emplace(config_);
   const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
   const RunConfig given = config_;
   config_.model = Value::from_json(shape->config(), "model");
-  if (!started.is_null()) check_same_run(started, to_json(config_), options_.out.string());
+  if (!started.is_null()) {
+    check_same_run(with_lasting_names(started), to_json(config_), options_.out.string());
+  }
   plan_ = plan_phases(given, *shape, datasets_);
   if (in_memory()) check_needs_no_folder();
   if (start) model_ = start->model();
@@ -97,6 +117,11 @@ void Trainer::restore() {
   model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
                     loaded.model, from);
   result_.checkpoint = loaded.folder;
+  if (!state_.phase_complete && loaded.config.contains(kInputKey)) {
+    input_ = input_spec_of(loaded, *model_);
+    const DatasetInfo& data = datasets_.get(plan().config.data, "train")->info();
+    warn_of_overruled(*input_, data, from);
+  }
   if (state_.phase_complete) {
     state_ = state_.next_phase();
   } else {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "base/support.h"
+#include "export/toy_info.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
 #include "prune/small_vmoe.h"
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using testing::small_vmoe;
 
-const ExportInfo kInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
+const ExportInfo kInfo = testing::toy_info();
 
 std::shared_ptr<VMoE> pruned_model() {
   auto model = small_vmoe();
@@ -46,12 +47,12 @@ TEST(ExportSafetensors, AFolderHoldsTheFactsBesideTheWeights) {
   const auto model = pruned_model();
   fs::create_directory(folder / "out");
   export_safetensors(*model, folder / "out", kInfo);
-  EXPECT_EQ(nlohmann::json::parse(test::get(folder / "out/labels.json")), kInfo.classes);
+  EXPECT_EQ(nlohmann::json::parse(test::get(folder / "out/labels.json")), kInfo.input.classes);
   const auto preprocess = nlohmann::json::parse(test::get(folder / "out/preprocess.json"));
   EXPECT_EQ(preprocess["dataset"], "toys");
   EXPECT_EQ(preprocess["input_size"], (std::vector<int64_t>{1, 8, 8}));
-  EXPECT_EQ(preprocess["mean"], kInfo.mean);
-  EXPECT_EQ(preprocess["std"], kInfo.std);
+  EXPECT_EQ(preprocess["mean"], kInfo.input.mean);
+  EXPECT_EQ(preprocess["std"], kInfo.input.std);
   EXPECT_DOUBLE_EQ(preprocess["rescale_factor"].get<double>(), 1.0 / 255.0);
   const auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
   EXPECT_EQ(config, model->config());
@@ -72,7 +73,8 @@ TEST(ExportSafetensors, AFileHoldsTheFactsInItsMetadata) {
 TEST(ExportSafetensors, UnknownFactsAreNull) {
   const auto text = side_files(*pruned_model(), {}).at("preprocess.json");
   const auto preprocess = nlohmann::json::parse(text);
-  for (const char* key : {"dataset", "mean", "std"}) EXPECT_TRUE(preprocess.at(key).is_null());
+  for (const char* key : {"rescale_factor", "mean", "std"})
+    EXPECT_TRUE(preprocess.at(key).is_null());
 }
 
 TEST(ExportSafetensors, OverwritesNoFolder) {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/support.h"
+#include "export/toy_info.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "prune/small_vmoe.h"
@@ -252,7 +253,7 @@ TEST(TorchScriptModule, LetsGradientsReachTheImage) {
   for (const at::Tensor& gradient : gradients) expect_close(gradient, images.grad(), 1e-4);
 }
 
-const ExportInfo kScriptInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
+const ExportInfo kScriptInfo = testing::toy_info();
 
 TEST(ExportTorchScript, TheFileRunsWithoutTheLibraryAndCarriesItsFacts) {
   const test::TempDir folder;

@@ -106,6 +106,25 @@ TEST_F(Images, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
       << refused.err;
 }
 
+TEST_F(Images, OfARelativePathAreFoundFromAnyFolder) {
+  write("relative.json", R"({"name": "relative", "base": "mini.json", "rotate": {"crop": 24}})");
+  const auto from = [&](const std::string& folder, const std::string& arguments) {
+    return run_command(
+        {"sh", "-c", fmt::format("cd {} && {} {}", folder, MOESAIC_PROGRAM, arguments)}, options_);
+  };
+  const auto trained = from(text_path("."),
+                            "train run.json phases.train.data=relative.json "
+                            "phases.train.evaluate=false --out run");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto evaluated = from("/", "eval --json " + text_path("run"));
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_EQ(evaluated.json()["images"], 24);
+  const auto resumed = from(text_path("."),
+                            "train run.json phases.train.data=relative.json "
+                            "phases.train.evaluate=false --out run --resume");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
 TEST_F(Images, ArePlannedWithoutFiles) {
   std::filesystem::remove_all(path("data"));
   const auto planned = run_program({"train", text_path("run.json"), "--dry-run"}, options_);

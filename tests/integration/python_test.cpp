@@ -47,6 +47,34 @@ class PythonOperators : public ProgramTest {
   std::string python_;
 };
 
+/// Bytes of an image that no step leaves as they are, read by the script.
+constexpr const char* kInputCheck = R"(
+import json, struct, sys, torch
+sys.path.insert(0, sys.argv[1])
+from network_input import network_input
+facts = json.load(open(sys.argv[2]))
+image = torch.tensor([31 * i % 251 for i in range(40 * 30)], dtype=torch.uint8).view(40, 30, 1)
+made = network_input(image, facts)
+assert list(made.shape) == facts["input_size"] and made.dtype == torch.float32, made.shape
+scaled = made * facts["std"][0] + facts["mean"][0]
+assert 0.4 < scaled.mean() < 0.6 and scaled.min() >= -1e-6 and scaled.max() <= 1 + 1e-6
+plain = torch.tensor([7 * i % 251 for i in range(28 * 28)], dtype=torch.uint8).view(28, 28, 1)
+wanted = (plain.permute(2, 0, 1) / 255 - facts["mean"][0]) / facts["std"][0]
+assert torch.allclose(network_input(plain, facts), wanted, atol=1e-6)
+)";
+
+TEST_F(PythonOperators, TheFactsOfAnExportMakeTheNetworksInput) {
+  const std::string run = smoke_run().string();
+  ASSERT_EQ(
+      run_program({"export", run, "--format", "safetensors", "--out", text_path("out")}).exit_code,
+      0);
+  const auto result = run_python(
+      {"-c", kInputCheck, source_path("tests/integration"), text_path("out/preprocess.json")});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_quoted("docs/exporting.md", "tests/integration/network_input.py", "python",
+                "import torch");
+}
+
 const std::string kBuiltLibrary = MOESAIC_BUILD_DIR "/lib/libmoesaic.so";
 
 TEST_F(PythonOperators, LoadFromTheBuildAndFromWhereItIsInstalled) {

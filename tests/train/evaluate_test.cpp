@@ -279,11 +279,62 @@ TEST(EvaluateCheckpoint, TakesTheBatchesOfTheRunsOwnEvaluations) {
   EXPECT_EQ(first_batch(folder / "run/best", {}), 4);
   EXPECT_EQ(first_batch(folder / "run", 5), 5);
   Checkpoint edited = load_checkpoint(folder / "run/best");
-  for (const char* stored : {"null", "\"4\"", "0", "-4", "1e9", "18446744073709551615"}) {
+  for (const char* stored : {"\"4\"", "0", "-4", "1e9", "18446744073709551615"}) {
     edited.config["run"]["evaluate_batch_size"] = nlohmann::ordered_json::parse(stored);
     save_checkpoint(folder / "edited", edited);
-    EXPECT_EQ(first_batch(folder / "edited", {}), 9) << stored;
+    EXPECT_NE(error_of([&] {
+                first_batch(folder / "edited", {});
+              }).find(std::string("evaluate_batch_size must be 1 to 1048576, found ") + stored[0]),
+              std::string::npos)
+        << stored;
+    EXPECT_EQ(first_batch(folder / "edited", 5), 5) << stored;
   }
+  edited.config["run"].erase("evaluate_batch_size");
+  save_checkpoint(folder / "edited", edited);
+  EXPECT_EQ(first_batch(folder / "edited", {}), 9);
+}
+
+/// "two" as described later: with another mean, or in larger images.
+std::shared_ptr<const Dataset> open_changed(std::string_view name, std::string_view split) {
+  const auto data = open_tiny(name, split);
+  DatasetInfo info = data->info();
+  info.mean = {0.1};
+  info.classes[1] = "other";
+  std::vector<uint8_t> pixels(static_cast<size_t>(data->size() * 16)), labels;
+  for (int64_t i = 0; i < data->size(); ++i) {
+    data->image(i, pixels.data() + i * 16);
+    labels.push_back(static_cast<uint8_t>(data->label(i)));
+  }
+  return make_memory_dataset(info, pixels, labels);
+}
+
+TEST(EvaluateCheckpoint, TakesMeanStdAndClassNamesOfTheCheckpoint) {
+  TempDir folder;
+  train(folder / "run");
+  EvaluateCheckpointOptions options;
+  options.checkpoint = folder / "run";
+  options.open = open_tiny;
+  const CheckpointEvaluation before = evaluate_checkpoint(options);
+  options.open = open_changed;
+  ::testing::internal::CaptureStderr();
+  const CheckpointEvaluation after = evaluate_checkpoint(options);
+  const std::string warning = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(after.evaluation.metric("loss"), before.evaluation.metric("loss"));
+  EXPECT_EQ(after.classes, before.classes);
+  EXPECT_NE(warning.find("data set 'two' has another mean, class names than"), std::string::npos)
+      << warning;
+}
+
+TEST(EvaluateCheckpoint, GoesOnWithWhatWasResolvedWhenThePhaseBegan) {
+  TempDir folder;
+  train(folder / "whole");
+  copy_killed_after(folder / "whole", 5, folder / "resumed");
+  TrainerOptions changed = options_for(folder / "resumed", true);
+  changed.open = [](std::string_view name, std::string_view split) {
+    return name == "three" ? open_changed(name, split) : open_tiny(name, split);
+  };
+  Trainer(config_of(four_phases()), changed).run();
+  expect_equal_bits(folder / "whole", folder / "resumed");
 }
 
 TEST(EvaluateCheckpoint, KnowsTheLossOfTheCheckpointsPhase) {

@@ -9,7 +9,7 @@
 #include <limits>
 #include <sstream>
 
-#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "train/train_fixture.h"
 
@@ -72,7 +72,10 @@ TEST(Trainer, CheckpointsSayWhatTheyAre) {
   train(folder / "run");
   const Checkpoint checkpoint = load_checkpoint(folder / "run/checkpoints/prune");
   EXPECT_EQ(checkpoint.config["data"], "two");
-  EXPECT_EQ(checkpoint.config["classes"], (std::vector<std::string>{"class 0", "class 1"}));
+  const InputSpec input = input_spec_of(checkpoint, *model_of(checkpoint));
+  EXPECT_EQ(input.classes, (std::vector<std::string>{"class 0", "class 1"}));
+  EXPECT_EQ(input.mean, std::vector<double>{0.4});
+  EXPECT_EQ(input.input_size, (std::vector<int64_t>{1, 4, 4}));
   EXPECT_EQ(checkpoint.config["model"]["encoder"]["moe"]["kept_experts"]["1"].size(), 2u);
   EXPECT_EQ(checkpoint.config["run"],
             nlohmann::ordered_json::parse(read_text(folder / "run/config.json")));

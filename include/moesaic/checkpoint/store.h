@@ -4,7 +4,7 @@
 //   model.safetensors      parameters and buffers of the model, by name
 //   optimizer.safetensors  tensors of the optimizer; absent if there are none
 //   state.json             progress of the run: step, phase, position in the data, random states
-//   config.json            {"format", "version", "model", "data", "classes", "run"}, to rebuild it
+//   config.json            {"format", "version", "model", "data", "input", "run"}, to rebuild it
 //   MANIFEST.json          size and SHA-256 of each of the other files; written last
 #pragma once
 

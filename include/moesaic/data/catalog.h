@@ -100,7 +100,9 @@ void describe(Fields& f, DatasetSpec& c) {
     "fraction of the training files that are the validation split: the last ones, image_folder: "
     "of every class; 0: none; with base: in place of the base's",
     between(0.0, 0.9));
-  f("base", c.base, "the dataset that this one is made of, by one of the settings that follow");
+  f("base", c.base,
+    "the dataset that this one is made of, by one of the settings that follow; a path may be "
+    "relative to this description");
   f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
   f("first", c.first, "of a subset: how many images of a split it has, the first ones",
     at_least(1));
@@ -114,6 +116,18 @@ ConfigProblem config_problem(const DatasetSpec& spec);
 
 /// Returns the names of the described datasets, sorted.
 std::vector<std::string> dataset_names();
+
+/// Returns whether there is a description, or a folder, of that name; a name without a slash that
+/// does not end in .json is never a path.
+bool is_described(const std::string& name);
+
+/// Returns the name by which a dataset is found from any working directory: a path that exists
+/// becomes absolute.
+std::string lasting_name(const std::string& name);
+
+/// Returns the name of a dataset, or of its last folder or description where it is a path, which
+/// would tell strangers where a user keeps files.
+std::string name_without_folders(const std::string& name);
 
 /// Reads datasets/<name>.json. A name that ends in .json is the path of another description, and a
 /// name with a slash is a folder of images (image_folder) without a description. Throws Error

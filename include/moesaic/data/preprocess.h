@@ -55,6 +55,13 @@ std::string config_problem(const PreprocessConfig& config);
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
 
+/// Returns `base` resized to info.height x info.width as `config` says, with the metadata `info`.
+std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base, DatasetInfo info,
+                                            const PreprocessConfig& config);
+
+/// Returns how images are resized.
+ResizeOptions resize_options(const PreprocessConfig& config);
+
 /// Returns the metadata of a preprocessed dataset, with the final height and width and the mean and
 /// std that map bytes to config.values.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);

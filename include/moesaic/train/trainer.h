@@ -12,6 +12,7 @@
 
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/data/input_spec.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
@@ -69,6 +70,8 @@ class Trainer {
   std::unique_ptr<Phase> enter_phase();
   void leave_phase(const Phase& phase);
   void prepare_network();
+  /// Returns a split of the phase's data as the phase's input_ takes it.
+  std::shared_ptr<const Dataset> data(const std::string& split);
   /// Evaluates on the splits that are due; ends early where the run is stopped.
   void evaluate_due(const Phase& phase);
   void record_evaluation(const Phase& phase, const std::string& split,
@@ -107,6 +110,7 @@ class Trainer {
   Throughput throughput_;
   TrainState state_;
   TensorMap resumed_tensors_;
+  std::optional<InputSpec> input_;  ///< Resolved when the phase begins.
   bool warned_of_best_ = false;
   TrainResult result_;
 };

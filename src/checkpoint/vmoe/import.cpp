@@ -9,7 +9,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/vmoe/model_config.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
@@ -225,6 +225,16 @@ PreprocessConfig preprocess_of(const VMoEConfig& config) {
   return preprocess;
 }
 
+InputSpec input_of_import(const VMoEConfig& config, const PreprocessConfig& preprocess) {
+  InputSpec input;
+  input.input_size = {config.channels, config.image_size.height, config.image_size.width};
+  input.preprocess = preprocess;
+  input.rescale_factor = 1.0 / 255.0;
+  input.mean = input.std = std::vector<double>(static_cast<size_t>(config.channels), 0.5);
+  input.channel_order = channel_order(config.channels);
+  return input;
+}
+
 }  // namespace
 
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
@@ -259,7 +269,8 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   result.preprocess = preprocess_of(config);
 
   Checkpoint checkpoint;
-  checkpoint.config = {{"model", result.model}, {"preprocess", to_json(result.preprocess)}};
+  checkpoint.config = {{"model", result.model},
+                       {kInputKey, document_of(input_of_import(config, result.preprocess))}};
   const auto dtypes = stored_dtypes(initialiser);
   if (!dtypes.empty()) checkpoint.config["array_dtypes"] = dtypes;
   checkpoint.state = {{"imported",

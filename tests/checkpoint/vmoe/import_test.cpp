@@ -67,9 +67,9 @@ TEST_F(ImportVMoE, TheNetworkHasTheArraysAndGivesThemBack) {
   EXPECT_EQ(result.shards, 3);
   EXPECT_EQ(result.parameters, VMoE(config, 1).parameter_count());
   EXPECT_EQ(load_model(folder_ / "out")->config(), to_json(config));
-  const auto preprocess = load_checkpoint(folder_ / "out").config.at("preprocess");
-  EXPECT_EQ(preprocess.at("values"), "symmetric");
-  EXPECT_EQ(preprocess.at("size"), config.image_size.height);
+  const InputSpec input = input_spec_of(load_checkpoint(folder_ / "out"), VMoE(config, 1));
+  EXPECT_EQ(input.preprocess.values, "symmetric");
+  EXPECT_EQ(input.mean, std::vector<double>(static_cast<size_t>(config.channels), 0.5));
   expect_equal(exported(folder_ / "out"), arrays);
 }
 
@@ -386,7 +386,8 @@ TEST_F(ImportVMoE, NumberFormatsComeBack) {
   write_arrays(folder_ / "ckpt", arrays);
   put_config(config);
   import_vmoe(options());
-  const ExportInfo info = export_info(folder_ / "out");
+  const Checkpoint imported = load_checkpoint(folder_ / "out");
+  const ExportInfo info = export_info(imported, *model_of(imported));
   EXPECT_EQ(info.array_dtypes.at("head/kernel"), "bfloat16");
   EXPECT_FALSE(info.array_dtypes.contains("head/bias"));
   fs::create_directories(folder_ / "back");

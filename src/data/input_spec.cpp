@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/input_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/data/catalog.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kByte = 1.0 / 255.0;
+
+}  // namespace
+
+std::string channel_order(int64_t channels) {
+  return channels == 3 ? "rgb" : channels == 1 ? "gray" : "as stored";
+}
+
+ConfigProblem config_problem(const InputSpec& spec) {
+  if (spec.input_size.size() != 3) {
+    return {fmt::format("input_size must be [channels, height, width], found {} numbers",
+                        spec.input_size.size()),
+            {"input_size"}};
+  }
+  if (!spec.images) return {};
+  const auto channels = static_cast<size_t>(spec.input_size[0]);
+  if (std::max(spec.input_size[1], spec.input_size[2]) > kMaxSide) {
+    return {fmt::format("input_size must be at most {} high and wide", kMaxSide), {"input_size"}};
+  }
+  for (const char* name : {"mean", "std"}) {
+    const std::vector<double>& values = name[0] == 'm' ? spec.mean : spec.std;
+    if (values.empty() && spec.mean.size() == spec.std.size()) continue;
+    if (values.size() == channels) continue;
+    return {fmt::format("{} must have a number for each of {} channels, found {}", name, channels,
+                        values.size()),
+            {name}};
+  }
+  if (spec.rescale_factor && std::abs(*spec.rescale_factor - kByte) > 1e-6 * kByte) {
+    return {fmt::format("rescale_factor must be 1/255, found {}", *spec.rescale_factor),
+            {"rescale_factor"}};
+  }
+  PreprocessConfig preprocess = spec.preprocess;
+  preprocess.size = spec.input_size[1];
+  preprocess.mean = preprocess.std = {};
+  if (const std::string problem = config_problem(preprocess); !problem.empty()) return problem;
+  const std::string order = channel_order(spec.input_size[0]);
+  if (spec.channel_order == order) return {};
+  return {fmt::format("channel_order of {} channels is '{}', found '{}'", channels, order,
+                      spec.channel_order),
+          {"channel_order"}};
+}
+
+InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
+  const DatasetInfo& info = data.info();
+  InputSpec spec;
+  spec.dataset = name_without_folders(info.name);
+  spec.images = data.has_images();
+  spec.input_size = {info.channels, info.height, info.width};
+  spec.preprocess = config;
+  spec.preprocess.mean = spec.preprocess.std = {};
+  spec.own_values = !config.mean.empty();
+  spec.channel_order = spec.images ? channel_order(info.channels) : "as stored";
+  spec.classes = info.classes;
+  if (!spec.images) return spec;
+  spec.rescale_factor = kByte;
+  spec.mean = info.mean;
+  spec.std = info.std;
+  return spec;
+}
+
+Json document_of(const InputSpec& spec) {
+  Json document = to_json(spec);
+  document.erase("size");
+  for (const char* list : {"mean", "std"}) {
+    if (document.at(list).empty()) document[list] = nullptr;
+  }
+  return document;
+}
+
+InputSpec read_input_spec(const Json& document, const std::string& from) {
+  Json known = document;
+  if (known.is_object()) {
+    for (auto item = known.begin(); item != known.end();) {
+      item = item->is_null() ? known.erase(item) : std::next(item);
+    }
+  }
+  try {
+    auto spec = parse<InputSpec>(Value::from_json(known, from), "input");
+    spec.preprocess.mean = spec.preprocess.std = {};
+    return spec;
+  } catch (const Error& error) {
+    fail("{}", error.what());  // A program wrote it, so it is damaged or foreign.
+  }
+}
+
+std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
+                                            const InputSpec& spec) {
+  const bool images = base->has_images();
+  if (images != spec.images) {
+    fail_usage("dataset '{}' has {}, the network was trained on {}", base->info().name,
+               images ? "images" : "inputs that are no images",
+               spec.images ? "images" : "inputs that are no images");
+  }
+  if (!images) return base;
+  DatasetInfo info = base->info();
+  info.height = spec.input_size[1];
+  info.width = spec.input_size[2];
+  if (!spec.mean.empty()) {
+    info.mean = spec.mean;
+    info.std = spec.std;
+  }
+  return preprocessed(std::move(base), std::move(info), spec.preprocess);
+}
+
+void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std::string& from) {
+  std::vector<std::string> names;
+  const bool of_data = !spec.own_values && spec.preprocess.values == "standardized";
+  if (of_data && !spec.mean.empty() && data.mean != spec.mean) names.emplace_back("mean");
+  if (of_data && !spec.std.empty() && data.std != spec.std) names.emplace_back("std");
+  const bool other_size =
+      data.height != 0 && (data.height != spec.input_size[1] || data.width != spec.input_size[2]);
+  // Those of its own data were resized in training, too.
+  if (spec.images && other_size && name_without_folders(data.name) != spec.dataset) {
+    names.emplace_back("size of images");
+  }
+  if (!spec.classes.empty() && spec.classes.size() == data.classes.size() &&
+      spec.classes != data.classes) {
+    names.emplace_back("class names");
+  }
+  if (names.empty()) return;
+  log_warning(
+      "{}: data set '{}' has another {} than the network was trained with: those of the "
+      "checkpoint are used",
+      from, data.name, fmt::join(names, ", "));
+}
+
+}  // namespace moesaic

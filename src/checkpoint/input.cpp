@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/data/catalog.h"
@@ -53,6 +55,10 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
     const bool symmetric = spec.preprocess.values == "symmetric";
     spec.mean.assign(channels, symmetric ? 0.5 : 0.0);
     spec.std.assign(channels, symmetric ? 0.5 : 1.0);
+  } else if (!spec.preprocess.mean.empty()) {
+    spec.own_values = true;
+    spec.mean = std::exchange(spec.preprocess.mean, {});
+    spec.std = std::exchange(spec.preprocess.std, {});
   } else if (!name.empty() && is_described(name)) {
     describe_data(name, spec);
     if (spec.images) {

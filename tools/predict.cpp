@@ -1,57 +1,203 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/base/signal.h"
+#include "moesaic/base/terminal.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/image_files.h"
 #include "moesaic/export/predict.h"
+#include "moesaic/export/predict_images.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
+namespace {
 
-void add_predict(CLI::App& app, int& /*exit_code*/) {
-  struct PredictArguments {
-    std::filesystem::path checkpoint, input, output;
-    std::string device = "cpu";
-    PredictOptions options;
-  };
+namespace fs = std::filesystem;
+
+struct PredictArguments {
+  fs::path checkpoint, input, output;
+  std::vector<std::string> images;
+  std::string device = "cpu";
+  std::optional<int64_t> batch_size;
+  int64_t top = PredictImagesOptions().top;
+  bool routing = false, json = false, csv = false;
+};
+
+/// A network to predict with.
+struct Predictor {
+  fs::path folder;
+  std::shared_ptr<Model> model;
+  std::string loss;
+  std::optional<InputSpec> input;  ///< Of images.
+};
+
+Predictor load_predictor(const PredictArguments& arguments) {
+  Checkpoint checkpoint = load_newest_checkpoint(arguments.checkpoint, {.optimizer = false});
+  Predictor predictor{checkpoint.folder, model_of(checkpoint), trained_loss(checkpoint), {}};
+  if (!arguments.images.empty()) predictor.input = input_spec_of(checkpoint, *predictor.model);
+  predictor.model->to(at::Device(arguments.device));
+  return predictor;
+}
+
+void predict_tensors(const PredictArguments& arguments) {
+  check_input_file(arguments.input);
+  check_new_file(arguments.output, "--output");
+  const Predictor predictor = load_predictor(arguments);
+  PredictOptions options{.routing = arguments.routing, .loss = predictor.loss};
+  options.batch_size = arguments.batch_size.value_or(options.batch_size);
+  predict_file(*predictor.model, arguments.input, arguments.output, options);
+  log_written(arguments.output);
+}
+
+/// Returns the files that are named, and those in the folders that are.
+std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
+  std::vector<fs::path> files;
+  for (const std::string& name : names) {
+    if (!fs::is_directory(name)) {
+      check_input_file(name);
+      files.emplace_back(name);
+      continue;
+    }
+    const std::vector<fs::path> found = image_files_in(name);
+    if (found.empty()) fail_usage("{}: holds no file .jpg, .jpeg or .png", name);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+/// Prints predictions one by one, as lines or as one JSON document, which begins with the first.
+class PredictionPrinter {
+ public:
+  PredictionPrinter(const PredictArguments& arguments, const Predictor& predictor)
+      : arguments_(arguments),
+        classes_(predictor.input->classes),
+        head_(arguments.csv ? "file,rank,class,probability\n" : "") {
+    if (!arguments.json) return;
+    head_ = "{\"checkpoint\": " + dumped(predictor.folder.string()) + ", \"images\": [\n";
+  }
+  ~PredictionPrinter() {
+    if (arguments_.json && !first_) print("\n]}\n");
+  }
+  PredictionPrinter(const PredictionPrinter&) = delete;
+  PredictionPrinter& operator=(const PredictionPrinter&) = delete;
+
+  void add(const ImagePrediction& prediction) {
+    if (first_) print(head_);
+    if (arguments_.json) {
+      print((first_ ? "" : ",\n") + dumped(to_json(prediction, classes_)));
+    } else if (prediction.problem.empty()) {
+      print(arguments_.csv ? to_csv(prediction, classes_) : to_text(prediction, classes_));
+    }
+    first_ = false;
+  }
+
+ private:
+  /// Returns a line of JSON; names of files may be other bytes than UTF-8.
+  static std::string dumped(const nlohmann::ordered_json& json) {
+    return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  }
+  static void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+  const PredictArguments& arguments_;
+  const std::vector<std::string>& classes_;
+  std::string head_;
+  bool first_ = true;
+};
+
+int predict_files(const PredictArguments& arguments) {
+  if (arguments.routing && !arguments.json) fail_usage("predict: --routing of images needs --json");
+  const std::vector<fs::path> files = listed_files(arguments.images);
+  const Predictor predictor = load_predictor(arguments);
+  PredictImagesOptions options{
+      .top = arguments.top, .routing = arguments.routing, .loss = predictor.loss};
+  options.batch_size = arguments.batch_size.value_or(options.batch_size);
+  const StopSignal stop;
+  const auto total = static_cast<int64_t>(files.size());
+  int64_t done = 0, failed = 0;
+  std::optional<Progress> bar;
+  if (!is_terminal(stdout)) bar.emplace(ProgressOptions{.label = "predict", .total = total});
+  PredictionPrinter printer(arguments, predictor);
+  predict_images(*predictor.model, *predictor.input, files, options,
+                 [&](const ImagePrediction& prediction) {
+                   if (!prediction.problem.empty()) {
+                     log_error("{}", prediction.problem);
+                     ++failed;
+                   }
+                   printer.add(prediction);
+                   if (bar) bar->advance(1);
+                   ++done;
+                   return !stop.requested();
+                 });
+  if (done < total) {
+    log_info("stopped after {} of {} files", done, total);
+    return 128 + stop.number();
+  }
+  return failed > 0 ? 1 : 0;
+}
+
+int predict(const PredictArguments& arguments) {
+  if (!arguments.images.empty()) return predict_files(arguments);
+  if (arguments.input.empty()) fail_usage("predict: give images, folders, or --input and --output");
+  predict_tensors(arguments);
+  return 0;
+}
+
+}  // namespace
+
+void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
-  CLI::App* verb = app.add_subcommand("predict", "apply a network to a file of images");
+  CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");
-  verb->add_option("--input", arguments->input,
-                   "safetensors with 'images' [batch, C, H, W] float32, normalised")
-      ->required()
-      ->check(not_empty())
-      ->type_name("FILE");
-  verb->add_option("--output", arguments->output,
-                   "safetensors with 'logits' and 'pre_logits'; a new file")
-      ->required()
-      ->check(not_empty())
-      ->type_name("FILE");
-  verb->add_flag("--routing", arguments->options.routing,
-                 "also 'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
-  verb->add_option("--batch-size", arguments->options.batch_size,
-                   "images at a time; networks whose experts have a capacity take all at once")
-      ->check(batch_size())
-      ->capture_default_str();
+  CLI::Option* images =
+      verb->add_option("images", arguments->images,
+                       "JPEG and PNG files, and folders of them at any depth, in sorted order; a "
+                       "damaged file is one line on standard error, and exit code 1 at the end")
+          ->check(not_empty())
+          ->type_name("IMAGE|FOLDER");
+  CLI::Option* top = verb->add_option("--top", arguments->top, "classes of an image, at most")
+                         ->check(whole_number(1, 1 << 20))
+                         ->capture_default_str();
+  CLI::Option* json = verb->add_flag("--json", arguments->json, "one JSON document");
+  CLI::Option* csv =
+      verb->add_flag("--csv", arguments->csv, "lines of file, rank, class and probability");
+  json->excludes(csv);
+  CLI::Option* input =
+      verb->add_option("--input", arguments->input,
+                       "in place of image files: safetensors with 'images' [batch, C, H, W] "
+                       "float32, normalised")
+          ->check(not_empty())
+          ->type_name("FILE");
+  CLI::Option* output = verb->add_option("--output", arguments->output,
+                                         "safetensors with 'logits' and 'pre_logits'; a new file")
+                            ->check(not_empty())
+                            ->type_name("FILE");
+  input->needs(output);
+  output->needs(input);
+  for (CLI::Option* option : {images, top, json, csv}) input->excludes(option);
+  verb->add_flag("--routing", arguments->routing,
+                 "also each token's experts and gates, of images in --json; of tensors "
+                 "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
+  verb->add_option("--batch-size", arguments->batch_size,
+                   "images at a time (32, of tensors 256); networks whose experts have a capacity "
+                   "take image files one by one and tensors all at once")
+      ->check(batch_size());
   add_device(*verb, arguments->device);
-  verb->callback([arguments] {
-    check_input_file(arguments->input);
-    check_new_file(arguments->output, "--output");
-    Checkpoint checkpoint = load_newest_checkpoint(arguments->checkpoint, {.optimizer = false});
-    const auto model = model_of(checkpoint);
-    checkpoint.model.clear();  // The model holds copies.
-    model->to(at::Device(arguments->device));
-    arguments->options.loss = trained_loss(checkpoint);
-    predict_file(*model, arguments->input, arguments->output, arguments->options);
-    log_written(arguments->output);
-  });
+  verb->callback([arguments, &exit_code] { exit_code = predict(*arguments); });
 }
 
 }  // namespace moesaic::tools

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predictions for image files, from the command line.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "data/jpeg_bytes.h"
+#include "data/png_bytes.h"
+#include "integration/program.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/formats/image.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Bytes;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kSide = 32;
+
+/// Stripes of a direction, width and brightness that `seed` chooses, RGB.
+Bytes stripes(int seed) {
+  Bytes pixels;
+  for (int y = 0; y < kSide; ++y) {
+    for (int x = 0; x < kSide; ++x) {
+      for (int c = 0; c < 3; ++c) {
+        const int place = seed % 2 == 0 ? x : y + c;
+        pixels.push_back(static_cast<uint8_t>(50 * (seed % 4) + 25 * (place / (1 + seed % 3) % 4)));
+      }
+    }
+  }
+  return pixels;
+}
+
+/// A V-MoE of a few steps on images of 32 x 32 pixels of two classes, whose experts have a
+/// capacity.
+class PredictFiles : public ProgramTest {
+ protected:
+  PredictFiles() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {
+    fs::create_directories(path("data/mini"));
+    write("data/mini/train.bin", records(16));
+    write("data/mini/test.bin", records(8));
+    write("mini.json", R"({"name": "mini", "description": "two classes", "format": "cifar",
+        "classes": ["dark, striped", "bright"], "images": {"train": 16, "test": 8},
+        "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "files": {
+          "train_1": {"name": "train.bin", "size": 49168},
+          "test_1": {"name": "test.bin", "size": 24584}}})");
+    write("run.json", R"({"name": "predict", "seed": 3, "checkpoint_every": 0,
+        "model": {"name": "vmoe", "image_size": 32, "channels": 3, "patch_size": 8,
+          "hidden_size": 16, "classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
+            "mlp_dim": 16, "moe": {"layers": [1], "num_experts": 4, "router": {
+              "num_selected_experts": 2, "dispatcher": {"capacity_factor": 0.5}}}}},
+        "phases": [{"name": "train", "data": ")" +
+                          text_path("mini.json") + R"(", "batch_size": 8, "steps": 4,
+          "optimizer": {"name": "adam", "lr": 0.01}}]})");
+    const auto trained =
+        run_program({"train", text_path("run.json"), "--out", text_path("run")}, options_);
+    EXPECT_EQ(trained.exit_code, 0) << trained.err;
+    fs::remove_all(path("data"));  // A checkpoint needs no data.
+    fs::remove(path("mini.json"));
+    for (const auto& [name, seed] : images()) put(name, seed);
+  }
+
+  static std::string records(int count) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) {
+      const Bytes pixels = stripes(i);
+      bytes += static_cast<char>(i / 2 % 2);
+      for (size_t c = 0; c < 3; ++c) {
+        for (size_t p = c; p < pixels.size(); p += 3) bytes += static_cast<char>(pixels[p]);
+      }
+    }
+    return bytes;
+  }
+
+  /// In the order of a walk through the folder.
+  static std::vector<std::pair<std::string, int>> images() {
+    return {{"folder/a.png", 0}, {"folder/b/0.PNG", 1}, {"folder/b/1.png", 2}, {"folder/c.png", 3}};
+  }
+  void put(const std::string& name, int seed) const {
+    test::write_file(path(name), test::png_bytes(kSide, kSide, stripes(seed)));
+  }
+
+  ProgramResult predict(const std::vector<std::string>& more) const {
+    std::vector<std::string> command = {"predict", text_path("run")};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_program(command, options_);
+  }
+  /// What a file's tensor gives.
+  std::map<std::string, at::Tensor> tensors(int seed) const {
+    const Bytes pixels = stripes(seed);
+    at::Tensor image = torch::tensor(std::vector<float>(pixels.begin(), pixels.end()));
+    image = image.view({1, kSide, kSide, 3}).permute({0, 3, 1, 2}) / 255.0;
+    const at::Tensor mean = torch::tensor({0.5F, 0.4F, 0.3F}).view({3, 1, 1});
+    const at::Tensor std = torch::tensor({0.2F, 0.25F, 0.3F}).view({3, 1, 1});
+    const std::string in = text_path("in.safetensors"), out = text_path("out.safetensors");
+    fs::remove(out);
+    write_tensors(in, {{"images", ((image - mean) / std).contiguous()}});
+    EXPECT_EQ(predict({"--input", in, "--output", out, "--routing"}).exit_code, 0);
+    return read_tensors(out);
+  }
+
+  ProgramOptions options_;
+};
+
+TEST_F(PredictFiles, GetTheNetworksOwnPreprocessingInSortedOrder) {
+  const auto result = predict({text_path("folder"), "--json", "--routing"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto found = result.json()["images"];
+  ASSERT_EQ(found.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) {
+    const auto& [name, seed] = images()[i];
+    EXPECT_EQ(found[i]["file"], text_path(name));
+    const auto wanted = tensors(seed);
+    const at::Tensor p = wanted.at("logits").softmax(1)[0];
+    double sum = 0.0;
+    for (const auto& item : found[i]["top"]) {
+      const auto index = item["index"].get<int64_t>();
+      EXPECT_NEAR(item["probability"], p[index].item<double>(), 1e-5);
+      EXPECT_EQ(item["class"], index == 0 ? "dark, striped" : "bright");
+      sum += item["probability"].get<double>();
+    }
+    EXPECT_NEAR(sum, 1.0, 1e-5);
+    const at::Tensor& combine = wanted.at("routing.1.combine");
+    const auto& layer = found[i]["routing"][0];
+    EXPECT_EQ(layer["layer"], 1);
+    ASSERT_EQ(layer["experts"].size(), static_cast<size_t>(combine.size(0)));
+    for (int64_t t = 0; t < combine.size(0); ++t) {
+      const auto& experts = layer["experts"][static_cast<size_t>(t)];
+      EXPECT_EQ(static_cast<int64_t>(experts.size()), combine[t].count_nonzero().item<int64_t>());
+      for (size_t j = 0; j < experts.size(); ++j) {
+        EXPECT_NEAR(layer["gates"][static_cast<size_t>(t)][j],
+                    combine[t][experts[j].get<int64_t>()].item<double>(), 1e-5);
+      }
+    }
+  }
+}
+
+TEST_F(PredictFiles, DoNotChangeEachOther) {
+  const auto all = predict({text_path("folder"), "--json"}).json()["images"];
+  for (size_t i = 0; i < 4; ++i) {
+    const auto alone = predict({text_path(images()[i].first), "--json"}).json()["images"];
+    EXPECT_EQ(alone, nlohmann::json::array({all[i]}));
+  }
+}
+
+TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
+  const auto before = predict({text_path("folder"), "--csv"});
+  ASSERT_EQ(before.exit_code, 0) << before.err;
+  EXPECT_EQ(before.out.find("file,rank,class,probability\n" + text_path("folder/a.png") + ",1,"),
+            0U);
+  EXPECT_EQ(std::count(before.out.begin(), before.out.end(), '\n'), 1 + 4 * 2);
+  EXPECT_THAT(before.out, HasSubstr(",\"dark, striped\",0."));
+  write("folder/b/00.jpg", "no image");
+  write("folder/readme.txt", "no image either");
+  put("folder/.hidden.png", 1);
+  const auto result = predict({text_path("folder"), "--csv"});
+  expect_one_line_error(result, 1, text_path("folder/b/00.jpg") + ": ");
+  EXPECT_EQ(result.out, before.out);
+  const auto json = predict({text_path("folder"), "--json"});
+  expect_one_line_error(json, 1, "00.jpg");
+  EXPECT_EQ(json.json()["images"].size(), 5U);
+  EXPECT_TRUE(json.json()["images"][2].contains("error")) << json.out;
+  const auto text = predict({text_path("folder/c.png"), text_path("folder/a.png"), "--top", "1"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 2);
+  EXPECT_EQ(text.out.find(text_path("folder/c.png") + ": "), 0U);
+  EXPECT_THAT(text.out, HasSubstr(" %\n" + text_path("folder/a.png") + ": "));
+}
+
+TEST_F(PredictFiles, AreTurnedAsTheySay) {
+  Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
+  const RgbImage stored = decode_image(jpeg);
+  Bytes turned(stored.pixels.size());  // Orientation 6: a quarter clockwise.
+  for (size_t y = 0; y < kSide; ++y) {
+    for (size_t x = 0; x < kSide; ++x) {
+      for (size_t c = 0; c < 3; ++c) {
+        turned[(y * kSide + x) * 3 + c] = stored.pixels[((kSide - 1 - x) * kSide + y) * 3 + c];
+      }
+    }
+  }
+  const std::string exif(
+      "\xff\xe1\x00\x22"
+      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0",
+      36);
+  test::write_file(path("plain.jpg"), jpeg);
+  jpeg.insert(jpeg.begin() + 2, exif.begin(), exif.end());
+  test::write_file(path("exif.jpg"), jpeg);
+  test::write_file(path("turned.png"), test::png_bytes(kSide, kSide, turned));
+  const auto of = [&](const std::string& name) {
+    const auto result = predict({text_path(name), "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.json()["images"][0]["top"];
+  };
+  EXPECT_EQ(of("exif.jpg"), of("turned.png"));
+  EXPECT_NE(of("exif.jpg"), of("plain.jpg"));
+}
+
+TEST_F(PredictFiles, WrongUseIsOneLine) {
+  const std::string image = text_path("folder/a.png");
+  expect_one_line_error(predict({}), 2, "give images, folders, or --input and --output");
+  expect_one_line_error(predict({text_path("folder/aa.png")}), 2, "did you mean 'a.png'?");
+  expect_one_line_error(predict({image, "--routing"}), 2, "--routing of images needs --json");
+  expect_one_line_error(predict({image, "--json", "--csv"}), 2, "--csv");
+  expect_one_line_error(predict({image, "--input", image, "--output", "x"}), 2, "--input");
+  expect_one_line_error(predict({"--input", image}), 2, "--output");
+  expect_one_line_error(predict({image, "--top", "0"}), 2, "between 1 and");
+  fs::create_directories(path("empty"));
+  expect_one_line_error(predict({text_path("empty")}), 2, "holds no file .jpg, .jpeg or .png");
+}
+
+}  // namespace
+}  // namespace moesaic::testing

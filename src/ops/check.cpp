@@ -17,11 +17,15 @@
 namespace moesaic::ops {
 namespace {
 
-std::string shape_text(at::IntArrayRef shape) {
+bool any_size(const c10::SymInt& size) {
+  return size.maybe_as_int() == -1;
+}
+
+std::string shape_text(c10::SymIntArrayRef shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {
     if (i > 0) text += ", ";
-    text += shape[i] < 0 ? std::string("*") : std::to_string(shape[i]);
+    text += any_size(shape[i]) ? std::string("*") : c10::str(shape[i]);
   }
   return text + "]";
 }
@@ -29,12 +33,12 @@ std::string shape_text(at::IntArrayRef shape) {
 }  // namespace
 
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
-                 std::initializer_list<int64_t> shape) {
-  const at::IntArrayRef wanted(shape);
-  const at::IntArrayRef found = tensor.sizes();
+                 std::initializer_list<c10::SymInt> shape) {
+  const c10::SymIntArrayRef wanted(shape);
+  const c10::SymIntArrayRef found = tensor.sym_sizes();
   bool fits = wanted.size() == found.size();
   for (size_t i = 0; fits && i < wanted.size(); ++i) {
-    fits = wanted[i] < 0 || wanted[i] == found[i];
+    fits = any_size(wanted[i]) || wanted[i] == found[i];
   }
   if (!fits) {
     fail("{}: {} must have the shape {}, found {}", op, name, shape_text(wanted),
@@ -82,15 +86,23 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
   }
 }
 
-int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts) {
+c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& experts) {
   for (size_t i = 0; i < kept.size(); ++i) {
     const bool ascending = i == 0 || kept[i] > kept[i - 1];
     if (kept[i] < 0 || kept[i] >= experts || !ascending) {
-      fail("{}: kept must be ascending expert numbers below {}, found {} at {}", op, experts,
-           kept[i], i);
+      fail("{}: kept must be ascending expert numbers below {}, found {} at {}", op,
+           c10::str(experts), kept[i], i);
     }
   }
-  return kept.empty() ? experts : static_cast<int64_t>(kept.size());
+  return kept.empty() ? experts : c10::SymInt(static_cast<int64_t>(kept.size()));
+}
+
+void check_rows(const char* op, const char* name, const c10::SymInt& rows) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  const auto count = rows.maybe_as_int();
+  if (count && (*count < 0 || *count > kMax)) {
+    fail("{}: {} must be between 0 (none) and {}, found {}", op, name, kMax, *count);
+  }
 }
 
 void check_capacity(const char* op, const CapacityRule& capacity) {
@@ -99,9 +111,6 @@ void check_capacity(const char* op, const CapacityRule& capacity) {
          capacity.factor);
   }
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (capacity.rows < 0 || capacity.rows > kMax) {
-    fail("{}: capacity must be between 0 (none) and {}, found {}", op, kMax, capacity.rows);
-  }
   check_enum(op, "capacity_rounding", static_cast<int64_t>(capacity.rounding),
              capacity_rounding_names());
   if (capacity.multiple_of < 1 || capacity.multiple_of > kMax) {
@@ -119,13 +128,19 @@ void check_activation(const char* op, int64_t activation) {
 
 void check_logits(const char* op, const at::Tensor& logits) {
   check_shape(op, "logits", logits, {-1, -1});
-  check_floating(op, "logits", logits);
-  if (logits.size(1) < 1) fail("{}: logits must have at least one expert, found none", op);
+  const auto type = logits.scalar_type();
+  if (type != at::kFloat && type != at::kDouble) {  // halves are widened() by now
+    fail("{}: logits must be bfloat16, float16, float32 or float64, found {}", op,
+         c10::toString(type));
+  }
+  if (logits.sym_size(1) < 1) fail("{}: logits must have at least one expert, found none", op);
 }
 
-void check_row_count(const char* op, int64_t tokens, int64_t rows) {
-  if (rows > 0 && tokens > std::numeric_limits<int32_t>::max() / rows) {
-    fail("{}: {} tokens x {} rows exceed the 2^31 rows of a routing", op, tokens, rows);
+void check_row_count(const char* op, const c10::SymInt& tokens, const c10::SymInt& rows) {
+  const auto of_tokens = rows.maybe_as_int(), count = tokens.maybe_as_int();
+  if (!of_tokens || !count) return;  // The kernel checks the numbers that symbols stand for.
+  if (*of_tokens > 0 && *count > std::numeric_limits<int32_t>::max() / *of_tokens) {
+    fail("{}: {} tokens x {} rows exceed the 2^31 rows of a routing", op, *count, *of_tokens);
   }
 }
 
@@ -146,26 +161,28 @@ MOESAIC_VECTOR_CLONES IndexRange range_of(const int32_t* values, int64_t count) 
 }  // namespace
 
 void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
-                          int64_t below) {
+                          const c10::SymInt& below) {
   if (!index.is_cpu() || index.numel() == 0) return;
   const at::Tensor values = index.contiguous();
+  const int64_t end = below.expect_int();
   const auto [low, high] = range_of(values.const_data_ptr<int32_t>(), values.numel());
-  if (low < min || high >= below) {
-    fail("{}: {} must be between {} and {}, found {}", op, name, min, below - 1,
+  if (low < min || high >= end) {
+    fail("{}: {} must be between {} and {}, found {}", op, name, min, end - 1,
          low < min ? low : high);
   }
 }
 
-void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound) {
+void check_offsets(const char* op, const char* name, const at::Tensor& offsets,
+                   const c10::SymInt& bound) {
   if (!offsets.is_cpu()) return;
   const at::Tensor values = offsets.contiguous();
   const auto* value = values.const_data_ptr<int32_t>();
   int64_t descents = 0;
   for (int64_t i = 1; i < values.numel(); ++i) descents += value[i] < value[i - 1] ? 1 : 0;
   const int32_t last = value[values.numel() - 1];
-  if (value[0] != 0 || descents > 0 || last > bound) {
+  if (value[0] != 0 || descents > 0 || last > bound.expect_int()) {
     fail("{}: {} must ascend from 0 to at most {}, found {} to {} with {} descents", op, name,
-         bound, value[0], last, descents);
+         bound.expect_int(), value[0], last, descents);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Argument checks shared by the operators. They run on every device and on the meta device, so most
-// check shapes and dtypes only; values are checked on the CPU only.
+// check shapes and dtypes only; values are checked on the CPU only. Sizes may be symbols of a
+// compiler that traces a call: they are compared as such and never taken as numbers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,16 +9,14 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "route_arguments.h"
 
 namespace moesaic::ops {
 
 /// Throws Error "op: NAME must be [..] DTYPE, found ..." unless the shape matches; -1 matches any
 /// size.
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
-                 std::initializer_list<int64_t> shape);
+                 std::initializer_list<c10::SymInt> shape);
 /// Throws unless the dtype is float32 or float64.
 void check_floating(const char* op, const char* name, const at::Tensor& tensor);
 /// Throws unless the dtype is float32, float64 or bfloat16.
@@ -33,33 +32,36 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
                        const at::Tensor& like);
 /// Returns the number of experts that are computed: those in `kept`, or all where it is empty.
 /// Throws unless `kept` is ascending and below `experts`.
-int64_t check_kept(const char* op, at::IntArrayRef kept, int64_t experts);
+c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& experts);
+/// Throws unless a number of rows or tokens is between 0 (unset) and 2^31 - 1.
+void check_rows(const char* op, const char* name, const c10::SymInt& rows);
 /// Throws unless the factor is finite and not negative, the rounding known, and the multiple from 1
 /// to 2^31 - 1.
 void check_capacity(const char* op, const CapacityRule& capacity);
 /// Throws unless this is the number of an activation.
 void check_activation(const char* op, int64_t activation);
-/// Throws unless logits are [T, E] float32 or float64 with at least one expert.
+/// Throws unless logits are [T, E], widened(), with at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
 /// Throws where the indices of `rows` rows for each of `tokens` tokens exceed 32 bits.
-void check_row_count(const char* op, int64_t tokens, int64_t rows);
+void check_row_count(const char* op, const c10::SymInt& tokens, const c10::SymInt& rows);
 
 /// Throws unless all indices are in [min, below). Values are checked on the CPU only, since
 /// operators take any tensor and a kernel must not read out of bounds.
 void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
-                          int64_t below);
+                          const c10::SymInt& below);
 /// Throws unless offsets begin with 0, ascend, and end with at most `bound`; on the CPU only.
-void check_offsets(const char* op, const char* name, const at::Tensor& offsets, int64_t bound);
+void check_offsets(const char* op, const char* name, const at::Tensor& offsets,
+                   const c10::SymInt& bound);
 
 /// Check the arguments of an operator; its kernels and its shape function call the same check.
-void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options);
+void check_route_token_choice(const at::Tensor& logits, const TokenChoiceCall& call);
 void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                        const at::Tensor& choice, const at::Tensor& choice_row,
                                        const TokenChoiceOptions& options);
-void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options);
+void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceCall& call);
 void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,
-                                        const ExpertChoiceOptions& options);
+                                        const ExpertChoiceCall& call);
 void check_route_adaptive(const at::Tensor& logits, const AdaptiveOptions& options);
 void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
@@ -86,11 +88,13 @@ void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
                       const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
 /// Returns the number of elements that filter_experts() keeps for its backward pass.
-int64_t kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Tensor& w,
-                     int64_t activation);
+c10::SymInt kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Tensor& w,
+                         int64_t activation);
 void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
-                          const at::Tensor& w, const at::Tensor& b, int64_t outputs,
+                          const at::Tensor& w, const at::Tensor& b, const c10::SymInt& outputs,
                           int64_t activation);
+/// Throws unless the routing of filter_experts() stays within its bounds.
+void check_filter_rows(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token);
 void check_filter_experts_backward(const at::Tensor& grad, const at::Tensor& x,
                                    const at::Tensor& offsets, const at::Tensor& token,
                                    const at::Tensor& hidden, const at::Tensor& w,

@@ -7,8 +7,6 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
 #include "check.h"
 #include "moesaic/base/error.h"
 
@@ -53,7 +51,7 @@ void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Ten
                    const at::Tensor& token_row) {
   constexpr const char* kOp = "combine";
   check_shape(kOp, "gate", gate, {-1});
-  check_shape(kOp, "rows", rows, {gate.size(0), -1});
+  check_shape(kOp, "rows", rows, {gate.sym_size(0), -1});
   check_values(kOp, "rows", rows);
   check_gate(kOp, gate, rows);
   check_same_device(kOp, "gate", gate, rows);
@@ -62,16 +60,16 @@ void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Ten
     check_index(kOp, "each index of the routing", *index);
     check_same_device(kOp, "the routing", *index, rows);
   }
-  if (token_offsets.size(0) < 1) fail("combine: token_offsets must not be empty");
-  check_shape(kOp, "token_row", token_row, {gate.size(0)});
-  check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
-  check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(rows.size(0), 1));
+  if (token_offsets.sym_size(0) < 1) fail("combine: token_offsets must not be empty");
+  check_shape(kOp, "token_row", token_row, {gate.sym_size(0)});
+  check_offsets(kOp, "token_offsets", token_offsets, token_row.sym_size(0));
+  check_values_between(kOp, "token_row", token_row, 0, rows.sym_size(0).max(1));
 }
 
 void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
                             const at::Tensor& token_offsets, const at::Tensor& token_row) {
   check_combine(rows, gate, token_offsets, token_row);
-  check_shape("combine_backward", "grad", grad, {token_offsets.size(0) - 1, rows.size(1)});
+  check_shape("combine_backward", "grad", grad, {token_offsets.sym_size(0) - 1, rows.sym_size(1)});
   check_same_dtype("combine_backward", "grad", grad, rows);
   check_same_device("combine_backward", "grad", grad, rows);
 }
@@ -81,7 +79,7 @@ namespace {
 at::Tensor combine_meta(const at::Tensor& rows, const at::Tensor& gate,
                         const at::Tensor& token_offsets, const at::Tensor& token_row) {
   check_combine(rows, gate, token_offsets, token_row);
-  return at::empty({token_offsets.size(0) - 1, rows.size(1)}, rows.options());
+  return at::empty_symint({token_offsets.sym_size(0) - 1, rows.sym_size(1)}, rows.options());
 }
 
 std::tuple<at::Tensor, at::Tensor> combine_backward_meta(const at::Tensor& grad,

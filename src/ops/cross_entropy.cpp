@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "moesaic/base/error.h"
+#include "widened.h"
 
 namespace moesaic {
 namespace ops {
@@ -17,8 +18,8 @@ void check_cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr const char* kOp = "cross_entropy";
   check_shape(kOp, "logits", logits, {-1, -1});
   check_floating(kOp, "logits", logits);
-  if (logits.size(1) < 1) fail("{}: there must be a class", kOp);
-  check_shape(kOp, "labels", labels, {logits.size(0)});
+  if (logits.sym_size(1) < 1) fail("{}: there must be a class", kOp);
+  check_shape(kOp, "labels", labels, {logits.sym_size(0)});
   check_same_device(kOp, "labels", labels, logits);
   if (labels.scalar_type() != at::kLong) {
     fail("{}: labels must be int64, found {}", kOp, c10::toString(labels.scalar_type()));
@@ -54,16 +55,17 @@ at::Tensor call_entropy_backward(const at::Tensor& grad, const at::Tensor& logit
   return op.call(grad, logits, labels, twice);
 }
 
-at::Tensor entropy_meta(const at::Tensor& logits, const at::Tensor& labels, bool) {
+at::Tensor entropy_meta(const at::Tensor& logits_in, const at::Tensor& labels, bool) {
+  const at::Tensor logits = widened(logits_in);
   check_cross_entropy(logits, labels);
-  return at::empty({logits.size(0)}, logits.options());
+  return at::empty_symint({logits.sym_size(0)}, logits.options());
 }
 
 at::Tensor entropy_backward_meta(const at::Tensor& grad, const at::Tensor& logits,
                                  const at::Tensor& labels, bool) {
   check_cross_entropy(logits, labels);
-  check_shape("cross_entropy_backward", "grad", grad, {logits.size(0)});
-  return at::empty(logits.sizes(), logits.options());
+  check_shape("cross_entropy_backward", "grad", grad, {logits.sym_size(0)});
+  return at::empty_symint(logits.sym_sizes(), logits.options());
 }
 
 class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
@@ -84,7 +86,8 @@ class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
   }
 };
 
-at::Tensor entropy_autograd(const at::Tensor& logits, const at::Tensor& labels, bool twice) {
+at::Tensor entropy_autograd(const at::Tensor& logits_in, const at::Tensor& labels, bool twice) {
+  const at::Tensor logits = widened(logits_in);
   if (at::GradMode::is_enabled() && logits.requires_grad()) {
     return CrossEntropy::apply(logits, labels, twice);
   }
@@ -104,7 +107,8 @@ TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
 }  // namespace
 }  // namespace ops
 
-at::Tensor cross_entropy(const at::Tensor& logits_NC, const at::Tensor& labels_N, bool twice) {
+at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& labels_N, bool twice) {
+  const at::Tensor logits_NC = ops::widened(logits_in_NC);
   ops::check_cross_entropy(logits_NC, labels_N);
   if (logits_NC.is_cpu() && logits_NC.size(1) <= ops::kFewClasses) {
     return ops::call_entropy(logits_NC, labels_N, twice);

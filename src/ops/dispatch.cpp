@@ -7,8 +7,6 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
 #include "check.h"
 #include "moesaic/base/error.h"
 
@@ -54,15 +52,15 @@ void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Te
     check_index(kOp, "each index of the routing", *index);
     check_same_device(kOp, "the routing", *index, x);
   }
-  if (offsets.size(0) < 1) fail("dispatch: offsets must not be empty");
-  if (token_offsets.size(0) < 1) fail("dispatch: token_offsets must not be empty");
-  check_shape(kOp, "x", x, {token_offsets.size(0) - 1, -1});
+  if (offsets.sym_size(0) < 1) fail("dispatch: offsets must not be empty");
+  if (token_offsets.sym_size(0) < 1) fail("dispatch: token_offsets must not be empty");
+  check_shape(kOp, "x", x, {token_offsets.sym_size(0) - 1, -1});
   check_values(kOp, "x", x);
-  check_shape(kOp, "token_row", token_row, {token.size(0)});
-  check_offsets(kOp, "offsets", offsets, token.size(0));
-  check_values_between(kOp, "token", token, 0, std::max<int64_t>(x.size(0), 1));
-  check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
-  check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(token.size(0), 1));
+  check_shape(kOp, "token_row", token_row, {token.sym_size(0)});
+  check_offsets(kOp, "offsets", offsets, token.sym_size(0));
+  check_values_between(kOp, "token", token, 0, x.sym_size(0).max(1));
+  check_offsets(kOp, "token_offsets", token_offsets, token_row.sym_size(0));
+  check_values_between(kOp, "token_row", token_row, 0, token.sym_size(0).max(1));
 }
 
 void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
@@ -73,11 +71,11 @@ void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& toke
     check_index(kOp, "each index of the routing", *index);
     check_same_device(kOp, "the routing", *index, grad_rows);
   }
-  if (token_offsets.size(0) < 1) fail("dispatch_backward: token_offsets must not be empty");
-  check_shape(kOp, "grad_rows", grad_rows, {token_row.size(0), -1});
+  if (token_offsets.sym_size(0) < 1) fail("dispatch_backward: token_offsets must not be empty");
+  check_shape(kOp, "grad_rows", grad_rows, {token_row.sym_size(0), -1});
   check_values(kOp, "grad_rows", grad_rows);
-  check_offsets(kOp, "token_offsets", token_offsets, token_row.size(0));
-  check_values_between(kOp, "token_row", token_row, 0, std::max<int64_t>(grad_rows.size(0), 1));
+  check_offsets(kOp, "token_offsets", token_offsets, token_row.sym_size(0));
+  check_values_between(kOp, "token_row", token_row, 0, grad_rows.sym_size(0).max(1));
 }
 
 namespace {
@@ -85,13 +83,14 @@ namespace {
 at::Tensor dispatch_meta(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                          const at::Tensor& token_offsets, const at::Tensor& token_row) {
   check_dispatch(x, offsets, token, token_offsets, token_row);
-  return at::empty({token.size(0), x.size(1)}, x.options());
+  return at::empty_symint({token.sym_size(0), x.sym_size(1)}, x.options());
 }
 
 at::Tensor dispatch_backward_meta(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
                                   const at::Tensor& token_row) {
   check_dispatch_backward(grad_rows, token_offsets, token_row);
-  return at::empty({token_offsets.size(0) - 1, grad_rows.size(1)}, grad_rows.options());
+  return at::empty_symint({token_offsets.sym_size(0) - 1, grad_rows.sym_size(1)},
+                          grad_rows.options());
 }
 
 class Dispatch : public torch::autograd::Function<Dispatch> {

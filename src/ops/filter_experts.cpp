@@ -62,16 +62,18 @@ FilterTensors call_filters_backward(const Tensor& grad, const Tensor& x, const T
 
 }  // namespace
 
-int64_t kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w, int64_t activation) {
+c10::SymInt kept_numbers(const Tensor& x, const Tensor& token, const Tensor& w,
+                         int64_t activation) {
   constexpr int64_t kMaxKept = int64_t{1} << 21;  // Above this size the numbers leave the caches.
   if (static_cast<Activation>(activation) == Activation::identity) {
-    return token.size(0) * x.size(2);
+    return token.sym_size(0) * x.sym_size(2);
   }
-  return std::min(token.size(0) * x.size(1) * w.size(2), kMaxKept);
+  return (token.sym_size(0) * x.sym_size(1) * w.sym_size(2)).min(kMaxKept);
 }
 
 void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                          const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation) {
+                          const Tensor& w, const Tensor& b, const c10::SymInt& outputs,
+                          int64_t activation) {
   constexpr const char* kOp = "filter_experts";
   check_shape(kOp, "x", x, {-1, -1, -1});
   check_values(kOp, "x", x);
@@ -80,24 +82,26 @@ void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& 
     check_index(kOp, name, *index);
     check_same_device(kOp, name, *index, x);
   }
-  if (offsets.size(0) < 1) fail("filter_experts: offsets must not be empty");
-  check_shape(kOp, "w", w, {offsets.size(0) - 1, x.size(2), -1});
-  check_shape(kOp, "b", b, {w.size(0), w.size(2)});
+  if (offsets.sym_size(0) < 1) fail("filter_experts: offsets must not be empty");
+  check_shape(kOp, "w", w, {offsets.sym_size(0) - 1, x.sym_size(2), -1});
+  check_shape(kOp, "b", b, {w.sym_size(0), w.sym_size(2)});
   for (const auto& [name, weight] : {std::pair{"w", &w}, std::pair{"b", &b}}) {
     check_same_dtype(kOp, name, *weight, x);
     check_same_device(kOp, name, *weight, x);
   }
-  if (outputs < 1 || w.size(2) < 1 || w.size(2) % outputs != 0) {
-    fail("filter_experts: {} filters cannot be shared out among {} outputs", w.size(2), outputs);
+  if (outputs < 1 || w.sym_size(2) < 1 || w.sym_size(2) % outputs != 0) {
+    fail("filter_experts: {} filters cannot be shared out among {} outputs",
+         c10::str(w.sym_size(2)), c10::str(outputs));
   }
-  if (token.size(0) > 0 && x.size(1) > std::numeric_limits<int32_t>::max() / token.size(0)) {
-    fail("filter_experts: {} rows of {} patches are too many for 32-bit indices", token.size(0),
-         x.size(1));
-  }
+  check_row_count(kOp, token.sym_size(0), x.sym_size(1));
   check_activation(kOp, activation);
-  check_offsets(kOp, "offsets", offsets, token.size(0));
-  check_values_between(kOp, "token", token, 0, std::max<int64_t>(x.size(0), 1));
-  if (x.size(0) == 0 && token.size(0) > 0) fail("filter_experts: rows of no token at all");
+  if (x.sym_size(0) == 0 && token.sym_size(0) > 0) fail("filter_experts: rows of no token at all");
+}
+
+void check_filter_rows(const Tensor& x, const Tensor& offsets, const Tensor& token) {
+  constexpr const char* kOp = "filter_experts";
+  check_offsets(kOp, "offsets", offsets, token.sym_size(0));
+  check_values_between(kOp, "token", token, 0, x.sym_size(0).max(1));
 }
 
 void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets,
@@ -105,8 +109,8 @@ void check_filter_experts_backward(const Tensor& grad, const Tensor& x, const Te
                                    const Tensor& b, int64_t activation) {
   constexpr const char* kOp = "filter_experts_backward";
   check_shape(kOp, "w", w, {-1, -1, -1});
-  check_shape(kOp, "grad", grad, {token.dim() == 1 ? token.size(0) : -1, -1});
-  check_filter_experts(x, offsets, token, w, b, grad.size(1), activation);
+  check_shape(kOp, "grad", grad, {token.dim() == 1 ? token.sym_size(0) : c10::SymInt(-1), -1});
+  check_filter_experts(x, offsets, token, w, b, grad.sym_size(1), activation);
   check_shape(kOp, "hidden", hidden, {kept_numbers(x, token, w, activation)});
   for (const auto& [name, tensor] : {std::pair{"grad", &grad}, std::pair{"hidden", &hidden}}) {
     check_same_dtype(kOp, name, *tensor, x);
@@ -121,20 +125,22 @@ FilterTensors filters_by_grouped_mlp(const Tensor& x, const Tensor& offsets, con
                                      int64_t activation, bool keep_hidden) {
   check_filter_experts(x, offsets, token, w, b, outputs, activation);
   if (keep_hidden) fail("filter_experts: hidden is kept on the CPU only, for inputs as they are");
-  const int64_t patches = x.size(1), filters = w.size(2);
-  const int64_t width = std::max(x.size(2), outputs), wider = width - x.size(2);
-  const Tensor rows = at::constant_pad_nd(x.index_select(0, token), {0, wider});
-  const Tensor w1 = at::constant_pad_nd(w, {0, 0, 0, wider});
+  const c10::SymInt patches = x.sym_size(1), filters = w.sym_size(2);
+  const c10::SymInt width = x.sym_size(2).max(outputs), wider = width - x.sym_size(2);
+  const Tensor rows =
+      at::constant_pad_nd_symint(x.index_select(0, token), std::vector<c10::SymInt>{0, wider});
+  const Tensor w1 = at::constant_pad_nd_symint(w, std::vector<c10::SymInt>{0, 0, 0, wider});
   const Tensor output = at::arange(filters, offsets.options().dtype(at::kLong))
                             .div(filters / outputs, "floor")
                             .unsqueeze(1);
-  const Tensor w2 = at::zeros({filters, width}, w.options()).scatter(1, output, 1.0);
-  const Tensor y = grouped_mlp(rows.reshape({-1, width}), offsets * patches,
-                               {w1, b, w2.unsqueeze(0).expand({w.size(0), -1, -1}).contiguous(),
-                                at::zeros({w.size(0), width}, w.options())},
-                               static_cast<Activation>(activation));
-  return {y.narrow(1, 0, outputs).reshape({token.size(0), patches, outputs}).sum(1),
-          at::empty({0}, x.options())};
+  const Tensor w2 = at::zeros_symint({filters, width}, w.options()).scatter(1, output, 1.0);
+  const Tensor y =
+      grouped_mlp(rows.reshape_symint({-1, width}), offsets * patches,
+                  {w1, b, w2.unsqueeze(0).expand_symint({w.sym_size(0), -1, -1}).contiguous(),
+                   at::zeros_symint({w.sym_size(0), width}, w.options())},
+                  static_cast<Activation>(activation));
+  return {y.narrow(1, 0, outputs).reshape_symint({token.sym_size(0), patches, outputs}).sum(1),
+          at::empty_symint({0}, x.options())};
 }
 
 namespace {
@@ -143,15 +149,17 @@ FilterTensors filters_meta(const Tensor& x, const Tensor& offsets, const Tensor&
                            const Tensor& w, const Tensor& b, int64_t outputs, int64_t activation,
                            bool keep_hidden) {
   check_filter_experts(x, offsets, token, w, b, outputs, activation);
-  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
-  return {at::empty({token.size(0), outputs}, x.options()), at::empty({kept}, x.options())};
+  const c10::SymInt kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
+  return {at::empty_symint({token.sym_size(0), outputs}, x.options()),
+          at::empty_symint({kept}, x.options())};
 }
 
 FilterTensors filters_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& offsets,
                                     const Tensor& token, const Tensor& hidden, const Tensor& w,
                                     const Tensor& b, int64_t activation) {
   check_filter_experts_backward(grad, x, offsets, token, hidden, w, b, activation);
-  return {at::empty(w.sizes(), w.options()), at::empty({w.size(0), w.size(2)}, w.options())};
+  return {at::empty_symint(w.sym_sizes(), w.options()),
+          at::empty_symint({w.sym_size(0), w.sym_size(2)}, w.options())};
 }
 
 class FilterExperts : public torch::autograd::Function<FilterExperts> {

@@ -64,12 +64,14 @@ void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, 
   check_values(kOp, "rows", rows);
   check_shape(kOp, "offsets", offsets, {-1});
   check_index(kOp, "offsets", offsets);
-  if (offsets.size(0) < 1) fail("grouped_mlp: offsets must not be empty");
-  const int64_t experts = offsets.size(0) - 1;
-  const int64_t width = rows.size(1);
+  if (offsets.sym_size(0) < 1) fail("grouped_mlp: offsets must not be empty");
+  const c10::SymInt experts = offsets.sym_size(0) - 1;
+  const c10::SymInt width = rows.sym_size(1);
   check_shape(kOp, "w1", w1, {experts, width, -1});
-  const int64_t hidden = w1.size(2);
-  if (hidden < 1) fail("grouped_mlp: w1 must have a column, its shape is {}", c10::str(w1.sizes()));
+  const c10::SymInt hidden = w1.sym_size(2);
+  if (hidden < 1) {
+    fail("grouped_mlp: w1 must have a column, its shape is {}", c10::str(w1.sym_sizes()));
+  }
   check_shape(kOp, "b1", b1, {experts, hidden});
   check_shape(kOp, "w2", w2, {experts, hidden, width});
   check_shape(kOp, "b2", b2, {experts, width});
@@ -84,7 +86,7 @@ void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, 
 void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                        const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
   check_experts(rows, offsets, w1, b1, w2, b2, activation);
-  check_offsets("grouped_mlp", "offsets", offsets, rows.size(0));
+  check_offsets("grouped_mlp", "offsets", offsets, rows.sym_size(0));
 }
 
 void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
@@ -93,11 +95,12 @@ void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Te
   constexpr const char* kOp = "grouped_mlp_backward";
   check_shape(kOp, "w1", w1, {-1, -1, -1});
   check_shape(kOp, "w2", w2, {-1, -1, -1});
-  check_grouped_mlp(rows, offsets, w1, at::empty({w1.size(0), w1.size(2)}, w1.options()), w2,
-                    at::empty({w2.size(0), w2.size(2)}, w2.options()), activation);
-  check_shape(kOp, "grad", grad, {rows.size(0), rows.size(1)});
+  check_grouped_mlp(rows, offsets, w1,
+                    at::empty_symint({w1.sym_size(0), w1.sym_size(2)}, w1.options()), w2,
+                    at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options()), activation);
+  check_shape(kOp, "grad", grad, {rows.sym_size(0), rows.sym_size(1)});
   check_same_dtype(kOp, "grad", grad, rows);
-  check_shape(kOp, "hidden", hidden, {rows.size(0), w1.size(2)});
+  check_shape(kOp, "hidden", hidden, {rows.sym_size(0), w1.sym_size(2)});
   check_same_dtype(kOp, "hidden", hidden, rows);
   for (const Tensor* tensor : {&grad, &hidden}) {
     check_same_device(kOp, "every argument", *tensor, rows);
@@ -111,7 +114,8 @@ ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Ten
                             int64_t activation, bool keep_hidden) {
   check_grouped_mlp(rows, offsets, w1, b1, w2, b2, activation);
   return {at::empty_like(rows),
-          at::empty({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options())};
+          at::empty_symint({keep_hidden ? rows.sym_size(0) : c10::SymInt(0), w1.sym_size(2)},
+                           rows.options())};
 }
 
 BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
@@ -119,8 +123,8 @@ BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tens
                               int64_t activation) {
   check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, w2, activation);
   return {at::empty_like(rows), at::empty_like(w1),
-          at::empty({w1.size(0), w1.size(2)}, w1.options()), at::empty_like(w2),
-          at::empty({w2.size(0), w2.size(2)}, w2.options())};
+          at::empty_symint({w1.sym_size(0), w1.sym_size(2)}, w1.options()), at::empty_like(w2),
+          at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options())};
 }
 
 class GroupedMlp : public torch::autograd::Function<GroupedMlp> {

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "moesaic/base/error.h"
+#include "widened.h"
 
 namespace moesaic {
 namespace {
@@ -57,7 +58,9 @@ at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits
   constexpr const char* kOp = "load_loss";
   const at::Tensor logits_GSE = grouped_logits(kOp, logits_TE, group_size);
   ops::check_shape(kOp, "noisy_logits", noisy_logits_TE, {logits_TE.size(0), logits_TE.size(1)});
-  ops::check_same_dtype(kOp, "noisy_logits", noisy_logits_TE, logits_TE);
+  // Noise is drawn in float32 where logits have fewer digits.
+  ops::check_same_dtype(kOp, "noisy_logits", ops::widened(noisy_logits_TE),
+                        ops::widened(logits_TE));
   ops::check_same_device(kOp, "noisy_logits", noisy_logits_TE, logits_TE);
   if (k < 1 || k > logits_TE.size(1)) {
     fail("{}: k must be between 1 and the {} experts, found {}", kOp, logits_TE.size(1), k);

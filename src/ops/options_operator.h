@@ -13,6 +13,9 @@
 
 #include <tuple>
 #include <type_traits>
+#include <utility>
+
+#include "widened.h"
 
 namespace moesaic::ops {
 
@@ -23,10 +26,11 @@ struct OptionsOperator;
 /// Operator Return(Tensors..., arguments of Packing).
 template <class Packing, class Return, class... Tensors, class Options, class... Arguments>
 struct OptionsOperator<Packing, Return(Tensors...), Options(Arguments...)> {
-  /// Adapts `kernel`, which takes options, to the arguments of the schema for registration.
-  template <Return (*kernel)(Tensors..., const Options&)>
+  /// Adapts `kernel`, which takes options and at least float32, to the arguments of the schema for
+  /// registration.
+  template <auto kernel>
   static Return unpacked(Tensors... tensors, Arguments... arguments) {
-    return kernel(tensors..., Packing::unpack(arguments...));
+    return kernel(widened(tensors)..., Packing::unpack(std::move(arguments)...));
   }
 
   /// Calls the operator through the dispatcher. Throws where the schema has other arguments.
@@ -41,7 +45,8 @@ struct OptionsOperator<Packing, Return(Tensors...), Options(Arguments...)> {
   /// Convert options to and from the form that an autograd function saves for its backward pass.
   static c10::IValue saved(const Options& options) { return Packing::pack(options); }
   static Options restored(const c10::IValue& value) {
-    return std::apply(&Packing::unpack, value.to<decltype(Packing::pack(Options()))>());
+    return std::apply(&Packing::unpack,
+                      value.to<decltype(Packing::pack(std::declval<Options>()))>());
   }
 };
 

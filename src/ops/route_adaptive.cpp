@@ -27,7 +27,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 void check_route_adaptive(const at::Tensor& logits, const AdaptiveOptions& options) {
   constexpr const char* kOp = "route_adaptive";
   check_logits(kOp, logits);
-  check_row_count(kOp, logits.size(0), check_kept(kOp, options.kept, logits.size(1)));
+  check_row_count(kOp, logits.sym_size(0), check_kept(kOp, options.kept, logits.sym_size(1)));
   if (std::isnan(options.threshold)) fail("{}: threshold must be a number, found nan", kOp);
 }
 
@@ -35,12 +35,13 @@ namespace {
 
 RowTensors route_adaptive_meta(const at::Tensor& logits, const AdaptiveOptions& options) {
   check_route_adaptive(logits, options);
-  const int64_t tokens = logits.size(0), computed = computed_experts(options, logits.size(1));
-  const int64_t bound = tokens * computed;
+  const c10::SymInt tokens = logits.sym_size(0);
+  const c10::SymInt computed = computed_experts(options, logits.sym_size(1));
+  const c10::SymInt bound = tokens * computed;
   const auto index = logits.options().dtype(at::kInt);
-  return {at::empty({computed + 1}, index), at::empty({bound}, index),
-          at::empty({bound}, logits.options()), at::empty({tokens + 1}, index),
-          at::empty({bound}, index)};
+  return {at::empty_symint({computed + 1}, index), at::empty_symint({bound}, index),
+          at::empty_symint({bound}, logits.options()), at::empty_symint({tokens + 1}, index),
+          at::empty_symint({bound}, index)};
 }
 
 RowTensors route_adaptive_autograd(const at::Tensor& logits, const AdaptiveOptions& options) {

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
 #include <c10/util/ArrayRef.h>
 
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "moesaic/ops/route_adaptive.h"
@@ -21,30 +23,68 @@ inline PrunedSelection pruned_selection(bool reroute) {
   return reroute ? PrunedSelection::reroute : PrunedSelection::zero;
 }
 
+/// Options of a call of the operator, whose sizes may be symbols of a compiler that traces it. They
+/// are made from options, and are options again where the sizes are numbers.
+struct TokenChoiceCall {
+  TokenChoiceOptions known;  ///< All but the sizes.
+  c10::SymInt group_size, capacity;
+
+  TokenChoiceCall(const TokenChoiceOptions& options)
+      : TokenChoiceCall(options, options.group_size, options.capacity) {}
+  TokenChoiceCall(TokenChoiceOptions known_, c10::SymInt group_size_, c10::SymInt capacity_)
+      : known(std::move(known_)),
+        group_size(std::move(group_size_)),
+        capacity(std::move(capacity_)) {}
+  operator TokenChoiceOptions() const {
+    TokenChoiceOptions options = known;
+    options.group_size = group_size.expect_int();
+    options.capacity = capacity.expect_int();
+    return options;
+  }
+};
+
+/// Does the same for expert choice.
+struct ExpertChoiceCall {
+  ExpertChoiceOptions known;
+  c10::SymInt group_size, rows;
+
+  ExpertChoiceCall(const ExpertChoiceOptions& options)
+      : ExpertChoiceCall(options, options.group_size, options.rows) {}
+  ExpertChoiceCall(ExpertChoiceOptions known_, c10::SymInt group_size_, c10::SymInt rows_)
+      : known(std::move(known_)), group_size(std::move(group_size_)), rows(std::move(rows_)) {}
+  operator ExpertChoiceOptions() const {
+    ExpertChoiceOptions options = known;
+    options.group_size = group_size.expect_int();
+    options.rows = rows.expect_int();
+    return options;
+  }
+};
+
 struct TokenChoicePacking {
   static constexpr const char* kName = "moesaic::route_token_choice";
 
-  static auto pack(const TokenChoiceOptions& options) {
+  static auto pack(const TokenChoiceCall& call) {
+    const TokenChoiceOptions& options = call.known;
     return std::make_tuple(options.k, static_cast<int64_t>(options.gate), options.capacity_factor,
-                           options.group_size, options.kept, options.batch_priority,
+                           call.group_size, options.kept, options.batch_priority,
                            options.pruned == PrunedSelection::reroute,
                            static_cast<int64_t>(options.capacity_rounding),
-                           options.capacity_multiple_of, options.capacity);
+                           options.capacity_multiple_of, call.capacity);
   }
-  static TokenChoiceOptions unpack(int64_t k, int64_t gate, double capacity_factor,
-                                   int64_t group_size, at::IntArrayRef kept, bool batch_priority,
-                                   bool reroute, int64_t capacity_rounding,
-                                   int64_t capacity_multiple_of, int64_t capacity) {
-    return {.k = k,
-            .gate = static_cast<Gate>(gate),
-            .capacity_factor = capacity_factor,
-            .group_size = group_size,
-            .kept = kept.vec(),
-            .batch_priority = batch_priority,
-            .pruned = pruned_selection(reroute),
-            .capacity_rounding = static_cast<CapacityRounding>(capacity_rounding),
-            .capacity_multiple_of = capacity_multiple_of,
-            .capacity = capacity};
+  static TokenChoiceCall unpack(int64_t k, int64_t gate, double capacity_factor,
+                                c10::SymInt group_size, at::IntArrayRef kept, bool batch_priority,
+                                bool reroute, int64_t capacity_rounding,
+                                int64_t capacity_multiple_of, c10::SymInt capacity) {
+    return {{.k = k,
+             .gate = static_cast<Gate>(gate),
+             .capacity_factor = capacity_factor,
+             .kept = kept.vec(),
+             .batch_priority = batch_priority,
+             .pruned = pruned_selection(reroute),
+             .capacity_rounding = static_cast<CapacityRounding>(capacity_rounding),
+             .capacity_multiple_of = capacity_multiple_of},
+            std::move(group_size),
+            std::move(capacity)};
   }
 };
 
@@ -65,24 +105,24 @@ struct TokenChoiceBackwardPacking {
 struct ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice";
 
-  static auto pack(const ExpertChoiceOptions& options) {
-    return std::make_tuple(options.rows, options.capacity_factor, options.group_size,
-                           static_cast<int64_t>(options.gate), options.kept,
-                           options.pruned == PrunedSelection::reroute,
-                           static_cast<int64_t>(options.capacity_rounding),
-                           options.capacity_multiple_of);
+  static auto pack(const ExpertChoiceCall& call) {
+    const ExpertChoiceOptions& options = call.known;
+    return std::make_tuple(
+        call.rows, options.capacity_factor, call.group_size, static_cast<int64_t>(options.gate),
+        options.kept, options.pruned == PrunedSelection::reroute,
+        static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
   }
-  static ExpertChoiceOptions unpack(int64_t rows, double capacity_factor, int64_t group_size,
-                                    int64_t gate, at::IntArrayRef kept, bool reroute,
-                                    int64_t capacity_rounding, int64_t capacity_multiple_of) {
-    return {.rows = rows,
-            .capacity_factor = capacity_factor,
-            .group_size = group_size,
-            .gate = static_cast<ExpertGate>(gate),
-            .kept = kept.vec(),
-            .pruned = pruned_selection(reroute),
-            .capacity_rounding = static_cast<CapacityRounding>(capacity_rounding),
-            .capacity_multiple_of = capacity_multiple_of};
+  static ExpertChoiceCall unpack(c10::SymInt rows, double capacity_factor, c10::SymInt group_size,
+                                 int64_t gate, at::IntArrayRef kept, bool reroute,
+                                 int64_t capacity_rounding, int64_t capacity_multiple_of) {
+    return {{.capacity_factor = capacity_factor,
+             .gate = static_cast<ExpertGate>(gate),
+             .kept = kept.vec(),
+             .pruned = pruned_selection(reroute),
+             .capacity_rounding = static_cast<CapacityRounding>(capacity_rounding),
+             .capacity_multiple_of = capacity_multiple_of},
+            std::move(group_size),
+            std::move(rows)};
   }
 };
 
@@ -130,13 +170,13 @@ inline CapacityRule capacity_of(const ExpertChoiceOptions& options) {
 }
 
 /// Returns the number of experts that are computed.
-template <class Options>
-int64_t computed_experts(const Options& options, int64_t experts) {
-  return options.kept.empty() ? experts : static_cast<int64_t>(options.kept.size());
+template <class Options, class Int>
+Int computed_experts(const Options& options, const Int& experts) {
+  return options.kept.empty() ? experts : Int(static_cast<int64_t>(options.kept.size()));
 }
 /// Returns the number of experts that selection, softmax and capacity see.
-template <class Options>
-int64_t seen_experts(const Options& options, int64_t experts) {
+template <class Options, class Int>
+Int seen_experts(const Options& options, const Int& experts) {
   return options.pruned == PrunedSelection::reroute ? computed_experts(options, experts) : experts;
 }
 

@@ -13,7 +13,7 @@
 #include "moesaic/base/error.h"
 #include "names.h"
 #include "route_arguments.h"
-#include "route_plan.h"
+#include "row_bound.h"
 
 namespace moesaic {
 namespace ops {
@@ -22,8 +22,8 @@ namespace {
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "route_token_choice(Tensor logits, int k, int gate=1, float capacity_factor=0., "
-      "int group_size=0, int[] kept=[], bool batch_priority=False, bool reroute=False, "
-      "int capacity_rounding=0, int capacity_multiple_of=4, int capacity=0) -> (Tensor offsets, "
+      "SymInt group_size=0, int[] kept=[], bool batch_priority=False, bool reroute=False, "
+      "int capacity_rounding=0, int capacity_multiple_of=4, SymInt capacity=0) -> (Tensor offsets, "
       "Tensor token, Tensor gate, "
       "Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
   m.def(
@@ -33,27 +33,28 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 
 }  // namespace
 
-void check_route_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options) {
+void check_route_token_choice(const at::Tensor& logits, const TokenChoiceCall& call) {
   constexpr const char* kOp = "route_token_choice";
   check_logits(kOp, logits);
-  const int64_t k = options.k, experts = logits.size(1);
-  const int64_t computed = check_kept(kOp, options.kept, experts);
-  if (k < 1 || k > experts) {
-    fail("{}: k must be between 1 and the {} experts, found {}", kOp, experts, k);
+  const TokenChoiceOptions& options = call.known;
+  const int64_t k = options.k;
+  const c10::SymInt experts = logits.sym_size(1);
+  const c10::SymInt computed = check_kept(kOp, options.kept, experts);
+  if (k < 1 || experts < k) {
+    fail("{}: k must be between 1 and the {} experts, found {}", kOp, c10::str(experts), k);
   }
-  if (options.pruned == PrunedSelection::reroute && k > computed) {
-    fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, computed);
+  if (options.pruned == PrunedSelection::reroute && computed < k) {
+    fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, c10::str(computed));
   }
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
   check_capacity(kOp, capacity_of(options));
-  if (options.capacity > 0 && options.capacity_factor > 0.0) {
-    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp, options.capacity,
-         options.capacity_factor);
+  check_rows(kOp, "capacity", call.capacity);
+  if (options.capacity_factor > 0.0 && call.capacity > 0) {
+    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp,
+         c10::str(call.capacity), options.capacity_factor);
   }
-  if (options.group_size < 0) {
-    fail("{}: group_size must not be negative: {}", kOp, options.group_size);
-  }
-  check_row_count(kOp, logits.size(0), k);
+  check_rows(kOp, "group_size", call.group_size);
+  check_row_count(kOp, logits.sym_size(0), k);
 }
 
 void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
@@ -63,57 +64,54 @@ void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Te
   check_logits(kOp, logits);
   check_shape(kOp, "grad_gate", grad_gate, {-1});
   check_same_dtype(kOp, "grad_gate", grad_gate, logits);
-  check_shape(kOp, "choice", choice, {logits.size(0), -1});
-  if (choice.size(1) < 1) fail("{}: choice must have a column", kOp);
-  check_shape(kOp, "choice_row", choice_row, {logits.size(0), choice.size(1)});
+  check_shape(kOp, "choice", choice, {logits.sym_size(0), -1});
+  if (choice.sym_size(1) < 1) fail("{}: choice must have a column", kOp);
+  check_shape(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)});
   check_index(kOp, "choice", choice);
   check_index(kOp, "choice_row", choice_row);
   for (const auto* tensor : {&grad_gate, &choice, &choice_row}) {
     check_same_device(kOp, "every argument", *tensor, logits);
   }
-  check_values_between(kOp, "choice", choice, 0, logits.size(1));
-  check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.size(0));
+  check_values_between(kOp, "choice", choice, 0, logits.sym_size(1));
+  check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.sym_size(0));
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
-  check_kept(kOp, options.kept, logits.size(1));
+  check_kept(kOp, options.kept, logits.sym_size(1));
 }
 
 namespace {
 
-ChoiceTensors route_token_choice_meta(const at::Tensor& logits, const TokenChoiceOptions& options) {
-  check_route_token_choice(logits, options);
-  const int64_t tokens = logits.size(0), experts = logits.size(1), k = options.k;
-  const int64_t computed = computed_experts(options, experts);
-  const TokenGroups cut(tokens, options.group_size);
-  const GroupRows rows =
-      capacity_rows(cut, k, capacity_of(options), seen_experts(options, experts));
-  const int64_t bound = token_choice_row_bound(cut, k, computed, rows);
+ChoiceTensors route_token_choice_meta(const at::Tensor& logits, const TokenChoiceCall& call) {
+  check_route_token_choice(logits, call);
+  const c10::SymInt tokens = logits.sym_size(0), experts = logits.sym_size(1), k = call.known.k;
+  const c10::SymInt computed = computed_experts(call.known, experts);
+  const c10::SymInt bound = token_choice_row_bound(tokens, experts, call);
   const auto index = logits.options().dtype(at::kInt);
-  return {at::empty({computed + 1}, index),
-          at::empty({bound}, index),
-          at::empty({bound}, logits.options()),
-          at::empty({tokens + 1}, index),
-          at::empty({bound}, index),
-          at::empty({tokens, k}, index),
-          at::empty({tokens, k}, index)};
+  return {at::empty_symint({computed + 1}, index),
+          at::empty_symint({bound}, index),
+          at::empty_symint({bound}, logits.options()),
+          at::empty_symint({tokens + 1}, index),
+          at::empty_symint({bound}, index),
+          at::empty_symint({tokens, k}, index),
+          at::empty_symint({tokens, k}, index)};
 }
 
 at::Tensor route_token_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,
                                             const at::Tensor& choice, const at::Tensor& choice_row,
                                             const TokenChoiceOptions& options) {
   check_route_token_choice_backward(grad_gate, logits, choice, choice_row, options);
-  return at::empty(logits.sizes(), logits.options());
+  return at::empty_symint(logits.sym_sizes(), logits.options());
 }
 
 class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 const at::Tensor& logits,
-                                                const TokenChoiceOptions& options) {
+                                                const TokenChoiceCall& call) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     auto [offsets, token, gates, token_offsets, token_row, choice, choice_row] =
-        TokenChoiceOperator::call(logits, options);
+        TokenChoiceOperator::call(logits, call);
     context->save_for_backward({logits, choice, choice_row});
-    context->saved_data["options"] = TokenChoiceBackward::saved(options);
+    context->saved_data["options"] = TokenChoiceBackward::saved(call.known);
     context->mark_non_differentiable(
         {offsets, token, token_offsets, token_row, choice, choice_row});
     return {offsets, token, gates, token_offsets, token_row, choice, choice_row};
@@ -128,13 +126,12 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
   }
 };
 
-ChoiceTensors route_token_choice_autograd(const at::Tensor& logits,
-                                          const TokenChoiceOptions& options) {
+ChoiceTensors route_token_choice_autograd(const at::Tensor& logits, const TokenChoiceCall& call) {
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return TokenChoiceOperator::call(logits, options);
+    return TokenChoiceOperator::call(logits, call);
   }
-  const auto out = RouteTokenChoice::apply(logits, options);
+  const auto out = RouteTokenChoice::apply(logits, call);
   return {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
 }
 

@@ -40,7 +40,7 @@ void check_routed_mlp(const Tensor& x, const Tensor& offsets, const Tensor& toke
                       const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
                       int64_t activation) {
   check_dispatch(x, offsets, token, token_offsets, token_row);
-  check_shape("routed_mlp", "gate", gate, {token.size(0)});
+  check_shape("routed_mlp", "gate", gate, {token.sym_size(0)});
   check_gate("routed_mlp", gate, x);
   check_same_device("routed_mlp", "gate", gate, x);
   check_experts(x, offsets, w1, b1, w2, b2, activation);
@@ -53,7 +53,7 @@ Tensor routed_mlp_meta(const Tensor& x, const Tensor& offsets, const Tensor& tok
                        const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
                        int64_t activation) {
   check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2, activation);
-  return at::empty(x.sizes(), x.options());
+  return at::empty_symint(x.sym_sizes(), x.options());
 }
 
 /// Runs the three operators on devices without a fused kernel.

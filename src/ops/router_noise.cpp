@@ -8,6 +8,7 @@
 #include "check.h"
 #include "moesaic/base/error.h"
 #include "names.h"
+#include "widened.h"
 
 namespace moesaic {
 
@@ -22,9 +23,10 @@ double gaussian_noise_std(const NoiseOptions& options, int64_t experts) {
   return options.scale / static_cast<double>(experts);
 }
 
-at::Tensor add_router_noise(const at::Tensor& logits_TE, const NoiseOptions& options,
+at::Tensor add_router_noise(const at::Tensor& logits_in_TE, const NoiseOptions& options,
                             const at::Generator& generator) {
   constexpr const char* kOp = "add_router_noise";
+  const at::Tensor logits_TE = ops::widened(logits_in_TE);
   ops::check_logits(kOp, logits_TE);
   if (!(options.scale >= 0.0) || std::isinf(options.scale)) {
     fail("{}: scale must be 0 (no noise) or a positive number, found {}", kOp, options.scale);

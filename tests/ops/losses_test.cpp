@@ -89,6 +89,14 @@ TEST(LoadLoss, IsTheSquaredVariationOfTheChanceToBeSelectedAgain) {
   }
 }
 
+TEST(LoadLoss, TakesLogitsOfFewerDigitsThanTheirNoisyOnes) {
+  for (const at::ScalarType type : {torch::kBFloat16, torch::kHalf}) {
+    const at::Tensor logits = randn({12, 5}, 4).to(type), wide = logits.to(torch::kFloat);
+    const at::Tensor noisy = wide + 0.3 * randn({12, 5}, 5, torch::kFloat);
+    EXPECT_TRUE(at::equal(load_loss(logits, noisy, 2, 0.3, 4), load_loss(wide, noisy, 2, 0.3, 4)));
+  }
+}
+
 TEST(SwitchBalanceLoss, IsExpertsTimesTheSumOfFractionTimesProxy) {
   const at::Tensor logits = randn({12, 3}, 6);
   const auto gates = softmax_rows(logits);

@@ -8,7 +8,7 @@
 
 #include <limits>
 
-#include "moesaic/base/error.h"
+#include "moesaic/ops/non_finite.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -289,7 +289,7 @@ TEST(RouteTokenChoice, NamesTheFirstTokenWithBadLogits) {
       try {
         route_token_choice(logits, {.k = 2});
         ADD_FAILURE() << "took " << value << " at token " << token;
-      } catch (const Error& error) {
+      } catch (const NonFiniteLogits& error) {
         EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token {} ", token)));
       }
     }

@@ -28,6 +28,22 @@ TEST(RouterNoise, GaussianHasTheScaleOverTheNumberOfExpertsAsDeviation) {
   EXPECT_NEAR(noise.abs().le(0.25).to(torch::kDouble).mean().item<double>(), 0.6827, 0.01);
 }
 
+TEST(RouterNoise, IsThatOfFloat32WhereLogitsHaveFewerDigits) {
+  for (const at::ScalarType type : {torch::kBFloat16, torch::kHalf}) {
+    for (const NoiseKind kind : {NoiseKind::gaussian, NoiseKind::uniform}) {
+      const at::Tensor logits = randn({50, 8}, 1).to(type).set_requires_grad(true);
+      const at::Tensor noisy = add_router_noise(logits, {kind, 2.0}, generator(1));
+      EXPECT_TRUE(
+          at::equal(noisy, add_router_noise(logits.to(torch::kFloat), {kind, 2.0}, generator(1))));
+      const at::Tensor upstream = randn({50, 8}, 2, torch::kFloat);
+      noisy.backward(upstream);
+      EXPECT_TRUE(at::equal(logits.grad(), upstream.to(type)));
+      const at::Tensor quiet = add_router_noise(logits, {kind, 0.0}, generator(1));
+      EXPECT_TRUE(at::equal(quiet, logits.to(torch::kFloat)));
+    }
+  }
+}
+
 TEST(RouterNoise, UniformLiesBetweenZeroAndItsScale) {
   const at::Tensor logits = randn({20000, 4}, 1);
   const at::Tensor noise =

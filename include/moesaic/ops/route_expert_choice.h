@@ -44,7 +44,8 @@ struct ExpertChoiceOptions {
 /// paper, eqs. 2 and 4; pMoE, model (1); V-MoE's top items per expert). A dense network is the
 /// special case of one expert that selects all tokens of a group.
 ///
-/// logits_TE: [T, E] float32 or float64. Tokens are ranked by logit or, with softmax_experts, by
+/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are widened to float32, in
+/// which the gates are. Tokens are ranked by logit or, with softmax_experts, by
 /// gate; ties go to the earlier token. Rows of an expert are in token order, a token's rows in the
 /// order of experts. Experts select independently, so pruning does not change the others' rows
 /// (pruning paper, below eq. 6); experts are numbered by their index in `kept`. All offsets follow

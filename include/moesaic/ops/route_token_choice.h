@@ -48,7 +48,8 @@ struct TokenChoiceOptions {
 /// Routes by token-choice top-k (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); k = 1 is the
 /// switch routing of the clusters paper (its noise: router_noise.h).
 ///
-/// logits_TE: [T, E] float32 or float64. Choices are by logit; ties go to the lower expert. With a
+/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are widened to float32, in
+/// which the gates are. Choices are by logit; ties go to the lower expert. With a
 /// capacity, all first choices of a group queue before its second choices; each rank queues in
 /// token order or, with `batch_priority`, by the gate of the token's first choice, equal gates in
 /// token order. Choices that find their expert full are dropped. The routing is deterministic;

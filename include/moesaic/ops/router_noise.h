@@ -33,7 +33,8 @@ double gaussian_noise_std(const NoiseOptions& options, int64_t experts);
 /// Returns logits + noise, drawn anew for every token and expert from `generator`, which must be
 /// defined and live on the logits' device. The gradient is that of the logits alone.
 ///
-/// logits_TE: [T, E] float32 or float64. The same state of the generator gives the same bits.
+/// logits_TE: [T, E] of any floating type; the sum is in at least float32. The same state of the
+/// generator gives the same bits.
 at::Tensor add_router_noise(const at::Tensor& logits_TE, const NoiseOptions& options,
                             const at::Generator& generator);
 

@@ -15,6 +15,7 @@
 
 #include "../check.h"
 #include "../route_math.h"
+#include "../widened.h"
 #include "moesaic/base/error.h"
 #include "vector_clones.h"
 
@@ -154,8 +155,8 @@ void for_entropy_blocks(int64_t rows, int64_t classes, Use use) {
 }
 
 at::Tensor cross_entropy_cpu(const at::Tensor& logits_in, const at::Tensor& labels_in, bool twice) {
-  check_cross_entropy(logits_in, labels_in);
-  const at::Tensor logits = logits_in.contiguous(), labels = labels_in.contiguous();
+  const at::Tensor logits = widened(logits_in).contiguous(), labels = labels_in.contiguous();
+  check_cross_entropy(logits, labels);
   const int64_t classes = logits.size(1);
   check_labels(labels, classes);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options());

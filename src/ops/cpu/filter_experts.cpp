@@ -266,12 +266,13 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& off
                                               const Tensor& b_in, int64_t outputs,
                                               int64_t activation, bool keep_hidden) {
   check_filter_experts(x, offsets, token, w, b_in, outputs, activation);
+  check_filter_rows(x, offsets, token);
   if (x.scalar_type() == at::kBFloat16) {
     return filters_by_grouped_mlp(x, offsets, token, w, b_in, outputs, activation, keep_hidden);
   }
   const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous()};
   const Tensor b = b_in.contiguous();
-  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation) : 0;
+  const int64_t kept = keep_hidden ? kept_numbers(x, token, w, activation).expect_int() : 0;
   Tensor y, hidden;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts", [&] {
     if (static_cast<Activation>(activation) == Activation::identity) {
@@ -291,6 +292,7 @@ std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, co
                                                        const Tensor& hidden_in, const Tensor& w,
                                                        const Tensor& b_in, int64_t activation) {
   check_filter_experts_backward(grad_in, x, offsets, token, hidden_in, w, b_in, activation);
+  check_filter_rows(x, offsets, token);
   const Tensor grad = grad_in.contiguous(), hidden = hidden_in.contiguous();
   const Tensor b = b_in.contiguous();
   const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous()};

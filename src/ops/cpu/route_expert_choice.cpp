@@ -19,7 +19,7 @@
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
-#include "moesaic/base/error.h"
+#include "moesaic/ops/non_finite.h"
 #include "nth_largest.h"
 #include "row_layout.h"
 #include "softmax.h"
@@ -182,7 +182,8 @@ bool expert_probabilities(const ExpertChoicePlan& plan, const Scalar* logits, in
 }
 
 [[noreturn]] void fail_scores() {
-  fail("route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
+  throw NonFiniteLogits(
+      "route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
 }
 
 /// Returns the scores that experts compare: the logits or, for gates over experts, those gates, in

@@ -97,7 +97,7 @@ at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
   auto* const numbers = noise.mutable_data_ptr<float>();
   at::parallel_for(0, tokens, 256, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
-      CounterRng rng(*options_.evaluation_seed, stream_id("router.evaluation"),
+      CounterRng rng(*options_.evaluation_seed, stream_id(kEvaluationNoiseStream),
                      static_cast<uint64_t>(first_token_ + t));
       for (int64_t e = 0; e < each; ++e) {
         numbers[t * each + e] =

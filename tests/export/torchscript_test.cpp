@@ -7,74 +7,28 @@
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/script.h>
 
-#include <cstdlib>
 #include <set>
 
 #include "base/support.h"
 #include "export/toy_info.h"
+#include "export/torchscript_models.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/config/document.h"
-#include "prune/small_vmoe.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::expect_close;
+using testing::forward;
+using testing::keep_everywhere;
+using testing::kScriptInfo;
+using Variant = testing::ScriptVariant;
 using ::testing::HasSubstr;
 using testing::run;
 using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
-
-at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) {
-  const torch::NoGradGuard no_grad;
-  return script.forward({images}).toTensor();
-}
-
-void keep_everywhere(const Model& model, const std::vector<int64_t>& ids) {
-  for (MoEBlock& block : model.moe_blocks()) block.layer->keep_experts(ids);
-}
-
-struct Variant {
-  std::string name, gate = "softmax_all", classifier = "token";
-  double capacity_factor = 0.0;
-  int64_t group_size = 0, selected = 2, multiple_of = 4;
-  std::vector<int64_t> kept = {};
-  bool qk_norm = false, bfloat16 = false;
-  int64_t representation = 0, capacity = 0, classes = 5;
-  Sides patch = 2;
-  std::string position = kLearned;
-  std::optional<bool> head_qk_norm = {};
-  std::optional<double> evaluation_capacity_factor = {};
-};
-
-void PrintTo(const Variant& variant, std::ostream* out) {
-  *out << variant.name;
-}
 
 std::shared_ptr<VMoE> build(const Variant& variant) {
-  VMoEConfig config = small_vmoe_config();
-  config.classifier = variant.classifier;
-  config.representation_size = variant.representation;
-  config.encoder.attention_qk_norm = variant.qk_norm;
-  config.map_head_qk_norm = variant.head_qk_norm;
-  config.encoder.moe.router.dispatcher.bfloat16 = variant.bfloat16;
-  config.encoder.moe.group_size = variant.group_size;
-  config.encoder.moe.router.gate = variant.gate;
-  config.encoder.moe.router.num_selected_experts = variant.selected;
-  config.classes = variant.classes;
-  config.patch_size = variant.patch;
-  config.encoder.position_emb.name = variant.position;
-  config.encoder.moe.router.dispatcher.capacity = variant.capacity;
-  config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;
-  config.encoder.moe.router.dispatcher.capacity_multiple_of = variant.multiple_of;
-  config.encoder.moe.router.dispatcher.evaluation_capacity_factor =
-      variant.evaluation_capacity_factor;
-  auto model = small_vmoe(config);
-  if (!variant.kept.empty()) keep_everywhere(*model, variant.kept);
-  model->eval();
-  return model;
+  return testing::build_variant(variant);
 }
 
 class TorchScript : public ::testing::TestWithParam<Variant> {};
@@ -134,6 +88,67 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{.name = "roomy", .capacity_factor = 3.0},
         Variant{.name = "raised_to_sevens", .capacity_factor = 0.6, .multiple_of = 7},
         Variant{.name = "groups", .capacity_factor = 0.5, .group_size = 20},
+        Variant{.name = "logits", .gate = "logit"}, Variant{.name = "ones", .gate = "one"},
+        Variant{.name = "adaptive",
+                .router = R"({"name": "adaptive", "gate": "one", "threshold": 0.1})"},
+        Variant{.name = "pruned_adaptive",
+                .kept = {0, 2, 5},
+                .router = R"({"name": "adaptive", "gate": "one"})"},
+        Variant{.name = "rounded", .router = R"({"dispatcher": {"capacity_factor": 0.55,
+            "capacity_ceil_or_round": "round", "capacity_multiple_of": 1}})"},
+        Variant{.name = "rounded_groups", .group_size = 15, .router = R"({"dispatcher":
+            {"capacity_factor": 0.5, "capacity_ceil_or_round": "round",
+             "capacity_multiple_of": 1}})"},
+        Variant{.name = "rerouted", .kept = {1, 2, 4}, .router = R"({"pruned": "reroute"})"},
+        Variant{.name = "rerouted_selected",
+                .kept = {0, 5},
+                .router = R"({"pruned": "reroute", "gate": "softmax_selected",
+                              "dispatcher": {"capacity_factor": 0.8}})"},
+        Variant{.name = "priority",
+                .router = R"({"dispatcher": {"capacity_factor": 0.5, "batch_priority": true}})"},
+        Variant{.name = "priority_groups",
+                .group_size = 20,
+                .kept = {0, 1, 4},
+                .router = R"({"num_selected_experts": 3, "dispatcher":
+                             {"capacity_factor": 0.4, "batch_priority": true}})"},
+        Variant{.name = "priority_rows",
+                .group_size = 34,
+                .router = R"({"gate": "logit", "dispatcher": {"capacity": 5,
+                              "batch_priority": true}})"},
+        Variant{.name = "expert_choice", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+                "gate": "softmax_all", "dispatcher": {"capacity_factor": 1.0}})"},
+        Variant{.name = "expert_choice_of_images",
+                .group_size = 17,
+                .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+                              "gate": "softmax_selected", "num_selected_tokens": 3})"},
+        Variant{.name = "expert_choice_over_tokens",
+                .group_size = 20,
+                .kept = {1, 2, 5},
+                .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+                              "gate": "softmax_tokens", "dispatcher": {"capacity_factor": 0.7}})"},
+        Variant{.name = "expert_choice_rerouted",
+                .group_size = 20,
+                .kept = {1, 2, 5},
+                .router = R"({"name": "NoisyTopItemsPerExpertRouter", "pruned": "reroute",
+                              "gate": "one", "dispatcher": {"capacity_factor": 0.9,
+                              "capacity_ceil_or_round": "round"}})"},
+        Variant{.name = "noisy", .router = R"({"noise": "always", "noise_std": 1.0})"},
+        Variant{.name = "two_members", .members = 2},
+        Variant{
+            .name = "three_members", .capacity_factor = 0.6, .kept = {0, 2, 3, 4, 5}, .members = 3},
+        Variant{.name = "noisy_members",
+                .router = R"({"noise": "always", "noise_std": 1.0,
+                "num_selected_experts": 1})",
+                .members = 2},
+        Variant{.name = "members_by_priority",
+                .group_size = 34,
+                .router = R"({"dispatcher": {"capacity_factor": 0.5, "batch_priority": true}})",
+                .members = 2},
+        Variant{.name = "members_whose_experts_choose",
+                .group_size = 34,
+                .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+                              "dispatcher": {"capacity_factor": 1.0}})",
+                .members = 2},
         Variant{.name = "pruned_groups",
                 .gate = "softmax_selected",
                 .capacity_factor = 0.7,
@@ -158,6 +173,18 @@ TEST(TorchScriptCapacity, IsTightEnoughToDropInTheseTests) {
   const auto tight = build({.name = "", .capacity_factor = 0.5, .group_size = 20});
   const ModelOutput out = run(*tight, small_images(7));
   EXPECT_LT(out.routings[0].routing.offsets[6].item<int>(), 7 * 17 * 2);
+}
+
+TEST(TorchScriptPriority, DropsOthersThanTheOrderOfTokens) {
+  const char* text = R"({{"dispatcher": {{"capacity_factor": 0.5, "batch_priority": {}}}}})";
+  const at::Tensor images = small_images(7);
+  std::vector<at::Tensor> logits;
+  for (const char* priority : {"true", "false"}) {
+    torch::jit::Module script =
+        to_torchscript(*build({.name = "", .router = fmt::format(fmt::runtime(text), priority)}));
+    logits.push_back(forward(script, images));
+  }
+  EXPECT_GT((logits[0] - logits[1]).abs().max().item<double>(), 1e-2);
 }
 
 TEST(TorchScriptPruned, ATokenWithoutAnExpertGetsZero) {
@@ -281,51 +308,12 @@ TEST(ExportTorchScript, AFailureLeavesNothing) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(ExportTorchScript, RefusesEnsemblesAndNamesTheOtherFormat) {
-  VMoEConfig config = small_vmoe_config();
-  config.name = kE3;
-  config.encoder.moe.ensemble_size = 2;
-  EXPECT_THAT(test::failure_of([&] { to_torchscript(VMoE(config, 1)); }),
-              HasSubstr("--format safetensors holds every network"));
-}
-
-TEST(ExportTorchScript, RefusesNoiseInEvaluation) {
-  VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.noise = kNoiseAlways;
-  EXPECT_NO_THROW(to_torchscript(VMoE(config, 1)));  // of deviation 0
-  config.encoder.moe.router.noise_std = 1.0;
-  EXPECT_THAT(test::failure_of([&] { to_torchscript(VMoE(config, 1)); }),
-              HasSubstr("noise in evaluation cannot be exported; --format safetensors"));
-}
-
 TEST(TorchScriptModule, PositionWavesAreItsBuffer) {
   const auto model = build({.name = "", .position = kSinCos2d});
   const torch::jit::Module script = to_torchscript(*model);
   ASSERT_EQ(script.named_buffers().size(), 1U);
   EXPECT_EQ((*script.named_buffers().begin()).name, "positions.waves");
   EXPECT_EQ(script.named_parameters().size(), state_of(*model).size());
-}
-
-TEST(ExportTorchScript, RefusesRoutingsThatItCannotSay) {
-  const test::TempDir folder;
-  for (const auto& [change, said] :
-       {std::pair{
-            R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher": {"capacity_factor": 1}})",
-            "expert choice"},
-        std::pair{R"({"name": "adaptive", "gate": "one"})", "adaptive routing"},
-        std::pair{R"({"gate": "logit"})", "gates 'logit'"},
-        std::pair{R"({"dispatcher": {"capacity_factor": 1, "capacity_ceil_or_round": "round"}})",
-                  "rounded to the nearest"},
-        std::pair{R"({"dispatcher": {"capacity_factor": 1, "batch_priority": true}})",
-                  "batch priority"}}) {
-    VMoEConfig config = small_vmoe_config();
-    config.encoder.moe.router =
-        parse<VMoERouterConfig>(Document::from_text(change, "router.json").root());
-    const auto model = small_vmoe(config);
-    EXPECT_THAT(test::failure_of([&] { export_torchscript(*model, folder / "model.pt"); }),
-                HasSubstr(said));
-  }
-  EXPECT_TRUE(folder.names().empty());
 }
 
 class UnknownFamily : public Model {
@@ -345,40 +333,6 @@ TEST(ExportTorchScript, NamesAFamilyThatHasNoSuchForm) {
   EXPECT_THAT(test::usage_of([&] { export_torchscript(UnknownFamily(), folder / "model.pt"); }),
               HasSubstr("'other'"));
   EXPECT_TRUE(folder.names().empty());
-}
-
-constexpr const char* kPythonCheck = R"(
-import sys, torch
-torch.set_num_threads(1)
-extra = {"labels.json": "", "config.json": "", "preprocess.json": ""}
-model = torch.jit.load(sys.argv[1], _extra_files=extra).eval()
-given = torch.jit.load(sys.argv[2])
-worst = (model(given.images) - given.logits).abs().max().item()
-assert worst < 1e-5, worst
-assert [tuple(model(torch.zeros(b, 1, 8, 8)).shape) for b in (0, 1, 3)] == [(0, 5), (1, 5), (3, 5)]
-assert "blocks.1.moe.experts.w1" in model.state_dict(), list(model.state_dict())
-assert b"toys" in extra["preprocess.json"], extra
-frozen = torch.jit.freeze(model)
-assert (frozen(given.images) - given.logits).abs().max().item() < 1e-5
-)";
-
-TEST(ExportTorchScript, StockPythonRunsIt) {
-  const char* venv = std::getenv("MOESAIC_VENV");
-  const fs::path python = fs::path(venv == nullptr ? "" : venv) / "bin/python";
-  if (!fs::exists(python)) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
-  const test::TempDir folder;
-  const auto model = build({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
-  export_torchscript(*model, folder / "model.pt", kScriptInfo);
-  torch::jit::Module given("given");
-  const at::Tensor images = small_images(6);
-  given.register_buffer("images", images);
-  given.register_buffer("logits", run(*model, images).logits);
-  given.save((folder / "given.pt").string());
-  test::put(folder / "check.py", kPythonCheck);
-  const std::string command =
-      fmt::format("'{}' -W ignore '{}' '{}' '{}'", python.string(), (folder / "check.py").string(),
-                  (folder / "model.pt").string(), (folder / "given.pt").string());
-  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 }  // namespace

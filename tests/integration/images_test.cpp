@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include "integration/program.h"
@@ -97,13 +98,14 @@ TEST_F(Images, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
   const auto exported = run_program({"export", text_path("run"), "--format", "safetensors", "--out",
                                      text_path("model.safetensors")});
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
-  const auto refused = run_program(
+  const auto scripted = run_program(
       {"export", text_path("run"), "--format", "torchscript", "--out", text_path("model.pt")},
       options_);
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_NE(refused.err.find("'image-moe' have no TorchScript form; choose safetensors"),
-            std::string::npos)
-      << refused.err;
+  ASSERT_EQ(scripted.exit_code, 0) << scripted.err;
+  const auto read = read_tensors(path("in.safetensors"));
+  const at::Tensor logits =
+      torch::jit::load(text_path("model.pt")).forward({read.at("images")}).toTensor();
+  EXPECT_TRUE(at::allclose(logits, found.at("logits"), 1e-4, 1e-5));
 }
 
 TEST_F(Images, OfARelativePathAreFoundFromAnyFolder) {

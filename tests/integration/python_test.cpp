@@ -94,6 +94,12 @@ TEST_F(PythonOperators, PassGradcheckAndOpcheck) {
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
+TEST_F(PythonOperators, CompileOnceForAnyNumberOfTokensAndTakeHalfLogits) {
+  const auto result =
+      run_python({"-B", source_path("tests/python/compilers_test.py"), kBuiltLibrary});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
 TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {
   fs::create_directory(path("build"));
   fs::create_directory_symlink(MOESAIC_BUILD_DIR, path("build/release"));

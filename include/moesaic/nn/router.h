@@ -13,6 +13,9 @@
 
 namespace moesaic::nn {
 
+/// Name of the stream of random numbers that `evaluation_seed` begins.
+inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
+
 struct RouterOptions {
   int64_t width = 0;    ///< Width of a token, d.
   int64_t experts = 0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).

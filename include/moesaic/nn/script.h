@@ -23,16 +23,28 @@ using Children = std::vector<std::pair<std::string, Module>>;
 /// Compilation unit of all classes of one exported network.
 using Unit = std::shared_ptr<torch::jit::CompilationUnit>;
 
-/// Makes a script module of class `kind`. Copies the parameters and buffers of `from` itself, not
+/// Whether a script module has copies of tensors, or shares them.
+enum class Copy : bool { no, yes };
+
+/// Makes a script module of class `kind`. It gets the parameters and buffers of `from` itself, not
 /// those of its children; `source` may define several methods, "" none.
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
-                   const Children& children, const std::string& source);
+                   const Children& children, const std::string& source, Copy copy = Copy::yes);
 
 Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from);
 Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from);
 Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from);
 Module make_map_head(const Unit& unit, const nn::MapHeadImpl& from);
-Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from);
+/// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
+Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
+                      const std::vector<int64_t>& shape);
+/// one_by_one(rows [A, ...], counts) -> [A, o]: counts[e] consecutive rows belong to expert e,
+/// which is skipped without rows. MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C
+/// rows for each expert. `shape` is that of one row.
+Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape);
+
+/// Returns the lines with which forward(images) begins: a check of their shape [C, H, W].
+std::string entrance(const std::vector<int64_t>& shape);
 
 /// Hint of messages about a network that has no TorchScript form.
 inline constexpr const char* kOtherFormat = "--format safetensors holds every network";

@@ -2,9 +2,7 @@
 #include <torch/csrc/jit/api/module.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "moesaic/nn/script.h"
 
@@ -37,22 +35,18 @@ Module make_positions(const Unit& unit, const at::Tensor& waves) {
   return script::make_module(unit, "PositionWaves", holder, {}, kPositions);
 }
 
-constexpr char kEntrance[] = R"(
-def forward(self, images: Tensor) -> Tensor:
-    size = images.size()
-    fits = images.dim() == 4 and size[1:] == [{shape}]
-    assert fits, "images must have the shape [batch, {shape}], found {{}}".format(size)
-    x = self.embedding.forward(images)
-)";
-
 std::string forward_source(const VMoE& from) {
   std::string source =
-      fmt::format(kEntrance, fmt::arg("shape", fmt::join(from.input_shape(), ", ")));
+      script::entrance(from.input_shape()) + "    x = self.embedding.forward(images)\n";
   if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
   const bool token = from.cls.defined();
   if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
   if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
+  const std::vector<MoEBlock> with_experts = from.moe_blocks();
   for (size_t block = 0; block < from.blocks->size(); ++block) {
+    const bool divides = from.members() > 1 && !with_experts.empty() &&
+                         with_experts.front().block == static_cast<int64_t>(block);
+    if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.members());
     source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
   }
   source += "    x = self.norm.forward(x)\n";
@@ -92,9 +86,6 @@ Module make_vmoe(const Unit& unit, const VMoE& from) {
 }  // namespace
 
 std::optional<Module> VMoE::torchscript() const {
-  if (members() > 1) {
-    fail("torchscript: ensembles cannot be exported yet; {}", script::kOtherFormat);
-  }
   return make_vmoe(std::make_shared<torch::jit::CompilationUnit>(), *this);
 }
 

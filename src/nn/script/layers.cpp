@@ -60,9 +60,14 @@ def forward(self, x: Tensor) -> Tensor:
 constexpr char kMoEBlock[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     mixed = x + self.attention.forward(self.norm1.forward(x))
-    tokens = self.norm2.forward(mixed).flatten(0, 1)
-    return mixed + self.moe.forward(tokens).view_as(mixed)
+    tokens = self.norm2.forward(mixed){to_member_order}
+    return mixed + self.moe.forward(tokens, tokens){from_member_order}
 )";
+
+// The tokens of an image's members are in turn, see nn::to_member_order().
+constexpr char kToMemberOrder[] = ".unflatten(0, [-1, {0}]).transpose(1, 2).flatten(0, 2)";
+constexpr char kFromMemberOrder[] =
+    ".view([-1, mixed.size(1), {0}, mixed.size(2)]).transpose(1, 2).reshape(mixed.size())";
 
 constexpr char kMapHead[] = R"(
 def forward(self, x: Tensor) -> Tensor:
@@ -126,8 +131,15 @@ Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from) {
     children.emplace_back("mlp", make_mlp(unit, *from.mlp));
     return make_module(unit, "EncoderBlock", from, children, kDenseBlock);
   }
-  children.emplace_back("moe", make_moe_layer(unit, *from.moe));
-  return make_module(unit, "MoEEncoderBlock", from, children, kMoEBlock);
+  children.emplace_back("moe", make_moe_layer(unit, *from.moe, {}));
+  const int64_t members = from.moe->options().members;
+  return make_module(
+      unit, "MoEEncoderBlock", from, children,
+      fmt::format(kMoEBlock,
+                  fmt::arg("to_member_order",
+                           members > 1 ? fmt::format(kToMemberOrder, members) : ".flatten(0, 1)"),
+                  fmt::arg("from_member_order", members > 1 ? fmt::format(kFromMemberOrder, members)
+                                                            : ".view_as(mixed)")));
 }
 
 }  // namespace moesaic::script

@@ -22,6 +22,7 @@ class ClusterMoE : public ImageTokenModel {
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
   SettingPaths setting_paths() const override;
+  std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
   std::map<std::string, at::Tensor> weight_directions() const override;
 

@@ -25,6 +25,7 @@ class ImageMoE : public ImageTokenModel {
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
   SettingPaths setting_paths() const override;
+  std::optional<torch::jit::Module> torchscript() const override;
 
   const ImageMoEConfig& settings() const { return config_; }
 

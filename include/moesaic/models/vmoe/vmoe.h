@@ -43,7 +43,6 @@ class VMoE : public Model {
   /// head of another width starts anew.
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
-  /// Supports token choice without an ensemble. Throws Error for other settings.
   std::optional<torch::jit::Module> torchscript() const override;
 
   const VMoEConfig& settings() const { return config_; }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks whose TorchScript forms are tested.
+#pragma once
+
+#include <torch/script.h>
+
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/document.h"
+#include "moesaic/export/torchscript.h"
+#include "prune/small_vmoe.h"
+
+namespace moesaic::testing {
+
+inline at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) {
+  const torch::NoGradGuard no_grad;
+  return script.forward({images}).toTensor();
+}
+
+inline void keep_everywhere(const Model& model, const std::vector<int64_t>& ids) {
+  for (MoEBlock& block : model.moe_blocks()) block.layer->keep_experts(ids);
+}
+
+struct ScriptVariant {
+  std::string name, gate = "softmax_all", classifier = "token";
+  double capacity_factor = 0.0;
+  int64_t group_size = 0, selected = 2, multiple_of = 4;
+  std::vector<int64_t> kept = {};
+  bool qk_norm = false, bfloat16 = false;
+  int64_t representation = 0, capacity = 0, classes = 5;
+  Sides patch = 2;
+  std::string position = kLearned;
+  std::optional<bool> head_qk_norm = {};
+  std::optional<double> evaluation_capacity_factor = {};
+  std::string router = {};  ///< The router's settings as JSON, instead of those above.
+  int64_t members = 1;
+};
+
+inline void PrintTo(const ScriptVariant& variant, std::ostream* out) {
+  *out << variant.name;
+}
+
+inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
+  VMoEConfig config = small_vmoe_config();
+  config.classifier = variant.classifier;
+  config.representation_size = variant.representation;
+  config.encoder.attention_qk_norm = variant.qk_norm;
+  config.map_head_qk_norm = variant.head_qk_norm;
+  config.encoder.moe.router.dispatcher.bfloat16 = variant.bfloat16;
+  config.encoder.moe.group_size = variant.group_size;
+  config.encoder.moe.router.gate = variant.gate;
+  config.encoder.moe.router.num_selected_experts = variant.selected;
+  config.classes = variant.classes;
+  config.patch_size = variant.patch;
+  config.encoder.position_emb.name = variant.position;
+  config.encoder.moe.router.dispatcher.capacity = variant.capacity;
+  config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;
+  config.encoder.moe.router.dispatcher.capacity_multiple_of = variant.multiple_of;
+  config.encoder.moe.router.dispatcher.evaluation_capacity_factor =
+      variant.evaluation_capacity_factor;
+  if (!variant.router.empty()) {
+    config.encoder.moe.router =
+        parse<VMoERouterConfig>(Document::from_text(variant.router, "router.json").root());
+  }
+  if (variant.members > 1) {
+    config.name = kE3;
+    config.encoder.moe.ensemble_size = variant.members;
+  }
+  auto model = small_vmoe(config);
+  if (!variant.kept.empty()) keep_everywhere(*model, variant.kept);
+  model->eval();
+  return model;
+}
+
+inline const ExportInfo kScriptInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
+
+}  // namespace moesaic::testing

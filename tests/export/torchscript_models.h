@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "export/toy_info.h"
 #include "moesaic/config/document.h"
 #include "moesaic/export/torchscript.h"
 #include "prune/small_vmoe.h"
@@ -76,6 +77,6 @@ inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
   return model;
 }
 
-inline const ExportInfo kScriptInfo = {"toys", {"a", "b", "c", "d", "e"}, {0.5}, {0.25}};
+inline const ExportInfo kScriptInfo = toy_info();
 
 }  // namespace moesaic::testing

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "base/support.h"
-#include "export/toy_info.h"
 #include "export/torchscript_models.h"
 #include "moesaic/checkpoint/tensors.h"
 
@@ -279,8 +278,6 @@ TEST(TorchScriptModule, LetsGradientsReachTheImage) {
   model->forward(images).logits.square().sum().backward();
   for (const at::Tensor& gradient : gradients) expect_close(gradient, images.grad(), 1e-4);
 }
-
-const ExportInfo kScriptInfo = testing::toy_info();
 
 TEST(ExportTorchScript, TheFileRunsWithoutTheLibraryAndCarriesItsFacts) {
   const test::TempDir folder;

@@ -61,7 +61,7 @@ TEST_F(ImageFolder, ClassesAreTheFoldersOfTheTrainingImages) {
   const auto val = open("test");
   EXPECT_THAT(val->info().classes, ElementsAre("cat", "dog"));
   EXPECT_THAT(test::labels_of(*val), ElementsAre(1));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { preprocessed(train, {}); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { preprocessed(train, PreprocessConfig{}); }),
               HasSubstr("set preprocess.size"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { Loader loader(train, {}); }),
               HasSubstr("set preprocess.size"));

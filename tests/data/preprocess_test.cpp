@@ -47,7 +47,7 @@ Bitmap bitmap_of(const Dataset& dataset, int64_t index) {
 
 TEST(Preprocess, NothingToDoGivesTheDatasetItself) {
   const auto base = two_images(8, 10);
-  EXPECT_EQ(preprocessed(base, {}), base);
+  EXPECT_EQ(preprocessed(base, PreprocessConfig{}), base);
 }
 
 TEST(Preprocess, ImagesAreChannelsLast) {

@@ -72,7 +72,7 @@ TEST(RotatedPairs, EachImageComesTwiceAndItsClassIsItsGroup) {
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(image_of(*pairs, 2 * i), image_of(*base, i));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { pairs->label(8); }), HasSubstr("image 8 of 8"));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { base->group(0); }), HasSubstr("no group"));
-  EXPECT_EQ(preprocessed(pairs, {.values = "unit"})->group(2), 0);
+  EXPECT_EQ(preprocessed(pairs, PreprocessConfig{.values = "unit"})->group(2), 0);
   EXPECT_EQ(make_first_of(pairs, 3, "few")->group(2), 0);
   EXPECT_EQ(make_class_subset(pairs, {"rotated"}, "turned")->group(1), 0);
 }
@@ -112,7 +112,7 @@ TEST(RotatedPairs, BothAreCutOutOfTheMiddleAndResized) {
   const auto whole = make_rotated_pairs(base, {}, "whole");
   const auto cut = make_rotated_pairs(base, {.crop = 24}, "cut");
   // Where nothing is beside the image, a rotation cannot be told by black corners.
-  const auto wanted = preprocessed(whole, {.size = 32, .central_crop = 0.75});
+  const auto wanted = preprocessed(whole, PreprocessConfig{.size = 32, .central_crop = 0.75});
   for (int64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(image_of(*cut, i), image_of(*wanted, i));
     EXPECT_THAT(image_of(*cut, i), ::testing::Not(::testing::Contains(0)));

@@ -135,7 +135,7 @@ TEST(Directions, ArePassedOnByWhatIsMadeOfADataset) {
     EXPECT_TRUE(at::equal(known.at("centre"), signals.c_Kd));
   };
   expect(*clusters);
-  expect(*preprocessed(clusters, {}));
+  expect(*preprocessed(clusters, PreprocessConfig{}));
   expect(*make_first_of(clusters, 10, "first"));
   expect(*make_renamed(clusters, "renamed"));
   expect(*hold_out(clusters, 0.1, "validation", /*by_class=*/false));

@@ -303,8 +303,8 @@ TEST_F(ImageFolder, MoreThanOnePerCentDamagedIsAnError) {
 }
 
 TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {
-  write_file(root() / "train" / "dog" / "6.PNG", test::png_bytes(20, 30, {10, 20, 30}));
-  write_file(root() / "train" / "dog" / "7.jpg", test::png_bytes(30, 20, {10, 20, 30}));
+  write_file(root() / "train" / "dog" / "6.PNG", test::plain_png_bytes(20, 30, {10, 20, 30}));
+  write_file(root() / "train" / "dog" / "7.jpg", test::plain_png_bytes(30, 20, {10, 20, 30}));
   const auto train = at_size(16);
   ASSERT_EQ(train->size(), 14);
   for (const int64_t index : {12, 13}) {

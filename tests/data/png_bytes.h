@@ -29,7 +29,7 @@ inline Bytes png_bytes(uint32_t height, uint32_t width, const Bytes& rgb) {
 }
 
 /// An image of one colour.
-inline Bytes png_bytes(uint32_t height, uint32_t width, std::array<uint8_t, 3> colour) {
+inline Bytes plain_png_bytes(uint32_t height, uint32_t width, std::array<uint8_t, 3> colour) {
   Bytes pixels(size_t{3} * height * width);
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = colour[i % 3];
   return png_bytes(height, width, pixels);

@@ -18,7 +18,7 @@ namespace {
 using test::Bytes;
 using test::jpeg_bytes;
 using test::JpegKind;
-using test::png_bytes;
+using test::plain_png_bytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -113,7 +113,7 @@ TEST(Image, GiantClaimsAreRefusedBeforeMemoryIsTaken) {
     }
   }
   EXPECT_THAT(failure_of_image(bytes), HasSubstr("65296 x 65296 pixels are more than"));
-  const Bytes png = png_bytes(16, 16, {1, 2, 3});
+  const Bytes png = plain_png_bytes(16, 16, {1, 2, 3});
   EXPECT_THAT(failure_of_image(with_header(png, kPngWidth, 0x7fffffff)),
               HasSubstr("16 x 2147483647 pixels are more than"));
   EXPECT_THAT(failure_of_image(with_header(png, kPngHeight, 1 << 22)),
@@ -124,7 +124,7 @@ TEST(Image, GiantClaimsAreRefusedBeforeMemoryIsTaken) {
 
 /// A PNG whose text chunk unpacks to 256 MB.
 TEST(Image, ChunksThatAreBombsAreSkipped) {
-  Bytes bytes = png_bytes(4, 4, {1, 2, 3});
+  Bytes bytes = plain_png_bytes(4, 4, {1, 2, 3});
   Bytes packed(600'000), raw(256'000'000, 0);
   uLongf size = packed.size();
   ASSERT_EQ(compress2(packed.data(), &size, raw.data(), raw.size(), 9), Z_OK);
@@ -140,11 +140,11 @@ TEST(Image, ChunksThatAreBombsAreSkipped) {
     data.insert(0, head);
     bytes.insert(bytes.begin() + 33, data.begin(), data.end());
   }
-  EXPECT_EQ(decode_image(bytes).pixels, decode_image(png_bytes(4, 4, {1, 2, 3})).pixels);
+  EXPECT_EQ(decode_image(bytes).pixels, decode_image(plain_png_bytes(4, 4, {1, 2, 3})).pixels);
 }
 
 TEST(Image, APngCutAnywhereIsAnError) {
-  const Bytes whole = png_bytes(24, 24, {9, 99, 199});
+  const Bytes whole = plain_png_bytes(24, 24, {9, 99, 199});
   for (size_t length = 8; length < whole.size(); ++length) {
     EXPECT_THAT(failure_of_image(Bytes(whole.begin(), whole.begin() + static_cast<long>(length))),
                 AllOf(HasSubstr("PNG"), HasSubstr("the file ends too early")))

@@ -193,6 +193,10 @@ ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t exper
                         kTokensChoose),
             {"router.gate_noise", "router.gate", "router.name"}};
   }
+  if (!config->gate_noise && config->noise_in_evaluation) {
+    return {"router.gate_noise false is about training; set router.noise_in_evaluation to false",
+            {"router.noise_in_evaluation", "router.gate_noise"}};
+  }
   if (!pruned) return {};
   const std::string key = place.router + "kept_experts";
   ConfigProblem problem = kept_problem(config->kept_experts, experts, key);

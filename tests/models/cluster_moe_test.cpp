@@ -345,6 +345,20 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   EXPECT_EQ(config_problem(config).text,
             "router.dispatcher limits an expert's rows, but the router adaptive drops nobody; "
             "leave its capacity and batch_priority out");
+  config = printed_mixture();
+  EXPECT_TRUE(config_problem(config).empty());
+  config.classes = 3;
+  EXPECT_EQ(config_problem(config).text, "a scalar output tells 2 classes apart, found 3");
+  config = printed_mixture();
+  config.router->gate = "one";
+  EXPECT_EQ(
+      config_problem(config).text,
+      "router.gate_noise false is for the router tokens-choose with the gate 'softmax_all' or "
+      "'logit'");
+  config = printed_mixture();
+  config.router->noise_in_evaluation = true;
+  EXPECT_EQ(config_problem(config).text,
+            "router.gate_noise false is about training; set router.noise_in_evaluation to false");
   const auto model = trained_mixture(small_mixture());
   EXPECT_THROW(model->forward(torch::zeros({2, 1, 4, 6})), Error);
   EXPECT_THROW(model->forward(torch::zeros({2, 3, 6})), Error);

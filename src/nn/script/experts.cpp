@@ -36,7 +36,7 @@ def all_at_once(self, rows: Tensor) -> Tensor:
 constexpr char kFilters[] = R"(
 def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
     outputs = [rows.new_zeros([0, {outputs}])]
-    for x, w, b in zip(rows.split(counts), self.w.unbind(0), self.b.unbind(0)):
+    for x, w, b in zip(rows.split(counts), self.w.unbind(0), {biases}):
         if x.size(0) > 0:
             hidden = torch.matmul(x, w) + b
             outputs.append({activation}.unflatten(2, [{outputs}, -1]).sum([1, 3]))
@@ -126,6 +126,9 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
     return make_module(
         unit, "Experts", from, {},
         fmt::format(kFilters, fmt::arg("outputs", filters->options().outputs),
+                    fmt::arg("biases", filters->options().bias
+                                           ? "self.b.unbind(0)"
+                                           : "torch.zeros_like(self.w[:, 0]).unbind(0)"),
                     fmt::arg("activation", activation_of(filters->options().activation))));
   }
   if (const auto* networks = from.as<nn::ImageExperts>()) {

@@ -351,10 +351,9 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   EXPECT_EQ(config_problem(config).text, "a scalar output tells 2 classes apart, found 3");
   config = printed_mixture();
   config.router->gate = "one";
-  EXPECT_EQ(
-      config_problem(config).text,
-      "router.gate_noise false is for the router tokens-choose with the gate 'softmax_all' or "
-      "'logit'");
+  EXPECT_EQ(config_problem(config).text,
+            std::string("router.gate_noise false is for the router ") + kTokensChoose +
+                " with the gate 'softmax_all' or 'logit'");
   config = printed_mixture();
   config.router->noise_in_evaluation = true;
   EXPECT_EQ(config_problem(config).text,

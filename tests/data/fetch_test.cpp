@@ -235,7 +235,8 @@ TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
 }
 
 TEST_F(Fetch, NothingIsFetchedForWhatIsGenerated) {
-  home_.write_description("drawn", R"({"name": "drawn", "format": "clusters"})");
+  home_.write_description("drawn", R"({"name": "drawn", "format": "clusters", "clusters":
+      {"alpha": [0.5, 2], "beta": [1, 2], "gamma": [0.5, 3], "noise": 1}})");
   EXPECT_TRUE(fetch_dataset("drawn", kQuiet).folder.empty());
 }
 

@@ -55,13 +55,13 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
 }
 
 TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const int64_t images = plan_tiny({"phases.0.batch_size=4"})[0].images;
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("batch_size")));
-  testing::internal::CaptureStderr();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("batch_size")));
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(plan_tiny({"phases.0.batch_size=4000", "phases.0.aux_losses={}"})[0].batch, images);
   EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
+      ::testing::internal::GetCapturedStderr(),
       HasSubstr(fmt::format("argument 'phases.0.batch_size=4000': phase 'pretrain': "
                             "batch_size 4000 is more than 'three' has, a batch is all {} examples",
                             images)));

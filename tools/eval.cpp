@@ -10,6 +10,8 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/report/confusion_figure.h"
 #include "moesaic/report/evaluation_points.h"
 #include "moesaic/report/tsne_figure.h"
@@ -65,10 +67,10 @@ void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation
   const Evaluation& evaluation = result.evaluation;
   for (const std::string& file : arguments.confusion) {
     const std::string title =
-        fmt::format("accuracy {:.2f} % of {} {} images of {}", evaluation.metric("accuracy"),
-                    evaluation.images, result.split, result.data);
+        fmt::format("{}: {:.2f} % of {} {} images", one_line(name_without_folders(result.data), 30),
+                    evaluation.metric("accuracy"), evaluation.images, result.split);
     write_confusion(evaluation.confusion, result.classes, title, file);
-    log_info("confusion matrix: {}", file);
+    log_written(file);
   }
 }
 

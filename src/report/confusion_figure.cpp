@@ -39,7 +39,7 @@ PanelGrid grid_of(const std::vector<std::string>& classes, bool names, int cell)
   size_t longest = 0;
   for (const std::string& name : classes) longest = std::max(longest, count_characters(name));
   const int room = names ? 8 * static_cast<int>(std::min<size_t>(longest, 40)) : 0;
-  const int side = std::max(240, cell * static_cast<int>(classes.size()));
+  const int side = std::max(400, cell * static_cast<int>(classes.size()));
   return {.width = side,
           .height = side,
           .left = 60 + room,
@@ -92,7 +92,8 @@ Figure confusion_figure(const Confusion& confusion, const std::vector<std::strin
                                      .y_label = "true class",
                                      .table = confusion_table(confusion, classes),
                                      .numbers = numbers,
-                                     .names = names});
+                                     .names = names,
+                                     .root_colors = true});
   return panel_figure(stem, {panel}, grid_of(classes, names, numbers ? 48 : names ? 18 : 8));
 }
 

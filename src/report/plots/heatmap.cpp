@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "panels.h"
 #include "plots.h"
 
@@ -31,21 +33,22 @@ Panel heatmap_panel(const HeatMap& map) {
   for (size_t r = 0; r < table.rows.size(); ++r) {
     for (size_t c = 0; c < table.columns.size(); ++c) {
       data += fmt::format("{}\t{}\t{:.{}f}\n", c, r, table.values[r][c], map.digits);
-      all.push_back(table.values[r][c]);
+      all.push_back(map.root_colors ? std::sqrt(table.values[r][c]) : table.values[r][c]);
     }
   }
   // The entries are boxes, since gnuplot's images have at least two rows and columns.
-  return {fmt::format("  unset grid\n  unset colorbox\n  unset key\n"
-                      "  set title {} textcolor rgb ink\n{}{}{}{}"
-                      "  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n"
-                      "  set cbrange {}\n"
-                      "  plot data index first using 1:2:($1 - 0.5):($1 + 0.5):($2 - 0.5):"
-                      "($2 + 0.5):3 with boxxyerror fc palette fs solid noborder notitle{}\n",
-                      plot_name(map.title), axis_label("x", map.x_label),
-                      axis_label("y", map.y_label), axis_names("x", table.columns, map.names),
-                      axis_names("y", table.rows, map.names), table.columns.size() - 1,
-                      table.rows.size() - 1, padded_range(all), map.numbers ? kNumbers : ""),
-          {data}};
+  return {
+      fmt::format("  unset grid\n  unset colorbox\n  unset key\n"
+                  "  set title {} textcolor rgb ink\n{}{}{}{}"
+                  "  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n"
+                  "  set cbrange {}\n"
+                  "  plot data index first using 1:2:($1 - 0.5):($1 + 0.5):($2 - 0.5):"
+                  "($2 + 0.5):{} with boxxyerror fc palette fs solid noborder notitle{}\n",
+                  plot_name(map.title), axis_label("x", map.x_label), axis_label("y", map.y_label),
+                  axis_names("x", table.columns, map.names), axis_names("y", table.rows, map.names),
+                  table.columns.size() - 1, table.rows.size() - 1, padded_range(all),
+                  map.root_colors ? "(sqrt($3))" : "3", map.numbers ? kNumbers : ""),
+      {data}};
 }
 
 Figure heatmap_plot(const PlotInput& input) {

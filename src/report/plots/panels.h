@@ -30,6 +30,7 @@ struct HeatMap {
   const MeasuredTable& table;
   int digits = 0;
   bool numbers = true, names = true;  ///< Shown in the boxes and on the axes; many do not fit.
+  bool root_colors = false;           ///< Colours follow square roots, so that few are seen, too.
 };
 Panel heatmap_panel(const HeatMap& map);
 

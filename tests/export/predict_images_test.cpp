@@ -156,7 +156,7 @@ TEST_F(PredictImages, NameTheKeptExpertsOfAPrunedNetwork) {
 TEST_F(PredictImages, OfColoursBecomeGrayAsPillowMakesThem) {
   const auto model = small_vmoe();
   const auto of = [&](std::array<uint8_t, 3> colour) {
-    test::write_file(folder / "colour.png", test::png_bytes(8, 8, colour));
+    test::write_file(folder / "colour.png", test::plain_png_bytes(8, 8, colour));
     files = {folder / "colour.png"};
     return to_json(predictions(*model)[0], kNames)["top"];
   };

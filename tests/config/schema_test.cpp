@@ -176,7 +176,7 @@ TEST(Schema, WrongTypes) {
   EXPECT_THAT(parse_error<OptimizerConfig>(R"({"name": 3})"), HasSubstr("must be a string"));
   EXPECT_THAT(parse_error<OptimizerConfig>(R"({"betas": 3})"), HasSubstr("must be a list"));
   EXPECT_THAT(parse_error<OptimizerConfig>(R"({"betas": [0.1, []]})"),
-              StartsWith("recipe.json:1:17: 'betas[1]' must be a number, found a list"));
+              StartsWith("recipe.json:1:17: 'betas.1' must be a number, found a list"));
   EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "aux_losses": {"x": "y"}})"),
               HasSubstr("'aux_losses.x' must be a number"));
   EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "aux_losses": []})"),
@@ -195,13 +195,13 @@ TEST(Schema, RangesAndChoices) {
   EXPECT_THAT(parse_error<OptimizerConfig>(R"({"momentum": -0.1})"), HasSubstr("at least 0"));
   EXPECT_THAT(parse_error<OptimizerConfig>(R"({"warmup_steps": -1})"), HasSubstr("at least 0"));
   EXPECT_THAT(parse_error<OptimizerConfig>(R"({"betas": [0.5, 1.5]})"),
-              HasSubstr("'betas[1]' must be between 0 and 1, found 1.5"));
+              HasSubstr("'betas.1' must be between 0 and 1, found 1.5"));
   EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "epochs": 0})"),
               HasSubstr("'epochs' must be at least 1, found 0"));
   EXPECT_EQ(parse_error<OptimizerConfig>(R"({"name": "adam"})"),
             "recipe.json:1:10: 'name' cannot be the string \"adam\"; did you mean 'adamw'?");
   EXPECT_THAT(parse_error<RunConfig>(R"({"tags": ["a", "longtag"]})"),
-              HasSubstr("'tags[1]' cannot be the string \"longtag\"; did you mean 'long-tag'?"));
+              HasSubstr("'tags.1' cannot be the string \"longtag\"; did you mean 'long-tag'?"));
   EXPECT_THAT(parse_error<RunConfig>(R"({"name": ""})"), HasSubstr("'name' must not be empty"));
   EXPECT_THAT(parse_error<RunConfig>(R"({"phases": []})"), HasSubstr("'phases' must not be empty"));
   EXPECT_EQ(parse<OptimizerConfig>(document(R"({"momentum": 0, "betas": [0, 1]})")).momentum, 0);
@@ -253,7 +253,7 @@ TEST(Schema, HelpTellsEverySetting) {
         "phases.N.data  string, required\n    data set to train on\n",
         "phases.N.optimizer.lr  number, 0.1 by default; above 0\n    peak learning rate\n",
         "presets.<name>.name  string, \"sgd\" by default; sgd | adamw\n",
-        "phases.N.epochs  integer or null, null by default; at least 0\n",
+        "phases.N.epochs  integer or null, null by default; at least 1\n",
         "tags  list of string, [] by default", "aux_losses  map to number, {} by default; at"}) {
     EXPECT_THAT(help, HasSubstr(text));
   }

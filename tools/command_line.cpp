@@ -128,14 +128,15 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
 
 /// Returns the library's message in the words of all others.
 std::string in_our_words(const CLI::App& verb, const CLI::Error& error) {
-  const std::string kind = error.get_name(), what = error.what();
-  if (kind == "ExtrasError") {
+  const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
+  const std::string what = error.what();
+  if (kind == CLI::ExitCodes::ExtrasError) {
     return fmt::format("unexpected argument '{}'", what.substr(what.find(": ") + 2));
   }
-  if (kind == "RequiredError" && what.find("subcommand") != std::string::npos) {
+  if (kind == CLI::ExitCodes::RequiredError && what.find("subcommand") != std::string::npos) {
     return did_you_mean("", verbs_of(verb));
   }
-  if (kind == "ArgumentMismatch") {
+  if (kind == CLI::ExitCodes::ArgumentMismatch) {
     const std::string option = what.substr(0, what.find(':'));
     const bool twice = what.find("At Most") != std::string::npos;
     return option + (twice ? " is given twice" : " needs a value");

@@ -34,6 +34,9 @@ struct TrainArguments {
 };
 
 RunConfig read_config(const TrainArguments& arguments) {
+  if (arguments.config.empty()) {  // The library would keep it back from the words of --help.
+    fail_usage("train: config is required (see moesaic train --help)");
+  }
   if (arguments.config.find('=') != std::string::npos && !path_exists(arguments.config)) {
     fail_usage("train: the recipe comes first, then settings like '{}'", arguments.config);
   }
@@ -104,8 +107,8 @@ int train(const TrainArguments& arguments) {
 /// Prints help and ends the parsing of the command line.
 void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
-  const std::string text =
-      words.empty() ? verb.help() + "\n" + common_settings_help() : settings_help(words);
+  const std::string text = words.empty() ? verb.get_parent()->help() + "\n" + common_settings_help()
+                                         : settings_help(words);
   std::fputs(text.c_str(), stdout);
   throw CLI::Success();
 }
@@ -123,7 +126,6 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("WHAT");
   verb->add_option("config", arguments->config,
                    "the run as JSON, e.g. models/vmoe/recipes/smoke.json")
-      ->required()
       ->type_name("CONFIG");
   verb->add_option("overrides", arguments->overrides,
                    "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")

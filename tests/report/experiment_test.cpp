@@ -8,6 +8,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/report/reproduce.h"
 #include "moesaic/report/runs.h"
+#include "moesaic/report/samples.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -55,6 +56,8 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
       EXPECT_EQ(experiment.name, name);
       if (experiment.kind == "runs") {
         EXPECT_EQ(parse<RunsConfig>(experiment.config).name, name);
+      } else if (experiment.kind == "samples") {
+        EXPECT_EQ(parse<SamplesConfig>(experiment.config).name, name);
       } else {
         EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
       }

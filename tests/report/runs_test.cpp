@@ -110,8 +110,9 @@ TEST_F(Runs, SnapshotsMayCountEpochs) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
     "set": {"phases.0.batch_size": 4000, "phases.0.steps": 9},
     "snapshots": {"every": 1, "by_epoch": true, "probes": ["steps"]})");
+  const RunRecord found = run(config).at(0).runs.at(0);
   std::vector<int64_t> steps;
-  for (const Measurement& at : run(config).at(0).runs.at(0).snapshots) steps.push_back(at.step);
+  for (const Measurement& at : found.snapshots) steps.push_back(at.step);
   EXPECT_THAT(steps, ElementsAre(0, 4, 8, 9));
 }
 

@@ -368,7 +368,7 @@ TEST(Trainer, APartFollowsAScheduleOfItsOwn) {
   };
   const std::string own = R"("schedule": {"name": "cosine", "period": 2})";
   const auto everything = [](const std::string& schedule) {
-    return R"(phases.finetune.optimizers=[{"parameters": [""], "optimizer": {"name": "sgd", "lr": 0.05}, )" +
+    return R"(phases.finetune.optimizers=[{"parameters": ["."], "optimizer": {"name": "sgd", "lr": 0.05}, )" +
            schedule + "}]";
   };
   const std::string phase = "phases.finetune.schedule={\"name\": \"linear\"}";

@@ -8,7 +8,8 @@ ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
   const auto dtypes = checkpoint.config.find("array_dtypes");
   if (dtypes == checkpoint.config.end()) return info;
   const std::string from = (checkpoint.folder / "config.json").string();
-  for (const Value::Member& array : Value::from_json(*dtypes, from).members("array_dtypes")) {
+  const Value stored = Value::from_json(*dtypes, from);
+  for (const Value::Member& array : stored.members("array_dtypes")) {
     info.array_dtypes[array.key] = array.value.as_string("array_dtypes");
   }
   return info;

@@ -295,6 +295,7 @@ TEST_F(VMoEFacts, FillWhatTheConfigurationLeavesOut) {
                {"num_selected_experts": 2, "dispatcher": {"capacity_factor": 1.5}}}}})"),
       vmoe_facts(arrays()), "ckpt");
   VMoEConfig wanted = config;
+  wanted.encoder.moe.split_rngs = false;
   wanted.encoder.moe.router.noise_std = 1.0;
   wanted.encoder.moe.router.importance_loss_weight = 1.0;
   wanted.encoder.moe.router.load_loss_weight = 1.0;

@@ -28,7 +28,7 @@ ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherCon
   const std::string& path = place.router;
   if (dispatcher.limits() || dispatcher.evaluation_capacity_factor || dispatcher.batch_priority) {
     return {fmt::format("{0}dispatcher limits an expert's rows, but the router {1} drops nobody; "
-                        "leave its capacities and batch_priority out",
+                        "leave its capacity and batch_priority out",
                         path, kAdaptive),
             {path + "dispatcher.capacity", path + "dispatcher.capacity_factor",
              path + "dispatcher.evaluation_capacity_factor", path + "dispatcher.batch_priority",

@@ -92,6 +92,7 @@ TEST_F(PredictImages, GivesTheProbabilitiesOfTheTrainedLoss) {
 
 TEST_F(PredictImages, OfAnEnsembleAreTheMeanOfItsMembers) {
   VMoEConfig config = small_vmoe_config();
+  config.name = kE3;
   config.encoder.moe.ensemble_size = 2;
   const auto model = small_vmoe(config);
   const at::Tensor logits_BMC = testing::run(*model, at::cat(inputs)).logits.view({5, 2, 5});

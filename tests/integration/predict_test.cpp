@@ -114,7 +114,7 @@ TEST_F(PredictFiles, GetTheNetworksOwnPreprocessingInSortedOrder) {
   const auto found = result.json()["images"];
   ASSERT_EQ(found.size(), 4U);
   for (size_t i = 0; i < 4; ++i) {
-    const auto& [name, seed] = images()[i];
+    const auto [name, seed] = images()[i];
     EXPECT_EQ(found[i]["file"], text_path(name));
     const auto wanted = tensors(seed);
     const at::Tensor p = wanted.at("logits").softmax(1)[0];

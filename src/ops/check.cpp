@@ -98,11 +98,8 @@ c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& 
 }
 
 void check_rows(const char* op, const char* name, const c10::SymInt& rows) {
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const auto count = rows.maybe_as_int();
-  if (count && (*count < 0 || *count > kMax)) {
-    fail("{}: {} must be between 0 (none) and {}, found {}", op, name, kMax, *count);
-  }
+  if (count && *count < 0) fail("{}: {} must not be negative: {}", op, name, *count);
 }
 
 void check_capacity(const char* op, const CapacityRule& capacity) {

@@ -33,7 +33,7 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
 /// Returns the number of experts that are computed: those in `kept`, or all where it is empty.
 /// Throws unless `kept` is ascending and below `experts`.
 c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& experts);
-/// Throws unless a number of rows or tokens is between 0 (unset) and 2^31 - 1.
+/// Throws where a number of rows or tokens is negative.
 void check_rows(const char* op, const char* name, const c10::SymInt& rows);
 /// Throws unless the factor is finite and not negative, the rounding known, and the multiple from 1
 /// to 2^31 - 1.

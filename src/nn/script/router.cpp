@@ -21,7 +21,7 @@ constexpr char kOwnExperts[] = R"(
 )";
 
 // Noise of token t is that of CounterRng at position t: Philox4x32-10 on words of 32 bits, two
-// numbers from [0, 1) for each count of blocks.
+// numbers from [0, 1) for each count of blocks. TorchScript names a dtype only by its number.
 constexpr char kNoise[] = R"(
 def noise(self, logits: Tensor) -> Tensor:
     block = torch.arange({blocks}, device=logits.device)
@@ -35,11 +35,11 @@ def noise(self, logits: Tensor) -> Tensor:
         w2 = (torch.bitwise_right_shift(a, 32) & 4294967295) ^ w3 ^ key1
         w1, w3 = b & 4294967295, a & 4294967295
         key0, key1 = (key0 + 2654435769) & 4294967295, (key1 + 3144134277) & 4294967295
-    u = (w1 * 2097152 + torch.bitwise_right_shift(w0, 11)).to(torch.double) / 9007199254740992.0
-    v = (w3 * 2097152 + torch.bitwise_right_shift(w2, 11)).to(torch.double) / 9007199254740992.0
+    u = (w1 * 2097152 + torch.bitwise_right_shift(w0, 11)).to({float64}) / 9007199254740992.0
+    v = (w3 * 2097152 + torch.bitwise_right_shift(w2, 11)).to({float64}) / 9007199254740992.0
     {transform}
     noise = {scale} * torch.stack([u, v], 2).flatten(1)[:, :{each}]
-    return noise.to(torch.float).to(logits.dtype).repeat([1, {members}])
+    return noise.to({float32}).to(logits.dtype).repeat([1, {members}])
 )";
 
 // Box and Muller.
@@ -58,7 +58,9 @@ std::string noise_source(const nn::RouterOptions& options) {
                      fmt::arg("key1", key >> 32),
                      fmt::arg("transform", gaussian ? kNormal : "# they are uniform already"),
                      fmt::arg("scale", literal(scale)), fmt::arg("each", each),
-                     fmt::arg("members", options.members));
+                     fmt::arg("members", options.members),
+                     fmt::arg("float64", static_cast<int>(at::kDouble)),
+                     fmt::arg("float32", static_cast<int>(at::kFloat)));
 }
 
 }  // namespace

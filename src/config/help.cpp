@@ -50,7 +50,9 @@ std::string without_items(const std::vector<std::string>& key) {
 
 std::string details(const config_detail::HelpRow& row) {
   std::string text = row.type;
-  text += row.preset == "required" ? ", required" : fmt::format(", {} by default", row.preset);
+  // The settings of an object have lines of their own, which tell their defaults.
+  const std::string preset = row.preset.starts_with("{\"") ? "an object" : row.preset;
+  text += preset == "required" ? ", required" : fmt::format(", {} by default", preset);
   return row.allowed.empty() ? text : fmt::format("{}; {}", text, row.allowed);
 }
 

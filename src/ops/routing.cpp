@@ -7,6 +7,8 @@ namespace moesaic {
 
 at::Tensor row_experts(const Routing& routing) {
   const at::Tensor row = at::arange(routing.row_bound(), routing.offsets.options());
+  // LibTorch knows no shape of searchsorted.
+  if (row.is_meta()) return at::empty_like(row, row.options().dtype(at::kLong));
   return at::searchsorted(routing.offsets.slice(0, 1), row, /*out_int32=*/false, /*right=*/true);
 }
 

@@ -121,7 +121,7 @@ TEST(InputSpec, RefusesWhatAStrangerMayHaveWritten) {
     return test::failure_of([&] { read_input_spec(edited, "theirs.json"); });
   };
   const std::vector<std::tuple<const char*, const char*, const char*>> wrong = {
-      {"input_size", "[3, 8]", "3 numbers"},
+      {"input_size", "[3, 8]", "found 2 numbers"},
       {"input_size", "[3, -8, 12]", "-8"},
       {"input_size", "[3, 1000000, 12]", "16384"},
       {"mean", "[0.1]", "each of 3 channels, found 1"},

@@ -344,7 +344,7 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config.router->dispatcher.capacity_factor = 1.0;
   EXPECT_EQ(config_problem(config).text,
             "router.dispatcher limits an expert's rows, but the router adaptive drops nobody; "
-            "leave its capacities and batch_priority out");
+            "leave its capacity and batch_priority out");
   config = printed_mixture();
   EXPECT_TRUE(config_problem(config).empty());
   config.classes = 3;

@@ -146,7 +146,7 @@ TEST(Experiments, ErrorsSayLineAndColumn) {
   EXPECT_EQ(ExperimentFile(replaced(text, "\"criteria\"", "\"criterias\"")).error(),
             "usage: tiny.json:19:3: unknown key 'criterias'; did you mean 'criteria'?");
   EXPECT_EQ(ExperimentFile(replaced(text, "[4, 3, 2]", "[4, 3.5, 2]")).error(),
-            "usage: tiny.json:18:15: 'keep[1]' must be an integer, found the number 3.5");
+            "usage: tiny.json:18:15: 'keep.1' must be an integer, found the number 3.5");
   EXPECT_EQ(ExperimentFile(replaced(text, "\"prune-sweep\"", "\"prune-swap\"")).error(),
             "usage: tiny.json:3:11: 'kind' cannot be the string \"prune-swap\"; "
             "did you mean 'prune-sweep'?");

@@ -48,11 +48,11 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
       {"phases.0.optimizer.name=adam", "'adam' has no weight decay; choose 'adamw'"},
       {"phases.0.optimizer.weight_decays=[{\"pattern\": \"w\", \"value\": 1}]",
        "'weight_decay' and 'weight_decays' exclude one another "
-       "(phases[0].optimizer.weight_decays)"},
+       "(phases.0.optimizer.weight_decays)"},
       {"phases.1.optimizer.weight_decays=[{\"pattern\": \"(\", \"value\": 1}]",
        "no regular expression"},
       {"phases.0.clip_value=1", "'clip_norm' and 'clip_value' exclude one another"},
-      {"phases.0.accumulate=3", "accumulate 3 does not divide batch_size 4 (phases[0].accumulate)"},
+      {"phases.0.accumulate=3", "accumulate 3 does not divide batch_size 4 (phases.0.accumulate)"},
       {"phases.0.loss=softmaks", "did you mean 'softmax'?"},
       {"phases.0.frozen=[\"(\"]", "frozen: '(' is no regular expression"},
       {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]",

@@ -110,7 +110,7 @@ TEST_F(ToyRun, IsEvaluatedAndPrunedFromItsCheckpoints) {
 TEST_F(ToyRun, IsRefusedByItsOwnNamesAndPlaces) {
   EXPECT_THAT(refusal("phases.small.rat=0.5"),
               AllOf(HasSubstr("unknown key 'rat'"), HasSubstr("did you mean 'rate'?")));
-  EXPECT_THAT(refusal("phases.small.rate=2"), HasSubstr("phases[1].rate"));
+  EXPECT_THAT(refusal("phases.small.rate=2"), HasSubstr("phases.1.rate"));
   EXPECT_THAT(refusal("phases.small.kind=shrunk"), HasSubstr("did you mean 'shrink'?"));
   EXPECT_THAT(refusal("phases.small.batch_size=3"), HasSubstr("unknown key 'batch_size'"));
   EXPECT_THAT(error_of([&] { Trainer(config_of(toy_run(), {"model.noise=0"}), options_for("")); }),

@@ -286,7 +286,7 @@ TEST_F(Import, APlaceThatCannotBeWritten) {
   };
   expect_refused(2, "is there already", into(text_path("file")));
   expect_refused(2, "is there already", into(text_path("")));
-  expect_refused(1, "file", into(text_path("file/out")));
+  expect_refused(2, "file", into(text_path("file/out")));
   expect_refused(1, "/proc/none", into("/proc/none/out"));
   const auto full = run_command(
       {"sh", "-c",

@@ -53,7 +53,7 @@ void print_plan(const RunConfig& given) {
   const std::shared_ptr<Model> model = build_initial_shape(config);
   const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
   config.model = Value::from_json(model->config(), "model");
-  std::string text = describe_run(config, *model, phases) + describe_memory(*model, phases);
+  std::string text = describe_run(config, *model, phases) + describe_memory(*model, config, phases);
   if (!config.init.empty() && !path_exists(config.init)) {
     text += fmt::format("init          not found ({}); shapes are checked from the recipe alone\n",
                         config.init);

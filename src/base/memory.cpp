@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/memory.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -42,6 +43,19 @@ double of_shell() {
 
 double memory_limit() {
   return std::min({of_machine(), of_container(), of_shell()});
+}
+
+double resident_memory() {
+  std::ifstream in("/proc/self/statm");
+  double size = 0.0, resident = 0.0;
+  in >> size >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+void release_freed_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 void check_memory(double bytes, const std::string& what, const std::string& where) {

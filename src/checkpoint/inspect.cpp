@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "exported.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
@@ -22,14 +23,23 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Returns the checkpoint of a run or checkpoint directory, nothing for a file. Throws Error
-/// (usage) where neither exists.
+/// Returns the network of an export in one file, nothing for a file of other tensors.
+std::optional<Checkpoint> exported_at(const fs::path& file, const LoadOptions& options) {
+  const safetensors::File weights(file);
+  const auto& metadata = weights.metadata();
+  if (!metadata.contains("config") || !metadata.contains("preprocess")) return std::nullopt;
+  return load_export(file, options);
+}
+
+/// Returns the checkpoint of a run, a checkpoint directory or an export, nothing for another file.
+/// Throws Error (usage) where there is nothing.
 std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions& options) {
   if (!path_exists(path)) {
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
   }
-  if (!fs::is_directory(path)) return std::nullopt;
-  return load_newest_checkpoint(path, options);
+  if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
+  if (is_torchscript(path) || path.extension() != ".safetensors") return std::nullopt;
+  return exported_at(path, options);
 }
 
 void add_tensors(const fs::path& path, Json& out) {
@@ -70,6 +80,24 @@ Json moe_layers(const Json& config, const fs::path& from) {
     layers.push_back({{"layer", block}, {"experts", layer->options().experts}, {"kept", kept}});
   }
   return layers;
+}
+
+/// Adds the tensors that the network of a configuration has.
+void add_planned_tensors(const Json& config, const fs::path& from, Json& out) {
+  const std::shared_ptr<Model> model =
+      build_model_shape(Value::from_json(config, from.string() + " (config.json)"));
+  Json tensors = Json::array();
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : state_of(*model)) {
+    bytes += static_cast<int64_t>(tensor.nbytes());
+    tensors.push_back({{"name", name},
+                       {"dtype", tensor.is_floating_point() ? "F32" : "I64"},
+                       {"shape", tensor.sizes().vec()}});
+  }
+  out["parameters"] = model->parameter_count();
+  out["bytes"] = bytes;
+  out["file_bytes"] = fs::file_size(from);
+  out["tensors"] = std::move(tensors);
 }
 
 void add_config(const Checkpoint& checkpoint, Json& out) {
@@ -143,6 +171,10 @@ struct Side {
 
 Side read_side(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return {.path = path, .of_reference = true};
+  if (is_torchscript(path)) {
+    fail_usage("{}: a TorchScript file; compare its checkpoint or its export to safetensors",
+               path.string());
+  }
   std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false});
   if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
   return {.path = path,
@@ -178,16 +210,30 @@ TensorMap comparable(Side& side, bool mixed) {
   return vmoe_arrays_of(side.model, std::move(side.tensors), side.path.string());
 }
 
+/// Says what it is by the facts beside its code, which is not run.
+Json inspect_torchscript(const fs::path& file) {
+  const Checkpoint facts = load_torchscript_facts(file);
+  Json out = {{"path", file.string()}, {"kind", "torchscript"}};
+  add_config(facts, out);
+  out.erase("state");
+  add_planned_tensors(facts.config.at("model"), file, out);
+  return out;
+}
+
 }  // namespace
 
 Json inspect(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return inspect_vmoe(path);
+  if (is_torchscript(path)) return inspect_torchscript(path);
   const auto checkpoint = checkpoint_at(path, {.model = false, .optimizer = false});
   Json out;
   out["path"] = (checkpoint ? checkpoint->folder : path).string();
-  out["kind"] = checkpoint ? "checkpoint" : "safetensors";
+  const bool folder = fs::is_directory(path);
+  const bool exported = checkpoint && is_safetensors_export(checkpoint->folder);
+  out["kind"] = !folder ? "safetensors" : exported ? "export" : "checkpoint";
   if (checkpoint) add_config(*checkpoint, out);
-  add_tensors(checkpoint ? checkpoint->folder / "model.safetensors" : path, out);
+  if (exported) out.erase("state");
+  add_tensors(checkpoint ? weights_file(*checkpoint) : path, out);
   return out;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/types.h>
 
+#include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/store.h"
@@ -26,12 +27,15 @@ std::shared_ptr<Model> fitting_shape(const Value& config, const TensorMap& tenso
 }
 
 std::string weights_of(const Checkpoint& checkpoint) {
-  return (checkpoint.folder / kModelFile).string();
+  return weights_file(checkpoint).string();
 }
 
 }  // namespace
 
 Value model_config(const Checkpoint& checkpoint) {
+  if (is_safetensors_export(checkpoint.folder)) {
+    return Value::from_json(checkpoint.config.at("model"), checkpoint.folder.string());
+  }
   return stored_document(checkpoint.folder / kConfigFile).root().at("model");
 }
 

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -75,8 +76,16 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   if (!path_exists(given)) {
     fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
   }
+  if (is_safetensors_export(given)) return load_export(given, options);
+  if (is_torchscript(given)) {
+    fail_usage(
+        "{}: a TorchScript file, which PyTorch runs and moesaic only inspects; give the checkpoint "
+        "or its export to safetensors",
+        given.string());
+  }
   if (!fs::is_directory(given, error)) {
-    fail_usage("{}: not a folder; a run or a checkpoint is one", given.string());
+    fail_usage("{}: not a folder; a run or a checkpoint is one, an export ends in .safetensors",
+               given.string());
   }
   if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {

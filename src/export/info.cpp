@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/info.h"
 
+#include "moesaic/train/evaluate_checkpoint.h"
+
 namespace moesaic {
 
+using Json = nlohmann::ordered_json;
+
 ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
-  ExportInfo info{.input = input_spec_of(checkpoint, model)};
+  ExportInfo info{.input = input_spec_of(checkpoint, model), .loss = trained_loss(checkpoint)};
+  const Json::json_pointer size("/run/evaluate_batch_size");
+  if (checkpoint.config.contains(size)) info.batch_size = trained_batch_size(checkpoint);
   const auto dtypes = checkpoint.config.find("array_dtypes");
   if (dtypes == checkpoint.config.end()) return info;
   const std::string from = (checkpoint.folder / "config.json").string();
@@ -16,8 +22,11 @@ ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
 }
 
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info) {
+  const Json evaluation = {{"loss", info.loss.empty() ? Json() : Json(info.loss)},
+                           {"batch_size", info.batch_size ? Json(*info.batch_size) : Json()}};
   return {{"config.json", model.config().dump(2) + "\n"},
-          {"labels.json", nlohmann::ordered_json(info.input.classes).dump(2) + "\n"},
+          {"evaluation.json", evaluation.dump(2) + "\n"},
+          {"labels.json", Json(info.input.classes).dump(2) + "\n"},
           {"preprocess.json", document_of(info.input).dump(2) + "\n"}};
 }
 

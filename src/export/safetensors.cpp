@@ -4,9 +4,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
-#include "moesaic/config/document.h"
-#include "moesaic/formats/safetensors.h"
+#include "moesaic/checkpoint/tensors.h"
 
 namespace moesaic {
 namespace {
@@ -15,7 +13,6 @@ namespace fs = std::filesystem;
 using Metadata = std::map<std::string, std::string>;
 
 constexpr const char* kWeightsFile = "model.safetensors";
-constexpr const char* kConfig = "config.json";
 
 /// Readers in other languages ask which framework's tensors these are.
 Metadata format_mark() {
@@ -41,15 +38,6 @@ void write_file(const Model& model, const fs::path& out, const ExportInfo& info)
   write_tensors(out, state_of(model), metadata);
 }
 
-Document config_in(const fs::path& weights) {
-  const safetensors::File file(weights);
-  const auto config = file.metadata().find("config");
-  if (config == file.metadata().end()) {
-    fail("{}: its metadata has no model configuration under 'config'", weights.string());
-  }
-  return Document::from_text(config->second, weights.string() + " (config)");
-}
-
 }  // namespace
 
 void export_safetensors(const Model& model, const fs::path& out, const ExportInfo& info) {
@@ -58,13 +46,6 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
   } else {
     write_folder(model, out, info);
   }
-}
-
-std::shared_ptr<Model> load_exported(const fs::path& path) {
-  const bool folder = fs::is_directory(path);
-  const fs::path weights = folder ? path / kWeightsFile : path;
-  const Document config = folder ? stored_document(path / kConfig) : config_in(path);
-  return model_of(config.root(), read_tensors(weights), weights.string());
 }
 
 }  // namespace moesaic

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -74,6 +75,40 @@ at::Tensor safe_softmax_shape(const at::Tensor& input, int64_t,
   return at::empty_like(input, input.options().dtype(type.value_or(input.scalar_type())));
 }
 
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+at::Tensor gradient_of(bool wanted, const std::optional<at::Tensor>& tensor) {
+  return wanted && tensor && tensor->defined() ? at::empty_like(*tensor) : at::Tensor();
+}
+
+/// Of input, weight and bias, for the mask's members.
+Gradients layer_norm_gradients(const at::Tensor&, const at::Tensor& input, at::IntArrayRef,
+                               const at::Tensor&, const at::Tensor&,
+                               const std::optional<at::Tensor>& weight,
+                               const std::optional<at::Tensor>& bias, std::array<bool, 3> mask) {
+  return {gradient_of(mask[0], input), gradient_of(mask[1], weight), gradient_of(mask[2], bias)};
+}
+
+Gradients batch_norm_gradients(const at::Tensor&, const at::Tensor& input,
+                               const std::optional<at::Tensor>& weight,
+                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                               bool, double, std::array<bool, 3> mask) {
+  return {gradient_of(mask[0], input), gradient_of(mask[1], weight), gradient_of(mask[2], weight)};
+}
+
+/// Makes what oneDNN makes on the way, too, so that it is seen: input, gradient and result in its
+/// own layout.
+Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& input,
+                                const at::Tensor& weight, at::OptionalIntArrayRef, at::IntArrayRef,
+                                at::IntArrayRef, at::IntArrayRef, bool, at::IntArrayRef, int64_t,
+                                std::array<bool, 3> mask) {
+  const std::array copies = {at::empty_like(input), at::empty_like(gradient),
+                             gradient_of(mask[0], input)};
+  return {gradient_of(mask[0], input), gradient_of(mask[1], weight),
+          mask[2] ? at::empty({gradient.size(1)}, gradient.options()) : at::Tensor()};
+}
+
 using Library = std::unique_ptr<torch::Library>;
 
 Library register_shapes() {
@@ -83,6 +118,9 @@ Library register_shapes() {
   shapes->impl("native_layer_norm", layer_norm_shape);
   shapes->impl("native_batch_norm", batch_norm_shape);
   shapes->impl("convolution_overrideable", convolution_shape);
+  shapes->impl("native_layer_norm_backward", layer_norm_gradients);
+  shapes->impl("native_batch_norm_backward", batch_norm_gradients);
+  shapes->impl("convolution_backward", convolution_gradients);
   return shapes;
 }
 

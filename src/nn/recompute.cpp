@@ -42,6 +42,11 @@ class AutocastState {
   at::ScalarType type_;
 };
 
+/// Returns the device whose autocast serves a tensor; the meta device has none.
+c10::DeviceType autocast_device(const at::Tensor& tensor) {
+  return tensor.is_meta() ? at::kCPU : tensor.device().type();
+}
+
 /// Context of a pass through a block, apart from its input.
 struct Pass {
   std::shared_ptr<EncoderBlockImpl> block;
@@ -49,7 +54,7 @@ struct Pass {
   AutocastState autocast;
 
   Output run(const at::Tensor& x_BTd, at::Generator generator) const {
-    const AutocastState outside(x_BTd.device().type());
+    const AutocastState outside(autocast_device(x_BTd));
     autocast.restore_without_cache();
     Output out = block->forward(x_BTd, generator);
     outside.restore();
@@ -139,7 +144,7 @@ Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const 
   const variable_list parameters = block->parameters();
   if (!wants_gradient(x_BTd, parameters)) return block->forward(x_BTd, random);
   const Pass pass{block, random.defined() ? random.clone() : at::Generator(),
-                  AutocastState(x_BTd.device().type())};
+                  AutocastState(autocast_device(x_BTd))};
   const std::shared_ptr<torch::autograd::Node> node(new RecomputeBackward(pass, x_BTd),
                                                     torch::autograd::deleteNode);
   Output out;

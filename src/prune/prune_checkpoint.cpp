@@ -189,7 +189,8 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
 
   checkpoint.config["model"] = model->config();
   checkpoint.model = state_of(*model);
-  checkpoint.state = {{"pruned", to_json(result.plan)}};
+  const int64_t phase = progress_of(checkpoint).first;  // It tells which loss trained the network.
+  checkpoint.state = {{"pruned", to_json(result.plan)}, {"phase_index", phase}};
   save_checkpoint(options.out, checkpoint);
   return result;
 }

@@ -43,17 +43,6 @@ std::shared_ptr<const Dataset> as_trained(std::shared_ptr<const Dataset> data, I
   return preprocessed(std::move(data), input);
 }
 
-/// Returns the batch size of the evaluations of the checkpoint's run, which changes results where
-/// images of a batch share the capacity of experts.
-int64_t trained_batch_size(const Checkpoint& checkpoint) {
-  const Json size = stored(checkpoint.config, "/run/evaluate_batch_size");
-  if (size.is_null()) return EvaluateOptions().batch_size;
-  const bool valid = size.is_number_integer() && size >= 1 && size <= kMaxBatchSize;
-  if (valid) return size.get<int64_t>();
-  fail("{}: run.evaluate_batch_size must be 1 to {}, found {}; give --batch-size",
-       (checkpoint.folder / "config.json").string(), kMaxBatchSize, one_line(size.dump()));
-}
-
 std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::string& data,
                                           const std::string& split) {
   const std::vector<std::string> splits = open.splits(data);
@@ -137,6 +126,15 @@ std::string trained_loss(const Checkpoint& checkpoint) {
   const Json loss = stored(checkpoint.config, "/run/phases/" + index + "/loss");
   const bool known = loss.is_string() && objectives().find(loss.get<std::string>()) != nullptr;
   return known ? loss.get<std::string>() : "";
+}
+
+int64_t trained_batch_size(const Checkpoint& checkpoint) {
+  const Json size = stored(checkpoint.config, "/run/evaluate_batch_size");
+  if (size.is_null()) return EvaluateOptions().batch_size;
+  const bool valid = size.is_number_integer() && size >= 1 && size <= kMaxBatchSize;
+  if (valid) return size.get<int64_t>();
+  fail("{}: run.evaluate_batch_size must be 1 to {}, found {}; give --batch-size",
+       (checkpoint.folder / "config.json").string(), kMaxBatchSize, one_line(size.dump()));
 }
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {

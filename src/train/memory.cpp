@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <map>
+#include <algorithm>
+#include <set>
 
 #include "moesaic/base/memory.h"
+#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
+#include "moesaic/data/loader.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/phase_kind.h"
@@ -16,67 +19,102 @@
 namespace moesaic {
 namespace {
 
-/// Storages that operators of this thread returned while it lived; held, so that no address comes
-/// back.
-class MadeStorages {
+/// Follows the storages that operators of this thread return, as long as each is held by anyone,
+/// and how much they are at once at most.
+class LiveStorages {
  public:
-  MadeStorages() {
+  /// Leaves out the storages of `known`.
+  explicit LiveStorages(const std::vector<at::Tensor>& known) {
+    for (const at::Tensor& tensor : known) known_.insert(tensor.storage().unsafeGetStorageImpl());
     current() = this;
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &MadeStorages::see)
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &LiveStorages::see)
                                              .needsOutputs(true)
                                              .scopes({at::RecordScope::FUNCTION}));
   }
-  ~MadeStorages() {
+  ~LiveStorages() {
     at::removeCallback(handle_);
     current() = nullptr;
   }
-  MadeStorages(const MadeStorages&) = delete;
-  MadeStorages& operator=(const MadeStorages&) = delete;
+  LiveStorages(const LiveStorages&) = delete;
+  LiveStorages& operator=(const LiveStorages&) = delete;
 
-  /// Returns the bytes of all storages except those of `known`.
-  double bytes(const std::vector<at::Tensor>& known) const {
-    std::map<const void*, c10::Storage> made = storages_;
-    for (const at::Tensor& tensor : known) made.erase(tensor.storage().unsafeGetStorageImpl());
-    double sum = 0.0;
-    for (const auto& [unused, storage] : made) sum += static_cast<double>(storage.nbytes());
-    return sum;
-  }
+  /// Returns the peak in bytes.
+  double peak() const { return peak_; }
 
  private:
-  static MadeStorages*& current() {
-    static thread_local MadeStorages* object = nullptr;
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  static LiveStorages*& current() {
+    static thread_local LiveStorages* object = nullptr;
     return object;
   }
   static void see(const at::RecordFunction& function, at::ObserverContext*) {
     for (const c10::IValue& value : function.outputs()) {
-      if (!value.isTensor() || !value.toTensor().defined()) continue;
-      const c10::Storage& storage = value.toTensor().storage();
-      current()->storages_.emplace(storage.unsafeGetStorageImpl(), storage);
+      if (value.isTensor() && value.toTensor().defined())
+        current()->add(value.toTensor().storage());
     }
+    current()->sum_up();
+  }
+  void add(const c10::Storage& storage) {
+    const c10::StorageImpl* const made = storage.unsafeGetStorageImpl();
+    const bool seen = std::any_of(live_.begin(), live_.end(), [&](const auto& item) {
+      return item.first._unsafe_get_target() == made;  // Expired ones are gone since sum_up().
+    });
+    if (seen || known_.contains(made)) return;
+    live_.emplace_back(storage.getWeakStorageImpl(), static_cast<double>(storage.nbytes()));
+  }
+  void sum_up() {
+    std::erase_if(live_, [](const auto& item) { return item.first.expired(); });
+    double sum = 0.0;
+    for (const auto& [unused, bytes] : live_) sum += bytes;
+    peak_ = std::max(peak_, sum);
   }
 
   at::CallbackHandle handle_ = 0;
-  std::map<const void*, c10::Storage> storages_;
+  std::set<const void*> known_;
+  std::vector<std::pair<Weak, double>> live_;
+  double peak_ = 0.0;
 };
+
+at::Tensor inputs_like(const Model& model, int64_t images) {
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), images);
+  return at::empty(shape, at::device(at::kMeta).dtype(at::kFloat));
+}
+
+/// Returns what a step on the meta device holds at once at most, gradients of parameters included.
+double peak_of_step(Model& model, const PhasePlan& phase, int64_t parts) {
+  const Patterns trains(phase.config.trains);
+  std::vector<at::Tensor> known = model.buffers();
+  for (auto& item : model.named_parameters()) {
+    item.value().requires_grad_(trains.any_found_in(item.key()));
+    known.push_back(item.value());
+  }
+  known.push_back(inputs_like(model, phase.batch / parts));
+  model.train();
+  model.set_recompute(phase.recompute);
+  const LiveStorages live(known);
+  for (int64_t part = 0; part < std::min<int64_t>(parts, 2); ++part) {  // The gradients stay.
+    const at::Tensor logits = model.forward(known.back()).logits;
+    if (logits.requires_grad()) logits.sum().backward();
+  }
+  for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
+  return live.peak();
+}
+
+double peak_of_evaluation(Model& model, int64_t images) {
+  std::vector<at::Tensor> known = model.parameters();
+  known.push_back(inputs_like(model, images));
+  const torch::NoGradGuard no_grad;
+  model.eval();
+  const LiveStorages live(known);
+  model.forward(known.back());
+  return live.peak() + static_cast<double>(known.back().nbytes());
+}
 
 }  // namespace
 
-std::optional<double> activation_bytes(Model& model, int64_t images) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), images);
-  std::vector<at::Tensor> known = model.parameters();
-  known.push_back(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));
-  const MetaKernels kernels;
-  const MadeStorages made;
-  try {
-    model.forward(known.back());
-  } catch (const c10::NotImplementedError&) {
-    return std::nullopt;
-  }
-  return made.bytes(known);
-}
-
-TrainingMemory training_memory(Model& model, const PhasePlan& phase) {
+TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t evaluate_batch) {
   TrainingMemory memory;
   memory.weights = static_cast<double>(model.parameter_count()) * sizeof(float);
   const PhaseKind& kind = phase_kinds().at(phase.config.kind.name());
@@ -84,7 +122,17 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase) {
   const StepMemory step = kind.memory(phase.config, model);
   memory.gradients = step.gradients;
   memory.optimizer = step.optimizer;
-  memory.activations = activation_bytes(model, phase.batch / step.parts);
+  const auto ahead = static_cast<double>(LoaderOptions().prefetch + 1);
+  memory.batches = ahead * static_cast<double>(inputs_like(model, phase.batch).nbytes());
+  const MetaKernels kernels;
+  try {
+    memory.activations = std::max(0.0, peak_of_step(model, phase, step.parts) - memory.gradients);
+    if (evaluate_batch > 0) {
+      memory.activations = std::max(*memory.activations, peak_of_evaluation(model, evaluate_batch));
+    }
+  } catch (const c10::Error&) {
+    memory.activations = std::nullopt;  // An operator has no shape function.
+  }
   return memory;
 }
 
@@ -100,24 +148,30 @@ void check_training_memory(const RunConfig& config, const Model& shape) {
   }
 }
 
-std::string describe_memory(Model& model, const std::vector<PhasePlan>& phases) {
+std::string describe_memory(Model& model, const RunConfig& config,
+                            const std::vector<PhasePlan>& phases) {
+  // Parts of LibTorch that only training touches, and its threads: 40 to 50 MB on two processors.
+  constexpr double kOfTraining = 45e6;
+  release_freed_memory();
+  const double process = resident_memory() + kOfTraining, limit = memory_limit();
   std::string text;
-  const double limit = memory_limit();
   for (const PhasePlan& phase : phases) {
     if (phase.steps == 0) continue;
-    const TrainingMemory memory = training_memory(model, phase);
-    const std::string activations =
-        memory.activations
-            ? bytes_text(*memory.activations) + " (every tensor of a forward pass, none freed)"
-            : "not known (LibTorch cannot tell an operator's shapes)";
+    const TrainingMemory memory =
+        training_memory(model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
+    const double sum = memory.sum() + process;
     text += fmt::format(
-        "memory        {}: {} {}, of which weights {}, gradients {}, optimizer {}, activations "
-        "{}{}\n",
-        phase.config.name, memory.activations ? "up to" : "more than", bytes_text(memory.sum()),
+        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, batches "
+        "{}, program and data that is here {}{}\n",
+        phase.config.name, memory.activations ? "about" : "more than", bytes_text(sum),
         bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
-        activations, memory.sum() > limit ? "; this machine has " + bytes_text(limit) : "");
+        memory.activations ? bytes_text(*memory.activations)
+                           : "not known (LibTorch cannot tell an operator's shapes)",
+        bytes_text(memory.batches), bytes_text(process),
+        sum > limit ? "; this machine has " + bytes_text(limit) : "");
   }
-  return text;
+  if (text.empty()) return text;
+  return text + "memory        left out: data that is not here, and buffers within operators\n";
 }
 
 }  // namespace moesaic

@@ -16,6 +16,7 @@
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
+#include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/places.h"
 #include "moesaic/train/task.h"
 #include "patterns.h"
@@ -214,7 +215,8 @@ std::string describe_run(const RunConfig& config, const Model& model,
   if (model.moe_blocks().empty()) {
     text += "experts       none: a dense network, nothing is routed and nothing can be pruned\n";
   }
-  text += fmt::format("FLOPs/image   {:.4g}\n\n", model.flops_per_image());
+  text +=
+      fmt::format("FLOPs/image   {:.4g}\n\n", model.flops_per_image(even_rows_per_token(model)));
   text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
                       "images", "outputs", "batch", "steps", "trained", "on entry");
   for (const PhasePlan& phase : phases) {

@@ -5,12 +5,14 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/memory.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/train/memory.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -79,7 +81,12 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
   plan_ = plan_phases(given, *shape, datasets_);
   if (in_memory()) check_needs_no_folder();
-  if (start) model_ = start->model();
+  release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
+  if (start) {
+    model_ = start->model();
+  } else {
+    check_training_memory(config_, *shape);
+  }
 
   if (!in_memory()) folder_.emplace(options_.out, options_.resume);
   if (resuming) {

@@ -5,6 +5,7 @@
 
 #include "base/support.h"
 #include "export/toy_info.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
 #include "prune/small_vmoe.h"
@@ -31,7 +32,7 @@ TEST_P(ExportSafetensors, ComesBackBitByBit) {
   const auto model = pruned_model();
   export_safetensors(*model, folder / GetParam(), kInfo);
   EXPECT_EQ(folder.names(), std::vector<std::string>{GetParam()});
-  const auto loaded = load_exported(folder / GetParam());
+  const auto loaded = load_model(folder / GetParam());
   EXPECT_EQ(loaded->config(), model->config());
   const TensorMap wanted = state_of(*model), found = state_of(*loaded);
   ASSERT_EQ(found.size(), wanted.size());
@@ -93,13 +94,13 @@ TEST(ExportSafetensors, OverwritesNoFolder) {
 TEST(LoadExported, RefusesOtherFiles) {
   const test::TempDir folder;
   write_tensors(folder / "plain.safetensors", {{"x", torch::ones({2})}});
-  EXPECT_THAT(test::failure_of([&] { load_exported(folder / "plain.safetensors"); }),
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "plain.safetensors"); }),
               HasSubstr("no model configuration"));
   export_safetensors(*pruned_model(), folder / "out");
   auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
   config["encoder"]["moe"]["kept_experts"] = nlohmann::ordered_json::object();
   test::put(folder / "out/config.json", config.dump());
-  EXPECT_THAT(test::failure_of([&] { load_exported(folder / "out"); }),
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "out"); }),
               HasSubstr("blocks.3.moe.experts"));
 }
 

@@ -280,7 +280,7 @@ TEST(ExportTorchScript, TheFileRunsWithoutTheLibraryAndCarriesItsFacts) {
   export_torchscript(*model, folder / "model.ts.pt", kScriptInfo);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"model.ts.pt"});
   torch::jit::ExtraFilesMap extra = {
-      {"config.json", ""}, {"labels.json", ""}, {"preprocess.json", ""}};
+      {"config.json", ""}, {"evaluation.json", ""}, {"labels.json", ""}, {"preprocess.json", ""}};
   torch::jit::Module script =
       torch::jit::load((folder / "model.ts.pt").string(), std::nullopt, extra);
   const at::Tensor images = small_images(5);

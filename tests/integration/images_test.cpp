@@ -6,6 +6,8 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include <sstream>
+
 #include "integration/program.h"
 #include "moesaic/checkpoint/tensors.h"
 
@@ -125,6 +127,77 @@ TEST_F(Images, OfARelativePathAreFoundFromAnyFolder) {
                             "train run.json phases.train.data=relative.json "
                             "phases.train.evaluate=false --out run --resume");
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
+TEST_F(Images, AreTakenByExportsAsByTheRun) {
+  const auto run = [&](std::vector<std::string> arguments) {
+    const auto result = run_program(std::move(arguments), options_);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  };
+  run({"train", text_path("run.json"), "--out", text_path("run")});
+  const std::string data = text_path("mini-rotate.json");
+  const auto wanted = run({"eval", text_path("run"), "--json"}).json();
+  for (const std::string out : {"folder", "one.safetensors"}) {
+    run({"export", text_path("run"), "--format", "safetensors", "--out", text_path(out)});
+    const auto found = run({"eval", text_path(out), "--data", data, "--json"}).json();
+    EXPECT_EQ(found["loss"], wanted["loss"]);
+    EXPECT_EQ(found["classes"], wanted["classes"]);
+    EXPECT_THAT(run({"inspect", text_path(out)}).out, HasSubstr("2 experts"));
+    run({"prune", "--finetuned", text_path(out), "--criterion", "magnitude", "--keep", "1", "--out",
+         text_path("pruned-" + out)});
+    const auto plan = run({"train", text_path("run.json"), "init=" + text_path("pruned-" + out),
+                           "model=null", "--dry-run"});
+    EXPECT_THAT(plan.out, HasSubstr("left out: data that is not here"));
+    run({"train", text_path("run.json"), "init=" + text_path(out), "model=null", "--out",
+         text_path("from-" + out)});
+  }
+  run({"export", text_path("run"), "--format", "torchscript", "--out", text_path("model.ts.pt")});
+  EXPECT_THAT(run({"inspect", text_path("model.ts.pt")}).out, HasSubstr("torchscript"));
+  for (const char* verb : {"eval", "export"}) {
+    std::vector<std::string> arguments = {verb, text_path("model.ts.pt")};
+    if (verb == std::string("export")) {
+      arguments.insert(arguments.end(), {"--format", "safetensors", "--out", text_path("x")});
+    }
+    expect_one_line_error(run_program(arguments, options_), 2, "a TorchScript file");
+  }
+}
+
+/// Returns the sum that a plan of memory gives, in bytes.
+double planned_bytes(const std::string& plan) {
+  const size_t place = plan.find(": about ");
+  if (place == std::string::npos) return 0.0;
+  std::istringstream text(plan.substr(place + 8));
+  double number = 0.0;
+  std::string unit;
+  text >> number >> unit;
+  return number * (unit.starts_with("GB") ? 1e9 : unit.starts_with("MB") ? 1e6 : 1e3);
+}
+
+TEST_F(Images, ArePlannedWithinAFractionOfTheirMemory) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "a sanitizer needs memory of its own";
+#endif
+  write("data/mini/train.bin", records(80));
+  write("large.json", R"({"name": "large", "checkpoint_every": 0, "model": {"name": "vmoe",
+      "image_size": 32, "channels": 3, "patch_size": 4, "hidden_size": 96, "classes": 2,
+      "encoder": {"num_layers": 6, "num_heads": 4, "mlp_dim": 384, "moe": {"layers": [1, 3, 5],
+        "num_experts": 8, "router": {"num_selected_experts": 2}}}},
+      "phases": [{"name": "train", "data": ")" +
+                          text_path("mini-rotate.json") +
+                          R"(", "batch_size": 80, "steps": 3,
+        "optimizer": {"name": "adamw", "lr": 1e-4}}]})");
+  write("mini.json", R"({"name": "mini", "description": "bright or dark", "format": "cifar",
+      "classes": ["dark", "bright"], "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
+        "train_1": {"name": "train.bin", "size": 245840},
+        "test_1": {"name": "test.bin", "size": 36876}}})");
+  const auto plan = run_program({"train", text_path("large.json"), "--dry-run"}, options_);
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const auto trained =
+      run_program({"train", text_path("large.json"), "--out", text_path("run")}, options_);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto peak = static_cast<double>(trained.peak_bytes);
+  EXPECT_NEAR(planned_bytes(plan.out), peak, 0.15 * peak) << plan.out;
 }
 
 TEST_F(Images, ArePlannedWithoutFiles) {

@@ -20,11 +20,12 @@ using train_test::error_of;
 using train_test::four_phases;
 
 struct Planned {
+  RunConfig config;
   std::shared_ptr<Model> model;
   std::vector<PhasePlan> phases;
 
-  explicit Planned(const std::vector<std::string>& changes = {}) {
-    const RunConfig config = config_of(four_phases(), changes);
+  explicit Planned(const std::vector<std::string>& changes = {})
+      : config(config_of(four_phases(), changes)) {
     model = build_initial_shape(config);
     Datasets datasets(train_test::open_tiny);
     phases = plan_phases(config, *model, datasets);
@@ -40,7 +41,8 @@ TEST(TrainingMemory, CountsWhatAPhaseHolds) {
   EXPECT_EQ(adam.gradients, weights);
   EXPECT_EQ(adam.optimizer, 2 * weights);
   EXPECT_EQ(sgd.optimizer, weights);
-  EXPECT_EQ(adam.sum(), 4 * weights + adam.activations.value());
+  EXPECT_EQ(adam.batches, 5.0 * 4 * 16 * 4);  // four ahead and one in use, of 4 images of 16 pixels
+  EXPECT_EQ(adam.sum(), 4 * weights + adam.batches + adam.activations.value());
   const TrainingMemory none = planned.of_phase(2);
   EXPECT_EQ(none.sum(), weights);
 }
@@ -66,20 +68,36 @@ TEST(TrainingMemory, EachOptimizerCountsForWhatItMoves) {
 }
 
 TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
-  const double whole = Planned({"phases.0.batch_size=6"}).of_phase(0).activations.value();
+  const double whole = Planned({"phases.0.batch_size=18"}).of_phase(0).activations.value();
   const double part =
-      Planned({"phases.0.batch_size=6", "phases.0.accumulate=3"}).of_phase(0).activations.value();
+      Planned({"phases.0.batch_size=18", "phases.0.accumulate=9"}).of_phase(0).activations.value();
   EXPECT_GT(whole, 2.5 * part);
-  // Of 6 images at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
-  EXPECT_GT(whole, 4.0 * 6 * 5 * 8 * 4);
-  EXPECT_LT(whole, 4.0 * 6 * 5 * 8 * 200);
+  // Of 18 images at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
+  EXPECT_GT(whole, 4.0 * 18 * 5 * 8 * 4);
+  EXPECT_LT(whole, 4.0 * 18 * 5 * 8 * 200);
+}
+
+TEST(TrainingMemory, FollowsWhatAStepHoldsAtOnce) {
+  const std::vector<std::string> large = {"phases.0.batch_size=18", "model.encoder.num_layers=12"};
+  std::vector<std::string> recomputed = large;
+  recomputed.emplace_back("recompute=true");
+  const double kept = Planned(large).of_phase(0).activations.value();
+  const double again = Planned(recomputed).of_phase(0).activations.value();
+  EXPECT_LT(again, 0.6 * kept);  // the input of each block, and one block
+  const Planned planned;
+  const auto of_batch = [&](int64_t images) {
+    return training_memory(*planned.model, planned.phases[0], images).activations.value();
+  };
+  EXPECT_EQ(of_batch(1), planned.of_phase(0).activations.value());
+  EXPECT_GT(of_batch(10000), 1e4 * 4 * 16);  // An evaluation may need more than a step.
 }
 
 TEST(TrainingMemory, IsALineForEachPhaseThatTrains) {
   const Planned planned;
-  const std::string text = describe_memory(*planned.model, planned.phases);
-  EXPECT_THAT(text, ::testing::StartsWith("memory        pretrain: up to "));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  const std::string text = describe_memory(*planned.model, planned.config, planned.phases);
+  EXPECT_THAT(text, ::testing::StartsWith("memory        pretrain: about "));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  EXPECT_THAT(text, ::testing::HasSubstr("left out: "));
 }
 
 // An operator that LibTorch has no shape function for would leave a gap.

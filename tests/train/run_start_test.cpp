@@ -82,6 +82,23 @@ TEST(RunStart, APlanNeedsNoWeightsOfAPretrainedNetwork) {
   EXPECT_THAT(error_of(plan), HasSubstr("model.safetensors: the file has 5 bytes"));
 }
 
+TEST(RunStart, PlansThePrunedNetworkOfInit) {
+  const test::TempDir folder;
+  train_test::train(folder / "run", {"phases.finetune.loss=sigmoid"});
+  PruneCheckpointOptions pruning;
+  pruning.criterion = "magnitude";
+  pruning.finetuned = folder / "run/checkpoints/finetune";
+  pruning.out = folder / "pruned";
+  pruning.keep = KeepSpec::count(1);
+  const PruneCheckpointResult pruned = prune_checkpoint(pruning);
+  EXPECT_EQ(trained_loss(load_checkpoint(folder / "pruned")), "sigmoid");
+  const RunConfig config =
+      config_of(four_phases(), {"model=null", "init=" + (folder / "pruned").string()});
+  const std::string plan = describe_run(config, *build_initial_shape(config), {});
+  EXPECT_THAT(plan, HasSubstr(fmt::format("FLOPs/image   {:.4g}\n", pruned.after.flops)));
+  EXPECT_LT(pruned.after.flops, pruned.before.flops);
+}
+
 // Its weights are not those of its configuration, which is how it fits on this disk.
 TEST(RunStart, MemoryIsCheckedWithTheNetworkOfACheckpointToo) {
   const test::TempDir folder;

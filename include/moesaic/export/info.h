@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "moesaic/checkpoint/input.h"
@@ -12,6 +13,8 @@ namespace moesaic {
 
 struct ExportInfo {
   InputSpec input;
+  std::string loss = {};                   ///< Objective of the last phase; "" if unknown.
+  std::optional<int64_t> batch_size = {};  ///< Images a batch in the run's own evaluations.
   /// Dtypes of imported arrays that were not float32, by the names of google-research/vmoe.
   std::map<std::string, std::string> array_dtypes = {};
 };
@@ -20,7 +23,8 @@ struct ExportInfo {
 ExportInfo export_info(const Checkpoint& checkpoint, const Model& model);
 
 /// Returns file name -> text: "config.json" with the model's configuration, "labels.json" with the
-/// list of class names, "preprocess.json" with document_of() the input.
+/// list of class names, "preprocess.json" with document_of() the input, "evaluation.json" with the
+/// loss and the batch size by which moesaic evaluates.
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info);
 
 }  // namespace moesaic

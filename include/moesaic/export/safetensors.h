@@ -3,20 +3,16 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 
 #include "moesaic/export/info.h"
 
 namespace moesaic {
 
 /// Writes the weights, bit for bit. If `out` ends in ".safetensors", it is one file, with the texts
-/// of side_files() in its metadata under "config", "labels" and "preprocess"; else a folder, absent
+/// of side_files() in its metadata under their names without ".json"; else a folder, absent
 /// or empty before, with `model.safetensors` and the side files. Atomic. Throws Error (usage) if
 /// `out` exists already.
 void export_safetensors(const Model& model, const std::filesystem::path& out,
                         const ExportInfo& info = {});
-
-/// Loads the network of such a file or folder. Throws Error if it is not one.
-std::shared_ptr<Model> load_exported(const std::filesystem::path& path);
 
 }  // namespace moesaic

@@ -5,9 +5,9 @@
 
 namespace moesaic {
 
-/// Registers, while an object lives, layer norm, batch norm, convolution and attention for the meta
-/// device, where LibTorch has them in Python only. A program that links this library keeps its own
-/// operators otherwise. Thread-safe.
+/// Registers, while an object lives, layer norm, batch norm, convolution, their gradients and
+/// attention for the meta device, where LibTorch has them in Python only. A program that links this
+/// library keeps its own operators otherwise. Thread-safe.
 class MetaKernels {
  public:
   MetaKernels();

@@ -37,6 +37,11 @@ struct CheckpointEvaluation {
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.
 std::string trained_loss(const Checkpoint& checkpoint);
 
+/// Returns the batch size of the evaluations of the checkpoint's run, which changes results where
+/// images of a batch share the capacity of experts; the default where it is not stored. Throws
+/// Error (failure) where what is stored is out of range.
+int64_t trained_batch_size(const Checkpoint& checkpoint);
+
 /// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
 /// has, or does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);

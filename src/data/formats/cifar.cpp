@@ -92,7 +92,11 @@ void set_shape(const DatasetSpec&, DatasetInfo& info) {
 std::shared_ptr<const Dataset> open_cifar(const DatasetSpec& spec, DatasetInfo info,
                                           const fs::path& folder) {
   cifar::Records records;
-  for (const std::string& role : numbered_roles(spec, info.split)) {
+  const std::vector<std::string> roles = numbered_roles(spec, info.split);
+  int64_t bytes = 0;
+  for (const std::string& role : roles) bytes += spec.files.at(role).size;
+  records.pixels.reserve(static_cast<size_t>(bytes));  // Once, since growing holds it twice.
+  for (const std::string& role : roles) {
     const fs::path path = checked_file(spec, folder, role);
     const size_t before = records.labels.size();
     cifar::read(path, spec.files.at(role).size, layout(spec), records);

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exported.h"
+
+#include <caffe2/serialize/inline_container.h>
+
+#include <array>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "manifest.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/checkpoint/input.h"
+#include "moesaic/formats/safetensors.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Texts = std::map<std::string, std::string>;
+
+constexpr std::array kNames = {"config", "labels", "preprocess", "evaluation"};
+constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+
+Texts texts_beside(const fs::path& folder) {
+  Texts texts;
+  for (const char* name : kNames) {
+    const fs::path file = folder / (std::string(name) + ".json");
+    if (path_exists(file)) texts[name] = read_text(file, kMaxTextBytes, "a part of an export");
+  }
+  return texts;
+}
+
+Texts texts_in_archive(const fs::path& file) {
+  Texts texts;
+  try {
+    caffe2::serialize::PyTorchStreamReader reader(file.string());
+    for (const char* name : kNames) {
+      const std::string record = "extra/" + std::string(name) + ".json";
+      if (!reader.hasRecord(record)) continue;
+      if (reader.getRecordSize(record) > kMaxTextBytes)
+        fail("{}: {} is too large", file.string(), record);
+      const auto [data, size] = reader.getRecord(record);
+      texts[name] = std::string(static_cast<const char*>(data.get()), size);
+    }
+  } catch (const c10::Error& error) {
+    fail("{}: a damaged archive: {}", file.string(), error.what_without_backtrace());
+  }
+  return texts;
+}
+
+Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
+  const auto text = texts.find(name);
+  if (text == texts.end()) return {};
+  Json json = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) fail("{}: damaged: its {} is no JSON document", from.string(), name);
+  return json;
+}
+
+/// Completes what version 0.2.0 and before wrote, which told size, mean and std only.
+void complete_input(Json& input, const Json& labels, const fs::path& from) {
+  if (input.contains("images") || !input.contains("input_size")) return;
+  input["images"] = !input.value("rescale_factor", Json()).is_null();
+  const Json& size = input["input_size"];
+  const bool known = size.is_array() && !size.empty() && size[0].is_number_integer();
+  if (input["images"] == true && known) input["channel_order"] = channel_order(size[0]);
+  input["classes"] = labels;
+  if (input["images"] == false) return;
+  log_warning(
+      "{}: does not store crop, interpolation and antialias (an older version wrote it): "
+      "the whole image, bilinear with antialias, is assumed",
+      from.string());
+}
+
+/// Returns the texts as the configuration of a checkpoint, which training would have written.
+Json config_of(const Texts& texts, const fs::path& from) {
+  Json config = {{"model", parsed(texts, "config", from)}};
+  Json input = parsed(texts, "preprocess", from);
+  if (input.is_object()) {
+    complete_input(input, parsed(texts, "labels", from), from);
+    if (input.value("dataset", Json()).is_string()) config["data"] = input["dataset"];
+    config[kInputKey] = std::move(input);
+  }
+  const Json evaluation = parsed(texts, "evaluation", from);
+  if (!evaluation.is_object()) return config;
+  const Json phase = Json::object({{"loss", evaluation.value("loss", Json())}});
+  config["run"] = Json::object({{"phases", Json::array({phase})},
+                                {"evaluate_batch_size", evaluation.value("batch_size", Json())}});
+  return config;
+}
+
+}  // namespace
+
+bool is_safetensors_export(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return path.extension() == ".safetensors";
+  // A checkpoint that lost its manifest has no preprocess.json.
+  return fs::exists(path / kModelFile, ignored) && fs::exists(path / "preprocess.json", ignored);
+}
+
+bool is_torchscript(const fs::path& file) {
+  std::error_code ignored;
+  std::array<char, 4> begin{};
+  return fs::is_regular_file(file, ignored) &&
+         std::ifstream(file, std::ios::binary).read(begin.data(), begin.size()) &&
+         std::string_view(begin.data(), begin.size()) == "PK\3\4";
+}
+
+Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
+  Checkpoint checkpoint;
+  checkpoint.folder = path;
+  const fs::path weights = weights_file(checkpoint);
+  const Texts texts = weights == path ? safetensors::File(path).metadata() : texts_beside(path);
+  if (!texts.contains("config")) {
+    fail("{}: its metadata has no model configuration under 'config'", path.string());
+  }
+  checkpoint.config = config_of(texts, path);
+  checkpoint.state = Json::object();
+  if (options.model) checkpoint.model = read_tensors(weights);
+  return checkpoint;
+}
+
+Checkpoint load_torchscript_facts(const fs::path& file) {
+  const Texts texts = texts_in_archive(file);
+  if (!texts.contains("config")) {
+    fail("{}: an archive without config.json among its extra files, which moesaic export writes",
+         file.string());
+  }
+  Checkpoint checkpoint;
+  checkpoint.folder = file;
+  checkpoint.config = config_of(texts, file);
+  checkpoint.state = Json::object();
+  return checkpoint;
+}
+
+fs::path weights_file(const Checkpoint& checkpoint) {
+  std::error_code ignored;
+  const bool one_file = fs::is_regular_file(checkpoint.folder, ignored);
+  return one_file ? checkpoint.folder : checkpoint.folder / kModelFile;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `moesaic export` writes, read as a checkpoint.
+#pragma once
+
+#include <filesystem>
+
+#include "moesaic/checkpoint/store.h"
+
+namespace moesaic {
+
+/// Returns whether a path is a file that ends in .safetensors, or a folder of an export.
+bool is_safetensors_export(const std::filesystem::path& path);
+
+/// Returns whether a file is an archive as TorchScript's are.
+bool is_torchscript(const std::filesystem::path& file);
+
+/// Reads a safetensors export. Throws Error (failure) where it lacks a model's configuration.
+Checkpoint load_export(const std::filesystem::path& path, const LoadOptions& options);
+
+/// Reads a TorchScript export's facts, but neither its code nor its tensors. Throws Error (failure)
+/// where it is not one of ours.
+Checkpoint load_torchscript_facts(const std::filesystem::path& file);
+
+/// Returns the file with a loaded checkpoint's weights.
+std::filesystem::path weights_file(const Checkpoint& checkpoint);
+
+}  // namespace moesaic

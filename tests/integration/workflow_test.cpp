@@ -228,7 +228,7 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
   EXPECT_NE(help({"model", "vmoe"}).find("model.encoder.moe.num_experts"), std::string::npos);
   EXPECT_NE(help({"model.router"}).find("Of a cluster-moe:"), std::string::npos);
   help({"phases"});
-  for (const std::string& family : {"cluster-moe", "e3", "image-moe"}) help({"model", family});
+  for (const char* const family : {"cluster-moe", "e3", "image-moe"}) help({"model", family});
   expect_one_line_error(run_program({"train", "--help", "phases.optimiser.lr"}), 2,
                         "did you mean 'phases.optimizer.lr'?");
   expect_one_line_error(run_program({"train", "--help", "model", "vmo"}), 2,

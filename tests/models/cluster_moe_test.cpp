@@ -168,7 +168,9 @@ TEST(ClusterMoE, RecordsTheDeviationOfGaussianNoiseThatWasDrawn) {
     EXPECT_EQ(drawn.noise_std, kind == std::string("gaussian") ? 0.25 : 0.0);  // 1 / E
     const at::Tensor noise = (drawn.noisy_logits_TE - drawn.logits_TE).detach();
     EXPECT_FALSE(torch::equal(noise, torch::zeros_like(noise)));
-    if (drawn.noise_std > 0.0) EXPECT_NEAR(noise.std().item<double>(), drawn.noise_std, 0.02);
+    if (drawn.noise_std > 0.0) {
+      EXPECT_NEAR(noise.std().item<double>(), drawn.noise_std, 0.02);
+    }
     EXPECT_EQ(model->forward(images).routings.at(0).noise_std, 0.0);
   }
 }

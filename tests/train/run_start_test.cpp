@@ -89,7 +89,7 @@ TEST(RunStart, PlansThePrunedNetworkOfInit) {
   pruning.criterion = "magnitude";
   pruning.finetuned = folder / "run/checkpoints/finetune";
   pruning.out = folder / "pruned";
-  pruning.keep = KeepSpec::count(1);
+  pruning.keep = KeepSpec::count(2);
   const PruneCheckpointResult pruned = prune_checkpoint(pruning);
   EXPECT_EQ(trained_loss(load_checkpoint(folder / "pruned")), "sigmoid");
   const RunConfig config =

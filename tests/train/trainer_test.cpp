@@ -306,9 +306,9 @@ TEST(Trainer, BestPassesOverMetricsThatAreNotFinite) {
   options.open = [&](std::string_view name, std::string_view split) {
     const bool train = split == "train";
     return make_stream_dataset(
-        open_tiny(name, split)->info(), 9, [&finite, train](int64_t first, int64_t count) {
-          const double value =
-              train || finite ? 1.0 : std::numeric_limits<double>::quiet_NaN();
+        open_tiny(name, split)->info(), train ? 18 : 9,
+        [&finite, train](int64_t first, int64_t count) {
+          const double value = train || finite ? 1.0 : std::numeric_limits<double>::quiet_NaN();
           return DatasetInputs{
               .values_NCHW = torch::full({count, 1, 4, 4}, value, torch::kFloat),
               .labels_N = torch::arange(first, first + count, torch::kLong).remainder(3)};

@@ -21,12 +21,16 @@ if(CMAKE_UNITY_BUILD)
   target_compile_options(moesaic_options INTERFACE -Wno-subobject-linkage)
 endif()
 
-# LibTorch's headers take some ten seconds of every file. A unity build (presets release, cuda, cpu-only, asan and
-# ubsan) pays them once for several files; a build of single files (preset debug) keeps them precompiled.
+# LibTorch's headers take some ten seconds of every file. A unity build pays them once for several files; builds of single
+# files (preset debug) and, of many files, those with sanitizers keep them precompiled, which parts the compiler's cache by
+# clone.
 function(moesaic_heavy_headers target)
+  get_target_property(sources ${target} SOURCES)
+  list(LENGTH sources files)
   if(CMAKE_UNITY_BUILD)
     moesaic_unity_groups(${target})
-  else()
+  endif()
+  if(NOT CMAKE_UNITY_BUILD OR (MOESAIC_SANITIZE AND files GREATER 100))
     target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
     target_precompile_headers(${target} PRIVATE ${ARGN})
   endif()

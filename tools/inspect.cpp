@@ -22,6 +22,17 @@ void print_tensors(const Json& tensors) {
   }
 }
 
+/// Returns what turns bytes into the network's input, as a line; a value that is not known is null.
+std::string input_text(const Json& input) {
+  std::string text;
+  for (const char* key :
+       {"input_size", "interpolation", "antialias", "central_crop", "values", "mean", "std"}) {
+    if (input.contains(key))
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, input[key].dump());
+  }
+  return text;
+}
+
 void print_summary(const Json& found) {
   std::cout << fmt::format("{} {}\n", found["kind"].get<std::string>(),
                            found["path"].get<std::string>());
@@ -33,6 +44,8 @@ void print_summary(const Json& found) {
   if (found.contains("classes")) {
     std::cout << fmt::format("  classes    {}\n", found["classes"].dump());
   }
+  if (found.contains("input"))
+    std::cout << fmt::format("  input      {}\n", input_text(found["input"]));
   if (found.contains("state")) std::cout << fmt::format("  state      {}\n", found["state"].dump());
   for (const auto& layer : found.value("moe", Json::array())) {
     std::cout << fmt::format(

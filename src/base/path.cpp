@@ -76,6 +76,12 @@ void check_input_file(const fs::path& path) {
   }
 }
 
+std::string lasting_path(const std::string& text) {
+  if (text.empty() || !path_exists(text)) return text;
+  const fs::path path = fs::absolute(text).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+
 void check_new_file(const fs::path& path, std::string_view what) {
   check_named(path, what);
   if (fs::exists(look_up(path, false))) {

@@ -2,6 +2,8 @@
 #include "exported.h"
 
 #include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/serialization/import_read.h>
 
 #include <array>
 #include <fstream>
@@ -15,6 +17,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/formats/safetensors.h"
+#include "moesaic/models/registry.h"
 
 namespace moesaic {
 namespace {
@@ -35,22 +38,51 @@ Texts texts_beside(const fs::path& folder) {
   return texts;
 }
 
-Texts texts_in_archive(const fs::path& file) {
+using Archive = caffe2::serialize::PyTorchStreamReader;
+
+Texts texts_in_archive(Archive& reader, const fs::path& file) {
   Texts texts;
-  try {
-    caffe2::serialize::PyTorchStreamReader reader(file.string());
-    for (const char* name : kNames) {
-      const std::string record = "extra/" + std::string(name) + ".json";
-      if (!reader.hasRecord(record)) continue;
-      if (reader.getRecordSize(record) > kMaxTextBytes)
-        fail("{}: {} is too large", file.string(), record);
-      const auto [data, size] = reader.getRecord(record);
-      texts[name] = std::string(static_cast<const char*>(data.get()), size);
-    }
-  } catch (const c10::Error& error) {
-    fail("{}: a damaged archive: {}", file.string(), error.what_without_backtrace());
+  for (const char* name : kNames) {
+    const std::string record = "extra/" + std::string(name) + ".json";
+    if (!reader.hasRecord(record)) continue;
+    if (reader.getRecordSize(record) > kMaxTextBytes)
+      fail("{}: {} is too large", file.string(), record);
+    const auto [data, size] = reader.getRecord(record);
+    texts[name] = std::string(static_cast<const char*>(data.get()), size);
   }
   return texts;
+}
+
+/// Adds the tensors of a module and of those within it, under the names of a state dict.
+void add_tensors(const c10::IValue& value, const std::string& name, int depth, TensorMap& tensors) {
+  constexpr int kMaxDepth = 32;  // A stranger may have written it.
+  if (value.isTensor()) tensors.emplace(name, value.toTensor());
+  if (!value.isObject() || depth > kMaxDepth) return;
+  const c10::IValue& members = value.toObject()->getSlot(0);
+  if (!members.isGenericDict()) return;
+  for (const auto& member : members.toGenericDict()) {
+    if (!member.key().isString()) continue;
+    const std::string& key = member.key().toStringRef();
+    add_tensors(member.value(), name.empty() ? key : name + "." + key, depth + 1, tensors);
+  }
+}
+
+/// Reads the tensors of an archive. One class stands for all of its classes, whose code, which
+/// would run while it is loaded, is not read.
+TensorMap tensors_in_archive(Archive& reader) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const auto any = c10::ClassType::create("__torch__.Any", unit, /*is_module=*/true);
+  any->addAttribute("members", c10::AnyType::get());
+  const auto type = [&](const c10::QualifiedName&) { return c10::StrongTypePtr(unit, any); };
+  const auto make = [](const c10::StrongTypePtr& made, const c10::IValue& members) {
+    auto object = c10::ivalue::Object::create(made, 1);
+    object->setSlot(0, members);
+    return object;
+  };
+  TensorMap tensors;
+  add_tensors(torch::jit::readArchiveAndTensors("data", "", "", type, make, at::kCPU, reader), "",
+              0, tensors);
+  return tensors;
 }
 
 Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
@@ -82,7 +114,8 @@ Json config_of(const Texts& texts, const fs::path& from) {
   Json input = parsed(texts, "preprocess", from);
   if (input.is_object()) {
     complete_input(input, parsed(texts, "labels", from), from);
-    if (input.value("dataset", Json()).is_string()) config["data"] = input["dataset"];
+    const bool found = input.value("dataset", Json()).is_string();
+    if (found && input.value("listed", Json()) != false) config["data"] = input["dataset"];
     config[kInputKey] = std::move(input);
   }
   const Json evaluation = parsed(texts, "evaluation", from);
@@ -110,11 +143,18 @@ bool is_torchscript(const fs::path& file) {
          std::string_view(begin.data(), begin.size()) == "PK\3\4";
 }
 
+bool is_export(const fs::path& path) {
+  return is_safetensors_export(path) || is_torchscript(path);
+}
+
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.folder = path;
   const fs::path weights = weights_file(checkpoint);
   const Texts texts = weights == path ? safetensors::File(path).metadata() : texts_beside(path);
+  if (!texts.contains("config") && path_exists(path.parent_path() / "config.json")) {
+    fail_usage("{}: the weights alone; give the folder that they are in", path.string());
+  }
   if (!texts.contains("config")) {
     fail("{}: its metadata has no model configuration under 'config'", path.string());
   }
@@ -124,16 +164,32 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   return checkpoint;
 }
 
-Checkpoint load_torchscript_facts(const fs::path& file) {
-  const Texts texts = texts_in_archive(file);
-  if (!texts.contains("config")) {
-    fail("{}: an archive without config.json among its extra files, which moesaic export writes",
-         file.string());
-  }
+Checkpoint load_torchscript(const fs::path& file, const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.folder = file;
-  checkpoint.config = config_of(texts, file);
   checkpoint.state = Json::object();
+  try {
+    Archive reader(file.string());
+    const Texts texts = texts_in_archive(reader, file);
+    if (!texts.contains("config")) {
+      fail("{}: an archive without config.json among its extra files, which moesaic export writes",
+           file.string());
+    }
+    checkpoint.config = config_of(texts, file);
+    if (!options.model) return checkpoint;
+    checkpoint.model = tensors_in_archive(reader);
+  } catch (const c10::Error& error) {
+    fail("{}: a damaged archive: {}", file.string(), error.what_without_backtrace());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail("{}: a damaged archive: {}", file.string(), error.what());
+  }
+  // Its module also has tensors that the network makes of its settings.
+  const auto shape = build_model_shape(
+      Value::from_json(checkpoint.config.at("model"), file.string() + " (config.json)"));
+  const TensorMap state = state_of(*shape);
+  std::erase_if(checkpoint.model, [&](const auto& item) { return !state.contains(item.first); });
   return checkpoint;
 }
 

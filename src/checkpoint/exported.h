@@ -14,12 +14,15 @@ bool is_safetensors_export(const std::filesystem::path& path);
 /// Returns whether a file is an archive as TorchScript's are.
 bool is_torchscript(const std::filesystem::path& file);
 
+/// Returns whether it is either.
+bool is_export(const std::filesystem::path& path);
+
 /// Reads a safetensors export. Throws Error (failure) where it lacks a model's configuration.
 Checkpoint load_export(const std::filesystem::path& path, const LoadOptions& options);
 
-/// Reads a TorchScript export's facts, but neither its code nor its tensors. Throws Error (failure)
-/// where it is not one of ours.
-Checkpoint load_torchscript_facts(const std::filesystem::path& file);
+/// Reads a TorchScript export without its code, which is not run. Throws Error (failure) where it
+/// is damaged or not one of ours.
+Checkpoint load_torchscript(const std::filesystem::path& file, const LoadOptions& options);
 
 /// Returns the file with a loaded checkpoint's weights.
 std::filesystem::path weights_file(const Checkpoint& checkpoint);

@@ -38,8 +38,8 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
   }
   if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
-  if (is_torchscript(path) || path.extension() != ".safetensors") return std::nullopt;
-  return exported_at(path, options);
+  if (is_torchscript(path)) return load_torchscript(path, options);
+  return path.extension() == ".safetensors" ? exported_at(path, options) : std::nullopt;
 }
 
 void add_tensors(const fs::path& path, Json& out) {
@@ -171,10 +171,6 @@ struct Side {
 
 Side read_side(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return {.path = path, .of_reference = true};
-  if (is_torchscript(path)) {
-    fail_usage("{}: a TorchScript file; compare its checkpoint or its export to safetensors",
-               path.string());
-  }
   std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false});
   if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
   return {.path = path,
@@ -210,9 +206,8 @@ TensorMap comparable(Side& side, bool mixed) {
   return vmoe_arrays_of(side.model, std::move(side.tensors), side.path.string());
 }
 
-/// Says what it is by the facts beside its code, which is not run.
 Json inspect_torchscript(const fs::path& file) {
-  const Checkpoint facts = load_torchscript_facts(file);
+  const Checkpoint facts = load_torchscript(file, {.model = false});
   Json out = {{"path", file.string()}, {"kind", "torchscript"}};
   add_config(facts, out);
   out.erase("state");

@@ -33,7 +33,7 @@ std::string weights_of(const Checkpoint& checkpoint) {
 }  // namespace
 
 Value model_config(const Checkpoint& checkpoint) {
-  if (is_safetensors_export(checkpoint.folder)) {
+  if (is_export(checkpoint.folder)) {
     return Value::from_json(checkpoint.config.at("model"), checkpoint.folder.string());
   }
   return stored_document(checkpoint.folder / kConfigFile).root().at("model");

@@ -77,12 +77,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
     fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
   }
   if (is_safetensors_export(given)) return load_export(given, options);
-  if (is_torchscript(given)) {
-    fail_usage(
-        "{}: a TorchScript file, which PyTorch runs and moesaic only inspects; give the checkpoint "
-        "or its export to safetensors",
-        given.string());
-  }
+  if (is_torchscript(given)) return load_torchscript(given, options);
   if (!fs::is_directory(given, error)) {
     fail_usage("{}: not a folder; a run or a checkpoint is one, an export ends in .safetensors",
                given.string());

@@ -141,8 +141,7 @@ bool is_described(const std::string& name) {
 }
 
 std::string lasting_name(const std::string& name) {
-  if (!is_path(name) || !path_exists(name)) return name;
-  return fs::absolute(name).lexically_normal().string();
+  return is_path(name) ? lasting_path(name) : name;
 }
 
 std::string name_without_folders(const std::string& name) {

@@ -62,6 +62,8 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   const DatasetInfo& info = data.info();
   InputSpec spec;
   spec.dataset = name_without_folders(info.name);
+  const std::vector<std::string> names = dataset_names();
+  spec.listed = std::find(names.begin(), names.end(), info.name) != names.end();
   spec.images = data.has_images();
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;

@@ -4,8 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <omp.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/vmoe.h"
-#include "moesaic/base/text.h"
 
 #include <regex>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/models/vmoe/arrays.h"
 #include "moesaic/models/vmoe/vmoe.h"
 

@@ -70,15 +70,26 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm_shape(const at::Tensor
   return {at::empty_like(input), statistics, at::empty_like(statistics)};
 }
 
-at::Tensor safe_softmax_shape(const at::Tensor& input, int64_t,
-                              std::optional<at::ScalarType> type) {
-  return at::empty_like(input, input.options().dtype(type.value_or(input.scalar_type())));
+/// Of output and logarithms of sums, [B, H, T, c] and [B, H, T].
+std::tuple<at::Tensor, at::Tensor> attention_shape(const at::Tensor& query, const at::Tensor&,
+                                                   const at::Tensor&, double, bool,
+                                                   const std::optional<at::Tensor>&,
+                                                   std::optional<double>) {
+  const at::Tensor output = at::empty_like(query.transpose(1, 2), at::MemoryFormat::Contiguous);
+  return {output.transpose(1, 2), at::empty(query.sizes().slice(0, 3), query.options())};
 }
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 at::Tensor gradient_of(bool wanted, const std::optional<at::Tensor>& tensor) {
   return wanted && tensor && tensor->defined() ? at::empty_like(*tensor) : at::Tensor();
+}
+
+/// Of query, key and value.
+Gradients attention_gradients(const at::Tensor&, const at::Tensor& query, const at::Tensor& key,
+                              const at::Tensor& value, const at::Tensor&, const at::Tensor&, double,
+                              bool, const std::optional<at::Tensor>&, std::optional<double>) {
+  return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
 }
 
 /// Of input, weight and bias, for the mask's members.
@@ -114,7 +125,8 @@ using Library = std::unique_ptr<torch::Library>;
 Library register_shapes() {
   auto shapes = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
                                                  c10::DispatchKey::Meta, __FILE__, __LINE__);
-  shapes->impl("_safe_softmax", safe_softmax_shape);
+  shapes->impl("_scaled_dot_product_flash_attention_for_cpu", attention_shape);
+  shapes->impl("_scaled_dot_product_flash_attention_for_cpu_backward", attention_gradients);
   shapes->impl("native_layer_norm", layer_norm_shape);
   shapes->impl("native_batch_norm", batch_norm_shape);
   shapes->impl("convolution_overrideable", convolution_shape);

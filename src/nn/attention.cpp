@@ -4,12 +4,27 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/layer_norm.h"
 #include "moesaic/nn/linear.h"
 
 namespace moesaic::nn {
+namespace {
+
+/// Returns softmax(query key^T / sqrt(c)) value. On the meta device LibTorch would make the weights
+/// of all pairs of tokens, which it does nowhere else.
+at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
+                     const at::Tensor& value_BHTc) {
+  if (!query_BHQc.is_meta()) {
+    return at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);
+  }
+  return std::get<0>(
+      at::_scaled_dot_product_flash_attention_for_cpu(query_BHQc, key_BHTc, value_BHTc));
+}
+
+}  // namespace
 
 HeadNormImpl::HeadNormImpl(int64_t head_width) {
   weight = register_parameter("weight", torch::ones({head_width}));
@@ -41,7 +56,7 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
     const at::Tensor weights = at::matmul(query_BHQc * scale, key_BHTc.transpose(-2, -1));
     mixed_BHQc = at::matmul(dropout(weights.softmax(-1), options_.dropout, random), value_BHTc);
   } else {
-    mixed_BHQc = at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);
+    mixed_BHQc = attention(query_BHQc, key_BHTc, value_BHTc);
   }
   return at::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
 }

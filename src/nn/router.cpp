@@ -40,14 +40,17 @@ at::Tensor in_columns(const at::Tensor& own, int64_t members) {
 /// Returns the gates of a routing's rows by these logits.
 at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const RoutingRule& rule) {
   const auto& options = std::get<TokenChoiceOptions>(rule);
-  const at::Tensor values = options.gate == Gate::logit ? logits_TE : logits_TE.softmax(1);
-  at::Tensor expert = row_experts(routing);
-  const at::Tensor unused = expert.eq(routing.experts());
-  expert = expert.masked_fill(unused, 0);
+  const bool softmax = options.gate != Gate::logit;
+  const bool reroute = options.pruned == PrunedSelection::reroute;
+  at::Tensor values = softmax && !reroute ? logits_TE.softmax(1) : logits_TE;
   if (!options.kept.empty()) {
-    expert = at::tensor(options.kept, expert.options()).index({expert});
+    values =
+        values.index_select(1, at::tensor(options.kept, routing.token.options().dtype(at::kLong)));
   }
-  return values.index({routing.token.to(at::kLong), expert}).masked_fill(unused, 0.0);
+  if (softmax && reroute) values = values.softmax(1);
+  const at::Tensor slot = row_experts(routing), unused = slot.eq(routing.experts());
+  return values.index({routing.token.to(at::kLong), slot.masked_fill(unused, 0)})
+      .masked_fill(unused, 0.0);
 }
 
 }  // namespace
@@ -117,7 +120,8 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   RoutingRecord record;
   record.logits_TE = record.noisy_logits_TE = logits(x_Td);
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
-  if (drawn && options_.noise.scale > 0.0) {
+  const bool noisy = drawn && options_.noise.scale > 0.0;
+  if (noisy) {
     record.noisy_logits_TE = with_noise(record.logits_TE, random);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
     const int64_t each = options_.experts / options_.members;
@@ -125,7 +129,7 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   }
   record.routing =
       nn::route(record.noisy_logits_TE, is_training() ? options_.rule : evaluation_rule());
-  if (!options_.gate_noise) {
+  if (noisy && !options_.gate_noise) {
     record.routing.gate = gates_by(record.logits_TE, record.routing, options_.rule);
   }
   record.kept = kept();

@@ -122,6 +122,8 @@ BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tens
                               const Tensor& hidden, const Tensor& w1, const Tensor& w2,
                               int64_t activation) {
   check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, w2, activation);
+  // The kernel's own on the way, so that a plan of memory sees them.
+  const Tensor active = at::empty_like(hidden), grad_hidden = at::empty_like(hidden);
   return {at::empty_like(rows), at::empty_like(w1),
           at::empty_symint({w1.sym_size(0), w1.sym_size(2)}, w1.options()), at::empty_like(w2),
           at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options())};

@@ -51,7 +51,10 @@ PanelGrid grid_of(const std::vector<std::string>& classes, bool names, int cell)
 
 void check_new_confusion(const fs::path& file, const std::string& what) {
   const std::string extension = file.extension().string();
-  if (extension == ".csv") return check_new_file(file, what);
+  if (extension == ".csv") {
+    check_new_file(file, what);
+    return check_can_write(file.parent_path());
+  }
   if (extension != ".png" && extension != ".svg") {
     fail_usage("{}: the file's name must end in .png, .svg or .csv, found '{}'", what,
                file.string());

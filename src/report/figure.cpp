@@ -21,7 +21,8 @@ class Workshop {
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) {
-      fail("{}: cannot write here: {}", fs::absolute(folder).string(), error.message());
+      const fs::path place = folder.empty() ? fs::current_path() : fs::absolute(folder);
+      fail("{}: cannot write here: {}", place.string(), error.message());
     }
   }
   Workshop(const Workshop&) = delete;
@@ -93,6 +94,10 @@ void check_can_draw(const fs::path& folder) {
   if (find_program("gnuplot").empty()) {
     fail("gnuplot: no such program on PATH; figures are drawn by it");
   }
+  check_can_write(folder);
+}
+
+void check_can_write(const fs::path& folder) {
   const Workshop can_write(folder);
 }
 

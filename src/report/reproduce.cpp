@@ -79,10 +79,20 @@ class Kind {
   virtual std::string summary(const Results& results, const fs::path& out) const = 0;
 };
 
-class PruneSweepKind final : public Kind {
+template <class Config>
+class KindOf : public Kind {
  public:
-  explicit PruneSweepKind(const Experiment& experiment)
-      : experiment_(experiment), config_(parse<PruneSweepConfig>(experiment.config)) {}
+  explicit KindOf(const Experiment& experiment)
+      : experiment_(experiment), config_(parse<Config>(experiment.config)) {}
+
+ protected:
+  const Experiment& experiment_;
+  Config config_;
+};
+
+class PruneSweepKind final : public KindOf<PruneSweepConfig> {
+ public:
+  using KindOf::KindOf;
   bool run(const ReproduceOptions& options) override {
     return run_prune_sweep(config_, options, outcome_);
   }
@@ -96,8 +106,6 @@ class PruneSweepKind final : public Kind {
   }
 
  private:
-  const Experiment& experiment_;
-  PruneSweepConfig config_;
   SweepOutcome outcome_;
 };
 
@@ -110,10 +118,9 @@ std::vector<ResultRow> without_paper_if_quick(const Experiment& experiment,
   return rows;
 }
 
-class RunsKind final : public Kind {
+class RunsKind final : public KindOf<RunsConfig> {
  public:
-  explicit RunsKind(const Experiment& experiment)
-      : experiment_(experiment), config_(parse<RunsConfig>(experiment.config)) {}
+  using KindOf::KindOf;
   bool run(const ReproduceOptions& options) override {
     return measure_rows(config_, options, rows_);
   }
@@ -129,15 +136,12 @@ class RunsKind final : public Kind {
   }
 
  private:
-  const Experiment& experiment_;
-  RunsConfig config_;
   std::vector<MeasuredRow> rows_;
 };
 
-class SamplesKind final : public Kind {
+class SamplesKind final : public KindOf<SamplesConfig> {
  public:
-  explicit SamplesKind(const Experiment& experiment)
-      : experiment_(experiment), config_(parse<SamplesConfig>(experiment.config)) {}
+  using KindOf::KindOf;
   bool run(const ReproduceOptions& options) override {
     figure_ = samples_figure(config_, options);
     fs::create_directories(options.out);
@@ -157,8 +161,6 @@ class SamplesKind final : public Kind {
   }
 
  private:
-  const Experiment& experiment_;
-  SamplesConfig config_;
   Figure figure_;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/runs.h"
-#include "moesaic/base/text.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +11,7 @@
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 #include "moesaic/report/experiment.h"
 #include "run_log.h"
 #include "run_pool.h"

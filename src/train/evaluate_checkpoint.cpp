@@ -12,6 +12,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/gradient_config.h"
 
@@ -27,11 +28,14 @@ Json stored(const Json& json, const std::string& path) {
 }
 
 std::string trained_on(const nlohmann::ordered_json& config, const std::filesystem::path& from) {
-  const auto data = config.find("data");
-  if (data == config.end() || !data->is_string() || data->get<std::string>().empty()) {
-    fail_usage("{}: does not say what it was trained on; give --data", from.string());
+  const Json data = stored(config, "/data");
+  if (!data.is_string() || data.get<std::string>().empty()) {
+    const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
+    fail_usage("{}: does not say where its data {} lie; give --data", from.string(),
+               name.is_string() ? "'" + one_line(name.get<std::string>()) + "'"
+                                : "that it was trained on");
   }
-  return data->get<std::string>();
+  return data.get<std::string>();
 }
 
 /// Returns `data` as the checkpoint's network takes it.
@@ -51,6 +55,17 @@ std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::
                fmt::join(splits, ", "));
   }
   return open(data, split);
+}
+
+/// Says whose data they are where no one gave their name.
+void check_is_here(const DatasetOpener& open, const CheckpointEvaluation& result) {
+  try {
+    open.splits(result.data);
+  } catch (const Error&) {
+    if (is_described(result.data)) throw;
+    fail_usage("{}: was trained on '{}', which is not here; give --data",
+               result.checkpoint.string(), one_line(result.data));
+  }
 }
 
 /// Evaluates a network; errors of a forward pass are failures of the checkpoint, not of usage.
@@ -145,6 +160,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.data =
       options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
   result.split = options.split;
+  if (options.data.empty()) check_is_here(options.open, result);
   std::shared_ptr<const Dataset> dataset = open_split(options.open, result.data, result.split);
   EvaluateOptions evaluate = options.evaluate;
   evaluate.batch_size = options.batch_size ? *options.batch_size : trained_batch_size(checkpoint);

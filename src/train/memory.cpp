@@ -152,6 +152,9 @@ std::string describe_memory(Model& model, const RunConfig& config,
                             const std::vector<PhasePlan>& phases) {
   // Parts of LibTorch that only training touches, and its threads: 40 to 50 MB on two processors.
   constexpr double kOfTraining = 45e6;
+  // Of the activations: buffers within LibTorch's operators, and memory that was freed between what
+  // is held, which a heap keeps. 0.28 to 0.64 measured, of eleven networks and batches.
+  constexpr double kGaps = 0.5;
   release_freed_memory();
   const double process = resident_memory() + kOfTraining, limit = memory_limit();
   std::string text;
@@ -159,19 +162,20 @@ std::string describe_memory(Model& model, const RunConfig& config,
     if (phase.steps == 0) continue;
     const TrainingMemory memory =
         training_memory(model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
-    const double sum = memory.sum() + process;
+    const double gaps = kGaps * memory.activations.value_or(0.0);
+    const double sum = memory.sum() + gaps + process;
     text += fmt::format(
-        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, batches "
-        "{}, program and data that is here {}{}\n",
+        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, gaps "
+        "and buffers {}, batches {}, program and data that is here {}{}\n",
         phase.config.name, memory.activations ? "about" : "more than", bytes_text(sum),
         bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
         memory.activations ? bytes_text(*memory.activations)
                            : "not known (LibTorch cannot tell an operator's shapes)",
-        bytes_text(memory.batches), bytes_text(process),
+        bytes_text(gaps), bytes_text(memory.batches), bytes_text(process),
         sum > limit ? "; this machine has " + bytes_text(limit) : "");
   }
   if (text.empty()) return text;
-  return text + "memory        left out: data that is not here, and buffers within operators\n";
+  return text + "memory        left out: data that is not here\n";
 }
 
 }  // namespace moesaic

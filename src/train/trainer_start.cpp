@@ -6,6 +6,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/memory.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
@@ -30,12 +31,23 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
 
 /// A path is another one from another working directory.
 void keep_lasting_names(RunConfig& config) {
-  for (PhaseConfig& phase : config.phases) phase.data = lasting_name(phase.data);
+  config.init = lasting_path(config.init);
+  const auto is_phase = [&](const std::string& name) {
+    return std::any_of(config.phases.begin(), config.phases.end(),
+                       [&](const PhaseConfig& phase) { return phase.name == name; });
+  };
+  for (PhaseConfig& phase : config.phases) {
+    phase.data = lasting_name(phase.data);
+    auto& prune = phase.on_entry.prune;
+    if (prune && !is_phase(prune->pretrained)) prune->pretrained = lasting_path(prune->pretrained);
+  }
 }
 
-/// Returns the configuration that a run was started with as a run that starts now would store it.
+/// Returns the configuration that a run was started with as a run that starts now would store it:
+/// an older version kept names of data as they were given.
 Json with_lasting_names(Json started) {
   if (!started.is_object() || !started.contains("phases")) return started;
+  if (started.value("init", Json()).is_string()) started["init"] = lasting_path(started["init"]);
   for (Json& phase : started.at("phases")) {
     if (!phase.is_object() || !phase.contains("data")) continue;
     if (phase.at("data").is_string()) phase["data"] = lasting_name(phase.at("data"));

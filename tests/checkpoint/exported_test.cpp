@@ -25,7 +25,8 @@ class Exported : public ::testing::TestWithParam<const char*> {
     info.loss = "sigmoid";
     info.batch_size = 12;
     model_->moe_blocks()[1].layer->keep_experts({0, 4});
-    export_safetensors(*model_, folder_ / GetParam(), info);
+    const bool script = path_.extension() == ".pt";
+    script ? export_torchscript(*model_, path_, info) : export_safetensors(*model_, path_, info);
   }
 
   const test::TempDir folder_;
@@ -44,6 +45,13 @@ TEST_P(Exported, IsACheckpointWithItsInputLossAndBatchSize) {
   EXPECT_EQ(checkpoint.config.at("data"), "toys");
 }
 
+TEST_P(Exported, HasTheNetworksTensors) {
+  const TensorMap found = load_newest_checkpoint(path_).model, wanted = state_of(*model_);
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted)
+    EXPECT_TRUE(torch::equal(found.at(name), tensor)) << name;
+}
+
 TEST_P(Exported, IsPruned) {
   PruneCheckpointOptions options;
   options.finetuned = path_;
@@ -58,14 +66,18 @@ TEST_P(Exported, IsPruned) {
 
 TEST_P(Exported, IsInspected) {
   const auto found = inspect(path_);
-  EXPECT_EQ(found.at("kind"), std::string(GetParam()) == "folder" ? "export" : "safetensors");
+  const std::string form = GetParam();
+  EXPECT_EQ(found.at("kind"), form == "folder"            ? "export"
+                              : form == "one.safetensors" ? "safetensors"
+                                                          : "torchscript");
   EXPECT_EQ(found.at("moe")[1].at("kept"), (std::vector<int64_t>{0, 4}));
   EXPECT_EQ(found.at("classes").size(), 5U);
   EXPECT_EQ(found.at("parameters"), model_->parameter_count());
   EXPECT_TRUE(inspect_difference(path_, path_).at("changed").empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Exported, ::testing::Values("folder", "one.safetensors"));
+INSTANTIATE_TEST_SUITE_P(Forms, Exported,
+                         ::testing::Values("folder", "one.safetensors", "model.ts.pt"));
 
 TEST(ExportedByAnOlderVersion, IsCompletedWithAWarning) {
   const test::TempDir folder;
@@ -83,20 +95,40 @@ TEST(ExportedByAnOlderVersion, IsCompletedWithAWarning) {
   EXPECT_EQ(trained_loss(checkpoint), "");
 }
 
-TEST(ExportedTorchScript, IsInspectedByItsFactsAndRefusedElsewhere) {
+TEST(ExportedTorchScript, ThatIsDamagedIsRefused) {
   const test::TempDir folder;
-  const auto model = small_vmoe();
   const auto file = folder / "model.ts.pt";
-  export_torchscript(*model, file, testing::toy_info());
-  const auto found = inspect(file);
-  EXPECT_EQ(found.at("kind"), "torchscript");
-  EXPECT_EQ(found.at("parameters"), model->parameter_count());
-  EXPECT_EQ(found.at("tensors").size(), state_of(*model).size());
-  EXPECT_EQ(found.at("input").at("dataset"), "toys");
-  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file); }), HasSubstr("TorchScript"));
-  EXPECT_THAT(test::usage_of([&] { inspect_difference(file, file); }), HasSubstr("TorchScript"));
-  test::put(folder / "cut.pt", test::get(file).substr(0, 1000));
+  export_torchscript(*small_vmoe(), file, testing::toy_info());
+  const std::string whole = test::get(file);
+  test::put(folder / "cut.pt", whole.substr(0, 1000));
   EXPECT_THAT(test::failure_of([&] { inspect(folder / "cut.pt"); }), HasSubstr("damaged"));
+  // The names of members are in the pickle; with another one it lacks a tensor.
+  std::string renamed = whole;
+  const std::string name("X\x06\0\0\0router", 11);
+  const size_t place = renamed.find(name);
+  ASSERT_NE(place, std::string::npos);
+  renamed.replace(place + 5, 6, "ruoter");
+  test::put(folder / "renamed.pt", renamed);
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "renamed.pt"); }),
+              HasSubstr("renamed.pt"));
+}
+
+TEST(ExportedFolder, ItsWeightsAloneAreNone) {
+  const test::TempDir folder;
+  export_safetensors(*small_vmoe(), folder / "out", testing::toy_info());
+  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder / "out/model.safetensors"); }),
+              HasSubstr("give the folder"));
+}
+
+TEST(ExportedOfAFolderOfImages, DoesNotSayThatItsNameIsListed) {
+  const test::TempDir folder;
+  ExportInfo info = testing::toy_info();
+  info.input.listed = false;
+  export_safetensors(*small_vmoe(), folder / "out", info);
+  const Checkpoint checkpoint = load_newest_checkpoint(folder / "out");
+  EXPECT_FALSE(checkpoint.config.contains("data"));
+  EXPECT_THAT(test::usage_of([&] { evaluate_checkpoint({.checkpoint = folder / "out"}); }),
+              HasSubstr("'toys' lie; give --data"));
 }
 
 TEST(NotExported, ACheckpointWithoutItsManifestIsNone) {

@@ -183,6 +183,7 @@ TEST(LastingName, IsThatOfAPathFromAnywhere) {
   std::filesystem::create_directory("images");
   const std::string here = std::filesystem::current_path().string();
   EXPECT_EQ(lasting_name("./images"), here + "/images");
+  EXPECT_EQ(lasting_name("./images/"), here + "/images");
   EXPECT_EQ(lasting_name("mine.json"), here + "/mine.json");
   std::filesystem::current_path(before);
 }

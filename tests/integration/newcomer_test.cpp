@@ -22,8 +22,9 @@ TEST_F(Newcomer, WhatIsNoRecipe) {
   write("old/config.json", "{}");
   expect_one_line_error(run_program({"train", text_path("old")}), 2, "/old/config.json --out ");
   write("README.md", "no tensors, only words");
-  expect_one_line_error(run_program({"inspect", text_path("README.md")}), 1,
-                        "README.md: not a safetensors file");
+  const auto words = run_program({"inspect", text_path("README.md")});
+  expect_one_line_error(words, 1, "README.md: not a safetensors file");
+  EXPECT_EQ(words.err.find("bytes long"), std::string::npos) << words.err;
 }
 
 TEST_F(Newcomer, AFileInPlaceOfAFolder) {

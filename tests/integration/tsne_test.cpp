@@ -75,6 +75,14 @@ TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   EXPECT_EQ(unwritable.exit_code, 1);
   EXPECT_EQ(unwritable.out, "");
   EXPECT_NE(unwritable.err.find("/proc: cannot write here"), std::string::npos) << unwritable.err;
+  for (const char* option : {"--tsne a.png", "--confusion a.csv"}) {
+    const auto here = run_command({"sh", "-c",
+                                   "cd /proc && " + std::string(MOESAIC_PROGRAM) + " eval " +
+                                       shell_quoted(run) + " " + option});
+    EXPECT_EQ(here.exit_code, 1);
+    EXPECT_EQ(here.out, "");
+    EXPECT_NE(here.err.find("/proc: cannot write here"), std::string::npos) << here.err;
+  }
   refuse({"--tsne", file, "--tsne-points", "9"}, "between 10 and 10000");
   refuse({"--tsne", file, "--tsne-points", "10001"}, "between 10 and 10000");
   refuse({"--tsne", file, "--tsne-of", "logits"}, "--tsne-of");

@@ -256,6 +256,19 @@ TEST_F(Workflow, APlanSaysThatThereAreNoExperts) {
             std::string::npos);
 }
 
+// On a terminal, which script(1) makes.
+TEST_F(Workflow, TestingHasABarOfItsOwn) {
+  if (run_command({"sh", "-c", "command -v script"}).exit_code != 0)
+    GTEST_SKIP() << "needs script(1)";
+  const std::string recipe =
+      (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
+  const std::string train = shell_quoted(MOESAIC_PROGRAM) + " train " + shell_quoted(recipe) +
+                            " --out " + shell_quoted(text_path("run"));
+  const auto shown = run_command({"script", "-qec", train, "/dev/null"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.out;
+  EXPECT_NE(shown.out.find("testing "), std::string::npos) << shown.out;
+}
+
 TEST_F(Workflow, AHangUpSavesAsOtherSignalsDo) {
   NEEDS_FASHION_MNIST();
   ProgramOptions options;

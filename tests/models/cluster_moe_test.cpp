@@ -105,6 +105,16 @@ TEST(ClusterMoE, AsPrintedItsLossAndGradientsAreThoseOfTheLogisticLoss) {
   for (size_t i = 0; i < parameters.size(); ++i) expect_close(found[i], plain[i], 1e-4);
 }
 
+/// Checks that rows are combined by their columns of these gates [T, E].
+void expect_gates(const RoutingRecord& record, const at::Tensor& gates_TE) {
+  const at::Tensor weights = combine_weights(record.routing);
+  ASSERT_GT(weights.count_nonzero().item<int64_t>(), 0);
+  for (size_t slot = 0; slot < record.kept.size(); ++slot) {
+    const at::Tensor own = weights.select(1, static_cast<int64_t>(slot));
+    expect_close(own, gates_TE.select(1, record.kept[slot]) * own.ne(0), 1e-6);
+  }
+}
+
 TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
   ClusterMoEConfig config = printed_mixture();
   config.width = 50;
@@ -120,13 +130,23 @@ TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
     if (pruned) model->moe_blocks()[0].layer->keep_experts({1, 3});
     const ModelOutput output = model->forward(images, nn::make_generator(5));
     const RoutingRecord& record = output.routings.at(0);
-    const at::Tensor gates = record.logits_TE.softmax(1);
-    const at::Tensor weights = combine_weights(record.routing);
-    for (size_t slot = 0; slot < record.kept.size(); ++slot) {
-      const at::Tensor own = weights.select(1, static_cast<int64_t>(slot));
-      expect_close(own, gates.select(1, record.kept[slot]) * own.ne(0), 1e-6);
-    }
+    expect_gates(record, record.logits_TE.softmax(1));
   }
+}
+
+TEST(ClusterMoE, AsPrintedAndReroutedItsGatesAreOfTheExpertsThatAreLeft) {
+  ClusterMoEConfig config = printed_mixture();
+  config.router->pruned = "reroute";
+  const auto model = trained_mixture(config);
+  model->moe_blocks()[0].layer->keep_experts({1, 3});
+  const torch::NoGradGuard no_grad;
+  const ModelOutput output =
+      model->forward(randn({40, 1, 3, config.width}, 2, torch::kFloat), nn::make_generator(5));
+  const RoutingRecord& record = output.routings.at(0);
+  at::Tensor gates = torch::zeros_like(record.logits_TE);
+  const at::Tensor kept = torch::tensor({1, 3});
+  gates.index_copy_(1, kept, record.logits_TE.index_select(1, kept).softmax(1));
+  expect_gates(record, gates);
 }
 
 TEST(ClusterMoE, EvaluationDrawsTheSameNoiseEachTimeOrNone) {
@@ -353,9 +373,9 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   EXPECT_EQ(config_problem(config).text, "a scalar output tells 2 classes apart, found 3");
   config = printed_mixture();
   config.router->gate = "one";
-  EXPECT_EQ(config_problem(config).text,
-            std::string("router.gate_noise false is for the router ") + kTokensChoose +
-                " with the gate 'softmax_all' or 'logit'");
+  EXPECT_EQ(config_problem(config).text, std::string("router.gate_noise false is for the router ") +
+                                             kTokensChoose +
+                                             " with the gate 'softmax_all' or 'logit'");
   config = printed_mixture();
   config.router->noise_in_evaluation = true;
   EXPECT_EQ(config_problem(config).text,

@@ -17,6 +17,10 @@ bool path_exists(const std::filesystem::path& path);
 /// known.
 std::string nearest_sibling(const std::filesystem::path& path);
 
+/// Returns the path of what exists so that it is found from any working directory, without a '/' at
+/// its end; other texts as they are.
+std::string lasting_path(const std::string& path);
+
 /// Throws Error (usage), with the nearest name, unless `path` is a file or a pipe.
 void check_input_file(const std::filesystem::path& path);
 

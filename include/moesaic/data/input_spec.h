@@ -18,6 +18,7 @@ namespace moesaic {
 /// all that a reader needs to make the input from an image's bytes.
 struct InputSpec {
   std::string dataset;  ///< Name of the training data, without folders.
+  bool listed = true;   ///< Whether that is a name of dataset_names(), not of a path.
   bool images = true;   ///< False for inputs that are used as they are.
   std::vector<int64_t> input_size;
   /// Among the other keys, without `size`, `mean` and `std`, which are resolved here.
@@ -31,6 +32,7 @@ struct InputSpec {
 template <class Fields>
 void describe(Fields& f, InputSpec& c) {
   f("dataset", c.dataset, "name of the data that the network was trained on");
+  f("listed", c.listed, "whether moesaic data list has that name; false: it was given as a path");
   f("images", c.images, "whether inputs are images, which the other settings are for", required);
   f("input_size", c.input_size, "channels, height and width of an input", required,
     between(1, 1 << 24));

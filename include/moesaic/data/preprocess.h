@@ -29,9 +29,8 @@ void describe(Fields& f, PreprocessConfig& c) {
   f("size", c.size, "height and width that images are brought to; 0: they stay as they are",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
-    "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); 0: "
-    "the "
-    "whole image, its sides' ratio lost",
+    "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); "
+    "0: the whole image, its sides' ratio lost",
     between(0.0, 1.0));
   f("interpolation", c.interpolation, "how images are resized", one_of({"bilinear", "bicubic"}));
   f("antialias", c.antialias, "let every pixel count where an image is made smaller");

@@ -17,7 +17,7 @@ namespace moesaic {
 inline constexpr size_t kMaxFigureClasses = 200;
 
 /// Throws Error (usage) unless `file` ends in .png, .svg or .csv and is new, with the script and
-/// data of a figure.
+/// data of a figure; Error (failure) if it could not be written.
 void check_new_confusion(const std::filesystem::path& file, const std::string& what);
 
 /// Throws Error (usage) where the data have no classes, or too many for such a file.

@@ -15,6 +15,8 @@ struct Figure {
 /// Throws Error if gnuplot is missing or nothing can be written in `folder`, for callers that have
 /// work to do before they draw.
 void check_can_draw(const std::filesystem::path& folder);
+/// Throws Error if nothing can be written in `folder`.
+void check_can_write(const std::filesystem::path& folder);
 
 /// Writes STEM.gp, STEM.tsv, STEM.svg and STEM.png to `folder`, all of them whole or none. Throws
 /// Error if gnuplot is missing or fails, and if a figure cannot be written to its end.

@@ -51,9 +51,8 @@ void describe(Fields& f, GradientConfig& c) {
     "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
     between(1, kMaxBatchSize));
   f("accumulate_order", c.accumulate_order,
-    "images of part i of n: the next of the batch, or as the microsteps of V-MoE's trainer i, i + "
-    "n, "
-    "i + 2n, ...",
+    "images of part i of n: the next of the batch, or as the microsteps of V-MoE's trainer "
+    "i, i + n, i + 2n, ...",
     one_of({kConsecutive, kStrided}));
   f("optimizer", c.optimizer, "how parameters are updated");
   f("optimizers", c.optimizers, "others for some of the parameters");

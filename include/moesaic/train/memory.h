@@ -11,7 +11,8 @@
 
 namespace moesaic {
 
-/// Memory of a phase in bytes, without the process itself, its data and buffers within operators.
+/// Memory of a phase in bytes, without the process itself, its data, buffers within operators of
+/// LibTorch and gaps in the heap.
 struct TrainingMemory {
   double weights = 0.0, gradients = 0.0, optimizer = 0.0;
   double batches = 0.0;  ///< The batch that is trained on and those that are prepared ahead.

@@ -143,8 +143,12 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
     if (!used && fs::is_directory(folder / name, error)) unused.emplace_back(name);
   }
   const auto validation = splits.find("validation");
-  log_info("dataset '{}': 'train' is to train on, '{}' to test with, {}{}", spec.name,
-           splits.at("test"),
+  std::error_code error;
+  const std::string& test = splits.at("test");
+  log_info("dataset '{}': 'train' is to train on, {}, {}{}", spec.name,
+           fs::is_directory(folder / test, error)
+               ? fmt::format("'{}' to test with", test)
+               : "nothing to test with (no test, val or validation)",
            validation == splits.end() ? "none is the validation split"
                                       : fmt::format("'{}' to validate with", validation->second),
            unused.empty() ? "" : "; left out: " + quoted_names(unused));

@@ -85,7 +85,8 @@ void describe(Fields& f, VMoEMoeConfig& c) {
   f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
     at_least(0.0), below(1.0));
   f("split_rngs", c.split_rngs,
-    "every expert starts from random values of its own; false: all from the same");
+    "every expert starts from random values of its own; false: all from the same (the reference "
+    "then drops the same units of all experts, too; here each has its own dropout)");
   f("router", c.router, "how tokens select experts");
   f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
 }

@@ -62,6 +62,8 @@ std::string nearest_sibling(const fs::path& path) {
     if (!outer.empty() && !outer.starts_with("; did you mean")) return outer;
     return fmt::format("; there is no folder '{}'{}", parent.string(), outer);
   }
+  std::error_code ignored;
+  if (fs::is_symlink(named, ignored)) return "; it is a link to a file that is gone";
   const auto near = nearest(named.filename().string(), names_in_folder(parent));
   return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
 }

@@ -33,6 +33,9 @@ TEST(CheckInputFile, SuggestsWhatIsThere) {
   EXPECT_THAT(test::usage_of([&] { check_input_file(folder.path()); }),
               HasSubstr("a folder, not a file; choose one of smoke.json"));
   test::usage_of([] { check_input_file(""); });
+  fs::create_symlink("nowhere", folder / "link");
+  EXPECT_THAT(test::usage_of([&] { check_input_file(folder / "link"); }),
+              HasSubstr("no such file; it is a link to a file that is gone"));
 }
 
 TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {

@@ -133,12 +133,13 @@ TEST_F(Images, OfARelativePathAreFoundFromAnyFolder) {
 }
 
 TEST_F(Images, PutThereByHandAreUnproven) {
-  write("by-hand.json", R"({"name": "mini", "description": "bright or dark", "format": "cifar",
+  write("by-hand.json", R"({"name": "by-hand", "description": "bright or dark", "format": "cifar",
       "classes": ["dark", "bright"], "images": {"train": 40, "test": 12},
       "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
         "train_1": {"name": "train.bin", "size": 122920},
         "test_1": {"name": "test.bin", "size": 36876}},
-      "archive": {"name": "mini.tar.gz", "folder": "mini", "md5": "00000000000000000000000000000000"}})");
+      "archive": {"name": "mini.tar.gz", "folder": "mini", "md5": "00000000000000000000000000000000",
+                  "max_size": 1000000}})");
   const auto verified = run_program({"data", "verify", text_path("by-hand.json")}, options_);
   EXPECT_EQ(verified.exit_code, 0) << verified.err;
   EXPECT_THAT(verified.out, HasSubstr("train.bin                    unproven: "));
@@ -200,7 +201,7 @@ TEST_F(Images, ArePlannedWithinAFractionOfTheirMemory) {
         "test_1": {"name": "test.bin", "size": 36876}}})");
   for (const std::vector<std::string>& shape :
        {std::vector<std::string>{},
-        {"model.hidden_size=192", "model.encoder.num_layers=4"},
+        {"model.hidden_size=192", "model.encoder.mlp_dim=768"},
         {"model.encoder.moe.layers=[]"}}) {
     std::vector<std::string> arguments = {"train", text_path("large.json")};
     arguments.insert(arguments.end(), shape.begin(), shape.end());

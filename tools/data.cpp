@@ -7,6 +7,7 @@
 #include <string>
 
 #include "moesaic/base/text.h"
+#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/fetch.h"
 #include "verbs.h"
@@ -28,7 +29,11 @@ void fetch_data(const std::string& name) {
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
   } else if (result.fetched.empty()) {
-    std::cout << fmt::format("{}: complete and verified in {}\n", name, result.folder.string());
+    const bool hashed = !load_base_spec(name).files.empty();
+    std::cout << fmt::format(
+        "{}: {} in {}\n", name,
+        hashed ? "complete and verified" : "here, for 'moesaic data verify' to read,",
+        result.folder.string());
   } else {
     const std::string files = count_text(static_cast<int64_t>(result.fetched.size()), "file");
     std::cout << fmt::format("{}: {} fetched and verified in {}\n", name, files,

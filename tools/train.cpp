@@ -16,6 +16,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/memory.h"
+#include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
 #include "train_help.h"
@@ -90,6 +91,7 @@ int train(const TrainArguments& arguments) {
   options.device = arguments.device;
   options.stop = &stop;
   if (arguments.dry_run) {
+    if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
     print_plan(config);
     return 0;
   }

@@ -15,6 +15,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
@@ -179,7 +180,8 @@ Checkpoint load_torchscript(const fs::path& file, const LoadOptions& options) {
     if (!options.model) return checkpoint;
     checkpoint.model = tensors_in_archive(reader);
   } catch (const c10::Error& error) {
-    fail("{}: a damaged archive: {}", file.string(), error.what_without_backtrace());
+    const std::string text = error.what_without_backtrace();
+    fail("{}: a damaged archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -15,6 +15,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
+#include "vmoe/inspect.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
@@ -74,13 +75,20 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
   if (!path_exists(given)) {
+    if (is_vmoe_checkpoint(given)) {
+      fail_usage(
+          "{}: a checkpoint of google-research/vmoe; first: moesaic import vmoe {} --out FOLDER",
+          given.string(), given.string());
+    }
     fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
   }
   if (is_safetensors_export(given)) return load_export(given, options);
   if (is_torchscript(given)) return load_torchscript(given, options);
   if (!fs::is_directory(given, error)) {
-    fail_usage("{}: not a folder; a run or a checkpoint is one, an export ends in .safetensors",
-               given.string());
+    fail_usage(
+        "{}: neither a folder of a run, a checkpoint or an export nor an export in a file "
+        "(.safetensors, TorchScript)",
+        given.string());
   }
   if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {
@@ -88,9 +96,11 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
     if (!steps.empty()) return load_first_whole(steps, folder, options);
   }
   const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
-  fail_usage("{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>){}",
-             given.string(), kManifestFile,
-             experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
+  fail_usage(
+      "{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>) nor an export (no "
+      "preprocess.json){}",
+      given.string(), kManifestFile,
+      experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
 }
 
 void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {

@@ -86,7 +86,9 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     for (const config_detail::HelpRow& row : rows) {
       const std::vector<std::string> key = split(row.key, '.');
       if (leads_to(parts, key, named)) found.push_back(row);
-      known.push_back(without_items(key));
+      for (size_t n = 1; n <= key.size(); ++n) {
+        known.push_back(without_items({key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
+      }
     }
     if (!found.empty()) return found;
   }

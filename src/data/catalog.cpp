@@ -180,6 +180,10 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
 /// Returns the description of a folder without one, with the usual mean and std of photographs.
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
+    fail_usage("unknown dataset '{}': a file; a description ends in .json, images lie in a folder",
+               folder.string());
+  }
   if (!fs::is_directory(folder, error)) {
     fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
                nearest_sibling(folder));

@@ -211,8 +211,6 @@ FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
 
 FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) {
   if (const fs::path found = find_folder(spec); !found.empty() && holds_all_verified(spec, found)) {
-    log_info("dataset '{}': complete and verified in {}, nothing to fetch", spec.name,
-             found.string());
     return {found, {}};
   }
   if (spec.urls.empty()) {

@@ -9,6 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
@@ -36,6 +37,13 @@ const std::vector<std::string>& known_splits() {
   std::string what = "files", how = "put them or a link there";
   const std::string wanted = split.empty() ? "train" : split;
   const std::vector<DatasetPart> parts = format_of(spec).parts(spec, wanted);
+  const std::vector<DatasetPart> train = format_of(spec).parts(spec, "train");
+  if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
+    fail(
+        "dataset '{}': folder '{}' not found in it; images lie in {}/<class>, and in val/<class>, "
+        "validation/<class> or test/<class>",
+        spec.name, train[0].path, train[0].path);
+  }
   if (!parts.empty()) {
     what = fmt::format("{} '{}'", parts[0].is_folder ? "folder" : "file", parts[0].path);
     how = "put it or a link there";

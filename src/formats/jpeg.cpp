@@ -4,6 +4,7 @@
 #include <turbojpeg.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "moesaic/base/error.h"
@@ -20,6 +21,16 @@ struct DestroyDecompressor {
 /// Returns the light that white paper reflects through two inks of transmittances `c` and `k`.
 uint8_t through(uint8_t c, uint8_t k) {
   return static_cast<uint8_t>((static_cast<unsigned>(c) * k + 127) / 255);
+}
+
+/// Returns whether the library goes on after it, and the pixels are worth something: not where the
+/// file ends too early.
+bool is_warning(const std::string& text) {
+  constexpr std::array kBeginnings = {"Corrupt JPEG data",      "Warning: unknown JFIF",
+                                      "Unknown Adobe color",    "Inconsistent progression",
+                                      "Invalid SOS parameters", "Application transferred"};
+  return std::any_of(kBeginnings.begin(), kBeginnings.end(),
+                     [&](const char* beginning) { return text.starts_with(beginning); });
 }
 
 }  // namespace
@@ -46,18 +57,22 @@ struct Decoder::State {
     if (height < 1 || width < 1) fail("not a JPEG that can be read: no image in it");
   }
 
+  /// The library tells of the last thing alone, and not whether it is the end of a decoding that
+  /// had begun with a warning. Hence the first warning by a decoding that ends there.
   void decompress(int w, int h, int format, std::vector<uint8_t>& out) {
     out.resize(static_cast<size_t>(w) * static_cast<size_t>(h) *
                static_cast<size_t>(tjPixelSize[format]));
     warning.clear();
-    if (tjDecompress2(handle.get(), bytes.data(), bytes.size(), out.data(), w, 0, h, format,
-                      kDecodeFlags) == 0) {
-      return;
-    }
-    const std::string text = reason();
-    const bool cut = text.find("Premature end") != std::string::npos;
-    if (cut || tjGetErrorCode(handle.get()) == TJERR_FATAL) fail("damaged JPEG: {}", text);
-    warning = text;
+    const auto decoded = [&](int flags) {
+      return tjDecompress2(handle.get(), bytes.data(), bytes.size(), out.data(), w, 0, h, format,
+                           flags) == 0;
+    };
+    if (decoded(kDecodeFlags | TJFLAG_STOPONWARNING)) return;
+    const std::string first = reason();
+    if (!is_warning(first)) fail("damaged JPEG: {}", first);
+    if (decoded(kDecodeFlags)) return;
+    warning = reason();
+    if (!is_warning(warning)) fail("damaged JPEG: {}", warning);
   }
 
   void cmyk_to_rgb(std::vector<uint8_t>& rgb) const {

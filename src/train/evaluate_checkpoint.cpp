@@ -31,9 +31,11 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   const Json data = stored(config, "/data");
   if (!data.is_string() || data.get<std::string>().empty()) {
     const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
-    fail_usage("{}: does not say where its data {} lie; give --data", from.string(),
-               name.is_string() ? "'" + one_line(name.get<std::string>()) + "'"
-                                : "that it was trained on");
+    if (!name.is_string() || name.get<std::string>().empty()) {
+      fail_usage("{}: does not say what it was trained on; give --data", from.string());
+    }
+    fail_usage("{}: does not say where its data '{}' lie; give --data", from.string(),
+               one_line(name.get<std::string>()));
   }
   return data.get<std::string>();
 }

@@ -175,7 +175,7 @@ std::string describe_memory(Model& model, const RunConfig& config,
         sum > limit ? "; this machine has " + bytes_text(limit) : "");
   }
   if (text.empty()) return text;
-  return text + "memory        left out: data that is not here\n";
+  return text + "memory        left out: data whose files are not here, if any\n";
 }
 
 }  // namespace moesaic

@@ -75,13 +75,16 @@ void check_images(const PhasePlaces& places, const Model& model, const DatasetIn
   if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
   const SettingPaths paths = model.setting_paths();
+  const bool resizable = shape[0] == wanted[0] && wanted[1] == wanted[2];
   const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
   fail_usage(
       "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model takes "
-      "{} "
-      "x {} x {}",
+      "{} x {} x {}{}",
       places.of_model(setting, "data"), places.phase().name, places.phase().data, shape[0],
-      shape[1], shape[2], wanted[0], wanted[1], wanted[2]);
+      shape[1], shape[2], wanted[0], wanted[1], wanted[2],
+      resizable ? fmt::format("; phases.{}.preprocess.size={} resizes them", places.phase().name,
+                              wanted[1])
+                : "");
 }
 
 int64_t trained_numbers(const Model& model, const PhasePlaces& places) {

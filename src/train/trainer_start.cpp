@@ -89,6 +89,9 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   const RunConfig given = config_;
   config_.model = Value::from_json(shape->config(), "model");
   if (!started.is_null()) {
+    for (const PhaseConfig& phase : config_.phases) {
+      if (!phase.data.empty()) options_.open.splits(phase.data);  // Throws where there are none.
+    }
     check_same_run(with_lasting_names(started), to_json(config_), options_.out.string());
   }
   plan_ = plan_phases(given, *shape, datasets_);

@@ -279,7 +279,7 @@ TEST(Resolve, SaysWhatAPathIsNot) {
               HasSubstr("no such folder; did you mean 'quickstart'?"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "nowhere/at/all"); }),
               HasSubstr("no such folder"));
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("not a folder"));
+  EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("neither a folder"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "quickstart"); }),
               HasSubstr("neither a checkpoint"));
 }

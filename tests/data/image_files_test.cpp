@@ -257,6 +257,9 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               AllOf(HasSubstr("folder 'val' not found in " + root().string()),
                     HasSubstr("or name it 'test' or 'validation'")));
+  test::fs::rename(root() / "train", root() / "Train");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+              HasSubstr("folder 'train' not found in it; images lie in train/<class>, and in"));
 }
 
 TEST_F(ImageFolder, AClassOfUnreadableFilesIsNamed) {

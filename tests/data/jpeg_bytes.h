@@ -16,7 +16,8 @@ namespace moesaic::test {
 enum class JpegKind { rgb, grey, ycck, noise };
 
 /// An image of one colour, given in the bytes that the file's pixels have, or of noise.
-inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t, 4> colour) {
+inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t, 4> colour,
+                        int flags = 0) {
   const bool inks = kind == JpegKind::ycck;
   const int channels = inks ? 4 : kind == JpegKind::grey ? 1 : 3;
   const int format = inks ? TJPF_CMYK : kind == JpegKind::grey ? TJPF_GRAY : TJPF_RGB;
@@ -32,7 +33,7 @@ inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t
   unsigned char* out = nullptr;
   unsigned long size = 0;
   const int result = tjCompress2(handle, pixels.data(), width, 0, height, format, &out, &size,
-                                 sampling, 95, TJFLAG_ACCURATEDCT);
+                                 sampling, 95, TJFLAG_ACCURATEDCT | flags);
   Bytes bytes(out, out + size);
   tjFree(out);
   tjDestroy(handle);

@@ -51,6 +51,17 @@ TEST(Jpeg, DecodesAtEveryScale) {
   EXPECT_THAT(test::error_of(ErrorKind::usage, [&] { decoder.decode(3, rgb); }), HasSubstr("1/3"));
 }
 
+TEST(Jpeg, ThatIsCutAnywhereIsDamaged) {
+  for (const int flags : {0, TJFLAG_PROGRESSIVE}) {
+    const Bytes whole = jpeg_bytes(24, 24, JpegKind::noise, {}, flags);
+    for (size_t size = 0; size + 2 < whole.size(); ++size) {  // The last two bytes say no more.
+      EXPECT_NE(failure_of_decoding(Bytes(whole.begin(), whole.begin() + static_cast<long>(size))),
+                "")
+          << size;
+    }
+  }
+}
+
 TEST(Jpeg, GreyHasThreeEqualChannels) {
   const Bytes bytes = jpeg_bytes(9, 17, JpegKind::grey, {77});
   jpeg::Decoder decoder(bytes);

@@ -165,7 +165,7 @@ TEST_F(Images, AreTakenByExportsAsByTheRun) {
          text_path("pruned-" + out)});
     const auto plan = run({"train", text_path("run.json"), "init=" + text_path("pruned-" + out),
                            "model=null", "--dry-run"});
-    EXPECT_THAT(plan.out, HasSubstr("left out: data that is not here"));
+    EXPECT_THAT(plan.out, HasSubstr("left out: data whose files are not here"));
     run({"train", text_path("run.json"), "init=" + text_path(out), "model=null", "--out",
          text_path("from-" + out)});
   }

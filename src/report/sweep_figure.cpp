@@ -24,8 +24,8 @@ heading(text) = sprintf('{/:Bold %s}', text)
 )";
 
 constexpr std::string_view kSweepPanels =
-    R"(  set multiplot layout 1,2 margins screen 0.085, screen 0.97, screen 0.16, screen 0.75 \
-    spacing screen 0.1
+    R"(  set multiplot layout 1,2 margins screen 0.1, screen 0.97, screen 0.16, screen 0.75 \
+    spacing screen 0.11
 
   set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink
   set ylabel 'test accuracy, %' textcolor rgb ink

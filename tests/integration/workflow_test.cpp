@@ -258,8 +258,8 @@ TEST_F(Workflow, APlanSaysThatThereAreNoExperts) {
 
 // On a terminal, which script(1) makes.
 TEST_F(Workflow, TestingHasABarOfItsOwn) {
-  if (run_command({"sh", "-c", "command -v script"}).exit_code != 0)
-    GTEST_SKIP() << "needs script(1)";
+  if (run_command({"script", "-qec", "true", "/dev/null"}).exit_code != 0)
+    GTEST_SKIP() << "needs script(1) and a terminal to make";
   const std::string recipe =
       (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
   const std::string train = shell_quoted(MOESAIC_PROGRAM) + " train " + shell_quoted(recipe) +

@@ -57,8 +57,8 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& chec
 /// size or modified.
 Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOptions& options = {});
 
-/// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does a
-/// safetensors export, a file or a folder, which has neither state nor optimizer. For a run
+/// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
+/// export to safetensors or TorchScript, which has neither state nor optimizer. For a run
 /// directory, or its checkpoints/, it is the complete step_N with the largest N; incomplete ones
 /// are skipped with a warning. Each file is hashed and read once. Throws Error: usage if the path
 /// is neither, failure if no checkpoint is complete.

@@ -82,21 +82,19 @@ Json moe_layers(const Json& config, const fs::path& from) {
   return layers;
 }
 
-/// Adds the tensors that the network of a configuration has.
-void add_planned_tensors(const Json& config, const fs::path& from, Json& out) {
-  const std::shared_ptr<Model> model =
-      build_model_shape(Value::from_json(config, from.string() + " (config.json)"));
+/// Adds the tensors of a file that has no list of them.
+void add_tensors(const TensorMap& found, Json& out) {
   Json tensors = Json::array();
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : state_of(*model)) {
+  int64_t parameters = 0, bytes = 0;
+  for (const auto& [name, tensor] : found) {
+    const at::ScalarType type = tensor.scalar_type();
+    const char* dtype = type == at::kFloat ? "F32" : type == at::kLong ? "I64" : toString(type);
+    parameters += tensor.numel();
     bytes += static_cast<int64_t>(tensor.nbytes());
-    tensors.push_back({{"name", name},
-                       {"dtype", tensor.is_floating_point() ? "F32" : "I64"},
-                       {"shape", tensor.sizes().vec()}});
+    tensors.push_back({{"name", name}, {"dtype", dtype}, {"shape", tensor.sizes().vec()}});
   }
-  out["parameters"] = model->parameter_count();
+  out["parameters"] = parameters;
   out["bytes"] = bytes;
-  out["file_bytes"] = fs::file_size(from);
   out["tensors"] = std::move(tensors);
 }
 
@@ -207,11 +205,12 @@ TensorMap comparable(Side& side, bool mixed) {
 }
 
 Json inspect_torchscript(const fs::path& file) {
-  const Checkpoint facts = load_torchscript(file, {.model = false});
+  const Checkpoint found = load_torchscript(file, {});
   Json out = {{"path", file.string()}, {"kind", "torchscript"}};
-  add_config(facts, out);
+  add_config(found, out);
   out.erase("state");
-  add_planned_tensors(facts.config.at("model"), file, out);
+  add_tensors(found.model, out);
+  out["file_bytes"] = fs::file_size(file);
   return out;
 }
 

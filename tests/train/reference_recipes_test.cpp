@@ -69,6 +69,7 @@ TEST(ReferenceRecipes, SmallNetworkOnImageNet) {
                 {"/phases/0/augment/mixup", 0.2},
                 {"/phases/0/augment/rand_augment/layers", 2},
                 {"/phases/0/augment/rand_augment/magnitude", 10},
+                {"/phases/0/preprocess/size", 224},
                 {"/model/patch_size", 32},
                 {"/model/hidden_size", 512},
                 {"/model/representation_size", 512},
@@ -92,6 +93,7 @@ TEST(ReferenceRecipes, FineTuningAt384Pixels) {
                 {"/phases/0/schedule/warmup_steps", 500},
                 {"/phases/0/clip_norm", 10.0},
                 {"/model/image_size", 384},
+                {"/phases/0/preprocess/size", 384},
                 {"/model/representation_size", 0},
                 {"/model/encoder/moe/router/dispatcher/capacity_factor", 1.5}});
 }

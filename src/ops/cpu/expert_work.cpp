@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "expert_work.h"
 
-#include <algorithm>
-
 namespace moesaic::ops {
 namespace {
 
-// Packing an expert's weights for so few remaining rows is not worth its cost.
-constexpr int64_t kSliver = 8;
+constexpr int64_t kPackingRows = 60;  // What packing a panel costs, in rows that run over it.
+
+int64_t work_of(const Panel& panel) {
+  return (panel.rows() + kPackingRows) * panel.columns;
+}
 
 }  // namespace
 
-std::vector<std::vector<Segment>> split_rows(const int32_t* offsets, int64_t experts, int64_t parts,
-                                             int64_t overhead) {
-  int64_t left = 0;  // Remaining work: rows, plus the overhead of each expert with rows.
+std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int64_t columns,
+                             int64_t width) {
+  std::vector<Panel> panels;
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t rows = offsets[e + 1] - offsets[e];
-    left += rows > 0 ? rows + overhead : 0;
-  }
-  std::vector<std::vector<Segment>> pieces(parts);
-  int64_t part = 0;
-  int64_t room = left / parts;
-  for (int64_t e = 0; e < experts; ++e) {
-    int64_t begin = offsets[e];
-    const int64_t end = offsets[e + 1];
-    while (begin < end) {
-      const bool last = part + 1 == parts;
-      int64_t take = last ? end - begin : std::min(end - begin, room - overhead);
-      if (end - begin - take < kSliver) take = end - begin;
-      if (take < std::min(kSliver, end - begin)) {
-        room = left / (parts - ++part);
-        continue;
-      }
-      pieces[part].push_back({e, begin, begin + take});
-      begin += take;
-      room -= take + overhead;
-      left -= take + (begin == end ? overhead : 0);
+    if (offsets[e] == offsets[e + 1]) continue;
+    for (int64_t column = 0; column < columns; column += width) {
+      panels.push_back(
+          {e, offsets[e], offsets[e + 1], column, std::min(width, columns - column)});
     }
   }
-  return pieces;
+  return panels;
+}
+
+std::vector<int64_t> share_panels(const std::vector<Panel>& panels, int64_t parts) {
+  int64_t work = 0;
+  for (const Panel& panel : panels) work += work_of(panel);
+  std::vector<int64_t> begins(parts + 1, static_cast<int64_t>(panels.size()));
+  int64_t done = 0, part = 0;
+  for (size_t i = 0; i < panels.size(); ++i) {
+    // A panel belongs to the part within whose share of the work its middle lies.
+    const int64_t middle = done + work_of(panels[i]) / 2;
+    while (part < parts && middle * parts >= work * part) {
+      begins[part++] = static_cast<int64_t>(i);
+    }
+    done += work_of(panels[i]);
+  }
+  return begins;
 }
 
 }  // namespace moesaic::ops

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division of the rows of all experts among threads.
+// Division of the experts' products among threads.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -10,58 +10,60 @@
 #include <cstdint>
 #include <vector>
 
+#include "product.h"
+
 namespace moesaic::ops {
 
-/// Rows [begin, end) of one expert.
-struct Segment {
-  int64_t expert, begin, end;
+/// A panel: `columns` columns of a matrix of one expert, over which rows [begin, end) run.
+struct Panel {
+  int64_t expert, begin, end, column, columns;
   int64_t rows() const { return end - begin; }
 };
 
-/// Number of rows of an expert that share a packed panel.
-constexpr int64_t kBlockRows = 320;
+/// Cuts a matrix of `columns` columns of each expert that has rows into panels of at most `width`,
+/// in the order of experts and columns. `offsets` has experts + 1 entries.
+std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int64_t columns,
+                             int64_t width);
 
-/// Cuts the rows of all experts, in order, into `parts` pieces of equal work; packing an expert's
-/// weights counts as `overhead` rows. Rows are independent, so results do not depend on the cut.
-/// `offsets` has experts + 1 entries.
-std::vector<std::vector<Segment>> split_rows(const int32_t* offsets, int64_t experts, int64_t parts,
-                                             int64_t overhead);
+/// Returns where the panels of each part begin and the last one's end, [parts + 1], for parts of
+/// about equal work; packing a panel counts as some rows.
+std::vector<int64_t> share_panels(const std::vector<Panel>& panels, int64_t parts);
 
-/// Returns the rows of a block, at least 8: fewer the more threads share `budget` bytes of scratch,
-/// of which a block takes scratch(rows) scalars.
-template <class Scalar, class Scratch>
-int64_t rows_within(int64_t budget, int64_t rows, const Scratch& scratch) {
-  int64_t block = std::min(kBlockRows, rows);
-  const auto bytes = [&] {
-    return at::get_num_threads() * scratch(block) * static_cast<int64_t>(sizeof(Scalar));
-  };
-  while (block > 8 && bytes() > budget) block = (block + 1) / 2;
-  return block;
-}
-
-/// Calls block(part of a segment, scratch) for blocks of at most `block_rows` rows, on all threads;
-/// each thread has `scratch` scalars, aligned to a cache line.
-template <class Scalar, class Block>
-void for_blocks(const int32_t* offsets, int64_t experts, int64_t scratch, Block block,
-                int64_t block_rows = kBlockRows) {
-  constexpr int64_t kPackingWork = 12;  // Cost in rows, measured at d 192 and d 768.
-  const int64_t parts = at::get_num_threads();
-  const auto pieces = split_rows(offsets, experts, parts, kPackingWork);
-  const int64_t bytes = (scratch * static_cast<int64_t>(sizeof(Scalar)) + 63) / 64 * 64;
-  const at::Tensor memory = at::empty({parts * bytes}, at::kByte);
+/// Calls use(panel, scratch) for all panels on all threads, each of which has `scratch_bytes`
+/// aligned to a cache line. What a panel gives does not depend on the thread that computes it.
+template <class Use>
+void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use) {
+  const int64_t parts =
+      std::min<int64_t>(at::get_num_threads(), static_cast<int64_t>(panels.size()));
+  if (parts == 0) return;
+  const std::vector<int64_t> begins = share_panels(panels, parts);
+  const int64_t stride = (scratch_bytes + 63) / 64 * 64;
+  const at::Tensor memory = at::empty({parts * stride}, at::kByte);
   at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
-      auto* own = reinterpret_cast<Scalar*>(memory.mutable_data_ptr<uint8_t>() + part * bytes);
-      for (const Segment& s : pieces[part]) {
-        const int64_t blocks = (s.rows() + block_rows - 1) / block_rows;
-        for (int64_t i = 0; i < blocks; ++i) {
-          block(Segment{s.expert, s.begin + s.rows() * i / blocks,
-                        s.begin + s.rows() * (i + 1) / blocks},
-                own);
-        }
-      }
+      uint8_t* const scratch = memory.mutable_data_ptr<uint8_t>() + part * stride;
+      for (int64_t i = begins[part]; i < begins[part + 1]; ++i) use(panels[i], scratch);
     }
+    end_products();
   });
 }
+
+/// Hands out pieces of a scratch memory, each aligned to a cache line.
+class Scratch {
+ public:
+  explicit Scratch(uint8_t* memory) : memory_(memory) {}
+
+  template <class Scalar>
+  Scalar* take(int64_t count) {
+    auto* const piece = reinterpret_cast<Scalar*>(memory_ + taken_);
+    taken_ += (count * static_cast<int64_t>(sizeof(Scalar)) + 63) / 64 * 64;
+    return piece;
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  uint8_t* memory_;
+  int64_t taken_ = 0;
+};
 
 }  // namespace moesaic::ops

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every thread takes its part of the rows through both products (mlp_layer.h); inference never
-// writes [A, m]. The weights' gradients sum over all rows of an expert: there the threads share out
-// the panels of the gradients instead.
+// The experts' two layers over rows that lie expert by expert (mlp_layer.h). Types of two bytes are
+// multiplied as they are where the processor can, else in float32.
 #include "moesaic/ops/grouped_mlp.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <tuple>
-#include <vector>
 
 #include "../check.h"
-#include "gradient_panels.h"
+#include "grouped_mlp.h"
 #include "large_memory.h"
 #include "mlp_layer.h"
-#include "mlp_layer_bfloat16.h"
 
 namespace moesaic::ops {
 namespace {
@@ -31,132 +25,90 @@ int64_t filled_rows(const Tensor& offsets) {
 
 struct MlpGradients {
   Tensor rows, w1, b1, w2, b2;
+
+  MlpGradients to(at::ScalarType type) const {
+    return {rows.to(type), w1.to(type), b1.to(type), w2.to(type), b2.to(type)};
+  }
+  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tensors() const {
+    return {rows, w1, b1, w2, b2};
+  }
 };
 
 template <class Scalar>
-std::vector<GradientPanel<Scalar>> gradient_panels(const Tensor& offsets, const Tensor& rows,
-                                                   const Tensor& grad, const Tensor& active,
-                                                   const Tensor& grad_hidden,
-                                                   const MlpGradients& out) {
-  const auto* begins = offsets.const_data_ptr<int32_t>();
-  const int64_t d = rows.size(1), m = active.size(1);
-  std::vector<GradientPanel<Scalar>> panels;
-  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
-    const int64_t first = begins[e], count = begins[e + 1] - begins[e];
-    const Scalar* x = rows.const_data_ptr<Scalar>() + first * d;
-    const Scalar* gy = grad.const_data_ptr<Scalar>() + first * d;
-    const Scalar* a = active.const_data_ptr<Scalar>() + first * m;
-    const Scalar* gh = grad_hidden.const_data_ptr<Scalar>() + first * m;
-    const auto add = [&](const Scalar* left, const Scalar* right, const Tensor& gradient,
-                         const Tensor& sums, int64_t p, int64_t q) {
-      Scalar* const to = gradient.mutable_data_ptr<Scalar>() + e * p * q;
-      Scalar* const totals = sums.mutable_data_ptr<Scalar>() + e * q;
-      add_panels<Scalar>({left, right, to, totals, count, p, q, 0, {}}, panels);
-    };
-    add(x, gh, out.w1, out.b1, d, m);
-    add(a, gy, out.w2, out.b2, m, d);
-  }
-  return panels;
+void compute_forward(const MlpLayer<Scalar>& layer, const Tensor& rows, const Tensor& offsets,
+                     const Tensor& y, const Tensor& hidden) {
+  const int64_t filled = filled_rows(offsets);
+  const auto options = rows.options();
+  const Tensor active = empty_large({filled, layer.stretch()}, options);
+  using Sum = SumOf<Scalar>;
+  const Tensor sums = kIsHalfWide<Scalar> ? empty_large(y.sizes(), options.dtype(at::kFloat)) : y;
+  layer.forward(offsets.const_data_ptr<int32_t>(),
+                {rows.const_data_ptr<Scalar>(),
+                 hidden.numel() > 0 ? hidden.mutable_data_ptr<Scalar>() : nullptr,
+                 active.mutable_data_ptr<Scalar>(), sums.mutable_data_ptr<Sum>(),
+                 y.mutable_data_ptr<Scalar>()});
 }
 
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets,
-                                       const Tensor& w1_in, const Tensor& b1_in,
-                                       const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
-                                       bool keep_hidden);
-
-struct MlpOperands {
-  Tensor rows, w1, b1, w2, b2;
-};
-
-/// Computes in float32 in training and on processors without bfloat16 products.
-std::tuple<Tensor, Tensor> forward_bfloat16(const MlpOperands& in, const Tensor& offsets,
-                                            int64_t activation, bool keep_hidden) {
-  if (keep_hidden || !Bfloat16Layer::possible(in.w1)) {
-    auto [y, hidden] =
-        forward_cpu(in.rows.to(at::kFloat), offsets, in.w1.to(at::kFloat), in.b1.to(at::kFloat),
-                    in.w2.to(at::kFloat), in.b2.to(at::kFloat), activation, keep_hidden);
-    return {y.to(at::kBFloat16), hidden.to(at::kBFloat16)};
+/// Sets the gradients of experts without rows to zero.
+void clear_idle(const Tensor& offsets, const MlpGradients& gradients) {
+  const auto* begins = offsets.const_data_ptr<int32_t>();
+  for (int64_t e = 0; e + 1 < offsets.size(0); ++e) {
+    if (begins[e] != begins[e + 1]) continue;
+    for (const Tensor* gradient : {&gradients.w1, &gradients.b1, &gradients.w2, &gradients.b2}) {
+      gradient->select(0, e).zero_();
+    }
   }
-  Tensor y = at::empty(in.rows.sizes(), in.rows.options());
-  const Bfloat16Layer layer{in.w1, in.w2, static_cast<Activation>(activation)};
-  const Bfloat16Layer::ForwardArrays arrays{
-      in.rows.const_data_ptr<at::BFloat16>(), nullptr, in.b1.const_data_ptr<at::BFloat16>(),
-      in.b2.const_data_ptr<at::BFloat16>(), y.mutable_data_ptr<at::BFloat16>()};
-  for_blocks<float>(offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
-                    layer.forward_scratch(std::min(kBlockRows, in.rows.size(0))),
-                    [&](const Segment& s, float* scratch) { layer.forward(s, arrays, scratch); });
-  y.slice(0, filled_rows(offsets)).zero_();
-  return {y, at::empty({0, in.w1.size(2)}, y.options())};
+}
+
+template <class Scalar>
+MlpGradients compute_backward(const MlpLayer<Scalar>& layer, const Tensor& grad, const Tensor& rows,
+                              const Tensor& offsets, const Tensor& hidden) {
+  const auto options = rows.options();
+  MlpGradients out{empty_large(rows.sizes(), options), empty_large(layer.w1.sizes(), options),
+                   at::empty({layer.experts(), layer.hidden()}, options),
+                   empty_large(layer.w2.sizes(), options),
+                   at::empty({layer.experts(), layer.width()}, options)};
+  const Tensor grad_before = empty_large(hidden.sizes(), options);
+  layer.backward(offsets.const_data_ptr<int32_t>(),
+                 {grad.const_data_ptr<Scalar>(), rows.const_data_ptr<Scalar>(),
+                  hidden.const_data_ptr<Scalar>(), out.rows.mutable_data_ptr<Scalar>(),
+                  grad_before.mutable_data_ptr<Scalar>(), out.w1.mutable_data_ptr<Scalar>(),
+                  out.b1.mutable_data_ptr<Scalar>(), out.w2.mutable_data_ptr<Scalar>(),
+                  out.b2.mutable_data_ptr<Scalar>()});
+  out.rows.slice(0, filled_rows(offsets)).zero_();
+  clear_idle(offsets, out);
+  return out;
 }
 
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets_in,
-                                       const Tensor& w1_in, const Tensor& b1_in,
-                                       const Tensor& w2_in, const Tensor& b2_in, int64_t activation,
-                                       bool keep_hidden) {
-  check_grouped_mlp(rows_in, offsets_in, w1_in, b1_in, w2_in, b2_in, activation);
-  const Tensor offsets = offsets_in.contiguous();
-  const Tensor rows = rows_in.contiguous(), w1 = packable(w1_in), w2 = packable(w2_in);
-  const Tensor b1 = b1_in.contiguous(), b2 = b2_in.contiguous();
-  if (rows.scalar_type() == at::kBFloat16) {
-    return forward_bfloat16({rows, w1, b1, w2, b2}, offsets, activation, keep_hidden);
-  }
+                                       const Tensor& w1, const Tensor& b1, const Tensor& w2,
+                                       const Tensor& b2, int64_t activation, bool keep_hidden) {
+  check_grouped_mlp(rows_in, offsets_in, w1, b1, w2, b2, activation);
+  const at::ScalarType type = rows_in.scalar_type(), sums = product_type(type, w1);
+  const Tensor offsets = offsets_in.contiguous(), rows = rows_in.to(sums).contiguous();
   Tensor y = empty_large(rows.sizes(), rows.options());
   Tensor hidden = empty_large({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
-  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp", [&] {
-    const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
-    const typename MlpLayer<scalar_t>::ForwardArrays arrays{
-        rows.const_data_ptr<scalar_t>(),
-        nullptr,
-        b1.const_data_ptr<scalar_t>(),
-        b2.const_data_ptr<scalar_t>(),
-        y.mutable_data_ptr<scalar_t>(),
-        keep_hidden ? hidden.mutable_data_ptr<scalar_t>() : nullptr};
-    for_blocks<scalar_t>(
-        offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
-        layer.forward_scratch(std::min(kBlockRows, rows.size(0))),
-        [&](const Segment& s, scalar_t* scratch) { layer.forward(s, arrays, scratch); });
+  MOESAIC_DISPATCH_PRODUCTS(sums, "grouped_mlp", [&] {
+    compute_forward(layer_of<scalar_t>({w1, b1, w2, b2}, activation), rows, offsets, y, hidden);
   });
   y.slice(0, filled_rows(offsets)).zero_();
   if (keep_hidden) hidden.slice(0, filled_rows(offsets)).zero_();
-  return {y, hidden};
+  return {y.to(type), hidden.to(type)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
-    const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets_in, const Tensor& hidden,
-    const Tensor& w1_in, const Tensor& w2_in, int64_t activation) {
-  check_grouped_mlp_backward(grad_in, rows_in, offsets_in, hidden, w1_in, w2_in, activation);
+    const Tensor& grad, const Tensor& rows, const Tensor& offsets_in, const Tensor& hidden,
+    const Tensor& w1, const Tensor& w2, int64_t activation) {
+  check_grouped_mlp_backward(grad, rows, offsets_in, hidden, w1, w2, activation);
+  const at::ScalarType type = rows.scalar_type(), sums = product_type(type, w1);
   const Tensor offsets = offsets_in.contiguous();
-  if (rows_in.scalar_type() == at::kBFloat16) {
-    auto [rows, w1, b1, w2, b2] =
-        backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets, hidden.to(at::kFloat),
-                     w1_in.to(at::kFloat), w2_in.to(at::kFloat), activation);
-    return {rows.to(at::kBFloat16), w1.to(at::kBFloat16), b1.to(at::kBFloat16),
-            w2.to(at::kBFloat16), b2.to(at::kBFloat16)};
-  }
-  const Tensor grad = grad_in.contiguous(), rows = rows_in.contiguous();
-  const Tensor w1 = packable(w1_in), w2 = packable(w2_in);
-  const auto options = rows.options();
-  MlpGradients out{empty_large(rows.sizes(), options), empty_large(w1.sizes(), options),
-                   at::empty({w1.size(0), w1.size(2)}, options), empty_large(w2.sizes(), options),
-                   at::empty({w2.size(0), w2.size(2)}, options)};
-  const Tensor seen = hidden.contiguous();
-  Tensor active = empty_large(seen.sizes(), options);
-  Tensor grad_hidden = empty_large(seen.sizes(), options);
-  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "grouped_mlp_backward", [&] {
-    const MlpLayer<scalar_t> layer{w1, w2, static_cast<Activation>(activation)};
-    const typename MlpLayer<scalar_t>::BackwardArrays arrays{
-        grad.const_data_ptr<scalar_t>(), seen.const_data_ptr<scalar_t>(),
-        grad_hidden.mutable_data_ptr<scalar_t>(), active.mutable_data_ptr<scalar_t>(),
-        out.rows.mutable_data_ptr<scalar_t>()};
-    for_blocks<scalar_t>(
-        offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1,
-        layer.backward_scratch(std::min(kBlockRows, rows.size(0))),
-        [&](const Segment& s, scalar_t* scratch) { layer.backward(s, arrays, scratch); });
-    auto panels = gradient_panels<scalar_t>(offsets, rows, grad, active, grad_hidden, out);
-    compute_panels(panels, rows);
+  const auto in = [&](const Tensor& tensor) { return tensor.to(sums).contiguous(); };
+  MlpGradients out;
+  MOESAIC_DISPATCH_PRODUCTS(sums, "grouped_mlp_backward", [&] {
+    out = compute_backward(layer_of<scalar_t>({w1, {}, w2, {}}, activation), in(grad), in(rows),
+                           offsets, in(hidden));
   });
-  out.rows.slice(0, filled_rows(offsets)).zero_();
-  return {out.rows, out.w1, out.b1, out.w2, out.b2};
+  return out.to(type).tensors();
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {

@@ -1,139 +1,277 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of one expert's rows through both products, forwards and backwards, a stretch of the
-// hidden width at a time, so that what lies between the products stays in cache.
+// The experts' two layers as products over panels of their weights. A panel is laid out in a
+// thread's cache once and all rows of its expert run over it, so that every weight is read once.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
+#include "activate.h"
 #include "expert_work.h"
-#include "panels.h"
-#include "tile.h"
+#include "product.h"
 
 namespace moesaic::ops {
 
-/// Hidden columns that lie between two products at a time: a multiple of every panel's width.
+/// Rows that run over a panel at a time.
+constexpr int64_t kBlockRows = 256;
+/// Hidden columns that lie between the two layers at a time.
 constexpr int64_t kStretch = 768;
 
-inline int64_t whole_lines(int64_t scalars) {
-  return (scalars + 31) / 32 * 32;
+/// Returns how many columns of a matrix of so many rows make a panel: as many as fit a part of the
+/// second-level cache.
+template <class Scalar>
+int64_t panel_width(int64_t depth) {
+  constexpr int64_t kPanelBytes = 400 << 10, kStep = 32, kMax = 128;
+  const int64_t fit = kPanelBytes / (depth * static_cast<int64_t>(sizeof(Scalar)));
+  return std::clamp(fit / kStep * kStep, kStep, kMax);
 }
 
-/// A distance between rows of `width` scalars at which the rows of a tile do not fall into the same
-/// few sets of the first-level cache.
-template <class Scalar>
-int64_t spread(int64_t width) {
-  constexpr auto kLineScalars = static_cast<int64_t>(64 / sizeof(Scalar));
-  const int64_t lines = (width + kLineScalars - 1) / kLineScalars;
-  return (lines % 16 == 0 ? lines + 1 : lines) * kLineScalars;
+/// Calls use(first row, rows) for the blocks of a panel's rows.
+template <class Use>
+void for_blocks(const Panel& panel, Use use) {
+  for (int64_t row = panel.begin; row < panel.end; row += kBlockRows) {
+    use(row, std::min(kBlockRows, panel.end - row));
+  }
 }
 
 template <class Scalar>
 struct MlpLayer {
-  PanelMatrix<Scalar> w1, w2;  // [d, m] and [m, d] of each expert
-  Activation activation;
-  const TileKernels<Scalar>& kernels = tile_kernels<Scalar>();
+  using Sum = SumOf<Scalar>;
 
-  int64_t width() const { return w1.rows; }
-  int64_t hidden() const { return w1.columns; }
+  at::Tensor w1, b1, w2, b2;  ///< [K, d, m], [K, m], [K, m, d], [K, d], contiguous.
+  Activation activation;
+
+  int64_t experts() const { return w1.size(0); }
+  int64_t width() const { return w1.size(1); }
+  int64_t hidden() const { return w1.size(2); }
   int64_t stretch() const { return std::min(hidden(), kStretch); }
 
   struct ForwardArrays {
-    const Scalar* x;       // [.., d]
-    const int32_t* token;  // row r is x[token[r]]; null: x[r]
-    const Scalar *b1, *b2;
-    Scalar *y, *hidden;  // hidden: [A, m], or null where it need not be kept
+    const Scalar* x;  ///< [A, d]
+    Scalar* before;   ///< The activation's inputs [A, m]; null where they need not be kept.
+    Scalar* active;   ///< Scratch [A, stretch()].
+    Sum* sums;        ///< Scratch [A, d]; may be y.
+    Scalar* y;        ///< [A, d]; may be x.
   };
 
-  int64_t panel_size() const { return whole_lines(kernels.columns * std::max(width(), stretch())); }
-  /// Scalars of scratch for blocks of `rows`.
-  int64_t forward_scratch(int64_t rows) const {
-    return panel_size() + rows * (spread<Scalar>(width()) + spread<Scalar>(stretch()));
-  }
-  int64_t backward_scratch(int64_t rows) const { return forward_scratch(rows); }
-
-  /// y = act(x W1 + b1) W2 + b2.
-  void forward(const Segment& s, const ForwardArrays& in, Scalar* scratch) const {
-    const int64_t d = width(), m = hidden(), e = s.expert, panel = kernels.columns;
-    const int64_t x_stride = spread<Scalar>(d), active_stride = spread<Scalar>(stretch());
-    Scalar* x = scratch + panel_size();
-    Scalar* active = x + s.rows() * x_stride;
-    gather(s, in.x, in.token, x);
-    const PanelMultiplier<Scalar> multiply{kernels, scratch};
-    for (int64_t from = 0; from < m; from += stretch()) {
-      const int64_t count = std::min(stretch(), m - from);
-      const int64_t stride = in.hidden != nullptr ? m : active_stride;
-      Scalar* seen = in.hidden != nullptr ? in.hidden + s.begin * m + from : active;
-      multiply({s.rows(), d, count, x, x_stride, in.b1 + e * m + from, seen, stride, false,
-                w2.panel(e, from, count, 0, panel).prefetch()},
-               w1.at(e, 0, d, from), [&](int64_t column, int64_t columns) {
-                 kernels.activate(activation, {s.rows(), columns, stride, active_stride},
-                                  seen + column, active + column);
-               });
-      multiply({s.rows(), count, d, active, active_stride, in.b2 + e * d, in.y + s.begin * d, d,
-                from > 0, next_panel(e, from + count).prefetch()},
-               w2.at(e, from, count, 0), [](int64_t, int64_t) {});
+  /// Computes y = act(x W1 + b1) W2 + b2, a stretch of the hidden width at a time.
+  void forward(const int32_t* offsets, const ForwardArrays& in) const {
+    for (int64_t from = 0; from < hidden(); from += stretch()) {
+      const int64_t count = std::min(stretch(), hidden() - from);
+      first_layer(offsets, in, from, count);
+      second_layer(offsets, in, from, count);
     }
   }
 
   struct BackwardArrays {
-    const Scalar *grad, *hidden;
-    Scalar *grad_hidden, *active, *grad_rows;
+    const Scalar *grad, *x, *before;  ///< [A, d], [A, d], [A, m]
+    Scalar *grad_rows, *grad_before;  ///< [A, d], [A, m]
+    Scalar *w1, *b1, *w2, *b2;        ///< Gradients of the weights; those of idle experts stay.
   };
 
-  /// grad_hidden = (grad W2^T) * act'(hidden), active = act(hidden), grad_rows = grad_hidden W1^T.
-  void backward(const Segment& s, const BackwardArrays& in, Scalar* scratch) const {
-    const int64_t d = width(), m = hidden(), e = s.expert, panel = kernels.columns;
-    const int64_t grad_stride = spread<Scalar>(d), near_stride = spread<Scalar>(stretch());
-    const PanelMatrix<Scalar> w1t = w1.transposed(), w2t = w2.transposed();
-    Scalar* grad = scratch + panel_size();
-    Scalar* near = grad + s.rows() * grad_stride;  // grad_hidden while it is needed here
-    gather(s, in.grad, nullptr, grad);
-    const PanelMultiplier<Scalar> multiply{kernels, scratch};
-    for (int64_t from = 0; from < m; from += stretch()) {
-      const int64_t count = std::min(stretch(), m - from);
-      const int64_t place = s.begin * m + from;
-      multiply({s.rows(), d, count, grad, grad_stride, nullptr, near, near_stride, false,
-                w1t.panel(e, from, count, 0, panel).prefetch()},
-               w2t.at(e, 0, d, from), [&](int64_t column, int64_t columns) {
-                 kernels.activate_backward(
-                     activation, {s.rows(), columns, m, near_stride}, in.hidden + place + column,
-                     near + column, in.active + place + column, in.grad_hidden + place + column);
+  /// Computes all gradients. dW1 = x^T dH, dW2 = act(H)^T dy and dx = dH W1^T with
+  /// dH = (dy W2^T) act'(H).
+  void backward(const int32_t* offsets, const BackwardArrays& in) const {
+    const Packed packed = pack_rows_of(offsets, in);
+    const int64_t width1 = std::min<int64_t>(panel_width<Scalar>(width()), 64);
+    for_panels(panels_of(offsets, experts(), hidden(), width1), hidden_scratch(width1),
+               [&](const Panel& panel, uint8_t* scratch) {
+                 hidden_gradients(panel, in, packed, Scratch(scratch));
                });
-      multiply(
-          {s.rows(), count, d, near, near_stride, nullptr, in.grad_rows + s.begin * d, d, from > 0,
-           from + count < m ? w2t.panel(e, 0, d, from + count, panel).prefetch() : Prefetch{}},
-          w1t.at(e, from, count, 0), [](int64_t, int64_t) {});
-    }
+    const int64_t width2 = panel_width<Scalar>(hidden());
+    for_panels(panels_of(offsets, experts(), width(), width2), input_scratch(width2),
+               [&](const Panel& panel, uint8_t* scratch) {
+                 input_gradients(panel, in, Scratch(scratch));
+               });
   }
 
  private:
-  void gather(const Segment& s, const Scalar* from, const int32_t* token, Scalar* to) const {
-    const auto row = [&](int64_t r) { return from + (token == nullptr ? r : token[r]) * width(); };
-    constexpr int64_t kAhead = 4;  // rows; the hardware cannot guess where they lie
-    for (int64_t r = s.begin; r < s.end; ++r, to += spread<Scalar>(width())) {
-      if (r + kAhead < s.end) {
-        const char* soon = reinterpret_cast<const char*>(row(r + kAhead));
-        for (size_t at = 0; at < width() * sizeof(Scalar); at += 64) __builtin_prefetch(soon + at);
-      }
-      std::memcpy(to, row(r), width() * sizeof(Scalar));
+  const Scalar* weights(const at::Tensor& w, int64_t expert) const {
+    return w.const_data_ptr<Scalar>() + expert * width() * hidden();
+  }
+  const Scalar* biases(const at::Tensor& b, int64_t expert) const {
+    return b.const_data_ptr<Scalar>() + expert * b.size(1);
+  }
+
+  void first_layer(const int32_t* offsets, const ForwardArrays& in, int64_t from,
+                   int64_t count) const {
+    const int64_t d = width(), m = hidden(), wide = panel_width<Scalar>(d);
+    for_panels(
+        panels_of(offsets, experts(), count, wide), forward_scratch(d, wide),
+        [&](const Panel& panel, uint8_t* memory) {
+          Scratch scratch(memory);
+          auto* const b = scratch.take<Scalar>(padded_depth<Scalar>(d) * wide);
+          auto* const sums = scratch.take<Sum>(kBlockRows * wide);
+          const int64_t column = from + panel.column;
+          pack_rows(weights(w1, panel.expert) + column, m, d, panel.columns, b);
+          for_blocks(panel, [&](int64_t row, int64_t rows) {
+            multiply({rows, d, panel.columns, in.x + row * d, d, b, panel.columns, sums,
+                      panel.columns, false});
+            finish({rows, panel.columns, sums, panel.columns, biases(b1, panel.expert) + column,
+                    activation, in.active + row * stretch() + panel.column, stretch(),
+                    in.before == nullptr ? nullptr : in.before + row * m + column, m});
+          });
+        });
+  }
+
+  void second_layer(const int32_t* offsets, const ForwardArrays& in, int64_t from,
+                    int64_t count) const {
+    const int64_t d = width(), wide = panel_width<Scalar>(count);
+    const bool last = from + count == hidden();
+    for_panels(panels_of(offsets, experts(), d, wide), forward_scratch(count, wide),
+               [&](const Panel& panel, uint8_t* memory) {
+                 auto* const b = Scratch(memory).take<Scalar>(padded_depth<Scalar>(count) * wide);
+                 pack_rows(weights(w2, panel.expert) + from * d + panel.column, d, count,
+                           panel.columns, b);
+                 for_blocks(panel, [&](int64_t row, int64_t rows) {
+                   const int64_t at = row * d + panel.column;
+                   multiply({rows, count, panel.columns, in.active + row * stretch(), stretch(), b,
+                             panel.columns, in.sums + at, d, from > 0});
+                   if (!last) return;
+                   finish({rows, panel.columns, in.sums + at, d,
+                           biases(b2, panel.expert) + panel.column, Activation::identity, in.y + at,
+                           d});
+                 });
+               });
+  }
+
+  int64_t forward_scratch(int64_t depth, int64_t wide) const {
+    Scratch scratch(nullptr);
+    scratch.take<Scalar>(padded_depth<Scalar>(depth) * wide);
+    scratch.take<Sum>(kBlockRows * wide);
+    return scratch.taken();
+  }
+
+  /// Rows as the operands of the weights' gradients: block by block x^T and the rows of the
+  /// arriving gradient, each padded to what products over rows take.
+  struct Packed {
+    std::vector<int64_t> begins;  ///< First padded row of each expert.
+    at::Tensor x_transposed, grad;
+    int64_t at(const Panel& panel, int64_t row) const {
+      return begins[panel.expert] + (row - panel.begin);  // Blocks before it are whole.
+    }
+  };
+
+  Packed pack_rows_of(const int32_t* offsets, const BackwardArrays& in) const {
+    const int64_t d = width();
+    Packed packed;
+    int64_t padded = 0;
+    for (int64_t e = 0; e < experts(); ++e) {
+      packed.begins.push_back(padded);
+      padded += padded_depth<Scalar>(offsets[e + 1] - offsets[e]);
+    }
+    packed.x_transposed = at::empty({padded * d}, w1.options());
+    packed.grad = at::empty({padded * d}, w1.options());
+    auto* const x = packed.x_transposed.template mutable_data_ptr<Scalar>();
+    auto* const grad = packed.grad.template mutable_data_ptr<Scalar>();
+    std::vector<Panel> blocks;
+    for (const Panel& all : panels_of(offsets, experts(), d, d)) {
+      for_blocks(all, [&](int64_t row, int64_t rows) {
+        blocks.push_back({all.expert, row, row + rows, packed.at(all, row), d});
+      });
+    }
+    for_panels(blocks, 0, [&](const Panel& block, uint8_t*) {
+      transpose(in.x + block.begin * d, d, block.rows(), d, x + block.column * d);
+      pack_rows(in.grad + block.begin * d, d, block.rows(), d, grad + block.column * d);
+    });
+    return packed;
+  }
+
+  int64_t hidden_scratch(int64_t wide) const {
+    Scratch scratch(nullptr);
+    take_hidden(scratch, wide);
+    return scratch.taken();
+  }
+
+  struct HiddenScratch {
+    Scalar *b, *active, *active_transposed, *grad;
+    Sum *sums, *bias, *w1, *w2;
+  };
+  HiddenScratch take_hidden(Scratch& scratch, int64_t wide) const {
+    HiddenScratch s{};
+    s.b = scratch.take<Scalar>(width() * wide);
+    s.active = scratch.take<Scalar>(kBlockRows * wide);
+    s.active_transposed = scratch.take<Scalar>(kBlockRows * wide);
+    s.grad = scratch.take<Scalar>(kBlockRows * wide);
+    s.sums = scratch.take<Sum>(kBlockRows * wide);
+    s.bias = scratch.take<Sum>(wide);
+    if constexpr (kIsHalfWide<Scalar>) {
+      s.w1 = scratch.take<Sum>(width() * wide);
+      s.w2 = scratch.take<Sum>(width() * wide);
+    }
+    return s;
+  }
+
+  /// Computes the gradients of a panel of hidden columns: dH, and of dW1, db1 and dW2 what belongs
+  /// to them.
+  void hidden_gradients(const Panel& panel, const BackwardArrays& in, const Packed& packed,
+                        Scratch scratch) const {
+    const int64_t d = width(), m = hidden(), wide = panel.columns;
+    HiddenScratch s = take_hidden(scratch, wide);
+    Scalar* const to_w1 = in.w1 + panel.expert * d * m + panel.column;
+    Scalar* const to_w2 = in.w2 + (panel.expert * m + panel.column) * d;
+    const int64_t w1_stride = kIsHalfWide<Scalar> ? wide : m;
+    if constexpr (!kIsHalfWide<Scalar>) {
+      s.w1 = to_w1;
+      s.w2 = to_w2;
+    }
+    std::fill_n(s.bias, wide, Sum(0));
+    pack_columns(weights(w2, panel.expert) + panel.column * d, d, d, wide, s.b);
+    for_blocks(panel, [&](int64_t row, int64_t rows) {
+      multiply({rows, d, wide, in.grad + row * d, d, s.b, wide, s.sums, wide, false});
+      Scalar* const grad = in.grad_before + row * m + panel.column;
+      finish_backward({rows, wide, s.sums, wide, activation, in.before + row * m + panel.column, m,
+                       grad, m, s.active, wide, s.bias});
+      pack_rows(grad, m, rows, wide, s.grad);
+      transpose(s.active, wide, rows, wide, s.active_transposed);
+      const int64_t depth = padded_depth<Scalar>(rows), at = packed.at(panel, row) * d;
+      const bool later = row > panel.begin;
+      multiply({d, depth, wide, packed.x_transposed.template const_data_ptr<Scalar>() + at, depth,
+                s.grad, wide, s.w1, w1_stride, later});
+      multiply({wide, depth, d, s.active_transposed, depth,
+                packed.grad.template const_data_ptr<Scalar>() + at, d, s.w2, d, later});
+    });
+    round_to(s.w1, d, wide, w1_stride, to_w1, m);
+    round_to(s.w2, wide, d, d, to_w2, d);
+    round_to(s.bias, 1, wide, wide, in.b1 + panel.expert * m + panel.column, m);
+  }
+
+  int64_t input_scratch(int64_t wide) const {
+    Scratch scratch(nullptr);
+    scratch.take<Scalar>(hidden() * wide);
+    scratch.take<Sum>(kBlockRows * wide);
+    scratch.take<Sum>(wide);
+    return scratch.taken();
+  }
+
+  /// Computes a panel of columns of dx, and of db2.
+  void input_gradients(const Panel& panel, const BackwardArrays& in, Scratch scratch) const {
+    const int64_t d = width(), m = hidden(), wide = panel.columns;
+    auto* const b = scratch.take<Scalar>(m * wide);
+    auto* const sums = scratch.take<Sum>(kBlockRows * wide);
+    auto* const bias = scratch.take<Sum>(wide);
+    std::fill_n(bias, wide, Sum(0));
+    pack_columns(weights(w1, panel.expert) + panel.column * m, m, m, wide, b);
+    for_blocks(panel, [&](int64_t row, int64_t rows) {
+      const int64_t at = row * d + panel.column;
+      multiply({rows, m, wide, in.grad_before + row * m, m, b, wide, sums, wide, false});
+      round_to(sums, rows, wide, wide, in.grad_rows + at, d);
+      add_columns(in.grad + at, rows, wide, d, bias);
+    });
+    round_to(bias, 1, wide, wide, in.b2 + panel.expert * d + panel.column, d);
+  }
+
+  static void round_to(const Sum* sums, int64_t rows, int64_t columns, int64_t stride, Scalar* to,
+                       int64_t to_stride) {
+    if constexpr (kIsHalfWide<Scalar>) {
+      round_rows(sums, rows, columns, stride, to, to_stride);
+    } else if (sums != to) {
+      for (int64_t i = 0; i < rows; ++i) std::copy_n(sums + i * stride, columns, to + i * to_stride);
     }
   }
-
-  /// The panel of W1 that is packed next: this expert's from hidden column `from`, or the next
-  /// one's.
-  PanelSource<Scalar> next_panel(int64_t expert, int64_t from) const {
-    if (from < hidden()) return w1.panel(expert, 0, width(), from, kernels.columns);
-    return w1.panel(std::min(expert + 1, w1.experts - 1), 0, width(), 0, kernels.columns);
-  }
 };
-
-/// Weights whose inner two dimensions can be packed as they lie.
-inline at::Tensor packable(const at::Tensor& w) {
-  const bool by_rows = w.stride(2) == 1 && w.stride(1) >= w.size(2);
-  const bool by_columns = w.stride(1) == 1 && w.stride(2) >= w.size(1);
-  return by_rows || by_columns ? w : w.contiguous();
-}
 
 }  // namespace moesaic::ops

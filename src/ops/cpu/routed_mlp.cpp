@@ -3,7 +3,6 @@
 // order, so each lot has one contiguous range of rows of every expert.
 #include "moesaic/ops/routed_mlp.h"
 
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "../check.h"
-#include "mlp_layer_bfloat16.h"
+#include "grouped_mlp.h"
 #include "moesaic/base/error.h"
 #include "rows.h"
 
@@ -21,8 +20,7 @@ namespace {
 
 using at::Tensor;
 
-// The memory beside input and output is half for rows, half for threads.
-constexpr int64_t kBufferBytes = 7 << 20, kScratchBytes = 7 << 20;
+constexpr int64_t kBufferBytes = 14 << 20;  // Of all rows of a lot, between the layers too.
 
 /// Part of a routing for tokens [begin, end), with rows numbered from 0.
 struct Lot {
@@ -79,7 +77,7 @@ class Lots {
 };
 
 struct RoutedOperands {
-  Tensor x, gate, w1, b1, w2, b2;
+  Tensor x, gate;
 };
 
 struct RowIndex {
@@ -113,65 +111,63 @@ void add_up(const Lot& lot, const Lots& lots, const RowIndex& index, const Tenso
   });
 }
 
-/// Computes all lots. Layer: MlpLayer<Scalar>, or Bfloat16Layer whose scratch is float32.
-template <class Scalar, class Scratch, class Layer>
-Tensor run(const Layer& layer, const RoutedOperands& in, const RowIndex& index) {
-  const int64_t width = in.x.size(1), experts = in.w1.size(0);
-  const int64_t fit = kBufferBytes / (width * static_cast<int64_t>(sizeof(Scalar)) + 1);
-  const int64_t limit = std::min(std::max(fit, experts), index.token.size(0));
-  const Tensor rows = at::empty({limit, width}, in.x.options());
-  Tensor y = at::empty(in.x.sizes(), in.x.options());
-  Lots lots(index.offsets, index.token, index.token_offsets);
-  for (Lot lot{}; lots.next(limit, lot);) {
-    typename Layer::ForwardArrays arrays{};
-    arrays.x = in.x.const_data_ptr<Scalar>();
-    arrays.token = lot.token.data();
-    arrays.b1 = in.b1.const_data_ptr<Scalar>();
-    arrays.b2 = in.b2.const_data_ptr<Scalar>();
-    arrays.y = rows.mutable_data_ptr<Scalar>();
-    const auto scratch_of = [&](int64_t rows) { return layer.forward_scratch(rows); };
-    const int64_t block =
-        rows_within<Scratch>(kScratchBytes, static_cast<int64_t>(lot.token.size()), scratch_of);
-    for_blocks<Scratch>(
-        lot.offsets.data(), experts, scratch_of(block),
-        [&](const Segment& s, Scratch* scratch) { layer.forward(s, arrays, scratch); },
-        std::max<int64_t>(block, 1));
-    add_up(lot, lots, index, in.gate, rows.const_data_ptr<Scalar>(), width,
-           y.mutable_data_ptr<Scalar>());
-  }
-  return y;
+/// Rows of a lot.
+int64_t lot_rows(int64_t bytes_per_row, int64_t experts, int64_t rows) {
+  const int64_t limit = std::min(std::max(kBufferBytes / bytes_per_row, experts), rows);
+  const int64_t lots = (rows + limit - 1) / std::max<int64_t>(limit, 1);
+  return lots > 1 ? std::min(limit, std::max(rows / lots + rows / lots / 16, experts)) : limit;
 }
 
-Tensor run_bfloat16(const RoutedOperands& in, const RowIndex& index, Activation activation) {
-  if (Bfloat16Layer::possible(in.w1)) {
-    return run<at::BFloat16, float>(Bfloat16Layer{in.w1, in.w2, activation}, in, index);
+/// Copies the tokens' values to the rows of a lot.
+template <class Scalar>
+void gather(const Lot& lot, const Scalar* x, int64_t width, Scalar* rows) {
+  at::parallel_for(0, static_cast<int64_t>(lot.token.size()), kRowsPerTask,
+                   [&](int64_t first, int64_t last) {
+                     for (int64_t r = first; r < last; ++r) {
+                       std::copy_n(x + lot.token[r] * width, width, rows + r * width);
+                     }
+                   });
+}
+
+/// Computes all lots.
+template <class Scalar>
+Tensor run(const MlpLayer<Scalar>& layer, const RoutedOperands& in, const RowIndex& index) {
+  using Sum = SumOf<Scalar>;
+  const int64_t width = layer.width();
+  const auto bytes = static_cast<int64_t>(sizeof(Scalar) * (width + layer.stretch()) +
+                                          sizeof(Sum) * width);
+  const int64_t limit = lot_rows(bytes, layer.experts(), index.token.size(0));
+  const auto options = in.x.options();
+  const Tensor rows = at::empty({limit, width}, options);
+  const Tensor active = at::empty({limit, layer.stretch()}, options);
+  const Tensor sums = at::empty({limit, width}, in.gate.options());
+  Tensor y = at::empty(in.x.sizes(), options);
+  Lots lots(index.offsets, index.token, index.token_offsets);
+  auto* const row = rows.mutable_data_ptr<Scalar>();
+  for (Lot lot{}; lots.next(limit, lot);) {
+    gather(lot, in.x.const_data_ptr<Scalar>(), width, row);
+    layer.forward(lot.offsets.data(), {row, nullptr, active.mutable_data_ptr<Scalar>(),
+                                       sums.mutable_data_ptr<Sum>(), row});
+    add_up(lot, lots, index, in.gate, row, width, y.mutable_data_ptr<Scalar>());
   }
-  const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
-  const RoutedOperands widened{wide(in.x),  in.gate,     wide(in.w1),
-                               wide(in.b1), wide(in.w2), wide(in.b2)};
-  return run<float, float>(MlpLayer<float>{widened.w1, widened.w2, activation}, widened, index)
-      .to(at::kBFloat16);
+  return y;
 }
 
 Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& token,
                       const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                       const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                      int64_t activation_code) {
-  check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2,
-                   activation_code);
-  const auto activation = static_cast<Activation>(activation_code);
+                      int64_t activation) {
+  check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2, activation);
   const RowIndex index{offsets.contiguous(), token.contiguous(), token_offsets.contiguous(),
                        token_row.contiguous()};
-  const auto sums = x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
-  const RoutedOperands in{x.contiguous(), gate.to(sums).contiguous(),
-                          packable(w1),   b1.contiguous(),
-                          packable(w2),   b2.contiguous()};
-  if (x.scalar_type() == at::kBFloat16) return run_bfloat16(in, index, activation);
+  const at::ScalarType type = product_type(x.scalar_type(), w1);
+  const RoutedOperands in{x.to(type).contiguous(),
+                          gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous()};
   Tensor y;
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "routed_mlp", [&] {
-    y = run<scalar_t, scalar_t>(MlpLayer<scalar_t>{in.w1, in.w2, activation}, in, index);
+  MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {
+    y = run(layer_of<scalar_t>({w1, b1, w2, b2}, activation), in, index);
   });
-  return y;
+  return y.to(x.scalar_type());
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {

@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "bfloat16.h"
-
 namespace moesaic::ops {
 namespace {
 
@@ -47,15 +45,6 @@ template <>
 const TileKernels<double>& tile_kernels<double>() {
   static const TileKernels<double>& best = choose<double>();
   return best;
-}
-
-const Bfloat16Kernels* bfloat16_kernels() {
-#if defined(__x86_64__)
-  static const bool has = has_avx512() && __builtin_cpu_supports("avx512bf16");
-  return has ? bfloat16_kernels_avx512() : nullptr;
-#else
-  return nullptr;
-#endif
 }
 
 }  // namespace moesaic::ops

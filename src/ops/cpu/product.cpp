@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "product.h"
+
+#include <ATen/native/CPUBlas.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace moesaic::ops {
+namespace {
+
+namespace blas = at::native::cpublas;
+
+// The micro-kernel is compiled once for each number of rows and kept for ever, so that any number
+// is made of few: kRowBlock, multiples of kRowStep below it, and what is left below kRowStep.
+constexpr int64_t kRowBlock = 128, kRowStep = 16;
+
+template <class Scalar>
+void multiply_blocks(const Product<Scalar>& p) {
+  for (int64_t row = 0; row < p.rows;) {
+    const int64_t left = p.rows - row;
+    const int64_t rows = left >= kRowBlock ? kRowBlock
+                         : left >= kRowStep ? left / kRowStep * kRowStep
+                                            : left;
+    blas::brgemm(rows, p.columns, p.depth, p.a_stride, p.b_stride, p.c_stride, p.accumulate,
+                 p.a + row * p.a_stride, p.b, p.c + row * p.c_stride,
+                 /*is_vnni=*/kIsHalfWide<Scalar>);
+    row += rows;
+  }
+}
+
+bool is_generic() {
+  const char* asked = std::getenv("MOESAIC_CPU");
+  return asked != nullptr && std::string_view(asked) == "generic";
+}
+
+}  // namespace
+
+void multiply(const Product<float>& product) {
+  multiply_blocks(product);
+}
+
+void multiply(const Product<c10::BFloat16>& product) {
+  multiply_blocks(product);
+}
+
+void multiply(const Product<c10::Half>& product) {
+  multiply_blocks(product);
+}
+
+void multiply(const Product<double>& p) {
+  const auto matrix = [](const double* data, int64_t rows, int64_t columns, int64_t stride) {
+    return at::from_blob(const_cast<double*>(data), {rows, columns}, {stride, 1},
+                         at::TensorOptions(at::kDouble));
+  };
+  const at::Tensor a = matrix(p.a, p.rows, p.depth, p.a_stride);
+  const at::Tensor b = matrix(p.b, p.depth, p.columns, p.b_stride);
+  at::Tensor c = matrix(p.c, p.rows, p.columns, p.c_stride);
+  if (p.accumulate) {
+    at::addmm_out(c, c, a, b);
+  } else {
+    at::mm_out(c, a, b);
+  }
+}
+
+void end_products() {
+  blas::brgemm_release();
+}
+
+template <>
+bool has_products<c10::BFloat16>() {
+#if defined(__x86_64__)
+  static const bool has = blas::could_pack(at::kBFloat16) || __builtin_cpu_supports("avx512bf16");
+  return has && !is_generic();
+#else
+  return false;
+#endif
+}
+
+template <>
+bool has_products<c10::Half>() {
+#if defined(__x86_64__)
+  static const bool has = blas::could_pack(at::kHalf) || __builtin_cpu_supports("avx512fp16");
+  return has && !is_generic();
+#else
+  return false;
+#endif
+}
+
+}  // namespace moesaic::ops

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of one thread on panels that lie in its cache, by oneDNN's micro-kernel, and the
+// layouts that it wants: the products of the experts. What runs over which panel is decided by
+// mlp_layer.h and filter_layer.h.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+
+#include "rows.h"
+
+namespace moesaic::ops {
+
+/// Types of two bytes, whose products the processor sums in pairs.
+template <class Scalar>
+constexpr bool kIsHalfWide = sizeof(Scalar) == 2;
+
+/// The depth that a product over rows, whose number differs from call to call, is padded to with
+/// zeros: the micro-kernel is compiled once for each depth, and kept.
+template <class Scalar>
+constexpr int64_t padded_depth(int64_t depth) {
+  constexpr int64_t kStep = kIsHalfWide<Scalar> ? 32 : 16;
+  return (depth + kStep - 1) / kStep * kStep;
+}
+
+/// C = A B, or C += A B where `accumulate`, summed in the order of the depth.
+template <class Scalar>
+struct Product {
+  int64_t rows, depth, columns;
+  const Scalar* a;  ///< [rows, depth]
+  int64_t a_stride;
+  /// [depth, columns]; of types of two bytes with rows k and k + 1 interleaved, as pack_rows() and
+  /// pack_columns() lay them out, and an even depth.
+  const Scalar* b;
+  int64_t b_stride;  ///< Between rows of B, in columns.
+  SumOf<Scalar>* c;  ///< [rows, columns]
+  int64_t c_stride;
+  bool accumulate;
+};
+
+void multiply(const Product<float>& product);
+void multiply(const Product<double>& product);
+void multiply(const Product<c10::BFloat16>& product);
+void multiply(const Product<c10::Half>& product);
+
+/// Ends a thread's products; the processor's tile registers are free again afterwards.
+void end_products();
+
+/// Returns whether this processor multiplies numbers of a type of two bytes. Where it does not, or
+/// where MOESAIC_CPU=generic asks for it, the operators compute in float32 and round.
+template <class Scalar>
+bool has_products();
+template <>
+bool has_products<c10::BFloat16>();
+template <>
+bool has_products<c10::Half>();
+
+/// Lays out B = from [depth, columns] as Product::b with b_stride `columns`; rows up to
+/// padded_depth(depth) become zero.
+void pack_rows(const float* from, int64_t stride, int64_t depth, int64_t columns, float* to);
+void pack_rows(const double* from, int64_t stride, int64_t depth, int64_t columns, double* to);
+void pack_rows(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t columns,
+               c10::BFloat16* to);
+void pack_rows(const c10::Half* from, int64_t stride, int64_t depth, int64_t columns,
+               c10::Half* to);
+
+/// Lays out B = from^T, from [columns, depth], as Product::b with b_stride `columns`. Types of two
+/// bytes need an even depth.
+void pack_columns(const float* from, int64_t stride, int64_t depth, int64_t columns, float* to);
+void pack_columns(const double* from, int64_t stride, int64_t depth, int64_t columns, double* to);
+void pack_columns(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t columns,
+                  c10::BFloat16* to);
+void pack_columns(const c10::Half* from, int64_t stride, int64_t depth, int64_t columns,
+                  c10::Half* to);
+
+/// Lays out A = from^T, from [depth, rows], with a_stride padded_depth(depth); columns from `depth`
+/// on become zero.
+void transpose(const float* from, int64_t stride, int64_t depth, int64_t rows, float* to);
+void transpose(const double* from, int64_t stride, int64_t depth, int64_t rows, double* to);
+void transpose(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t rows,
+               c10::BFloat16* to);
+void transpose(const c10::Half* from, int64_t stride, int64_t depth, int64_t rows, c10::Half* to);
+
+}  // namespace moesaic::ops

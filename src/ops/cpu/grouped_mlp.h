@@ -19,8 +19,9 @@ inline at::ScalarType product_type(at::ScalarType type, const at::Tensor& w1) {
   const bool is_paired = w1.size(1) % 2 == 0 && w1.size(2) % 2 == 0;
   const bool is_bfloat16 = type == at::kBFloat16, is_half = type == at::kHalf;
   if (!is_bfloat16 && !is_half) return type;
-  const bool has = is_bfloat16 ? has_products<c10::BFloat16>() : has_products<c10::Half>();
-  return has && is_paired ? type : at::kFloat;
+  const ProductLayout layout =
+      is_bfloat16 ? product_layout<c10::BFloat16>() : product_layout<c10::Half>();
+  return layout != ProductLayout::none && is_paired ? type : at::kFloat;
 }
 
 template <class Scalar>

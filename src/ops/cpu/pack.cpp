@@ -93,6 +93,11 @@ MOESAIC_VECTOR_CLONES void transpose_64(const uint64_t* from, int64_t stride, in
   transpose_words(PlainRows<uint64_t>{from, stride}, rows, columns, to, to_stride);
 }
 
+MOESAIC_VECTOR_CLONES void transpose_16_plain(const uint16_t* from, int64_t stride, int64_t rows,
+                                              int64_t columns, uint16_t* to, int64_t to_stride) {
+  transpose_words(PlainRows<uint16_t>{from, stride}, rows, columns, to, to_stride);
+}
+
 /// Numbers of two bytes: to[c, r] of [columns, 2 * pairs], in pairs.
 MOESAIC_VECTOR_CLONES void transpose_pairs(const uint16_t* from, int64_t stride, int64_t rows,
                                            int64_t columns, uint32_t* to, int64_t to_stride) {
@@ -119,16 +124,26 @@ void pack_whole_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t 
   std::fill(to + depth * columns, to + padded_depth<Scalar>(depth) * columns, Scalar(0));
 }
 
-void pack_rows_16(const void* from, int64_t stride, int64_t depth, int64_t columns, void* to) {
-  auto* const words = static_cast<uint32_t*>(to);
-  interleave(static_cast<const uint16_t*>(from), stride, depth, columns, words);
-  const int64_t pairs = (depth + 1) / 2, all = padded_depth<c10::Half>(depth) / 2;
+template <class Scalar>
+void pack_rows_16(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to) {
+  if (product_layout<Scalar>() != ProductLayout::paired) {
+    return pack_whole_rows(from, stride, depth, columns, to);
+  }
+  auto* const words = reinterpret_cast<uint32_t*>(to);
+  interleave(reinterpret_cast<const uint16_t*>(from), stride, depth, columns, words);
+  const int64_t pairs = (depth + 1) / 2, all = padded_depth<Scalar>(depth) / 2;
   std::fill(words + pairs * columns, words + all * columns, 0);
 }
 
-void pack_columns_16(const void* from, int64_t stride, int64_t depth, int64_t columns, void* to) {
-  transpose_32(static_cast<const uint32_t*>(from), stride / 2, columns, depth / 2,
-               static_cast<uint32_t*>(to), columns);
+template <class Scalar>
+void pack_columns_16(const Scalar* from, int64_t stride, int64_t depth, int64_t columns,
+                     Scalar* to) {
+  if (product_layout<Scalar>() != ProductLayout::paired) {
+    return transpose_16_plain(reinterpret_cast<const uint16_t*>(from), stride, columns, depth,
+                              reinterpret_cast<uint16_t*>(to), columns);
+  }
+  transpose_32(reinterpret_cast<const uint32_t*>(from), stride / 2, columns, depth / 2,
+               reinterpret_cast<uint32_t*>(to), columns);
 }
 
 void transpose_16(const void* from, int64_t stride, int64_t depth, int64_t rows, void* to) {

@@ -37,6 +37,22 @@ bool is_generic() {
   return asked != nullptr && std::string_view(asked) == "generic";
 }
 
+/// Multiplies a row (1, 2) by a matrix that is different things in different layouts.
+template <class Scalar>
+ProductLayout probe() {
+  const Scalar a[] = {1, 2}, b[] = {1, 2, 3, 4};
+  float c[2] = {};
+  try {
+    blas::brgemm(1, 2, 2, 2, 2, 2, false, a, b, c, /*is_vnni=*/true);
+    blas::brgemm_release();
+  } catch (const c10::Error&) {
+    return ProductLayout::none;
+  }
+  if (c[0] == 7 && c[1] == 10) return ProductLayout::rows;    // [[1, 2], [3, 4]]
+  if (c[0] == 5 && c[1] == 11) return ProductLayout::paired;  // [[1, 3], [2, 4]]
+  return ProductLayout::none;
+}
+
 }  // namespace
 
 void multiply(const Product<float>& product) {
@@ -71,23 +87,15 @@ void end_products() {
 }
 
 template <>
-bool has_products<c10::BFloat16>() {
-#if defined(__x86_64__)
-  static const bool has = blas::could_pack(at::kBFloat16) || __builtin_cpu_supports("avx512bf16");
-  return has && !is_generic();
-#else
-  return false;
-#endif
+ProductLayout product_layout<c10::BFloat16>() {
+  static const ProductLayout found = probe<c10::BFloat16>();
+  return is_generic() ? ProductLayout::none : found;
 }
 
 template <>
-bool has_products<c10::Half>() {
-#if defined(__x86_64__)
-  static const bool has = blas::could_pack(at::kHalf) || __builtin_cpu_supports("avx512fp16");
-  return has && !is_generic();
-#else
-  return false;
-#endif
+ProductLayout product_layout<c10::Half>() {
+  static const ProductLayout found = probe<c10::Half>();
+  return is_generic() ? ProductLayout::none : found;
 }
 
 }  // namespace moesaic::ops

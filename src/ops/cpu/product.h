@@ -31,8 +31,8 @@ struct Product {
   int64_t rows, depth, columns;
   const Scalar* a;  ///< [rows, depth]
   int64_t a_stride;
-  /// [depth, columns]; of types of two bytes with rows k and k + 1 interleaved, as pack_rows() and
-  /// pack_columns() lay them out, and an even depth.
+  /// [depth, columns] as pack_rows() and pack_columns() lay it out; types of two bytes need an even
+  /// depth.
   const Scalar* b;
   int64_t b_stride;  ///< Between rows of B, in columns.
   SumOf<Scalar>* c;  ///< [rows, columns]
@@ -48,14 +48,21 @@ void multiply(const Product<c10::Half>& product);
 /// Ends a thread's products; the processor's tile registers are free again afterwards.
 void end_products();
 
-/// Returns whether this processor multiplies numbers of a type of two bytes. Where it does not, or
-/// where MOESAIC_CPU=generic asks for it, the operators compute in float32 and round.
+/// How B lies for the products of a type of two bytes.
+enum class ProductLayout {
+  none,    ///< There are no such products: the operators compute in float32 and round.
+  rows,    ///< Row by row.
+  paired,  ///< Rows k and k + 1 interleaved.
+};
+
+/// Returns the layout that this processor's products want, which is found by multiplying; none
+/// where MOESAIC_CPU=generic asks for it.
 template <class Scalar>
-bool has_products();
+ProductLayout product_layout();
 template <>
-bool has_products<c10::BFloat16>();
+ProductLayout product_layout<c10::BFloat16>();
 template <>
-bool has_products<c10::Half>();
+ProductLayout product_layout<c10::Half>();
 
 /// Lays out B = from [depth, columns] as Product::b with b_stride `columns`; rows up to
 /// padded_depth(depth) become zero.

@@ -17,6 +17,7 @@
 #include "filters_by_grouped_mlp.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/grouped_mlp.h"
+#include "widened.h"
 
 namespace moesaic {
 namespace ops {
@@ -187,7 +188,7 @@ class FilterExperts : public torch::autograd::Function<FilterExperts> {
 };
 
 bool suits_filter_kernels(const Tensor& x) {
-  return (x.is_cpu() || x.is_meta()) && x.scalar_type() != at::kBFloat16 &&
+  return (x.is_cpu() || x.is_meta()) && !is_half_wide(x.scalar_type()) &&
          !(at::GradMode::is_enabled() && x.requires_grad());
 }
 

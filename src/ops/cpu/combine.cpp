@@ -13,13 +13,14 @@
 #include "../check.h"
 #include "large_memory.h"
 #include "rows.h"
+#include "../widened.h"
 
 namespace moesaic::ops {
 namespace {
 
 /// Returns the gates in the type of the sums over such rows.
 at::Tensor sums_of(const at::Tensor& gate, const at::Tensor& rows) {
-  return gate.to(rows.scalar_type() == at::kBFloat16 ? at::kFloat : rows.scalar_type())
+  return gate.to(is_half_wide(rows.scalar_type()) ? at::kFloat : rows.scalar_type())
       .contiguous();
 }
 
@@ -35,7 +36,7 @@ at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
   at::Tensor y = empty_large({tokens, width}, rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, rows.scalar_type(), "combine", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "combine", [&] {
     const auto* from = rows.const_data_ptr<scalar_t>();
     const auto* weight = weights.const_data_ptr<SumOf<scalar_t>>();
     auto* to = y.mutable_data_ptr<scalar_t>();
@@ -68,7 +69,7 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const at::Tensor& grad_i
   at::Tensor grad_gate = at::zeros_like(gate);
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, rows.scalar_type(), "combine_backward", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "combine_backward", [&] {
     const auto* arriving = grad.const_data_ptr<scalar_t>();
     const auto* from = rows.const_data_ptr<scalar_t>();
     const auto* weight = gate.const_data_ptr<SumOf<scalar_t>>();

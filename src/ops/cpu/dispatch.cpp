@@ -29,7 +29,7 @@ at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
   const int64_t filled =
       x.size(0) == 0 ? 0 : offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
   const auto* token_of = token.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "dispatch", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dispatch", [&] {
     const auto* from = x.const_data_ptr<scalar_t>();
     auto* to = rows.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, bound, kRowsPerTask, [&](int64_t begin, int64_t end) {
@@ -56,7 +56,7 @@ at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& to
   at::Tensor grad_x = empty_large({tokens, width}, grad_rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, grad_rows.scalar_type(), "dispatch_backward", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, grad_rows.scalar_type(), "dispatch_backward", [&] {
     const auto* from = grad_rows.const_data_ptr<scalar_t>();
     auto* to = grad_x.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {

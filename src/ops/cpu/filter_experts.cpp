@@ -18,6 +18,7 @@
 #include "filter_order.h"
 #include "large_memory.h"
 #include "vector_clones.h"
+#include "../widened.h"
 
 namespace moesaic::ops {
 
@@ -267,7 +268,7 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& off
                                               int64_t activation, bool keep_hidden) {
   check_filter_experts(x, offsets, token, w, b_in, outputs, activation);
   check_filter_rows(x, offsets, token);
-  if (x.scalar_type() == at::kBFloat16) {
+  if (is_half_wide(x.scalar_type())) {
     return filters_by_grouped_mlp(x, offsets, token, w, b_in, outputs, activation, keep_hidden);
   }
   const FilterRows rows{x.contiguous(), offsets.contiguous(), token.contiguous()};

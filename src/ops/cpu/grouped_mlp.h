@@ -4,6 +4,7 @@
 
 #include <ATen/Dispatch.h>
 
+#include "../widened.h"
 #include "mlp_layer.h"
 #include "moesaic/ops/grouped_mlp.h"
 
@@ -16,11 +17,10 @@ namespace moesaic::ops {
 /// Returns the type that experts of a type are multiplied in: the type itself or, where this
 /// processor has no products of two bytes or cannot pair an odd number of them, float32.
 inline at::ScalarType product_type(at::ScalarType type, const at::Tensor& w1) {
+  if (!is_half_wide(type)) return type;
   const bool is_paired = w1.size(1) % 2 == 0 && w1.size(2) % 2 == 0;
-  const bool is_bfloat16 = type == at::kBFloat16, is_half = type == at::kHalf;
-  if (!is_bfloat16 && !is_half) return type;
   const ProductLayout layout =
-      is_bfloat16 ? product_layout<c10::BFloat16>() : product_layout<c10::Half>();
+      type == at::kHalf ? product_layout<c10::Half>() : product_layout<c10::BFloat16>();
   return layout != ProductLayout::none && is_paired ? type : at::kFloat;
 }
 

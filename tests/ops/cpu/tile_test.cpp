@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "ops/activation_reference.h"
-#include "ops/cpu/bfloat16.h"
-#include "ops/cpu/expert_work.h"
 #include "support/tensors.h"
 
 namespace moesaic::ops {
@@ -263,28 +261,6 @@ TEST(Tile, TheTableIsOneThatTheProcessorRuns) {
   bool known = false;
   for (const auto* kernels : tables<float>()) known |= kernels == &tile_kernels<float>();
   EXPECT_TRUE(known);
-}
-
-TEST(SplitRows, CoversEveryRowOnceInOrderAndEvenly) {
-  const std::vector<int32_t> offsets = {0, 0, 500, 507, 507, 800, 1600};
-  for (const int64_t parts : {1, 2, 3, 7}) {
-    const auto pieces = split_rows(offsets.data(), 6, parts, 12);
-    ASSERT_EQ(static_cast<int64_t>(pieces.size()), parts);
-    int64_t at = 0;
-    for (const auto& piece : pieces) {
-      int64_t rows = 0;
-      for (const Segment& s : piece) {
-        EXPECT_EQ(s.begin, at);
-        EXPECT_GE(s.begin, offsets[s.expert]);
-        EXPECT_LE(s.end, offsets[s.expert + 1]);
-        EXPECT_GT(s.rows(), 0);
-        at = s.end;
-        rows += s.rows();
-      }
-      EXPECT_LE(rows, 1600 / parts + 60);
-    }
-    EXPECT_EQ(at, 1600);
-  }
 }
 
 }  // namespace

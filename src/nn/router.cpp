@@ -11,7 +11,6 @@
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/router_product.h"
 
 namespace moesaic::nn {
 namespace {
@@ -66,7 +65,7 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   const NoAutocast exact;  // Small differences of logits decide the routing.
-  at::Tensor logits_TE = router_product(x_Td.to(weight.scalar_type()), weight);
+  at::Tensor logits_TE = at::linear(x_Td.to(weight.scalar_type()), weight);
   const int64_t members = options_.members;
   if (members == 1) return logits_TE;
   if (x_Td.size(0) % members != 0) {

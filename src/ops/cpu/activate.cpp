@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "activate.h"
 
+#include <type_traits>
+
 #include "activation_math.h"
 #include "vector_clones.h"
 
@@ -22,15 +24,32 @@ MOESAIC_IN_CLONE float widen(c10::Half x) {
   return static_cast<float>(half);
 }
 
-MOESAIC_IN_CLONE void narrow(float x, float& to) { to = x; }
-MOESAIC_IN_CLONE void narrow(double x, double& to) { to = x; }
-MOESAIC_IN_CLONE void narrow(float x, c10::BFloat16& to) {
+// Rounds a sum to a number of type Scalar, still as wide as the sum. NaN keeps its high bits: those
+// that come from numbers of two bytes have no others, so that rounding carries nothing over.
+template <class Scalar>
+MOESAIC_IN_CLONE Scalar rounded(Scalar x) { return x; }
+template <class Scalar>
+  requires std::is_same_v<Scalar, c10::BFloat16>
+MOESAIC_IN_CLONE float rounded(float x) {
   uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
-  const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-  to.x = static_cast<uint16_t>(x == x ? rounded : 0x7FC0);
+  bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
 }
-MOESAIC_IN_CLONE void narrow(float x, c10::Half& to) {
+template <class Scalar>
+  requires std::is_same_v<Scalar, c10::Half>
+MOESAIC_IN_CLONE float rounded(float x) { return static_cast<float>(static_cast<_Float16>(x)); }
+
+// Stores what rounded() returned.
+MOESAIC_IN_CLONE void store(float x, float& to) { to = x; }
+MOESAIC_IN_CLONE void store(double x, double& to) { to = x; }
+MOESAIC_IN_CLONE void store(float x, c10::BFloat16& to) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  to.x = static_cast<uint16_t>(bits >> 16);
+}
+MOESAIC_IN_CLONE void store(float x, c10::Half& to) {
   const auto half = static_cast<_Float16>(x);
   __builtin_memcpy(&to, &half, sizeof half);
 }
@@ -43,10 +62,9 @@ MOESAIC_IN_CLONE void finish_rows(const Epilogue<Scalar>& e) {
     Scalar* out = e.out + i * e.out_stride;
 #pragma GCC ivdep
     for (int64_t j = 0; j < e.columns; ++j) {
-      Scalar seen;
-      narrow(sums[j] + widen(e.bias[j]), seen);
-      if (keeps) before[j] = seen;
-      narrow(Function::value(widen(seen)), out[j]);
+      const SumOf<Scalar> seen = rounded<Scalar>(sums[j] + widen(e.bias[j]));
+      if (keeps) store(seen, before[j]);
+      store(rounded<Scalar>(Function::value(seen)), out[j]);
     }
   }
 }
@@ -60,8 +78,8 @@ MOESAIC_IN_CLONE void finish_as(const Epilogue<Scalar>& e) {
   }
 }
 
-template <class Function, class Scalar>
-MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
+template <class Function, class Scalar, bool activates>
+MOESAIC_IN_CLONE void finish_backward_rows(const BackwardEpilogue<Scalar>& e) {
   for (int64_t i = 0; i < e.rows; ++i) {
     const SumOf<Scalar>* sums = e.sums + i * e.sums_stride;
     const Scalar* before = e.before + i * e.before_stride;
@@ -71,10 +89,19 @@ MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
     for (int64_t j = 0; j < e.columns; ++j) {
       const SumOf<Scalar> x = widen(before[j]);
       const SumOf<Scalar> g = sums[j] * Function::slope(x);
-      narrow(g, grad[j]);
-      narrow(Function::value(x), active[j]);
+      store(rounded<Scalar>(g), grad[j]);
+      if (activates) store(rounded<Scalar>(Function::value(x)), active[j]);
       e.bias_grad[j] += g;
     }
+  }
+}
+
+template <class Function, class Scalar>
+MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
+  if (e.active != nullptr) {
+    finish_backward_rows<Function, Scalar, true>(e);
+  } else {
+    finish_backward_rows<Function, Scalar, false>(e);
   }
 }
 
@@ -116,7 +143,9 @@ MOESAIC_IN_CLONE void narrow_rows(const float* sums, int64_t rows, int64_t colum
                                   Scalar* to, int64_t to_stride) {
   for (int64_t i = 0; i < rows; ++i) {
 #pragma GCC ivdep
-    for (int64_t j = 0; j < columns; ++j) narrow(sums[i * stride + j], to[i * to_stride + j]);
+    for (int64_t j = 0; j < columns; ++j) {
+      store(rounded<Scalar>(sums[i * stride + j]), to[i * to_stride + j]);
+    }
   }
 }
 

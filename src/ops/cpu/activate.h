@@ -33,8 +33,8 @@ void finish(const Epilogue<double>& epilogue);
 void finish(const Epilogue<c10::BFloat16>& epilogue);
 void finish(const Epilogue<c10::Half>& epilogue);
 
-/// grad = sums * act'(before) and active = act(before), both rounded; bias_grad[j] += the sum of
-/// column j of grad.
+/// grad = sums * act'(before) and, unless it is null, active = act(before), both rounded;
+/// bias_grad[j] += the sum of column j of grad.
 template <class Scalar>
 struct BackwardEpilogue {
   int64_t rows, columns;

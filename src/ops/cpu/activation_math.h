@@ -9,11 +9,15 @@
 
 namespace moesaic::ops {
 
+constexpr float kMaxPower = 100.0f;
+
 MOESAIC_IN_CLONE float exp2_of(float x) {
   // 2^x = 2^n 2^r with |r| <= 1/2, where a fit of degree 5 is exact to 8e-8. Adding 1.5 * 2^23 rounds
   // to the nearest integer and leaves it in the low bits, which keeps the loop free of calls.
-  x = x < -126.0f ? -126.0f : x;
-  x = x > 126.0f ? 126.0f : x;
+  // Results stay far above subnormal numbers, since what a caller multiplies by a bound is computed
+  // for all lanes, and a subnormal product takes a hundred times as long as another.
+  x = x < -kMaxPower ? -kMaxPower : x;
+  x = x > kMaxPower ? kMaxPower : x;
   const float shifted = x + 12582912.0f;
   const float r = x - (shifted - 12582912.0f);
   float p = 0.001326697039f;
@@ -31,7 +35,7 @@ MOESAIC_IN_CLONE float exp2_of(float x) {
 }
 MOESAIC_IN_CLONE double exp2_of(double x) { return __builtin_exp2(x); }
 
-// Exact to some 1e-7 of the larger of 1 and the result, up to exp(87).
+// Exact to some 1e-7 of the larger of 1 and the result, up to exp(69).
 MOESAIC_IN_CLONE float exp_of(float x) { return exp2_of(x * 1.44269504f); }
 MOESAIC_IN_CLONE double exp_of(double x) { return __builtin_exp(x); }
 

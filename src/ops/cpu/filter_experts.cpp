@@ -15,7 +15,6 @@
 #include "../check.h"
 #include "../filters_by_grouped_mlp.h"
 #include "filter_layer.h"
-#include "filter_order.h"
 #include "large_memory.h"
 #include "vector_clones.h"
 #include "../widened.h"
@@ -75,6 +74,17 @@ void sum_columns(const double* from, int64_t rows, int64_t columns, int64_t stri
   sum_all_columns(from, rows, columns, stride, to);
 }
 
+std::vector<FilterPiece> filter_pieces(const int32_t* offsets, int64_t experts) {
+  constexpr int64_t kPieceRows = 1024;
+  std::vector<FilterPiece> pieces;
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kPieceRows) {
+      pieces.push_back({row, std::min<int64_t>(row + kPieceRows, offsets[e + 1]), e});
+    }
+  }
+  return pieces;
+}
+
 namespace {
 
 using at::Tensor;
@@ -83,19 +93,6 @@ constexpr int64_t kRowsOfTask = 512;
 
 int64_t filled(const Tensor& offsets) {
   return offsets.const_data_ptr<int32_t>()[offsets.size(0) - 1];
-}
-
-/// Calls use(number of the piece, scratch of `scalars`) for all pieces.
-template <class Scalar, class Use>
-void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scalars, Use use) {
-  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
-    constexpr int64_t kLineScalars = 64 / sizeof(Scalar);
-    const Tensor memory =
-        at::empty({scalars + kLineScalars}, c10::CppTypeToScalarType<Scalar>::value);
-    auto at = reinterpret_cast<uintptr_t>(memory.mutable_data_ptr<Scalar>());
-    auto* const scratch = reinterpret_cast<Scalar*>((at + 63) / 64 * 64);
-    for (int64_t i = first; i < last; ++i) use(i, scratch);
-  });
 }
 
 /// Rows of experts and their inputs.
@@ -113,22 +110,24 @@ FilterLayer<Scalar> layer_of(const FilterRows& rows, const Tensor& w, int64_t ou
 }
 
 template <class Scalar>
-FilterOrder order_of(const FilterLayer<Scalar>& layer, const FilterRows& rows) {
-  const int64_t experts = rows.offsets.size(0) - 1;
-  return filter_order(rows.offsets, rows.token, rows.x.size(0),
-                      experts * layer.weights_size() * static_cast<int64_t>(sizeof(Scalar)));
+typename FilterLayer<Scalar>::Inputs inputs_of(const FilterRows& rows, const Tensor& w,
+                                               const Tensor& b) {
+  return {rows.x.const_data_ptr<Scalar>(), rows.token.const_data_ptr<int32_t>(),
+          w.const_data_ptr<Scalar>(), b.const_data_ptr<Scalar>()};
 }
 
-/// Returns w [K, d, J] with b [K, J] packed in the layer's order.
-template <class Scalar>
-Tensor pack_experts(const FilterLayer<Scalar>& layer, const Tensor& w, const Tensor& b) {
-  Tensor packed = at::empty({w.size(0), layer.weights_size()}, w.options());
-  for (int64_t u = 0; u < w.size(0); ++u) {
-    layer.pack(w.const_data_ptr<Scalar>() + u * w.stride(0), w.stride(1), w.stride(2),
-               b.const_data_ptr<Scalar>() + u * b.size(1),
-               packed.mutable_data_ptr<Scalar>() + u * layer.weights_size());
-  }
-  return packed;
+std::vector<FilterPiece> pieces_of(const FilterRows& rows) {
+  return filter_pieces(rows.offsets.const_data_ptr<int32_t>(), rows.offsets.size(0) - 1);
+}
+
+/// Calls use(number of the piece, scratch) for all pieces.
+template <class Use>
+void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scratch_bytes, Use use) {
+  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    const Tensor memory = at::empty({scratch_bytes}, at::kByte);
+    for (int64_t i = first; i < last; ++i) use(i, memory.mutable_data_ptr<uint8_t>());
+    end_products();
+  });
 }
 
 /// Returns the sum of each row's patches, [A, d]; rows without an expert are not written.
@@ -191,8 +190,7 @@ template <class Scalar>
 Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b, int64_t outputs,
                        int64_t activation, Tensor& hidden) {
   const auto layer = layer_of<Scalar>(rows, w, outputs, activation);
-  const FilterOrder order = order_of(layer, rows);
-  const Tensor weights = pack_experts(layer, w, b);
+  const std::vector<FilterPiece> pieces = pieces_of(rows);
   // Elements past the last chunk that fits stay unused.
   const int64_t of_row = layer.patches * layer.filters;
   const int64_t room = std::min(rows.count(), hidden.numel() / std::max<int64_t>(of_row, 1));
@@ -200,65 +198,37 @@ Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b,
   Tensor y = at::empty({rows.token.size(0), outputs}, w.options());
   const typename FilterLayer<Scalar>::Outputs out{
       {hidden.mutable_data_ptr<Scalar>(), hidden.numel()}, y.mutable_data_ptr<Scalar>()};
-  const typename FilterLayer<Scalar>::Inputs in{rows.x.const_data_ptr<Scalar>(),
-                                                rows.token.const_data_ptr<int32_t>()};
-  for_pieces<Scalar>(order.pieces, layer.scratch(), [&](int64_t i, Scalar* scratch) {
-    layer.forward(order, order.pieces[i], in, weights.const_data_ptr<Scalar>(), out, scratch);
+  const auto in = inputs_of<Scalar>(rows, w, b);
+  for_pieces(pieces, layer.scratch_bytes(), [&](int64_t i, uint8_t* scratch) {
+    layer.forward(pieces[i], in, out, scratch);
   });
   y.slice(0, rows.count()).zero_();
   return y;
 }
-
-/// Gradient sums of pieces, for the experts of each piece in turn.
-template <class Scalar>
-struct PieceSums {
-  const FilterLayer<Scalar>& layer;
-  std::vector<int64_t> begins = {0};
-  Tensor sums;
-
-  PieceSums(const FilterLayer<Scalar>& of, const std::vector<FilterPiece>& pieces,
-            const at::TensorOptions& options)
-      : layer(of) {
-    for (const FilterPiece& piece : pieces) {
-      begins.push_back(begins.back() + piece.experts * layer.weights_size());
-    }
-    sums = at::zeros({begins.back()}, options);
-  }
-
-  Scalar* of(int64_t piece) { return sums.mutable_data_ptr<Scalar>() + begins[piece]; }
-
-  /// Adds the sums in order to w [K, d, J] and b [K, J].
-  void add_to(const std::vector<FilterPiece>& pieces, Tensor& w, Tensor& b) {
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      for (int64_t e = 0; e < pieces[i].experts; ++e) {
-        const int64_t expert = pieces[i].expert + e;
-        layer.add_unpacked(of(static_cast<int64_t>(i)) + e * layer.weights_size(),
-                           w.mutable_data_ptr<Scalar>() + expert * w.stride(0),
-                           b.mutable_data_ptr<Scalar>() + expert * b.stride(0));
-      }
-    }
-  }
-};
 
 template <class Scalar>
 std::tuple<Tensor, Tensor> filters_backward(const Tensor& grad, const Tensor& hidden,
                                             const FilterRows& rows, const Tensor& w,
                                             const Tensor& b, int64_t activation) {
   const auto layer = layer_of<Scalar>(rows, w, grad.size(1), activation);
-  const FilterOrder order = order_of(layer, rows);
-  const Tensor weights = pack_experts(layer, w, b);
-  PieceSums<Scalar> sums(layer, order.pieces, w.options());
+  const std::vector<FilterPiece> pieces = pieces_of(rows);
+  const auto count = static_cast<int64_t>(pieces.size());
+  const Tensor sums_w = at::zeros({count, w.size(1), w.size(2)}, w.options());
+  const Tensor sums_b = at::zeros({count, w.size(2)}, w.options());
   const typename FilterLayer<Scalar>::Arriving arriving{
       {hidden.const_data_ptr<Scalar>(), hidden.numel()}, grad.const_data_ptr<Scalar>()};
-  const typename FilterLayer<Scalar>::Inputs in{rows.x.const_data_ptr<Scalar>(),
-                                                rows.token.const_data_ptr<int32_t>()};
-  for_pieces<Scalar>(order.pieces, layer.scratch(), [&](int64_t i, Scalar* scratch) {
-    layer.backward(order, order.pieces[i], in, weights.const_data_ptr<Scalar>(), arriving,
-                   sums.of(i), scratch);
+  const auto in = inputs_of<Scalar>(rows, w, b);
+  auto* const to_w = sums_w.mutable_data_ptr<Scalar>();
+  auto* const to_b = sums_b.mutable_data_ptr<Scalar>();
+  for_pieces(pieces, layer.scratch_bytes(), [&](int64_t i, uint8_t* scratch) {
+    layer.backward(pieces[i], in, arriving,
+                   {to_w + i * layer.width * layer.filters, to_b + i * layer.filters}, scratch);
   });
-  Tensor grad_w = at::zeros(w.sizes(), w.options());
-  Tensor grad_b = at::zeros({w.size(0), w.size(2)}, w.options());
-  sums.add_to(order.pieces, grad_w, grad_b);
+  Tensor grad_w = at::zeros(w.sizes(), w.options()), grad_b = at::zeros(b.sizes(), b.options());
+  for (int64_t i = 0; i < count; ++i) {
+    grad_w[pieces[i].expert].add_(sums_w[i]);
+    grad_b[pieces[i].expert].add_(sums_b[i]);
+  }
   return {grad_w, grad_b};
 }
 
@@ -283,7 +253,7 @@ std::tuple<Tensor, Tensor> filter_experts_cpu(const Tensor& x, const Tensor& off
       return;
     }
     hidden = empty_large({kept}, x.options());
-    y = filters_forward<scalar_t>(rows, w, b, outputs, activation, hidden);
+    y = filters_forward<scalar_t>(rows, w.contiguous(), b, outputs, activation, hidden);
   });
   return {y, hidden};
 }
@@ -303,7 +273,7 @@ std::tuple<Tensor, Tensor> filter_experts_backward_cpu(const Tensor& grad_in, co
   }
   std::tuple<Tensor, Tensor> found;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "filter_experts_backward", [&] {
-    found = filters_backward<scalar_t>(grad, hidden, rows, w, b, activation);
+    found = filters_backward<scalar_t>(grad, hidden, rows, w.contiguous(), b, activation);
   });
   return found;
 }

@@ -165,7 +165,8 @@ void run_benchmark(const BenchOptions& options) {
   std::ostream& lines = options.json ? std::cerr : std::cout;
   lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours", "peer",
                        "ratio", "goal", "what is compared");
-  benchmark.run([&](const bench::Row& row) {
+  benchmark.run([&](bench::Row row) {
+    row.meaning += "; " + bench::chip();
     lines << to_text(row) << std::flush;
     rows.push_back(to_json(row));
   });

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench.h"
 
+#include <ATen/Parallel.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -47,6 +50,36 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
     spent += a.back() * ours_repeats + b.back() * peer_repeats;
   }
   return {median(a), median(b)};
+}
+
+Race alternate_with_fastest(const std::function<void()>& ours,
+                               const std::vector<std::function<void()>>& peers) {
+  constexpr int kHeats = 5;
+  std::vector<std::vector<double>> times(peers.size());
+  for (const auto& peer : peers) peer();
+  for (int heat = 0; heat < kHeats; ++heat) {
+    for (size_t i = 0; i < peers.size(); ++i) times[i].push_back(seconds(peers[i], 1));
+  }
+  size_t fastest = 0;
+  for (size_t i = 1; i < peers.size(); ++i) {
+    if (median(times[i]) < median(times[fastest])) fastest = i;
+  }
+  return {alternate(ours, peers[fastest]), fastest};
+}
+
+void bind_threads() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  std::vector<int> processors;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &allowed)) processors.push_back(i);
+  }
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(processors[static_cast<size_t>(at::get_thread_num()) % processors.size()], &own);
+    ::sched_setaffinity(0, sizeof own, &own);
+  });
 }
 
 void touch_memory() {

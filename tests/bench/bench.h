@@ -28,6 +28,17 @@ struct Times {
 };
 Times alternate(const std::function<void()>& ours, const std::function<void()>& peer);
 
+/// Alternates with the fastest of several peers, whose index is returned.
+struct Race {
+  Times times;
+  size_t fastest;
+};
+Race alternate_with_fastest(const std::function<void()>& ours,
+                               const std::vector<std::function<void()>>& peers);
+
+/// Binds each thread to a processor of its own. Threads that move disturb short times.
+void bind_threads();
+
 /// Writes to up to 2 GiB of memory, once. A virtual machine gets memory from its host at
 /// the first touch, which takes longer than training steps do.
 void touch_memory();

@@ -9,8 +9,9 @@ namespace {
 using at::Tensor;
 
 std::pair<Tensor, Tensor> choose(const EagerLayer& layer, const Tensor& x_Td) {
-  auto [gates, experts] = at::topk(at::softmax(at::mm(x_Td, layer.router), -1), layer.k, -1);
-  return {gates, experts};
+  const Tensor logits = at::mm(x_Td.to(layer.router.scalar_type()), layer.router);
+  auto [gates, experts] = at::topk(at::softmax(logits, -1), layer.k, -1);
+  return {gates.to(x_Td.scalar_type()), experts};
 }
 
 Tensor expert(const EagerLayer& layer, int64_t e, const Tensor& rows) {
@@ -18,7 +19,24 @@ Tensor expert(const EagerLayer& layer, int64_t e, const Tensor& rows) {
   return at::addmm(layer.b2[e], hidden, layer.w2[e]);
 }
 
+Tensor turned(const Tensor& w) {
+  return w.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
 }  // namespace
+
+EagerLayer EagerLayer::to(at::ScalarType type) const {
+  return {router, w1.to(type), b1.to(type), w2.to(type), b2.to(type), k};
+}
+
+EagerLayer EagerLayer::turned_over() const {
+  return {router, turned(w1), b1, turned(w2), b2, k};
+}
+
+EagerLayer EagerLayer::trainable() const {
+  const auto learns = [](const Tensor& tensor) { return tensor.detach().requires_grad_(); };
+  return {learns(router), learns(w1), learns(b1), learns(w2), learns(b2), k};
+}
 
 EagerLayer make_layer(int64_t width, int64_t hidden, int64_t experts, int64_t k) {
   return {at::randn({width, experts}) * 0.05, at::randn({experts, width, hidden}) * 0.03,

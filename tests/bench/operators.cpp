@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/native/CPUBlas.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
@@ -22,11 +23,14 @@ namespace {
 
 using at::Tensor;
 
-Tensor our_layer(const EagerLayer& layer, const Tensor& x_Td,
-                 const std::vector<int64_t>& kept = {}) {
+Tensor our_layer_of(const EagerLayer& layer, const Tensor& x_Td, const std::vector<int64_t>& kept) {
   const Tensor logits = at::mm(x_Td.to(layer.router.scalar_type()), layer.router);
   const Routing routing = route_token_choice(logits, {.k = layer.k, .kept = kept});
   return routed_mlp(x_Td, routing, {layer.w1, layer.b1, layer.w2, layer.b2}, Activation::gelu_tanh);
+}
+
+Tensor our_layer(const EagerLayer& layer, const Tensor& x_Td) {
+  return our_layer_of(layer, x_Td, {});
 }
 
 using Layer = std::function<Tensor(const EagerLayer&, const Tensor&)>;
@@ -57,14 +61,6 @@ EagerLayer layer_of(const Shape& shape) {
   return make_layer(shape.width, shape.hidden, shape.experts, 2);
 }
 
-EagerLayer trainable(EagerLayer layer) {
-  for (Tensor& tensor : {std::ref(layer.router), std::ref(layer.w1), std::ref(layer.b1),
-                         std::ref(layer.w2), std::ref(layer.b2)}) {
-    tensor = tensor.detach().requires_grad_();
-  }
-  return layer;
-}
-
 Row timed(std::string name, const Times& times, double at_least, std::string meaning) {
   return {std::move(name),
           times.ours * 1e3,
@@ -76,15 +72,35 @@ Row timed(std::string name, const Times& times, double at_least, std::string mea
           std::move(meaning)};
 }
 
-/// Against the better of two ways to write the layer in ATen.
-Row against_loops(const std::string& name, const std::function<void()>& ours,
-                  const std::function<void()>& masked, const std::function<void()>& sorted,
+using Run = std::function<void()> (*)(const Layer&, const EagerLayer&, const Tensor&);
+
+/// Against the fastest of the ways to write the layer in ATen: two loops, two orders of weights.
+Row against_loops(const std::string& name, Run run, const EagerLayer& layer, const Tensor& x,
                   double at_least) {
-  const Times first = alternate(ours, masked);
-  const Times second = alternate(ours, sorted);
-  const bool masked_is_better = first.peer / first.ours < second.peer / second.ours;
-  return timed(name, masked_is_better ? first : second, at_least,
-               masked_is_better ? "masked loop over the experts" : "loop over sorted slices");
+  const bool trains = layer.w1.requires_grad();
+  const EagerLayer turned = trains ? layer.turned_over().trainable() : layer.turned_over();
+  const Race race = alternate_with_fastest(
+      run(our_layer, layer, x), {run(masked_loop, layer, x), run(sorted_loop, layer, x),
+                                 run(masked_loop, turned, x), run(sorted_loop, turned, x)});
+  const char* const loops[] = {"masked loop over the experts", "loop over sorted slices",
+                               "masked loop over the experts, weights [E, m, d]",
+                               "loop over sorted slices, weights [E, m, d]"};
+  return timed(name, race.times, at_least, loops[race.fastest]);
+}
+
+/// Against one MLP over as many rows, with weights in the better of two orders.
+Row against_dense(const std::string& name, Run run, const EagerLayer& layer, const Tensor& x,
+                  double at_least) {
+  const bool trains = layer.w1.requires_grad();
+  const auto first = [](const Tensor& w) { return w.detach().slice(0, 0, 1).clone(); };
+  EagerLayer dense{layer.router,    first(layer.w1), first(layer.b1),
+                   first(layer.w2), first(layer.b2), 1};
+  EagerLayer turned = dense.turned_over();
+  if (trains) dense = dense.trainable(), turned = turned.trainable();
+  const Tensor rows = at::cat({x.detach(), x.detach()}).requires_grad_(trains);
+  const Race race = alternate_with_fastest(
+      run(our_layer, layer, x), {run(dense_mlp, dense, rows), run(dense_mlp, turned, rows)});
+  return timed(name, race.times, at_least, "one dense MLP over as many rows");
 }
 
 void bench_routing(const Report& report) {
@@ -157,62 +173,105 @@ void bench_moves(const Report& report) {
       "product with the gates, index_add, fresh memory; ours: kept block"));
 }
 
+struct LayerGoals {
+  Shape shape;
+  double forward, train;  // 0: not timed.
+};
+
 void bench_layers(const Report& report) {
-  struct Goal {
-    Shape shape;
-    double forward, train;
-  };
   for (const auto& [shape, forward_goal, train_goal] :
-       {Goal{{"d768", 768, 3072, 8, 520}, 1.35, 2.5}, Goal{{"d192", 192, 768, 32, 4160}, 1.5, 2.0},
-        Goal{{"d192_small", 192, 768, 32, 520}, 2.2, 6.0}}) {
-    const EagerLayer layer = layer_of(shape), learner = trainable(layer_of(shape));
+       {LayerGoals{{"d768", 768, 3072, 8, 520}, 1.35, 2.5},
+        LayerGoals{{"d192", 192, 768, 32, 4160}, 1.5, 2.0},
+        LayerGoals{{"d192_small", 192, 768, 32, 520}, 2.2, 6.0}}) {
+    const EagerLayer layer = layer_of(shape);
     const Tensor x = at::randn({shape.tokens, shape.width});
-    const Tensor learned = x.clone().requires_grad_();
-    const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
-    report(against_loops(fmt::format("cpu/layer_forward_{}", shape.name), forward(ours, layer, x),
-                         forward(masked_loop, layer, x), forward(sorted_loop, layer, x),
+    report(against_loops(fmt::format("cpu/layer_forward_{}", shape.name), forward, layer, x,
                          forward_goal));
-    report(against_loops(fmt::format("cpu/layer_train_{}", shape.name),
-                         train(ours, learner, learned), train(masked_loop, learner, learned),
-                         train(sorted_loop, learner, learned), train_goal));
+    report(against_loops(fmt::format("cpu/layer_train_{}", shape.name), train, layer.trainable(),
+                         x.clone().requires_grad_(), train_goal));
   }
+}
+
+/// The raw rate of oneDNN's micro-kernel: as many products of the shapes that the layer has, on all
+/// threads, with operands that lie packed in each thread's cache.
+template <class Scalar>
+std::function<void()> micro_kernel(const Shape& shape) {
+  constexpr int64_t kRows = 128, kColumns = 128, kDepth = 768;
+  const int64_t rows = 2 * shape.tokens;
+  const int64_t count = 2 * rows * shape.width * shape.hidden / (kRows * kColumns * kDepth);
+  return [=] {
+    const int64_t threads = at::get_num_threads();
+    at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+      const at::ScalarType type = c10::CppTypeToScalarType<Scalar>::value;
+      const Tensor a = at::ones({kRows, kDepth}, type), b = at::ones({kDepth, kColumns}, type);
+      const Tensor c = at::empty({kRows, kColumns}, at::kFloat);
+      for (int64_t i = count * first / threads; i < count * last / threads; ++i) {
+        at::native::cpublas::brgemm(kRows, kColumns, kDepth, kDepth, kColumns, kColumns, false,
+                                    a.const_data_ptr<Scalar>(), b.const_data_ptr<Scalar>(),
+                                    c.mutable_data_ptr<float>(), sizeof(Scalar) == 2);
+      }
+      at::native::cpublas::brgemm_release();
+    });
+  };
+}
+
+Row against_micro_kernel(const std::string& name, const EagerLayer& layer, const Tensor& x,
+                         const std::function<void()>& raw, double at_least) {
+  return timed(name, alternate(forward(our_layer, layer, x), raw), at_least,
+               "oneDNN's micro-kernel, operands in cache; ratio: fraction of its rate");
 }
 
 void bench_dense(const Report& report) {
   const Shape shape{"d768", 768, 3072, 8, 520};
-  const EagerLayer layer = layer_of(shape), learner = trainable(layer_of(shape));
-  const EagerLayer dense = trainable(make_layer(768, 3072, 1, 1));
-  const Tensor x = at::randn({shape.tokens, shape.width}), rows = at::randn({1040, shape.width});
-  const Tensor learned = x.clone().requires_grad_(), learned_rows = rows.clone().requires_grad_();
-  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
-  report(timed("cpu/layer_vs_dense",
-               alternate(forward(ours, layer, x), forward(dense_mlp, dense, rows)), 0.95,
-               "one dense MLP over as many rows"));
-  report(timed("cpu/train_vs_dense",
-               alternate(train(ours, learner, learned), train(dense_mlp, dense, learned_rows)), 0.9,
-               "one dense MLP over as many rows"));
+  const EagerLayer layer = layer_of(shape);
+  const Tensor x = at::randn({shape.tokens, shape.width});
+  report(against_dense("cpu/layer_vs_dense", forward, layer, x, 1.0));
+  report(against_dense("cpu/train_vs_dense", train, layer.trainable(), x.clone().requires_grad_(),
+                       1.0));
+  report(against_micro_kernel("cpu/fraction_of_brgemm", layer, x, micro_kernel<float>(shape), 0.8));
+}
+
+bool has_bfloat16_products() {
+  try {
+    micro_kernel<c10::BFloat16>({"", 768, 128, 1, 1})();
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
 }
 
 void bench_bfloat16(const Report& report) {
-  const EagerLayer layer = layer_of({"d768", 768, 3072, 8, 520});
-  EagerLayer half = layer;
-  for (Tensor& tensor :
-       {std::ref(half.w1), std::ref(half.b1), std::ref(half.w2), std::ref(half.b2)}) {
-    tensor = tensor.to(at::kBFloat16);
+  for (const auto& [shape, forward_goal, dense_goal] :
+       {LayerGoals{{"_d768", 768, 3072, 8, 520}, 1.5, 0.95},
+        LayerGoals{{"_d192", 192, 768, 32, 4160}, 2.5, 0},
+        LayerGoals{{"_d192_small", 192, 768, 32, 520}, 5, 0},
+        LayerGoals{{"_d768_2080", 768, 3072, 8, 2080}, 1.6, 1.1}}) {
+    const EagerLayer layer = layer_of(shape).to(at::kBFloat16);
+    const Tensor x = at::randn({shape.tokens, shape.width}).to(at::kBFloat16);
+    report(against_loops(fmt::format("cpu/bf16_forward{}", shape.name), forward, layer, x,
+                         forward_goal));
+    if (dense_goal == 0) continue;
+    const char* const tokens = shape.tokens == 520 ? "" : "_2080";
+    report(
+        against_dense(fmt::format("cpu/bf16_vs_dense{}", tokens), forward, layer, x, dense_goal));
   }
-  const Tensor x = at::randn({520, 768});
-  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
-  report(timed("cpu/bfloat16",
-               alternate(forward(ours, half, x.to(at::kBFloat16)), forward(ours, layer, x)), 1.6,
-               "the same layer in float32"));
+  const Shape shape{"d768", 768, 3072, 8, 520};
+  const EagerLayer layer = layer_of(shape).to(at::kBFloat16);
+  const Tensor x = at::randn({520, 768}).to(at::kBFloat16);
+  const Tensor learned = x.clone().requires_grad_();
+  report(against_loops("cpu/bf16_train_d768", train, layer.trainable(), learned, 3));
+  report(against_dense("cpu/bf16_train_vs_dense", train, layer.trainable(), learned, 0.9));
+  if (has_bfloat16_products()) {
+    report(against_micro_kernel("cpu/fraction_of_brgemm_bf16", layer, x,
+                                micro_kernel<c10::BFloat16>(shape), 0.55));
+  }
 }
 
 void bench_experts(const Report& report) {
   at::manual_seed(1);
   const EagerLayer many = make_layer(192, 768, 64, 1), one = make_layer(192, 768, 1, 1);
   const Tensor x = at::randn({8320, 192});
-  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
-  const Times times = alternate(forward(ours, many, x), forward(ours, one, x));
+  const Times times = alternate(forward(our_layer, many, x), forward(our_layer, one, x));
   report({"cpu/experts_1_to_64",
           times.ours * 1e3,
           times.peer * 1e3,
@@ -234,13 +293,12 @@ void bench_pruned(const Report& report) {
   }
   const Tensor x = at::randn({1040, 768});
   const Layer kept_only = [kept](const EagerLayer& l, const Tensor& t) {
-    return our_layer(l, t, kept);
+    return our_layer_of(l, t, kept);
   };
-  const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
   const Routing routing =
       route_token_choice(at::mm(x, whole.router), TokenChoiceOptions{.k = 2, .kept = kept});
   const double fraction = routing.offsets[4].item<double>() / (2.0 * 1040);
-  const Times times = alternate(forward(kept_only, pruned, x), forward(ours, whole, x));
+  const Times times = alternate(forward(kept_only, pruned, x), forward(our_layer, whole, x));
   report(
       {"cpu/pruned_half",
        times.ours * 1e3,
@@ -280,9 +338,8 @@ void bench_memory(const Report& report) {
                             Shape{"d768_large", 768, 3072, 8, 4160}}) {
     const EagerLayer layer = layer_of(shape);
     const Tensor x = at::randn({shape.tokens, shape.width});
-    const Layer ours = [](const EagerLayer& l, const Tensor& t) { return our_layer(l, t); };
     const double output = static_cast<double>(x.nbytes()) / 1e6;
-    const double mine = peak_of(forward(ours, layer, x)) - output;
+    const double mine = peak_of(forward(our_layer, layer, x)) - output;
     const double peer = peak_of(forward(sorted_loop, layer, x)) - output;
     report({fmt::format("cpu/inference_memory_{}", shape.name),
             mine,
@@ -299,6 +356,7 @@ void bench_memory(const Report& report) {
 
 void bench_operators(const Report& report) {
   touch_memory();
+  bind_threads();
   bench_routing(report);
   bench_routings(report);
   bench_moves(report);

@@ -7,6 +7,7 @@
 #include "bench.h"
 #include "eager_vmoe.h"
 #include "moesaic/base/error.h"
+#include "moesaic/ops/autocast.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic::bench {
@@ -99,22 +100,28 @@ std::function<void()> eager_step(const std::shared_ptr<EagerVMoE>& model, const 
   };
 }
 
-/// Against the better of two ways to write the experts in ATen.
-Row against_both(const std::string& name, const std::function<void()>& ours,
-                 const std::function<void()>& masked, const std::function<void()>& sorted) {
-  const Times first = alternate(ours, masked), second = alternate(ours, sorted);
-  const bool masked_is_better = first.peer / first.ours < second.peer / second.ours;
-  const Times& times = masked_is_better ? first : second;
-  constexpr double kGoal = 1.2;
-  return {name,
+/// Against the better of two ways to write the experts in ATen, all under a precision.
+Row against_both(const std::string& name, const std::string& precision,
+                 const std::function<void()>& ours, const std::function<void()>& masked,
+                 const std::function<void()>& sorted) {
+  const auto in_precision = [&](const std::function<void()>& work) -> std::function<void()> {
+    return [=] {
+      const Autocast autocast(precision, at::kCPU);
+      work();
+    };
+  };
+  const auto [times, fastest] =
+      alternate_with_fastest(in_precision(ours), {in_precision(masked), in_precision(sorted)});
+  const bool half = precision != "float32";
+  return {name + (half ? "_bf16" : ""),
           times.ours * 1e3,
           times.peer * 1e3,
           "ms",
           times.peer / times.ours,
-          kGoal,
+          half ? 1.3 : 1.2,
           {},
-          masked_is_better ? "plain ATen, masked loop over the experts"
-                           : "plain ATen, loop over sorted slices"};
+          fmt::format("plain ATen{}, {}", half ? " under autocast" : "",
+                      fastest == 0 ? "masked loop over the experts" : "loop over sorted slices")};
 }
 
 void bench_network(const Case& c, const Report& report) {
@@ -135,18 +142,23 @@ void bench_network(const Case& c, const Report& report) {
   const auto by_sort = inference([=](const Tensor& x) { return sorted->forward(x); });
   check_equal(ours(), by_mask());
   check_equal(ours(), by_sort());
-  report(against_both(fmt::format("cpu/train_{}", c.name), our_step(model, data),
-                      eager_step(masked, data), eager_step(sorted, data)));
+  for (const char* precision : {"float32", "bfloat16"}) {
+    report(against_both(fmt::format("cpu/train_{}", c.name), precision, our_step(model, data),
+                        eager_step(masked, data), eager_step(sorted, data)));
+  }
   model->eval();
-  report(against_both(
-      fmt::format("cpu/inference_{}", c.name), [&] { ours(); }, [&] { by_mask(); },
-      [&] { by_sort(); }));
+  for (const char* precision : {"float32", "bfloat16"}) {
+    report(against_both(
+        fmt::format("cpu/inference_{}", c.name), precision, [&] { ours(); }, [&] { by_mask(); },
+        [&] { by_sort(); }));
+  }
 }
 
 }  // namespace
 
 void bench_vmoe(const Report& report) {
   touch_memory();
+  bind_threads();
   bench_network({"small", small(), 32}, report);
   bench_network({"s32", s32(), 8}, report);
 }

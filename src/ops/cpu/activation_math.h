@@ -53,7 +53,7 @@ MOESAIC_IN_CLONE float normal_cdf(float x) {
   p = p * t + 0.233318387f;
   p = p * t + 0.190701724f;
   p = p * t + 0.197880884f;
-  const float tail = 0.5f * p * t * exp_of(-z * z);
+  const float tail = z > 8.3f ? 0.0f : 0.5f * p * t * exp_of(-z * z);  // There exp_of() ends.
   return x < 0 ? tail : 1.0f - tail;
 }
 MOESAIC_IN_CLONE double normal_cdf(double x) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -25,24 +26,21 @@ struct Panel {
 std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int64_t columns,
                              int64_t width);
 
-/// Returns where the panels of each part begin and the last one's end, [parts + 1], for parts of
-/// about equal work; packing a panel counts as some rows.
-std::vector<int64_t> share_panels(const std::vector<Panel>& panels, int64_t parts);
-
 /// Calls use(panel, scratch) for all panels on all threads, each of which has `scratch_bytes`
-/// aligned to a cache line. What a panel gives does not depend on the thread that computes it.
+/// aligned to a cache line and takes the next panel when it is done with one. What a panel gives
+/// does not depend on the thread that computes it.
 template <class Use>
 void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use) {
-  const int64_t parts =
-      std::min<int64_t>(at::get_num_threads(), static_cast<int64_t>(panels.size()));
-  if (parts == 0) return;
-  const std::vector<int64_t> begins = share_panels(panels, parts);
+  const auto count = static_cast<int64_t>(panels.size());
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
+  if (threads == 0) return;
   const int64_t stride = (scratch_bytes + 63) / 64 * 64;
-  const at::Tensor memory = at::empty({parts * stride}, at::kByte);
-  at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-    for (int64_t part = first; part < last; ++part) {
-      uint8_t* const scratch = memory.mutable_data_ptr<uint8_t>() + part * stride;
-      for (int64_t i = begins[part]; i < begins[part + 1]; ++i) use(panels[i], scratch);
+  const at::Tensor memory = at::empty({threads * stride}, at::kByte);
+  auto* const scratch = memory.mutable_data_ptr<uint8_t>();
+  std::atomic<int64_t> next = 0;
+  at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t last) {
+    for (; thread < last; ++thread) {
+      for (int64_t i = next++; i < count; i = next++) use(panels[i], scratch + thread * stride);
     }
     end_products();
   });

@@ -34,18 +34,23 @@ struct MlpGradients {
   }
 };
 
+/// Returns memory for the sums that are rounded to `rows` in the end.
+template <class Scalar>
+Tensor sums_for(const Tensor& rows) {
+  return kIsHalfWide<Scalar> ? empty_large(rows.sizes(), rows.options().dtype(at::kFloat)) : rows;
+}
+
 template <class Scalar>
 void compute_forward(const MlpLayer<Scalar>& layer, const Tensor& rows, const Tensor& offsets,
                      const Tensor& y, const Tensor& hidden) {
   const int64_t filled = filled_rows(offsets);
   const auto options = rows.options();
   const Tensor active = empty_large({filled, layer.stretch()}, options);
-  using Sum = SumOf<Scalar>;
-  const Tensor sums = kIsHalfWide<Scalar> ? empty_large(y.sizes(), options.dtype(at::kFloat)) : y;
+  const Tensor sums = sums_for<Scalar>(y);
   layer.forward(offsets.const_data_ptr<int32_t>(),
                 {rows.const_data_ptr<Scalar>(),
                  hidden.numel() > 0 ? hidden.mutable_data_ptr<Scalar>() : nullptr,
-                 active.mutable_data_ptr<Scalar>(), sums.mutable_data_ptr<Sum>(),
+                 active.mutable_data_ptr<Scalar>(), sums.mutable_data_ptr<SumOf<Scalar>>(),
                  y.mutable_data_ptr<Scalar>()});
 }
 
@@ -69,12 +74,13 @@ MlpGradients compute_backward(const MlpLayer<Scalar>& layer, const Tensor& grad,
                    empty_large(layer.w2.sizes(), options),
                    at::empty({layer.experts(), layer.width()}, options)};
   const Tensor grad_before = empty_large(hidden.sizes(), options);
+  const Tensor sums = sums_for<Scalar>(out.rows);
   layer.backward(offsets.const_data_ptr<int32_t>(),
                  {grad.const_data_ptr<Scalar>(), rows.const_data_ptr<Scalar>(),
                   hidden.const_data_ptr<Scalar>(), out.rows.mutable_data_ptr<Scalar>(),
-                  grad_before.mutable_data_ptr<Scalar>(), out.w1.mutable_data_ptr<Scalar>(),
-                  out.b1.mutable_data_ptr<Scalar>(), out.w2.mutable_data_ptr<Scalar>(),
-                  out.b2.mutable_data_ptr<Scalar>()});
+                  grad_before.mutable_data_ptr<Scalar>(), sums.mutable_data_ptr<SumOf<Scalar>>(),
+                  out.w1.mutable_data_ptr<Scalar>(), out.b1.mutable_data_ptr<Scalar>(),
+                  out.w2.mutable_data_ptr<Scalar>(), out.b2.mutable_data_ptr<Scalar>()});
   out.rows.slice(0, filled_rows(offsets)).zero_();
   clear_idle(offsets, out);
   return out;

@@ -69,6 +69,7 @@ struct MlpLayer {
   struct BackwardArrays {
     const Scalar *grad, *x, *before;  ///< [A, d], [A, d], [A, m]
     Scalar *grad_rows, *grad_before;  ///< [A, d], [A, m]
+    Sum* sums;                        ///< Scratch [A, d]; may be grad_rows.
     Scalar *w1, *b1, *w2, *b2;        ///< Gradients of the weights; those of idle experts stay.
   };
 
@@ -81,7 +82,7 @@ struct MlpLayer {
                [&](const Panel& panel, uint8_t* scratch) {
                  hidden_gradients(panel, in, packed, Scratch(scratch));
                });
-    const int64_t width2 = panel_width<Scalar>(hidden());
+    const int64_t width2 = panel_width<Scalar>(stretch());
     for_panels(panels_of(offsets, experts(), width(), width2), input_scratch(width2),
                [&](const Panel& panel, uint8_t* scratch) {
                  input_gradients(panel, in, Scratch(scratch));
@@ -241,26 +242,28 @@ struct MlpLayer {
 
   int64_t input_scratch(int64_t wide) const {
     Scratch scratch(nullptr);
-    scratch.take<Scalar>(hidden() * wide);
-    scratch.take<Sum>(kBlockRows * wide);
+    scratch.take<Scalar>(stretch() * wide);
     scratch.take<Sum>(wide);
     return scratch.taken();
   }
 
-  /// Computes a panel of columns of dx, and of db2.
+  /// Computes a panel of columns of dx, a stretch of the hidden width at a time, and of db2.
   void input_gradients(const Panel& panel, const BackwardArrays& in, Scratch scratch) const {
     const int64_t d = width(), m = hidden(), wide = panel.columns;
-    auto* const b = scratch.take<Scalar>(m * wide);
-    auto* const sums = scratch.take<Sum>(kBlockRows * wide);
+    auto* const b = scratch.take<Scalar>(stretch() * wide);
     auto* const bias = scratch.take<Sum>(wide);
+    for (int64_t from = 0; from < m; from += stretch()) {
+      const int64_t count = std::min(stretch(), m - from);
+      pack_columns(weights(w1, panel.expert) + panel.column * m + from, m, count, wide, b);
+      for_blocks(panel, [&](int64_t row, int64_t rows) {
+        multiply({rows, count, wide, in.grad_before + row * m + from, m, b, wide,
+                  in.sums + row * d + panel.column, d, from > 0});
+      });
+    }
     std::fill_n(bias, wide, Sum(0));
-    pack_columns(weights(w1, panel.expert) + panel.column * m, m, m, wide, b);
-    for_blocks(panel, [&](int64_t row, int64_t rows) {
-      const int64_t at = row * d + panel.column;
-      multiply({rows, m, wide, in.grad_before + row * m, m, b, wide, sums, wide, false});
-      round_to(sums, rows, wide, wide, in.grad_rows + at, d);
-      add_columns(in.grad + at, rows, wide, d, bias);
-    });
+    const int64_t at = panel.begin * d + panel.column;
+    round_to(in.sums + at, panel.rows(), wide, d, in.grad_rows + at, d);
+    add_columns(in.grad + at, panel.rows(), wide, d, bias);
     round_to(bias, 1, wide, wide, in.b2 + panel.expert * d + panel.column, d);
   }
 

@@ -22,22 +22,6 @@ TEST(Panels, CoverEveryColumnOfEveryExpertThatHasRows) {
   }
 }
 
-TEST(Panels, AreSharedOutOnceInOrderAndEvenly) {
-  const std::vector<int32_t> offsets = {0, 300, 500, 507, 1600};
-  const std::vector<Panel> panels = panels_of(offsets.data(), 4, 768, 64);
-  for (const int64_t parts : {1, 2, 3, 7}) {
-    const std::vector<int64_t> begins = share_panels(panels, parts);
-    ASSERT_EQ(static_cast<int64_t>(begins.size()), parts + 1);
-    EXPECT_EQ(begins.front(), 0);
-    EXPECT_EQ(begins.back(), static_cast<int64_t>(panels.size()));
-    for (int64_t part = 0; part < parts; ++part) {
-      int64_t rows = 0;
-      for (int64_t i = begins[part]; i < begins[part + 1]; ++i) rows += panels[i].rows();
-      EXPECT_LE(rows, 12 * 1600 / parts + 1100) << "of " << parts;
-    }
-  }
-}
-
 TEST(Panels, AreComputedOnceEachWithMemoryOfTheirThread) {
   const std::vector<int32_t> offsets = {0, 3, 9};
   const std::vector<Panel> panels = panels_of(offsets.data(), 2, 50, 7);

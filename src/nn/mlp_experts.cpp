@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/mlp_experts.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
@@ -57,7 +58,20 @@ ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
   if (options_.bfloat16 || drops(random).defined()) {
     return Experts::forward(x_Td, routing, random);
   }
-  return {routed_mlp(x_Td, routing, {w1, b1, w2, b2}, options_.activation), {}};
+  return {routed_mlp(x_Td, routing, weights_for(), options_.activation), {}};
+}
+
+ExpertWeights MlpExpertsImpl::weights_for() {
+  const ExpertWeights weights{w1, b1, w2, b2};
+  if (at::GradMode::is_enabled()) {
+    packed_.clear();
+    return weights;
+  }
+  const bool rounds = at::autocast::is_autocast_enabled(at::kCPU);
+  const at::ScalarType type =
+      rounds ? at::autocast::get_autocast_dtype(at::kCPU) : w1.scalar_type();
+  const bool packs = w1.is_cpu() && w1.scalar_type() != at::kDouble && c10::elementSize(type) == 2;
+  return packs ? packed_.get(weights, type) : weights;
 }
 
 ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,

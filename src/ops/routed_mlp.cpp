@@ -7,6 +7,8 @@
 #include <torch/torch.h>
 
 #include "check.h"
+#include "cpu/packed_experts.h"
+#include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 
@@ -17,12 +19,13 @@ namespace {
 using at::Tensor;
 using Signature = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                         int64_t);
+                         int64_t, bool);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   m.def(
       "routed_mlp(Tensor x, Tensor offsets, Tensor token, Tensor gate, Tensor token_offsets, "
-      "Tensor token_row, Tensor w1, Tensor b1, Tensor w2, Tensor b2, int activation=1) -> Tensor");
+      "Tensor token_row, Tensor w1, Tensor b1, Tensor w2, Tensor b2, int activation=1, "
+      "bool packed=False) -> Tensor");
 }
 
 Tensor call_routed_mlp(const Tensor& x, const Routing& routing, const ExpertWeights& weights,
@@ -30,7 +33,8 @@ Tensor call_routed_mlp(const Tensor& x, const Routing& routing, const ExpertWeig
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("moesaic::routed_mlp", "").typed<Signature>();
   return op.call(x, routing.offsets, routing.token, routing.gate, routing.token_offsets,
-                 routing.token_row, weights.w1, weights.b1, weights.w2, weights.b2, activation);
+                 routing.token_row, weights.w1, weights.b1, weights.w2, weights.b2, activation,
+                 weights.packed);
 }
 
 }  // namespace
@@ -51,7 +55,7 @@ namespace {
 Tensor routed_mlp_meta(const Tensor& x, const Tensor& offsets, const Tensor& token,
                        const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                        const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                       int64_t activation) {
+                       int64_t activation, bool packed) {
   check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2, activation);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
@@ -60,7 +64,8 @@ Tensor routed_mlp_meta(const Tensor& x, const Tensor& offsets, const Tensor& tok
 Tensor in_three_steps(const Tensor& x, const Tensor& offsets, const Tensor& token,
                       const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                       const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                      int64_t activation) {
+                      int64_t activation, bool packed) {
+  if (packed) fail("routed_mlp: packed weights are for the CPU, without gradients");
   const Routing routing{offsets, token, gate, token_offsets, token_row, {}};
   return combine(grouped_mlp(dispatch(x, routing), offsets, {w1, b1, w2, b2},
                              static_cast<Activation>(activation)),
@@ -70,18 +75,18 @@ Tensor in_three_steps(const Tensor& x, const Tensor& offsets, const Tensor& toke
 Tensor routed_mlp_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,
                            const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                            const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                           int64_t activation) {
+                           int64_t activation, bool packed) {
   bool wants_gradient = false;
   for (const Tensor* tensor : {&x, &gate, &w1, &b1, &w2, &b2}) {
     wants_gradient |= at::GradMode::is_enabled() && tensor->requires_grad();
   }
   if (wants_gradient) {
     return in_three_steps(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2,
-                          activation);
+                          activation, packed);
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return call_routed_mlp(x, {offsets, token, gate, token_offsets, token_row, {}}, {w1, b1, w2, b2},
-                         activation);
+  return call_routed_mlp(x, {offsets, token, gate, token_offsets, token_row, {}},
+                         {w1, b1, w2, b2, packed}, activation);
 }
 
 TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
@@ -100,6 +105,11 @@ TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
 at::Tensor routed_mlp(const at::Tensor& x_Td, const Routing& routing, const ExpertWeights& weights,
                       Activation activation) {
   return ops::call_routed_mlp(x_Td, routing, weights, static_cast<int64_t>(activation));
+}
+
+ExpertWeights pack_experts(const ExpertWeights& weights) {
+  const at::NoGradGuard no_grad;
+  return weights.packed ? weights : ops::pack_experts_cpu(weights);
 }
 
 }  // namespace moesaic

@@ -261,6 +261,18 @@ void bench_bfloat16(const Report& report) {
   const Tensor learned = x.clone().requires_grad_();
   report(against_loops("cpu/bf16_train_d768", train, layer.trainable(), learned, 3));
   report(against_dense("cpu/bf16_train_vs_dense", train, layer.trainable(), learned, 0.9));
+  const ExpertWeights experts = pack_experts({layer.w1, layer.b1, layer.w2, layer.b2});
+  const auto call = [&](const ExpertWeights& weights) {
+    const torch::NoGradGuard no_grad;
+    const Tensor logits = at::mm(x.to(at::kFloat), layer.router);
+    routed_mlp(x, route_token_choice(logits, {.k = 2}), weights, Activation::gelu_tanh);
+  };
+  report(timed("cpu/bf16_packed_d768",
+               alternate([&] { call(experts); },
+                         [&] {
+                           call({layer.w1, layer.b1, layer.w2, layer.b2});
+                         }),
+               1.15, "our own call with weights that are not packed"));
   if (has_bfloat16_products()) {
     report(against_micro_kernel("cpu/fraction_of_brgemm_bf16", layer, x,
                                 micro_kernel<c10::BFloat16>(shape), 0.55));

@@ -4,6 +4,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "moesaic/nn/experts.h"
+#include "moesaic/nn/packed_experts.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::nn {
@@ -24,7 +25,9 @@ class MlpExpertsImpl : public Experts {
  public:
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 
-  /// Computes x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped.
+  /// Computes x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped. Without
+  /// gradients and on the CPU, weights of two bytes, or rounded to them by autocast, are kept
+  /// packed from the second call on: a copy that a call in training frees.
   ///
   /// With `bfloat16`, tokens are rounded before dispatch and the experts' outputs before combine;
   /// in backward, so are the gradients of the outputs, of an expert's inputs and of a token's sum
@@ -48,7 +51,11 @@ class MlpExpertsImpl : public Experts {
   at::Tensor products(const at::Tensor& rows_Ad, const Routing& routing,
                       const at::Generator& drops) const;
 
+  /// Returns the weights for routed_mlp() in its precision.
+  ExpertWeights weights_for();
+
   MlpExpertsOptions options_;
+  PackedExperts packed_;
 };
 TORCH_MODULE(MlpExperts);
 

@@ -9,10 +9,11 @@ namespace moesaic {
 
 /// Stacked weights of the experts; every tensor has the dtype of the rows.
 struct ExpertWeights {
-  at::Tensor w1;  ///< [K, d, m]
-  at::Tensor b1;  ///< [K, m]
-  at::Tensor w2;  ///< [K, m, d]
-  at::Tensor b2;  ///< [K, d]
+  at::Tensor w1;        ///< [K, d, m]
+  at::Tensor b1;        ///< [K, m]
+  at::Tensor w2;        ///< [K, m, d]
+  at::Tensor b2;        ///< [K, d]
+  bool packed = false;  ///< w1 and w2 come from pack_experts().
 };
 
 /// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (f_s of the pruning paper, eq. 2,

@@ -16,4 +16,12 @@ namespace moesaic {
 at::Tensor routed_mlp(const at::Tensor& x_Td, const Routing& routing, const ExpertWeights& weights,
                       Activation activation);
 
+/// Lays out the weights once for many calls of routed_mlp() on the CPU of this process, which
+/// otherwise lays them out at each. w1 and w2 keep their shapes; what they hold has no meaning
+/// elsewhere: it must not be saved, and no gradient comes back from it. Results are the same bits.
+///
+/// Returns the weights as they are where that gains nothing: other devices, dtypes of more than two
+/// bytes, a processor without products of two bytes.
+ExpertWeights pack_experts(const ExpertWeights& weights);
+
 }  // namespace moesaic

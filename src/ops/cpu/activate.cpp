@@ -10,8 +10,12 @@ namespace moesaic::ops {
 namespace {
 
 // Conversions that the compiler can turn into vectors.
-MOESAIC_IN_CLONE float widen(float x) { return x; }
-MOESAIC_IN_CLONE double widen(double x) { return x; }
+MOESAIC_IN_CLONE float widen(float x) {
+  return x;
+}
+MOESAIC_IN_CLONE double widen(double x) {
+  return x;
+}
 MOESAIC_IN_CLONE float widen(c10::BFloat16 x) {
   const uint32_t bits = static_cast<uint32_t>(x.x) << 16;
   float wide;
@@ -27,10 +31,11 @@ MOESAIC_IN_CLONE float widen(c10::Half x) {
 // Rounds a sum to a number of type Scalar, still as wide as the sum. NaN keeps its high bits: those
 // that come from numbers of two bytes have no others, so that rounding carries nothing over.
 template <class Scalar>
-MOESAIC_IN_CLONE Scalar rounded(Scalar x) { return x; }
+MOESAIC_IN_CLONE Scalar rounded(Scalar x) {
+  return x;
+}
 template <class Scalar>
-  requires std::is_same_v<Scalar, c10::BFloat16>
-MOESAIC_IN_CLONE float rounded(float x) {
+requires std::is_same_v<Scalar, c10::BFloat16> MOESAIC_IN_CLONE float rounded(float x) {
   uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
   bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
@@ -38,12 +43,17 @@ MOESAIC_IN_CLONE float rounded(float x) {
   return x;
 }
 template <class Scalar>
-  requires std::is_same_v<Scalar, c10::Half>
-MOESAIC_IN_CLONE float rounded(float x) { return static_cast<float>(static_cast<_Float16>(x)); }
+requires std::is_same_v<Scalar, c10::Half> MOESAIC_IN_CLONE float rounded(float x) {
+  return static_cast<float>(static_cast<_Float16>(x));
+}
 
 // Stores what rounded() returned.
-MOESAIC_IN_CLONE void store(float x, float& to) { to = x; }
-MOESAIC_IN_CLONE void store(double x, double& to) { to = x; }
+MOESAIC_IN_CLONE void store(float x, float& to) {
+  to = x;
+}
+MOESAIC_IN_CLONE void store(double x, double& to) {
+  to = x;
+}
 MOESAIC_IN_CLONE void store(float x, c10::BFloat16& to) {
   uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
@@ -109,23 +119,30 @@ MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
 template <class Use>
 MOESAIC_IN_CLONE void with(Activation activation, Use use) {
   switch (activation) {
-    case Activation::relu: return use(Relu{});
-    case Activation::gelu_tanh: return use(GeluTanh{});
-    case Activation::gelu: return use(GeluErf{});
-    case Activation::cubic: return use(Cubic{});
-    case Activation::identity: return use(Identity{});
-    case Activation::celu: return use(Celu{});
-    case Activation::tanh: return use(Tanh{});
+    case Activation::relu:
+      return use(Relu{});
+    case Activation::gelu_tanh:
+      return use(GeluTanh{});
+    case Activation::gelu:
+      return use(GeluErf{});
+    case Activation::cubic:
+      return use(Cubic{});
+    case Activation::identity:
+      return use(Identity{});
+    case Activation::celu:
+      return use(Celu{});
+    case Activation::tanh:
+      return use(Tanh{});
   }
 }
 
 }  // namespace
 
-#define MOESAIC_FINISH(Scalar)                                                                \
-  MOESAIC_VECTOR_CLONES void finish(const Epilogue<Scalar>& e) {                              \
-    with(e.activation, [&](auto f) MOESAIC_IN_LAMBDA { finish_as<decltype(f)>(e); });         \
-  }                                                                                           \
-  MOESAIC_VECTOR_CLONES void finish_backward(const BackwardEpilogue<Scalar>& e) {             \
+#define MOESAIC_FINISH(Scalar)                                                                 \
+  MOESAIC_VECTOR_CLONES void finish(const Epilogue<Scalar>& e) {                               \
+    with(e.activation, [&](auto f) MOESAIC_IN_LAMBDA { finish_as<decltype(f)>(e); });          \
+  }                                                                                            \
+  MOESAIC_VECTOR_CLONES void finish_backward(const BackwardEpilogue<Scalar>& e) {              \
     with(e.activation, [&](auto f) MOESAIC_IN_LAMBDA { finish_backward_as<decltype(f)>(e); }); \
   }
 #define MOESAIC_IN_LAMBDA __attribute__((always_inline))

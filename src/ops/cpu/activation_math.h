@@ -12,10 +12,10 @@ namespace moesaic::ops {
 constexpr float kMaxPower = 100.0f;
 
 MOESAIC_IN_CLONE float exp2_of(float x) {
-  // 2^x = 2^n 2^r with |r| <= 1/2, where a fit of degree 5 is exact to 8e-8. Adding 1.5 * 2^23 rounds
-  // to the nearest integer and leaves it in the low bits, which keeps the loop free of calls.
-  // Results stay far above subnormal numbers, since what a caller multiplies by a bound is computed
-  // for all lanes, and a subnormal product takes a hundred times as long as another.
+  // 2^x = 2^n 2^r with |r| <= 1/2, where a fit of degree 5 is exact to 8e-8. Adding 1.5 * 2^23
+  // rounds to the nearest integer and leaves it in the low bits, which keeps the loop free of
+  // calls. Results stay far above subnormal numbers, since what a caller multiplies by a bound is
+  // computed for all lanes, and a subnormal product takes a hundred times as long as another.
   x = x < -kMaxPower ? -kMaxPower : x;
   x = x > kMaxPower ? kMaxPower : x;
   const float shifted = x + 12582912.0f;
@@ -33,11 +33,17 @@ MOESAIC_IN_CLONE float exp2_of(float x) {
   __builtin_memcpy(&scale, &bits, sizeof scale);
   return p * scale;
 }
-MOESAIC_IN_CLONE double exp2_of(double x) { return __builtin_exp2(x); }
+MOESAIC_IN_CLONE double exp2_of(double x) {
+  return __builtin_exp2(x);
+}
 
 // Exact to some 1e-7 of the larger of 1 and the result, up to exp(69).
-MOESAIC_IN_CLONE float exp_of(float x) { return exp2_of(x * 1.44269504f); }
-MOESAIC_IN_CLONE double exp_of(double x) { return __builtin_exp(x); }
+MOESAIC_IN_CLONE float exp_of(float x) {
+  return exp2_of(x * 1.44269504f);
+}
+MOESAIC_IN_CLONE double exp_of(double x) {
+  return __builtin_exp(x);
+}
 
 // erfc(x) = t P(t) exp(-x^2) with t = 1 / (1 + 0.35 x) for x >= 0; P is a least-squares fit over
 // 0 <= x <= 6, relative error 1.4e-8. The standard normal distribution Phi(x) follows from it.
@@ -68,14 +74,20 @@ MOESAIC_IN_CLONE float tanh_of(float x) {
       x * (1.0f + s * (-1.0f / 3 + s * (2.0f / 15 + s * (-17.0f / 315 + s * (62.0f / 2835)))));
   return s < 0.0625f ? small : q;
 }
-MOESAIC_IN_CLONE double tanh_of(double x) { return __builtin_tanh(x); }
+MOESAIC_IN_CLONE double tanh_of(double x) {
+  return __builtin_tanh(x);
+}
 
 // Each activation gives value(x) and slope(x).
 struct Relu {
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return x < 0 ? S(0) : x; }  // NaN stays
+  MOESAIC_IN_CLONE static S value(S x) {
+    return x < 0 ? S(0) : x;
+  }  // NaN stays
   template <class S>
-  MOESAIC_IN_CLONE static S slope(S x) { return x <= 0 ? S(0) : S(1); }
+  MOESAIC_IN_CLONE static S slope(S x) {
+    return x <= 0 ? S(0) : S(1);
+  }
 };
 
 // x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.
@@ -87,7 +99,9 @@ struct GeluTanh {
     return S(1) / (S(1) + exp2_of(power));
   }
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return x * gate(x); }
+  MOESAIC_IN_CLONE static S value(S x) {
+    return x * gate(x);
+  }
   template <class S>
   MOESAIC_IN_CLONE static S slope(S x) {
     const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * x * x);
@@ -98,7 +112,9 @@ struct GeluTanh {
 
 struct GeluErf {
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return x * normal_cdf(x); }
+  MOESAIC_IN_CLONE static S value(S x) {
+    return x * normal_cdf(x);
+  }
   template <class S>
   MOESAIC_IN_CLONE static S slope(S x) {
     return normal_cdf(x) + x * S(0.3989422804014327) * exp_of(S(-0.5) * x * x);
@@ -107,28 +123,42 @@ struct GeluErf {
 
 struct Cubic {
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return x * x * x; }
+  MOESAIC_IN_CLONE static S value(S x) {
+    return x * x * x;
+  }
   template <class S>
-  MOESAIC_IN_CLONE static S slope(S x) { return S(3) * x * x; }
+  MOESAIC_IN_CLONE static S slope(S x) {
+    return S(3) * x * x;
+  }
 };
 
 struct Identity {
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return x; }
+  MOESAIC_IN_CLONE static S value(S x) {
+    return x;
+  }
   template <class S>
-  MOESAIC_IN_CLONE static S slope(S) { return S(1); }
+  MOESAIC_IN_CLONE static S slope(S) {
+    return S(1);
+  }
 };
 
 struct Celu {
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return x > 0 ? x : exp_of(x) - S(1); }
+  MOESAIC_IN_CLONE static S value(S x) {
+    return x > 0 ? x : exp_of(x) - S(1);
+  }
   template <class S>
-  MOESAIC_IN_CLONE static S slope(S x) { return x > 0 ? S(1) : exp_of(x); }
+  MOESAIC_IN_CLONE static S slope(S x) {
+    return x > 0 ? S(1) : exp_of(x);
+  }
 };
 
 struct Tanh {
   template <class S>
-  MOESAIC_IN_CLONE static S value(S x) { return tanh_of(x); }
+  MOESAIC_IN_CLONE static S value(S x) {
+    return tanh_of(x);
+  }
   template <class S>
   MOESAIC_IN_CLONE static S slope(S x) {
     const S y = tanh_of(x);

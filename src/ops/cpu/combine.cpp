@@ -11,17 +11,16 @@
 #include <tuple>
 
 #include "../check.h"
+#include "../widened.h"
 #include "large_memory.h"
 #include "rows.h"
-#include "../widened.h"
 
 namespace moesaic::ops {
 namespace {
 
 /// Returns the gates in the type of the sums over such rows.
 at::Tensor sums_of(const at::Tensor& gate, const at::Tensor& rows) {
-  return gate.to(is_half_wide(rows.scalar_type()) ? at::kFloat : rows.scalar_type())
-      .contiguous();
+  return gate.to(is_half_wide(rows.scalar_type()) ? at::kFloat : rows.scalar_type()).contiguous();
 }
 
 at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
@@ -69,25 +68,27 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const at::Tensor& grad_i
   at::Tensor grad_gate = at::zeros_like(gate);
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, rows.scalar_type(), "combine_backward", [&] {
-    const auto* arriving = grad.const_data_ptr<scalar_t>();
-    const auto* from = rows.const_data_ptr<scalar_t>();
-    const auto* weight = gate.const_data_ptr<SumOf<scalar_t>>();
-    auto* to = grad_rows.mutable_data_ptr<scalar_t>();
-    auto* to_gate = grad_gate.mutable_data_ptr<SumOf<scalar_t>>();
-    // Every row belongs to one token, so threads share no row.
-    at::parallel_for(0, token_offsets.size(0) - 1, kRowsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        for (int32_t i = begins[t]; i < begins[t + 1]; ++i) {
-          const int64_t row = row_of[i];
-          weighted_sum(
-              to + row * width, width, 1, [&](int32_t) { return arriving + t * width; },
-              [&](int32_t) { return weight[row]; });
-          to_gate[row] = dot(arriving + t * width, from + row * width, width);
-        }
-      }
-    });
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kBFloat16, at::kHalf, rows.scalar_type(), "combine_backward", [&] {
+        const auto* arriving = grad.const_data_ptr<scalar_t>();
+        const auto* from = rows.const_data_ptr<scalar_t>();
+        const auto* weight = gate.const_data_ptr<SumOf<scalar_t>>();
+        auto* to = grad_rows.mutable_data_ptr<scalar_t>();
+        auto* to_gate = grad_gate.mutable_data_ptr<SumOf<scalar_t>>();
+        // Every row belongs to one token, so threads share no row.
+        at::parallel_for(
+            0, token_offsets.size(0) - 1, kRowsPerTask, [&](int64_t begin, int64_t end) {
+              for (int64_t t = begin; t < end; ++t) {
+                for (int32_t i = begins[t]; i < begins[t + 1]; ++i) {
+                  const int64_t row = row_of[i];
+                  weighted_sum(
+                      to + row * width, width, 1, [&](int32_t) { return arriving + t * width; },
+                      [&](int32_t) { return weight[row]; });
+                  to_gate[row] = dot(arriving + t * width, from + row * width, width);
+                }
+              }
+            });
+      });
   return {grad_rows, grad_gate.to(gate_in.scalar_type())};
 }
 

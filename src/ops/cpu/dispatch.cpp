@@ -56,18 +56,19 @@ at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& to
   at::Tensor grad_x = empty_large({tokens, width}, grad_rows.options());
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, grad_rows.scalar_type(), "dispatch_backward", [&] {
-    const auto* from = grad_rows.const_data_ptr<scalar_t>();
-    auto* to = grad_x.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const int32_t* rows = row_of + begins[t];
-        weighted_sum(
-            to + t * width, width, begins[t + 1] - begins[t],
-            [&](int32_t i) { return from + rows[i] * width; }, [](int32_t) { return 1; });
-      }
-    });
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kBFloat16, at::kHalf, grad_rows.scalar_type(), "dispatch_backward", [&] {
+        const auto* from = grad_rows.const_data_ptr<scalar_t>();
+        auto* to = grad_x.mutable_data_ptr<scalar_t>();
+        at::parallel_for(0, tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
+          for (int64_t t = begin; t < end; ++t) {
+            const int32_t* rows = row_of + begins[t];
+            weighted_sum(
+                to + t * width, width, begins[t + 1] - begins[t],
+                [&](int32_t i) { return from + rows[i] * width; }, [](int32_t) { return 1; });
+          }
+        });
+      });
   return grad_x;
 }
 

@@ -9,8 +9,7 @@ std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int64_t co
   for (int64_t e = 0; e < experts; ++e) {
     if (offsets[e] == offsets[e + 1]) continue;
     for (int64_t column = 0; column < columns; column += width) {
-      panels.push_back(
-          {e, offsets[e], offsets[e + 1], column, std::min(width, columns - column)});
+      panels.push_back({e, offsets[e], offsets[e + 1], column, std::min(width, columns - column)});
     }
   }
   return panels;

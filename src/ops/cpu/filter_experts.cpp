@@ -14,10 +14,10 @@
 
 #include "../check.h"
 #include "../filters_by_grouped_mlp.h"
+#include "../widened.h"
 #include "filter_layer.h"
 #include "large_memory.h"
 #include "vector_clones.h"
-#include "../widened.h"
 
 namespace moesaic::ops {
 
@@ -199,9 +199,8 @@ Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b,
   const typename FilterLayer<Scalar>::Outputs out{
       {hidden.mutable_data_ptr<Scalar>(), hidden.numel()}, y.mutable_data_ptr<Scalar>()};
   const auto in = inputs_of<Scalar>(rows, w, b);
-  for_pieces(pieces, layer.scratch_bytes(), [&](int64_t i, uint8_t* scratch) {
-    layer.forward(pieces[i], in, out, scratch);
-  });
+  for_pieces(pieces, layer.scratch_bytes(),
+             [&](int64_t i, uint8_t* scratch) { layer.forward(pieces[i], in, out, scratch); });
   y.slice(0, rows.count()).zero_();
   return y;
 }

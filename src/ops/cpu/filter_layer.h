@@ -167,8 +167,8 @@ struct FilterLayer {
   /// Multiplies `rows` gathered rows by a panel of an expert's filters: z [patches, columns].
   void see(const Inputs& in, int64_t expert, int64_t rows, int64_t column, int64_t columns,
            const Arrays& s) const {
-    multiply({rows * patches, width, columns, s.x, width,
-              in.w + expert * width * filters + column, filters, s.z, columns, false});
+    multiply({rows * patches, width, columns, s.x, width, in.w + expert * width * filters + column,
+              filters, s.z, columns, false});
   }
 
   /// Adds a panel's biases to z, keeps the sum in `before` and applies the activation.

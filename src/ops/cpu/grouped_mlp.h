@@ -30,8 +30,12 @@ MlpLayer<Scalar> layer_of(const ExpertWeights& weights, int64_t activation) {
     return tensor.defined() ? tensor.to(c10::CppTypeToScalarType<Scalar>::value).contiguous()
                             : tensor;
   };
-  return {in(weights.w1), in(weights.b1), in(weights.w2), in(weights.b2),
-          static_cast<Activation>(activation)};
+  return {in(weights.w1),
+          in(weights.b1),
+          in(weights.w2),
+          in(weights.b2),
+          static_cast<Activation>(activation),
+          weights.packed};
 }
 
 }  // namespace moesaic::ops

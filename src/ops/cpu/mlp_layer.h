@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
+#include <vector>
 
 #include "activate.h"
 #include "expert_work.h"
@@ -43,11 +45,38 @@ struct MlpLayer {
 
   at::Tensor w1, b1, w2, b2;  ///< [K, d, m], [K, m], [K, m, d], [K, d], contiguous.
   Activation activation;
+  bool packed = false;  ///< w1 and w2 are as pack() laid them out.
 
   int64_t experts() const { return w1.size(0); }
   int64_t width() const { return w1.size(1); }
   int64_t hidden() const { return w1.size(2); }
   int64_t stretch() const { return std::min(hidden(), kStretch); }
+
+  /// Lays out all panels that forward() wants: those of an expert one after the other, in the order
+  /// of stretches and columns.
+  void pack(Scalar* to_w1, Scalar* to_w2) const {
+    const int64_t d = width(), m = hidden();
+    std::vector<int32_t> one_each(experts() + 1);
+    std::iota(one_each.begin(), one_each.end(), 0);
+    for (int64_t from = 0; from < m; from += stretch()) {
+      const int64_t count = std::min(stretch(), m - from);
+      const int64_t wide1 = panel_width<Scalar>(d), wide2 = panel_width<Scalar>(count);
+      for_panels(panels_of(one_each.data(), experts(), count, wide1), forward_scratch(d, wide1),
+                 [&](const Panel& p, uint8_t* memory) {
+                   auto* const b = reinterpret_cast<Scalar*>(memory);
+                   const int64_t column = from + p.column;
+                   std::copy_n(first_panel(p.expert, column, p.columns, b), d * p.columns,
+                               to_w1 + p.expert * d * m + column * d);
+                 });
+      for_panels(panels_of(one_each.data(), experts(), d, wide2), forward_scratch(count, wide2),
+                 [&](const Panel& p, uint8_t* memory) {
+                   auto* const b = reinterpret_cast<Scalar*>(memory);
+                   std::copy_n(second_panel(p.expert, from, count, p.column, p.columns, b),
+                               count * p.columns,
+                               to_w2 + p.expert * d * m + from * d + p.column * count);
+                 });
+    }
+  }
 
   struct ForwardArrays {
     const Scalar* x;  ///< [A, d]
@@ -97,6 +126,22 @@ struct MlpLayer {
     return b.const_data_ptr<Scalar>() + expert * b.size(1);
   }
 
+  /// Returns columns of W1, laid out in `b` unless they already are.
+  const Scalar* first_panel(int64_t expert, int64_t column, int64_t columns, Scalar* b) const {
+    if (packed) return weights(w1, expert) + column * width();
+    pack_rows(weights(w1, expert) + column, hidden(), width(), columns, b);
+    return b;
+  }
+
+  /// Returns columns of the rows [from, from + count) of W2, laid out in `b` unless they are.
+  const Scalar* second_panel(int64_t expert, int64_t from, int64_t count, int64_t column,
+                             int64_t columns, Scalar* b) const {
+    const Scalar* const w = weights(w2, expert) + from * width();
+    if (packed) return w + column * count;
+    pack_rows(w + column, width(), count, columns, b);
+    return b;
+  }
+
   void first_layer(const int32_t* offsets, const ForwardArrays& in, int64_t from,
                    int64_t count) const {
     const int64_t d = width(), m = hidden(), wide = panel_width<Scalar>(d);
@@ -104,10 +149,10 @@ struct MlpLayer {
         panels_of(offsets, experts(), count, wide), forward_scratch(d, wide),
         [&](const Panel& panel, uint8_t* memory) {
           Scratch scratch(memory);
-          auto* const b = scratch.take<Scalar>(padded_depth<Scalar>(d) * wide);
+          auto* const space = scratch.take<Scalar>(padded_depth<Scalar>(d) * wide);
           auto* const sums = scratch.take<Sum>(kBlockRows * wide);
           const int64_t column = from + panel.column;
-          pack_rows(weights(w1, panel.expert) + column, m, d, panel.columns, b);
+          const Scalar* const b = first_panel(panel.expert, column, panel.columns, space);
           for_blocks(panel, [&](int64_t row, int64_t rows) {
             multiply({rows, d, panel.columns, in.x + row * d, d, b, panel.columns, sums,
                       panel.columns, false});
@@ -122,21 +167,21 @@ struct MlpLayer {
                     int64_t count) const {
     const int64_t d = width(), wide = panel_width<Scalar>(count);
     const bool last = from + count == hidden();
-    for_panels(panels_of(offsets, experts(), d, wide), forward_scratch(count, wide),
-               [&](const Panel& panel, uint8_t* memory) {
-                 auto* const b = Scratch(memory).take<Scalar>(padded_depth<Scalar>(count) * wide);
-                 pack_rows(weights(w2, panel.expert) + from * d + panel.column, d, count,
-                           panel.columns, b);
-                 for_blocks(panel, [&](int64_t row, int64_t rows) {
-                   const int64_t at = row * d + panel.column;
-                   multiply({rows, count, panel.columns, in.active + row * stretch(), stretch(), b,
-                             panel.columns, in.sums + at, d, from > 0});
-                   if (!last) return;
-                   finish({rows, panel.columns, in.sums + at, d,
-                           biases(b2, panel.expert) + panel.column, Activation::identity, in.y + at,
-                           d});
-                 });
-               });
+    for_panels(
+        panels_of(offsets, experts(), d, wide), forward_scratch(count, wide),
+        [&](const Panel& panel, uint8_t* memory) {
+          auto* const space = Scratch(memory).take<Scalar>(padded_depth<Scalar>(count) * wide);
+          const Scalar* const b =
+              second_panel(panel.expert, from, count, panel.column, panel.columns, space);
+          for_blocks(panel, [&](int64_t row, int64_t rows) {
+            const int64_t at = row * d + panel.column;
+            multiply({rows, count, panel.columns, in.active + row * stretch(), stretch(), b,
+                      panel.columns, in.sums + at, d, from > 0});
+            if (!last) return;
+            finish({rows, panel.columns, in.sums + at, d, biases(b2, panel.expert) + panel.column,
+                    Activation::identity, in.y + at, d});
+          });
+        });
   }
 
   int64_t forward_scratch(int64_t depth, int64_t wide) const {
@@ -272,7 +317,8 @@ struct MlpLayer {
     if constexpr (kIsHalfWide<Scalar>) {
       round_rows(sums, rows, columns, stride, to, to_stride);
     } else if (sums != to) {
-      for (int64_t i = 0; i < rows; ++i) std::copy_n(sums + i * stride, columns, to + i * to_stride);
+      for (int64_t i = 0; i < rows; ++i)
+        std::copy_n(sums + i * stride, columns, to + i * to_stride);
     }
   }
 };

@@ -88,7 +88,8 @@ MOESAIC_IN_CLONE void transpose_words(const Rows& from, int64_t rows, int64_t co
   }
   for (int64_t column = 0; column < columns; ++column) {
     const int64_t first = column < whole ? whole_rows : 0;
-    for (int64_t row = first; row < rows; ++row) to[column * to_stride + row] = from.word(row, column);
+    for (int64_t row = first; row < rows; ++row)
+      to[column * to_stride + row] = from.word(row, column);
   }
 }
 

@@ -22,7 +22,7 @@ template <class Scalar>
 void multiply_blocks(const Product<Scalar>& p) {
   for (int64_t row = 0; row < p.rows;) {
     const int64_t left = p.rows - row;
-    const int64_t rows = left >= kRowBlock ? kRowBlock
+    const int64_t rows = left >= kRowBlock  ? kRowBlock
                          : left >= kRowStep ? left / kRowStep * kRowStep
                                             : left;
     blas::brgemm(rows, p.columns, p.depth, p.a_stride, p.b_stride, p.c_stride, p.accumulate,

@@ -134,8 +134,8 @@ template <class Scalar>
 Tensor run(const MlpLayer<Scalar>& layer, const RoutedOperands& in, const RowIndex& index) {
   using Sum = SumOf<Scalar>;
   const int64_t width = layer.width();
-  const auto bytes = static_cast<int64_t>(sizeof(Scalar) * (width + layer.stretch()) +
-                                          sizeof(Sum) * width);
+  const auto bytes =
+      static_cast<int64_t>(sizeof(Scalar) * (width + layer.stretch()) + sizeof(Sum) * width);
   const int64_t limit = lot_rows(bytes, layer.experts(), index.token.size(0));
   const auto options = in.x.options();
   const Tensor rows = at::empty({limit, width}, options);
@@ -156,16 +156,19 @@ Tensor run(const MlpLayer<Scalar>& layer, const RoutedOperands& in, const RowInd
 Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& token,
                       const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                       const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                      int64_t activation) {
+                      int64_t activation, bool packed) {
   check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2, activation);
   const RowIndex index{offsets.contiguous(), token.contiguous(), token_offsets.contiguous(),
                        token_row.contiguous()};
   const at::ScalarType type = product_type(x.scalar_type(), w1);
+  if (packed && (type != x.scalar_type() || !is_half_wide(type))) {
+    fail("routed_mlp: {} weights cannot have been packed here", c10::toString(w1.scalar_type()));
+  }
   const RoutedOperands in{x.to(type).contiguous(),
                           gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous()};
   Tensor y;
   MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {
-    y = run(layer_of<scalar_t>({w1, b1, w2, b2}, activation), in, index);
+    y = run(layer_of<scalar_t>({w1, b1, w2, b2, packed}, activation), in, index);
   });
   return y.to(x.scalar_type());
 }

@@ -13,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
 #include "names.h"
+#include "widened.h"
 
 namespace moesaic::ops {
 namespace {
@@ -55,8 +56,9 @@ void check_floating(const char* op, const char* name, const at::Tensor& tensor) 
 
 void check_values(const char* op, const char* name, const at::Tensor& tensor) {
   const auto type = tensor.scalar_type();
-  if (type != at::kBFloat16 && type != at::kFloat && type != at::kDouble) {
-    fail("{}: {} must be bfloat16, float32 or float64, found {}", op, name, c10::toString(type));
+  if (!is_half_wide(type) && type != at::kFloat && type != at::kDouble) {
+    fail("{}: {} must be bfloat16, float16, float32 or float64, found {}", op, name,
+         c10::toString(type));
   }
 }
 
@@ -75,7 +77,7 @@ void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor
 }
 
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows) {
-  const bool wider = rows.scalar_type() == at::kBFloat16 && gate.scalar_type() == at::kFloat;
+  const bool wider = is_half_wide(rows.scalar_type()) && gate.scalar_type() == at::kFloat;
   if (!wider) check_same_dtype(op, "gate", gate, rows);
 }
 

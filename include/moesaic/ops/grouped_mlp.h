@@ -18,7 +18,7 @@ struct ExpertWeights {
 /// Applies expert e to its rows: act(x W1_e + b1_e) W2_e + b2_e (f_s of the pruning paper, eq. 2,
 /// without the gate).
 ///
-/// rows_Ad: [A, d] bfloat16, float32 or float64; offsets_K: [K + 1] int32. Returns
+/// rows_Ad: [A, d] bfloat16, float16, float32 or float64; offsets_K: [K + 1] int32. Returns
 /// [A, d]; rows past offsets[K] are zero. Differentiable in rows and weights; an expert without
 /// rows gets exactly zero gradients.
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,

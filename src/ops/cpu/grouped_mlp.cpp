@@ -123,13 +123,13 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
     const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets_in, const Tensor& hidden,
-    const Tensor& w1_in, const Tensor& w2_in, int64_t activation) {
-  check_grouped_mlp_backward(grad_in, rows_in, offsets_in, hidden, w1_in, w2_in, activation);
+    const Tensor& w1_in, const Tensor& b1_in, const Tensor& w2_in, int64_t activation) {
+  check_grouped_mlp_backward(grad_in, rows_in, offsets_in, hidden, w1_in, b1_in, w2_in, activation);
   const Tensor offsets = offsets_in.contiguous();
   if (rows_in.scalar_type() == at::kBFloat16) {
     auto [rows, w1, b1, w2, b2] =
         backward_cpu(grad_in.to(at::kFloat), rows_in.to(at::kFloat), offsets, hidden.to(at::kFloat),
-                     w1_in.to(at::kFloat), w2_in.to(at::kFloat), activation);
+                     w1_in.to(at::kFloat), b1_in.to(at::kFloat), w2_in.to(at::kFloat), activation);
     return {rows.to(at::kBFloat16), w1.to(at::kBFloat16), b1.to(at::kBFloat16),
             w2.to(at::kBFloat16), b2.to(at::kBFloat16)};
   }

@@ -165,5 +165,29 @@ TEST(BFloat16, RoundsToTheNearestTiesToEven) {
   EXPECT_TRUE(std::isnan(widen(to_bfloat16(nan))));
 }
 
+TEST(Half, EqualsLibTorchsInEveryPattern) {
+  for (uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const c10::Half theirs(static_cast<uint16_t>(bits), c10::Half::from_bits());
+    const float value = widen(Half{static_cast<uint16_t>(bits)});
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(theirs)) && std::isnan(widen(to_half(value))));
+      continue;
+    }
+    ASSERT_EQ(bits_of(value), bits_of(static_cast<float>(theirs))) << bits;
+    ASSERT_EQ(to_half(value).bits, bits);
+  }
+}
+
+TEST(Half, RoundsAsLibTorchDoes) {
+  // Every exponent, with mantissas at, beside and halfway between the steps of float16.
+  for (uint32_t high = 0; high < 0x10000u; high += 7) {
+    for (const uint32_t low : {0u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x8000u, 0xF001u}) {
+      const float value = float_of_bits(high << 16 | low);
+      if (std::isnan(value)) continue;
+      ASSERT_EQ(to_half(value).bits, c10::Half(value).x) << value;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moesaic::ops::kernels

@@ -18,12 +18,15 @@ MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double 
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
-  if (is_training() && random.defined() && dropout_ > 0.0) {
-    const at::Tensor hidden = dropout(at::gelu(fc1->forward(x), "tanh"), dropout_, random);
-    return dropout(fc2->forward(hidden), dropout_, random);
+  const bool drops = is_training() && random.defined() && dropout_ > 0.0;
+  const auto dropped = [&](const at::Tensor& y) {
+    return drops ? dropout(y, dropout_, random) : y;
+  };
+  if (drops || x.is_cuda()) {
+    return dropped(fc2->forward(dropped(at::gelu(fc1->forward(x), "tanh"))));
   }
-  // One expert that takes every row: the grouped kernel keeps the hidden panel in cache and fuses
-  // bias and activation.
+  // One expert that takes every row: the CPU's grouped kernel keeps the hidden panel in cache and
+  // fuses bias and activation.
   const at::Tensor rows_Td = x.reshape({-1, x.size(-1)});
   const at::Tensor offsets =
       torch::tensor({int64_t{0}, rows_Td.size(0)}, at::device(x.device()).dtype(at::kInt));

@@ -10,26 +10,26 @@
 namespace moesaic {
 namespace {
 
-bool products() {
+bool tf32_products() {
   return at::globalContext().allowTF32CuBLAS();
 }
-bool convolutions() {
+bool tf32_convolutions() {
   return at::globalContext().allowTF32CuDNN();
 }
 
 TEST(Tf32, HoldsWhileItLives) {
-  const bool before[] = {products(), convolutions()};
+  const bool before[] = {tf32_products(), tf32_convolutions()};
   {
     const Tf32 allowed(true);
-    EXPECT_TRUE(products() && convolutions());
+    EXPECT_TRUE(tf32_products() && tf32_convolutions());
     {
       const Tf32 refused(false);
-      EXPECT_FALSE(products() || convolutions());
+      EXPECT_FALSE(tf32_products() || tf32_convolutions());
     }
-    EXPECT_TRUE(products() && convolutions());
+    EXPECT_TRUE(tf32_products() && tf32_convolutions());
   }
-  EXPECT_EQ(products(), before[0]);
-  EXPECT_EQ(convolutions(), before[1]);
+  EXPECT_EQ(tf32_products(), before[0]);
+  EXPECT_EQ(tf32_convolutions(), before[1]);
 }
 
 TEST(Tf32, LeavesTheCpuAsItIs) {

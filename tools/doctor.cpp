@@ -4,6 +4,7 @@
 #include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 #include <torch/version.h>
 
@@ -16,6 +17,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/report/device_agreement.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -59,6 +61,21 @@ void check_layer(Report& report) {
   report.check("layer", finite, finite ? "forward and backward give finite numbers" : "gives NaN");
 }
 
+/// Compares a GPU's operators with the CPU's, and says how to turn off what does not agree.
+void check_gpu(Report& report) {
+  if (const auto off = cuda_parts_off(); !off.empty()) {
+    report.note("GPU", fmt::format("MOESAIC_CUDA_OFF leaves to others: {}", fmt::join(off, ", ")));
+  }
+  bool helps = false;
+  for (const Agreement& found : settle_devices(device_cases(), at::kCUDA)) {
+    report.check("GPU", found.agrees(), fmt::format("{}: {}", found.name, found.text()));
+    helps = helps || !found.off.empty();
+  }
+  if (!helps) return;
+  report.note("GPU", fmt::format("turn off what does not agree: export MOESAIC_CUDA_OFF={}",
+                                 fmt::join(cuda_parts_off(), ",")));
+}
+
 void check_data(Report& report) {
   for (const auto& status : dataset_statuses()) {
     if (!status.base.empty() || status.generated) continue;
@@ -93,6 +110,7 @@ void doctor(int& exit_code) {
                fmt::format("datasets and recipes in {}", resource_root().string()));
   check_operators(report);
   check_layer(report);
+  if (has_cuda_operators() && torch::cuda::is_available()) check_gpu(report);
   check_data(report);
   exit_code = report.good() ? 0 : 1;
 }

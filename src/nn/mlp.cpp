@@ -6,7 +6,6 @@
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/linear.h"
-#include "moesaic/ops/grouped_mlp.h"
 
 namespace moesaic::nn {
 
@@ -18,18 +17,11 @@ MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double 
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
-  if (is_training() && random.defined() && dropout_ > 0.0) {
-    const at::Tensor hidden = dropout(at::gelu(fc1->forward(x), "tanh"), dropout_, random);
-    return dropout(fc2->forward(hidden), dropout_, random);
-  }
-  // One expert that takes every row: the grouped kernel keeps the hidden panel in cache and fuses
-  // bias and activation.
-  const at::Tensor rows_Td = x.reshape({-1, x.size(-1)});
-  const at::Tensor offsets =
-      torch::tensor({int64_t{0}, rows_Td.size(0)}, at::device(x.device()).dtype(at::kInt));
-  const ExpertWeights weights{fc1->weight.t().unsqueeze(0), fc1->bias.unsqueeze(0),
-                              fc2->weight.t().unsqueeze(0), fc2->bias.unsqueeze(0)};
-  return grouped_mlp(rows_Td, offsets, weights, Activation::gelu_tanh).view_as(x);
+  const bool drops = is_training() && random.defined() && dropout_ > 0.0;
+  const auto dropped = [&](const at::Tensor& y) {
+    return drops ? dropout(y, dropout_, random) : y;
+  };
+  return dropped(fc2->forward(dropped(at::gelu(fc1->forward(x), "tanh"))));
 }
 
 }  // namespace moesaic::nn

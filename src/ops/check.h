@@ -19,14 +19,14 @@ void check_shape(const char* op, const char* name, const at::Tensor& tensor,
                  std::initializer_list<c10::SymInt> shape);
 /// Throws unless the dtype is float32 or float64.
 void check_floating(const char* op, const char* name, const at::Tensor& tensor);
-/// Throws unless the dtype is float32, float64 or bfloat16.
+/// Throws unless the dtype is float32, float64, bfloat16 or float16.
 void check_values(const char* op, const char* name, const at::Tensor& tensor);
 /// Throws unless the dtype is int32.
 void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like);
 
-/// Throws unless gates have the dtype of the rows; beside rows of bfloat16 they may be float32.
+/// Throws unless gates have the dtype of the rows; beside rows of two bytes they may be float32.
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
                        const at::Tensor& like);
@@ -82,7 +82,8 @@ void check_grouped_mlp(const at::Tensor& rows, const at::Tensor& offsets, const 
 
 void check_grouped_mlp_backward(const at::Tensor& grad, const at::Tensor& rows,
                                 const at::Tensor& offsets, const at::Tensor& hidden,
-                                const at::Tensor& w1, const at::Tensor& w2, int64_t activation);
+                                const at::Tensor& w1, const at::Tensor& b1, const at::Tensor& w2,
+                                int64_t activation);
 void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
                       const at::Tensor& gate, const at::Tensor& token_offsets,
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,

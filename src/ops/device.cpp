@@ -4,7 +4,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/cuda.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 
 namespace moesaic {
 
@@ -27,6 +32,35 @@ void check_device(const std::string& device) {
   }
   if (!torch::cuda::is_available())
     fail_usage("device cuda: no GPU that LibTorch can use; use cpu");
+  cuda_parts_off();
+}
+
+const std::vector<std::string>& cuda_parts() {
+  static const std::vector<std::string> parts = {"route_token_choice",
+                                                 "route_expert_choice",
+                                                 "route_adaptive",
+                                                 "dispatch",
+                                                 "grouped_mlp",
+                                                 kGroupedMm,
+                                                 "combine"};
+  return parts;
+}
+
+std::vector<std::string> cuda_parts_off() {
+  const char* const asked = std::getenv("MOESAIC_CUDA_OFF");
+  std::vector<std::string> parts;
+  std::istringstream list(asked == nullptr ? "" : asked);
+  for (std::string part; std::getline(list, part, ',');) {
+    if (std::ranges::find(cuda_parts(), part) == cuda_parts().end()) {
+      fail_usage("MOESAIC_CUDA_OFF: unknown part '{}'; {}", part, did_you_mean(part, cuda_parts()));
+    }
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+bool cuda_off(std::string_view part) {
+  return std::ranges::count(cuda_parts_off(), part) > 0;
 }
 
 }  // namespace moesaic

@@ -24,17 +24,18 @@ using BackwardTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using ForwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                         const Tensor&, const Tensor&, int64_t, bool);
 using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Tensor&,
-                                          const Tensor&, const Tensor&, const Tensor&, int64_t);
+                                          const Tensor&, const Tensor&, const Tensor&,
+                                          const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` holds the activation's inputs for the backward pass; without `keep_hidden` it is empty
-  // unless a gradient is required.
+  // `hidden` is for the backward pass: the activation's inputs, on a GPU without their bias;
+  // without `keep_hidden` it is empty unless a gradient is required.
   m.def(
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
       "int activation=1, bool keep_hidden=False) -> (Tensor y, Tensor hidden)");
   m.def(
       "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
-      "Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor b1, Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 ForwardTensors call_forward(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
@@ -47,12 +48,12 @@ ForwardTensors call_forward(const Tensor& rows, const Tensor& offsets, const Ten
 }
 
 BackwardTensors call_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
-                              const Tensor& hidden, const Tensor& w1, const Tensor& w2,
-                              int64_t activation) {
+                              const Tensor& hidden, const Tensor& w1, const Tensor& b1,
+                              const Tensor& w2, int64_t activation) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::grouped_mlp_backward", "")
                              .typed<BackwardSignature>();
-  return op.call(grad, rows, offsets, hidden, w1, w2, activation);
+  return op.call(grad, rows, offsets, hidden, w1, b1, w2, activation);
 }
 
 }  // namespace
@@ -90,13 +91,12 @@ void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& 
 }
 
 void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
-                                const Tensor& hidden, const Tensor& w1, const Tensor& w2,
-                                int64_t activation) {
+                                const Tensor& hidden, const Tensor& w1, const Tensor& b1,
+                                const Tensor& w2, int64_t activation) {
   constexpr const char* kOp = "grouped_mlp_backward";
   check_shape(kOp, "w1", w1, {-1, -1, -1});
   check_shape(kOp, "w2", w2, {-1, -1, -1});
-  check_grouped_mlp(rows, offsets, w1,
-                    at::empty_symint({w1.sym_size(0), w1.sym_size(2)}, w1.options()), w2,
+  check_grouped_mlp(rows, offsets, w1, b1, w2,
                     at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options()), activation);
   check_shape(kOp, "grad", grad, {rows.sym_size(0), rows.sym_size(1)});
   check_same_dtype(kOp, "grad", grad, rows);
@@ -119,13 +119,12 @@ ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Ten
 }
 
 BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
-                              const Tensor& hidden, const Tensor& w1, const Tensor& w2,
-                              int64_t activation) {
-  check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, w2, activation);
+                              const Tensor& hidden, const Tensor& w1, const Tensor& b1,
+                              const Tensor& w2, int64_t activation) {
+  check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, b1, w2, activation);
   // The kernel's own on the way, so that a plan of memory sees them.
   const Tensor active = at::empty_like(hidden), grad_hidden = at::empty_like(hidden);
-  return {at::empty_like(rows), at::empty_like(w1),
-          at::empty_symint({w1.sym_size(0), w1.sym_size(2)}, w1.options()), at::empty_like(w2),
+  return {at::empty_like(rows), at::empty_like(w1), at::empty_like(b1), at::empty_like(w2),
           at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options())};
 }
 
@@ -138,7 +137,7 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
                                                 int64_t activation) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     auto [y, hidden] = call_forward(rows, offsets, w1, b1, w2, b2, activation, true);
-    context->save_for_backward({rows, offsets, hidden, w1, w2});
+    context->save_for_backward({rows, offsets, hidden, w1, b1, w2});
     context->saved_data["activation"] = activation;
     context->mark_non_differentiable({hidden});
     return {y, hidden};
@@ -148,7 +147,7 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
     auto [rows, w1, b1, w2, b2] =
-        call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+        call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
                       context->saved_data["activation"].toInt());
     return {rows, {}, w1, b1, w2, b2, {}};
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the benchmarks on a GPU share: bfloat16, a V-MoE B/16 layer: 768 wide, 3072 between, 8
 // experts, top-2, 1024 images of 65 tokens. Times are the host's, from an idle GPU to an idle GPU;
-// short work is repeated in between. MOESAIC_CUDA_PRODUCT chooses our product.
+// short work is repeated in between. MOESAIC_CUDA_OFF=grouped_mm gives every expert
+// a product of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,6 +8,7 @@
 #include "moesaic/ops/route_token_choice.h"
 
 #ifdef MOESAIC_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -19,8 +20,11 @@ namespace {
 using at::Tensor;
 
 #ifdef MOESAIC_WITH_CUDA
-/// The work recorded once as a CUDA graph, to be replayed.
+/// The work recorded once as a CUDA graph, to be replayed; as it is on chips without grouped
+/// products, where it reads from the GPU.
 std::function<void()> replayed(const std::function<void()>& work) {
+  const int major = at::cuda::getCurrentDeviceProperties()->major;
+  if (major != 9 && major != 10) return work;
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
   work();  // once outside, for what is set up lazily
   torch::cuda::synchronize();

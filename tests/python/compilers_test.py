@@ -102,7 +102,7 @@ def traced_calls(tokens, grad):
             yield (f"grouped_mlp, {kind}, {keep}", lambda *t, keep=keep: OPS.grouped_mlp(*t, TANH, keep),
                    (rows, offsets, *weights))
         yield (f"grouped_mlp_backward, {kind}", lambda *t: OPS.grouped_mlp_backward(*t, TANH),
-               tuple(t.detach() for t in (still, still, offsets, hidden, w1, w2)))
+               tuple(t.detach() for t in (still, still, offsets, hidden, w1, b1, w2)))
         yield (f"routed_mlp, {kind}", lambda *t: OPS.routed_mlp(*t, TANH),
                (x, offsets, token, gate, *back, *weights))
         for patches in (patches_of(x), patches_of(x).requires_grad_(grad)):

@@ -223,7 +223,7 @@ def backward_samples(dtype):
     yield OPS.route_token_choice_backward, (gate, logits, choice, choice_row, SOFTMAX_ALL, [], False)
     yield OPS.dispatch_backward, (rows, token_offsets, token_row)
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
-    yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, w2, TANH)
+    yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, b1, w2, TANH)
     for activation in (TANH, CUBIC):
         arguments = (patches_of(x), offsets, token, w1, b1, 1, activation, True)
         _, seen = OPS.filter_experts(*arguments)

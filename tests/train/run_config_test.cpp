@@ -62,6 +62,7 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
       {"phases.0.schedule={\"name\": \"constant\", \"end\": 0.1}", "choose cosine or linear"},
       {"phases.0.schedule={\"cooldown_steps\": 3}", "choose rsqrt"},
       {"precision=bf16", "bfloat16"},
+      {"tf32=1", "tf32"},
       {"phases.0.optimizer.learning_rate=1", "did you mean 'lr'?"},
       {"phases.0.schedule.name=cosinus", "cosine"},
       {"phases.2.on_entry.prune={}", "missing"},

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace moesaic {
 
@@ -10,7 +12,21 @@ namespace moesaic {
 /// is a GPU.
 bool has_cuda_operators();
 
-/// Throws Error (usage) unless this build and machine can compute on "cpu" or "cuda".
+/// Throws Error (usage) unless this build and machine can compute on "cpu" or "cuda", and for
+/// "cuda" where MOESAIC_CUDA_OFF names an unknown part.
 void check_device(const std::string& device);
+
+/// LibTorch's grouped product of bfloat16 rows, a part of grouped_mlp; without it every expert has
+/// a product of its own.
+constexpr const char* kGroupedMm = "grouped_mm";
+
+/// Returns the parts of the operators on a GPU that the environment variable MOESAIC_CUDA_OFF=a,b
+/// can turn off: kGroupedMm, and operators, which the CPU then computes on copies.
+const std::vector<std::string>& cuda_parts();
+
+/// Returns the parts that MOESAIC_CUDA_OFF names. It is read at every call, so that one program can
+/// compare. Throws Error (usage) for an unknown part.
+std::vector<std::string> cuda_parts_off();
+bool cuda_off(std::string_view part);
 
 }  // namespace moesaic

@@ -19,6 +19,7 @@ struct RunConfig {
   std::string init;
   Value model;
   std::string precision = "float32";
+  bool tf32 = false;
   bool recompute = false;
   int64_t loader_threads = 1;
   int64_t log_every = 50;
@@ -41,6 +42,9 @@ void describe(Fields& f, RunConfig& c) {
     "of products in the network: float32, or bfloat16 where rounding does little harm; parameters, "
     "router, losses and optimizer stay float32",
     one_of({"float32", "bfloat16"}), common);
+  f("tf32", c.tf32,
+    "on a GPU, let products and convolutions of float32 round their inputs to 10 bits of mantissa: "
+    "several times faster");
   f("recompute", c.recompute,
     "keep of each block its input alone and compute it again in backward: less memory, more time");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",

@@ -14,6 +14,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/data/input_spec.h"
 #include "moesaic/models/model.h"
+#include "moesaic/ops/tf32.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/phase.h"
@@ -100,6 +101,7 @@ class Trainer {
   bool going();
 
   RunConfig config_;
+  Tf32 tf32_;
   TrainerOptions options_;
   Datasets datasets_;
   std::shared_ptr<Model> model_;

@@ -104,8 +104,8 @@ std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offs
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
     const Tensor& grad, const Tensor& rows, const Tensor& offsets_in, const Tensor& hidden,
-    const Tensor& w1, const Tensor& w2, int64_t activation) {
-  check_grouped_mlp_backward(grad, rows, offsets_in, hidden, w1, w2, activation);
+    const Tensor& w1, const Tensor& b1, const Tensor& w2, int64_t activation) {
+  check_grouped_mlp_backward(grad, rows, offsets_in, hidden, w1, b1, w2, activation);
   const at::ScalarType type = rows.scalar_type(), sums = product_type(type, w1);
   const Tensor offsets = offsets_in.contiguous();
   const auto in = [&](const Tensor& tensor) { return tensor.to(sums).contiguous(); };

@@ -10,6 +10,7 @@
 
 #include "../check.h"
 #include "move_rows.h"
+#include "switchable.h"
 #include "tensors.h"
 
 namespace moesaic::ops {
@@ -62,8 +63,8 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cuda(const at::Tensor& grad_
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  m.impl("combine", combine_cuda);
-  m.impl("combine_backward", combine_backward_cuda);
+  m.impl("combine", Switchable<"combine", combine_cuda>::run);
+  m.impl("combine_backward", Switchable<"combine", combine_backward_cuda, "_backward">::run);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "../check.h"
 #include "move_rows.h"
+#include "switchable.h"
 #include "tensors.h"
 
 namespace moesaic::ops {
@@ -49,8 +50,8 @@ at::Tensor dispatch_backward_cuda(const at::Tensor& grad_in, const at::Tensor& t
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  m.impl("dispatch", dispatch_cuda);
-  m.impl("dispatch_backward", dispatch_backward_cuda);
+  m.impl("dispatch", Switchable<"dispatch", dispatch_cuda>::run);
+  m.impl("dispatch_backward", Switchable<"dispatch", dispatch_backward_cuda, "_backward">::run);
 }
 
 }  // namespace

@@ -6,11 +6,6 @@
 #include "pieces.h"
 
 namespace moesaic::ops::kernels {
-namespace {
-
-constexpr int64_t kClearingBlocks = 1056;
-
-}  // namespace
 
 template <class T>
 void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
@@ -50,26 +45,16 @@ void combine_backward(const CombineGradients<T>& in, cudaStream_t stream) {
   });
 }
 
-template <class T>
-void clear_rows(T* to, const int32_t* filled, int64_t rows, int64_t width, cudaStream_t stream) {
-  with_pieces<T>(width, {to}, [&](auto count) {
-    constexpr int kCount = decltype(count)::value;
-    const ClearRows<T, kCount> kernel{to, filled, rows, width};
-    const int64_t blocks = divide_up<int64_t>(rows * width, kMoveThreads * kCount);
-    launch<kMoveThreads>(kernel, min(blocks, kClearingBlocks), kMoveThreads, 0, stream);
-  });
-}
-
 #define MOESAIC_INSTANTIATE(T)                                                                    \
   template void gather_rows<T>(const T*, const int32_t*, const int32_t*, T*, int64_t, int64_t,    \
                                cudaStream_t);                                                     \
   template void sum_rows<T>(const T*, const Sum<T>*, const int32_t*, const int32_t*, T*, int64_t, \
                             int64_t, cudaStream_t);                                               \
-  template void combine_backward<T>(const CombineGradients<T>&, cudaStream_t);                    \
-  template void clear_rows<T>(T*, const int32_t*, int64_t, int64_t, cudaStream_t);
+  template void combine_backward<T>(const CombineGradients<T>&, cudaStream_t);
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)
 MOESAIC_INSTANTIATE(BFloat16)
+MOESAIC_INSTANTIATE(Half)
 #undef MOESAIC_INSTANTIATE
 
 }  // namespace moesaic::ops::kernels

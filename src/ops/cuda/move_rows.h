@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the kernels of kernels/move_rows.h; T is float, double or BFloat16. Pointers are on the
-// device.
+// Starts the kernels of kernels/move_rows.h; T is float, double, BFloat16 or Half.
+// Pointers are on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,8 +31,5 @@ struct CombineGradients {
 };
 template <class T>
 void combine_backward(const CombineGradients<T>& arguments, cudaStream_t stream);
-
-template <class T>
-void clear_rows(T* to, const int32_t* filled, int64_t rows, int64_t width, cudaStream_t stream);
 
 }  // namespace moesaic::ops::kernels

@@ -3,6 +3,7 @@
 
 #include <torch/library.h>
 
+#include "switchable.h"
 #include "tensors.h"
 
 namespace moesaic::ops {
@@ -26,9 +27,13 @@ at::Tensor route_expert_choice_backward_cuda(const at::Tensor& grad_gate, const 
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  m.impl("route_expert_choice", ExpertChoiceOperator::unpacked<route_expert_choice_cuda>);
+  m.impl("route_expert_choice",
+         Switchable<"route_expert_choice",
+                    ExpertChoiceOperator::unpacked<route_expert_choice_cuda>>::run);
   m.impl("route_expert_choice_backward",
-         ExpertChoiceBackward::unpacked<route_expert_choice_backward_cuda>);
+         Switchable<"route_expert_choice",
+                    ExpertChoiceBackward::unpacked<route_expert_choice_backward_cuda>,
+                    "_backward">::run);
 }
 
 }  // namespace

@@ -7,12 +7,18 @@ namespace moesaic::ops::kernels {
 
 #define MOESAIC_INSTANTIATE(Scalar)                               \
   MOESAIC_START(256, WriteScores<Scalar>)                         \
-  MOESAIC_START(kSelectThreads, FindExpertBorders<Scalar>)        \
+  MOESAIC_START(kSelectThreads, SelectBorders<ExpertQueues<Scalar>>) \
+  MOESAIC_START(kSelectThreads, SelectDigit<ExpertQueues<Scalar>>) \
+  MOESAIC_START(kSelectThreads, FindTops<Scalar>) \
+  MOESAIC_START(kSelectThreads, SumTerms<Scalar>) \
+  MOESAIC_START(256, AddUpSoftmax<Scalar>) \
   MOESAIC_START(256, CountRule<ExpertChoiceRule<Scalar>>)         \
   MOESAIC_START(256, PlaceRule<Scalar, ExpertChoiceRule<Scalar>>) \
   MOESAIC_START(256, ScatterRows<Scalar>)                         \
   MOESAIC_START(256, SoftmaxGradient<Scalar>)                     \
-  MOESAIC_START(kSelectThreads, ExpertGatesGradient<Scalar>)
+  MOESAIC_START(kSelectThreads, SumGates<Scalar>) \
+  MOESAIC_START(kSelectThreads, SpreadSoftmax<Scalar>) \
+  MOESAIC_START(kSelectThreads, AddGateGradients<Scalar>)
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)
 #undef MOESAIC_INSTANTIATE

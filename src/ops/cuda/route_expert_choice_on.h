@@ -6,6 +6,7 @@
 // device of a test.
 #pragma once
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "../route_plan.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "route_rule.h"
+#include "select_on.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
@@ -55,9 +57,15 @@ struct ExpertChoicePlan {
     if (!all_seen) return computed(kept);
     return {static_cast<int32_t>(experts), {nullptr, nullptr}};
   }
-  int64_t pairs() const { return cut.count() * slots; }
-  /// Returns the number of threads of a block that processes a group.
-  int threads() const { return std::max(scan_threads(cut.group_size), kernels::kDigits); }
+  int64_t parts() const { return queue_parts(cut.count() * slots, cut.group_size); }
+  int threads() const { return queue_threads(cut.group_size, parts()); }
+  template <class Scalar>
+  kernels::ExpertQueues<Scalar> queues(const Tensor& scores) const {
+    return {cut, rows, static_cast<int32_t>(slots), parts(), in<Scalar>(scores)};
+  }
+  bool over_tokens() const {
+    return kind == ExpertGateKind::softmax_selected || kind == ExpertGateKind::softmax_tokens;
+  }
 };
 
 constexpr int kTokenThreads = 256;
@@ -80,21 +88,60 @@ Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
   return scores;
 }
 
+/// Starts a kernel on all parts of all queues.
+template <class Kernel, class Device>
+void on_parts(const Kernel& kernel, const ExpertChoicePlan& plan, const Device& device,
+              int64_t shared_bytes = 0) {
+  device.template start<kernels::kSelectThreads>(
+      kernel, plan.cut.count() * plan.slots * plan.parts(), plan.threads(), shared_bytes);
+}
+
+/// Softmax over tokens of each queue, by parts.
+template <class Scalar>
+struct TokenSoftmax {
+  Tensor tops, sums;  // [queue, part]; sums may be undefined.
+  int64_t parts;
+
+  kernels::PartialSoftmax<Scalar> view() const {
+    return {in<Scalar>(tops), sums.defined() ? in<Scalar>(sums) : nullptr, parts};
+  }
+};
+
+/// Adds up the terms of the tokens within the borders, or of all if there are none.
+template <class Scalar, class Device>
+TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& queues,
+                                         const kernels::Border* borders,
+                                         const ExpertChoicePlan& plan, const Tensor& like,
+                                         const Device& device) {
+  TokenSoftmax<Scalar> softmax{at::empty({queues.blocks()}, like.options()), {}, queues.parts};
+  const kernels::FindTops<Scalar> find{queues, out<Scalar>(softmax.tops)};
+  on_parts(find, plan, device, find.shared_bytes(plan.threads()));
+  if (!plan.over_tokens()) return softmax;
+  const Tensor sums = at::empty_like(softmax.tops);
+  const kernels::SumTerms<Scalar> add{queues, softmax.view(), borders, out<Scalar>(sums)};
+  on_parts(add, plan, device, add.shared_bytes(plan.threads()));
+  softmax.sums = sums;
+  return softmax;
+}
+
 template <class Scalar, class Device>
 void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                    const kernels::KeptView& kept, const RuleTensors& to, const Device& device) {
   const Tensor scores =
       write_scores<Scalar>(logits, plan, plan.computed(kept), plan.seen(kept), device);
-  using Border = kernels::ExpertBorder<Scalar>;
-  const Tensor memory = at::empty({plan.pairs() * static_cast<int64_t>(sizeof(Border))},
-                                  logits.options().dtype(at::kByte));
-  const auto slots = static_cast<int32_t>(plan.slots);
-  const kernels::FindExpertBorders<Scalar> find{plan.cut,  plan.rows,          slots,
-                                                plan.kind, in<Scalar>(scores), out<Border>(memory)};
-  device.template start<kernels::kSelectThreads>(find, plan.pairs(), plan.threads(),
-                                                 find.shared_bytes(plan.threads()));
-  const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), in<Border>(memory), plan.cut,
-                                               slots, plan.kind};
+  const auto queues = plan.queues<Scalar>(scores);
+  const Tensor memory = select_borders(queues, plan.cut.group_size, logits, device);
+  const auto* const borders = in<kernels::Border>(memory);
+  const auto softmax = softmax_over_tokens<Scalar>(
+      queues, plan.kind == ExpertGateKind::softmax_tokens ? nullptr : borders, plan, logits,
+      device);
+  using Total = kernels::SoftmaxTotal<Scalar>;
+  const Tensor totals = at::empty({2 * queues.count()}, logits.options());
+  const kernels::AddUpSoftmax<Scalar> add{softmax.view(), queues.count(), out<Total>(totals)};
+  device.template start<256>(add, kernels::divide_up<int64_t>(queues.count(), kTokenThreads),
+                             kTokenThreads, 0);
+  const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), borders,      in<Total>(totals),
+                                               plan.cut,           queues.slots, plan.kind};
   route_by_rule<Scalar>(logits, plan.slots, rule, to.arrays<Scalar>(), device);
 }
 
@@ -139,19 +186,20 @@ void gradient_over_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                           const Device& device) {
   const kernels::ExpertColumns computed = plan.computed(kept);
   const Tensor scores = write_scores<Scalar>(logits, plan, computed, computed, device);
-  const kernels::ExpertGatesGradient<Scalar> kernel{in<Scalar>(grad_gate),
-                                                    in<Scalar>(gates),
-                                                    in<int32_t>(token),
-                                                    in<Scalar>(scores),
-                                                    plan.cut,
-                                                    plan.rows,
-                                                    plan.experts,
-                                                    static_cast<int32_t>(plan.slots),
-                                                    kept,
-                                                    plan.kind == ExpertGateKind::softmax_tokens,
-                                                    out<Scalar>(grad_logits)};
-  device.template start<kernels::kSelectThreads>(kernel, plan.pairs(), plan.threads(),
-                                                 kernel.shared_bytes(plan.threads()));
+  const auto queues = plan.queues<Scalar>(scores);
+  const kernels::TokenGates<Scalar> gradients{
+      queues, in<Scalar>(grad_gate),   in<Scalar>(gates), in<int32_t>(token), plan.experts,
+      kept,   out<Scalar>(grad_logits)};
+  const bool over_all = plan.kind == ExpertGateKind::softmax_tokens;
+  const Tensor sums = at::empty({queues.blocks()}, logits.options());
+  const kernels::SumGates<Scalar> add{gradients, out<Scalar>(sums)};
+  on_parts(add, plan, device, add.shared_bytes(plan.threads()));
+  const kernels::PartialSoftmax<Scalar> inner{nullptr, in<Scalar>(sums), queues.parts};
+  if (over_all) {
+    const auto softmax = softmax_over_tokens<Scalar>(queues, nullptr, plan, logits, device);
+    on_parts(kernels::SpreadSoftmax<Scalar>{gradients, softmax.view(), inner}, plan, device);
+  }
+  on_parts(kernels::AddGateGradients<Scalar>{gradients, inner, over_all}, plan, device);
 }
 
 template <class Device>

@@ -3,6 +3,7 @@
 
 #include <torch/library.h>
 
+#include "switchable.h"
 #include "tensors.h"
 
 namespace moesaic::ops {
@@ -26,9 +27,13 @@ at::Tensor route_token_choice_backward_cuda(const at::Tensor& grad_gate, const a
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cuda>);
+  m.impl("route_token_choice",
+         Switchable<"route_token_choice",
+                    TokenChoiceOperator::unpacked<route_token_choice_cuda>>::run);
   m.impl("route_token_choice_backward",
-         TokenChoiceBackward::unpacked<route_token_choice_backward_cuda>);
+         Switchable<"route_token_choice",
+                    TokenChoiceBackward::unpacked<route_token_choice_backward_cuda>,
+                    "_backward">::run);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace moesaic::ops::kernels {
   MOESAIC_START(256, ChooseFewExperts<Scalar, 4>)         \
   MOESAIC_START(256, ChooseFewExperts<Scalar, 8>)         \
   MOESAIC_START(256, ChooseManyExperts<Scalar>)           \
-  MOESAIC_START(kSelectThreads, FindQueueBorders<Scalar>) \
+  MOESAIC_START(kSelectThreads, SelectBorders<PriorityQueues<Scalar>>) \
+  MOESAIC_START(kSelectThreads, SelectDigit<PriorityQueues<Scalar>>) \
   MOESAIC_START(256, MarkByPriority<Scalar>)              \
   MOESAIC_START(256, PlaceChoices<Scalar>)                \
   MOESAIC_START(256, GateGradient<Scalar>)

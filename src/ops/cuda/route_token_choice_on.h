@@ -19,6 +19,7 @@
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route_token_choice.h"
+#include "select_on.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
@@ -94,21 +95,15 @@ void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& pla
 template <class Scalar, class Device>
 void select_by_priority(const TokenChoicePlan& plan, const Workspace& work, int32_t* slot,
                         const Device& device) {
-  const int64_t pairs = plan.queues.groups * plan.computed;
-  const Tensor memory = at::empty({pairs * static_cast<int64_t>(sizeof(kernels::QueueBorder))},
-                                  work.counts.options().dtype(at::kByte));
-  auto* borders = out<kernels::QueueBorder>(memory);
-  const kernels::FindQueueBorders<Scalar> find{plan.queues,
+  const kernels::PriorityQueues<Scalar> queues{plan.queues,
                                                plan.rows,
                                                in<int32_t>(work.counts),
                                                slot,
                                                in<int32_t>(work.queued),
-                                               in<Scalar>(work.gate_Tk),
-                                               borders};
-  const int64_t largest = plan.queues.segments.cut.group_size;
-  const int threads = std::max(scan_threads(largest), kernels::kDigits);
-  device.template start<kernels::kSelectThreads>(find, pairs, threads, find.shared_bytes(threads));
-  const kernels::MarkByPriority<Scalar> mark{plan.queues, borders, in<Scalar>(work.gate_Tk), slot,
+                                               in<Scalar>(work.gate_Tk)};
+  const Tensor borders =
+      select_borders(queues, plan.queues.segments.cut.group_size, work.counts, device);
+  const kernels::MarkByPriority<Scalar> mark{queues, in<kernels::Border>(borders), slot,
                                              out<int32_t>(work.before)};
   device.template start<256>(mark, plan.queues.count, plan.threads(), mark.shared_bytes());
   const kernels::ScanRows scan{plan.queues.count, out<int32_t>(work.before),

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "../kernels/number.h"
+#include "../widened.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic::ops {
@@ -24,6 +25,7 @@ void with_logit_type(const at::Tensor& tensor, const Body& body) {
 template <class Body>
 void with_row_type(const at::Tensor& tensor, const Body& body) {
   if (tensor.scalar_type() == at::kBFloat16) return body(TypeTag<kernels::BFloat16>());
+  if (tensor.scalar_type() == at::kHalf) return body(TypeTag<kernels::Half>());
   with_logit_type(tensor, body);
 }
 
@@ -38,7 +40,7 @@ T* out(const at::Tensor& tensor) {
 
 /// Returns the type in which numbers of this type are summed.
 inline at::ScalarType sum_type(at::ScalarType type) {
-  return type == at::kBFloat16 ? at::kFloat : type;
+  return is_half_wide(type) ? at::kFloat : type;
 }
 
 }  // namespace moesaic::ops

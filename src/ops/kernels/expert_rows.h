@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over the rows of experts beside the products: the epilogue of a product as a separate
-// pass, sums over an expert's rows, zeros for experts without rows.
+// Passes over the rows of experts between the library's products: bias and activation, their
+// gradients with the sums over an expert's rows, zeros for experts without rows.
 #pragma once
 
 #include <cstdint>
 
+#include "activation.h"
 #include "block.h"
 #include "number.h"
 #include "row_tiles.h"
@@ -12,119 +13,218 @@
 namespace moesaic::ops::kernels {
 
 constexpr int kPassThreads = 256;
-constexpr int kPassRows = 32;
-constexpr int kSumRows = 256;
+constexpr int kPassLanes = 32;  // Neighbouring pieces of a row that a block takes.
+constexpr int kPassRows = 128;  // Rows of a tile.
 
-/// Applies epilogue(from) to every row of every expert. `from` may alias the epilogue's output.
-template <class T, int Count, class Epilogue>
-struct EpiloguePass {
-  const T* from;
-  const int32_t* offsets;
+/// Rows of experts in a matrix [rows, columns], cut into one block per tile of rows and strip of
+/// columns. A thread owns `Count` columns of an expert, so that it reads a bias once and adds up
+/// its rows by itself.
+struct ExpertPass {
+  const int32_t* offsets;  // [experts + 1]
   int32_t experts;
-  int64_t rows, columns;
-  int lanes;
-  Epilogue epilogue;
+  int64_t rows, columns;  // `rows` is the bound of offsets[experts].
 
-  MOESAIC_INLINE int64_t blocks() const { return row_tile_bound(rows, experts, kPassRows); }
+  MOESAIC_INLINE int64_t tiles() const { return row_tile_bound(rows, experts, kPassRows); }
+  MOESAIC_INLINE int64_t strips(int count) const {
+    return divide_up<int64_t>(columns, kPassLanes * count);
+  }
+  MOESAIC_INLINE int64_t blocks(int count) const { return tiles() * strips(count); }
+  MOESAIC_INLINE int64_t tile_number(int count, int64_t block) const {
+    return block / strips(count);
+  }
+  MOESAIC_INLINE RowTile tile(int count, int64_t block) const {
+    return row_tile(offsets, experts, kPassRows, tile_number(count, block));
+  }
+  /// Returns the first column of a thread; it may lie past the last of the matrix.
+  MOESAIC_INLINE int64_t column(int count, int64_t block, int thread) const {
+    return (block % strips(count) * kPassLanes + thread % kPassLanes) * count;
+  }
+  static MOESAIC_INLINE int32_t first_row(const RowTile& tile, int thread) {
+    return tile.begin + thread / kPassLanes;
+  }
+  static constexpr int32_t kStep = kPassThreads / kPassLanes;
+};
+
+/// Computes to = act(from + bias); `to` may be `from`.
+template <class T, int Count, Act Kind>
+struct ActivateRows {
+  ExpertPass pass;
+  const T *from, *bias;  // [rows, columns], [experts, columns]
+  T* to;                 // [rows, columns]
+
+  MOESAIC_INLINE int64_t blocks() const { return pass.blocks(Count); }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    const RowTile tile = row_tile(offsets, experts, kPassRows, block.index());
+    const RowTile tile = pass.tile(Count, block.index());
     if (tile.empty()) return;
     block.each([&](int thread) {
-      const int64_t lane = thread % lanes;
-      for (int64_t r = tile.begin + thread / lanes; r < tile.end; r += block.threads() / lanes) {
-        for (int64_t j = lane * Count; j < columns; j += lanes * Count) {
-          const Piece<T, Count> piece = read<T, Count>(from + r * columns + j);
-          Sum<T> sums[Count];
-          MOESAIC_UNROLL
-          for (int c = 0; c < Count; ++c) sums[c] = widen(piece.at[c]);
-          epilogue.template apply<Count>(tile.expert, r, j, sums);
+      const int64_t j = pass.column(Count, block.index(), thread);
+      if (j >= pass.columns) return;
+      const Piece<T, Count> add = read<T, Count>(bias + tile.expert * pass.columns + j);
+      for (int32_t r = pass.first_row(tile, thread); r < tile.end; r += pass.kStep) {
+        Piece<T, Count> piece = read<T, Count>(from + r * pass.columns + j);
+        MOESAIC_UNROLL
+        for (int c = 0; c < Count; ++c) {
+          const auto at = activated<Kind>(widen(piece.at[c]) + widen(add.at[c]));
+          piece.at[c] = Number<T>::narrow(at.value);
         }
+        write<T, Count>(to + r * pass.columns + j, piece);
       }
     });
   }
 };
 
-/// Computes partial[tile, j] = sum over the tile's rows of from[r, j].
-template <class T>
-struct SumTiles {
-  const T* from;  // [rows, columns]
-  const int32_t* offsets;
-  int32_t experts;
-  int64_t rows, columns;
-  Sum<T>* partial;  // [tiles, columns]
+/// Sums of a thread over the rows of its columns.
+template <class T, int Count>
+struct ColumnSums {
+  Sum<T> at[Count];
+};
 
-  MOESAIC_INLINE int64_t tiles() const { return row_tile_bound(rows, experts, kSumRows); }
-  MOESAIC_INLINE int64_t across() const { return divide_up<int64_t>(columns, kPassThreads); }
-  MOESAIC_INLINE int64_t blocks() const { return tiles() * across(); }
+/// Adds up the sums of the threads with the same columns, in the order of their rows, into
+/// partial[tile, columns]. `shared` holds Count numbers of every thread.
+template <class T, int Count, class Block, class Sums>
+MOESAIC_INLINE void store_sums(Block& block, const ExpertPass& pass, Sums& sums, Sum<T>* partial) {
+  Sum<T>* const shared = block.template shared<Sum<T>>(0);
+  block.each([&](int thread) {
+    MOESAIC_UNROLL
+    for (int c = 0; c < Count; ++c) shared[c * kPassThreads + thread] = sums[thread].at[c];
+  });
+  block.each([&](int thread) {
+    const int64_t j = pass.column(Count, block.index(), thread);
+    if (thread >= kPassLanes || j >= pass.columns) return;
+    const int64_t number = pass.tile_number(Count, block.index());
+    for (int c = 0; c < Count; ++c) {
+      Sum<T> sum = 0;
+      for (int i = thread; i < kPassThreads; i += kPassLanes) sum += shared[c * kPassThreads + i];
+      partial[number * pass.columns + j + c] = sum;
+    }
+  });
+}
+
+template <class T, int Count>
+constexpr int64_t sums_bytes() {
+  return static_cast<int64_t>(sizeof(Sum<T>)) * Count * kPassThreads;
+}
+
+/// Replaces grad = d loss / d act(h), h = from + bias, by d loss / d h; computes active = act(h)
+/// and the partial sums of d loss / d h over each tile's rows.
+template <class T, int Count, Act Kind>
+struct DifferentiateRows {
+  ExpertPass pass;
+  const T *from, *bias;  // [rows, columns], [experts, columns]
+  T *grad, *active;      // [rows, columns]
+  Sum<T>* partial;       // [tiles, columns]
+
+  MOESAIC_INLINE int64_t blocks() const { return pass.blocks(Count); }
+  static constexpr int64_t shared_bytes() { return sums_bytes<T, Count>(); }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t number = block.index() / across();
-    const RowTile tile = row_tile(offsets, experts, kSumRows, number);
+    const RowTile tile = pass.tile(Count, block.index());
     if (tile.empty()) return;
+    typename Block::template Local<ColumnSums<T, Count>> sums(block);
     block.each([&](int thread) {
-      const int64_t j = block.index() % across() * kPassThreads + thread;
-      if (j >= columns) return;
-      Sum<T> sum = 0;
-      MOESAIC_UNROLL_4
-      for (int64_t r = tile.begin; r < tile.end; ++r) sum += widen(from[r * columns + j]);
-      partial[number * columns + j] = sum;
+      const int64_t j = pass.column(Count, block.index(), thread);
+      if (j >= pass.columns) return;
+      const Piece<T, Count> add = read<T, Count>(bias + tile.expert * pass.columns + j);
+      for (int32_t r = pass.first_row(tile, thread); r < tile.end; r += pass.kStep) {
+        const int64_t place = r * pass.columns + j;
+        Piece<T, Count> value = read<T, Count>(from + place);
+        Piece<T, Count> slope = read<T, Count>(grad + place);
+        MOESAIC_UNROLL
+        for (int c = 0; c < Count; ++c) {
+          const auto at = activated<Kind>(widen(value.at[c]) + widen(add.at[c]));
+          const Sum<T> product = widen(slope.at[c]) * at.slope;
+          sums[thread].at[c] += product;
+          value.at[c] = Number<T>::narrow(at.value);
+          slope.at[c] = Number<T>::narrow(product);
+        }
+        write<T, Count>(active + place, value);
+        write<T, Count>(grad + place, slope);
+      }
     });
+    store_sums<T, Count>(block, pass, sums, partial);
   }
 };
 
-/// Computes out[e, j] = sum of an expert's partial sums, in the order of its rows.
+/// Computes partial[tile, j] = sum over the tile's rows of from[r, j].
+template <class T, int Count>
+struct SumTiles {
+  ExpertPass pass;
+  const T* from;    // [rows, columns]
+  Sum<T>* partial;  // [tiles, columns]
+
+  MOESAIC_INLINE int64_t blocks() const { return pass.blocks(Count); }
+  static constexpr int64_t shared_bytes() { return sums_bytes<T, Count>(); }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const RowTile tile = pass.tile(Count, block.index());
+    if (tile.empty()) return;
+    typename Block::template Local<ColumnSums<T, Count>> sums(block);
+    block.each([&](int thread) {
+      const int64_t j = pass.column(Count, block.index(), thread);
+      if (j >= pass.columns) return;
+      for (int32_t r = pass.first_row(tile, thread); r < tile.end; r += pass.kStep) {
+        const Piece<T, Count> piece = read<T, Count>(from + r * pass.columns + j);
+        MOESAIC_UNROLL
+        for (int c = 0; c < Count; ++c) sums[thread].at[c] += widen(piece.at[c]);
+      }
+    });
+    store_sums<T, Count>(block, pass, sums, partial);
+  }
+};
+
+/// Computes to[e, j] = sum of an expert's partial sums, in the order of its rows.
 template <class T>
 struct SumPartials {
-  const Sum<T>* partial;
-  const int32_t* offsets;
-  int32_t experts;
-  int64_t columns;
-  T* out;  // [experts, columns]
+  ExpertPass pass;
+  const Sum<T>* partial;  // [tiles, columns]
+  T* to;                  // [experts, columns]
 
   MOESAIC_INLINE int64_t blocks() const {
-    return divide_up<int64_t>(experts * columns, kPassThreads);
+    return divide_up<int64_t>(pass.experts * pass.columns, kPassThreads);
   }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     block.each([&](int thread) {
       const int64_t i = block.index() * kPassThreads + thread;
-      if (i >= experts * columns) return;
-      const auto expert = static_cast<int32_t>(i / columns);
-      const int64_t rows = offsets[expert + 1] - offsets[expert];
-      const Sum<T>* const first =
-          partial + first_row_tile(offsets, expert, kSumRows) * columns + i % columns;
+      if (i >= pass.experts * pass.columns) return;
+      const auto expert = static_cast<int32_t>(i / pass.columns);
+      const int64_t rows = pass.offsets[expert + 1] - pass.offsets[expert];
+      const Sum<T>* const first = partial +
+                                  first_row_tile(pass.offsets, expert, kPassRows) * pass.columns +
+                                  i % pass.columns;
       Sum<T> sum = 0;
       MOESAIC_UNROLL_4
-      for (int64_t tile = 0; tile < divide_up<int64_t>(rows, kSumRows); ++tile) {
-        sum += first[tile * columns];
+      for (int64_t tile = 0; tile < divide_up<int64_t>(rows, kPassRows); ++tile) {
+        sum += first[tile * pass.columns];
       }
-      out[i] = Number<T>::narrow(sum);
+      to[i] = Number<T>::narrow(sum);
     });
   }
 };
 
-/// Zeros the elements of experts without rows, which the library's product leaves undefined.
+/// Zeros the elements of experts without rows, which the library's grouped product does not write.
 template <class T>
 struct ClearIdleExperts {
   T* to;  // [experts, size]
   const int32_t* offsets;
   int32_t experts;
   int64_t size;
-  int64_t blocks_each;
 
-  MOESAIC_INLINE int64_t blocks() const { return experts * blocks_each; }
+  static constexpr int64_t kBlocksEach = 64;
+  MOESAIC_INLINE int64_t blocks() const { return experts * kBlocksEach; }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t expert = block.index() / blocks_each;
+    const int64_t expert = block.index() / kBlocksEach;
     if (offsets[expert] != offsets[expert + 1]) return;
     block.each([&](int thread) {
-      const int64_t first = block.index() % blocks_each * kPassThreads + thread;
-      for (int64_t i = first; i < size; i += blocks_each * kPassThreads) {
+      const int64_t first = block.index() % kBlocksEach * kPassThreads + thread;
+      for (int64_t i = first; i < size; i += kBlocksEach * kPassThreads) {
         to[expert * size + i] = Number<T>::narrow(0);
       }
     });

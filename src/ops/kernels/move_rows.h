@@ -203,6 +203,11 @@ struct ClearRows {
   const int32_t* filled;
   int64_t rows, width;
 
+  MOESAIC_INLINE int64_t blocks() const {
+    constexpr int64_t kMaxBlocks = 1056;
+    return min(divide_up<int64_t>(rows * width, kMoveThreads * Count), kMaxBlocks);
+  }
+
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     block.each([&](int thread) {

@@ -10,6 +10,7 @@
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #endif
 
 namespace moesaic::ops::kernels {
@@ -70,6 +71,39 @@ MOESAIC_INLINE BFloat16 to_bfloat16(float value) {
   return out;
 }
 
+/// A float16 in its memory format.
+struct Half {
+  uint16_t bits;
+};
+
+MOESAIC_INLINE float widen(Half value) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(value.bits));
+#else
+  const uint32_t sign = (value.bits & 0x8000u) << 16, rest = value.bits & 0x7FFFu;
+  // Shifted into place, the exponent lacks the difference of the biases, 2^112.
+  const float scaled = float_of_bits(rest << 13) * 0x1p112f;
+  return float_of_bits(sign | (rest >= 0x7C00u ? 0x7F800000u | rest << 13 : bits_of(scaled)));
+#endif
+}
+
+/// Rounds to the nearest float16, ties to even.
+MOESAIC_INLINE Half to_half(float value) {
+  Half out;
+#if defined(__CUDA_ARCH__)
+  out.bits = __half_as_ushort(__float2half_rn(value));
+#else
+  const uint32_t sign = bits_of(value) >> 16 & 0x8000u, rest = bits_of(value) & 0x7FFFFFFFu;
+  uint32_t found = (rest + 0xFFFu + (rest >> 13 & 1u)) >> 13;
+  found = found < 0x23C00u ? found - 0x1C000u : 0x7C00u;  // From 65520 on: infinity.
+  if (rest < 0x38800000u) {  // Below 2^-14, steps are 2^-24: the sum rounds to them.
+    found = bits_of(float_of_bits(rest) + 0.5f) - bits_of(0.5f);
+  }
+  out.bits = static_cast<uint16_t>(sign | (value != value ? 0x7E00u : found));
+#endif
+  return out;
+}
+
 /// Type in which numbers of type T are summed, with conversions.
 template <class T>
 struct Number {
@@ -80,6 +114,11 @@ template <>
 struct Number<BFloat16> {
   using Sum = float;
   static MOESAIC_INLINE BFloat16 narrow(float value) { return to_bfloat16(value); }
+};
+template <>
+struct Number<Half> {
+  using Sum = float;
+  static MOESAIC_INLINE Half narrow(float value) { return to_half(value); }
 };
 template <class T>
 using Sum = typename Number<T>::Sum;

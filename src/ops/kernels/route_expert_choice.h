@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of expert choice: scores, a border for every expert of every group, the rule by which the
-// kernels of route_rule.h make rows of them, and the gradients of the gates.
+// Kernels of expert choice: scores, a border for every expert of every group (select.h), the rule
+// by which the kernels of route_rule.h make rows of them, and the gradients of the gates.
 #pragma once
 
 #include <cstdint>
@@ -72,106 +72,176 @@ MOESAIC_INLINE Scalar reduce(Block& block, Scalar* partial, const Operation& ope
   return block.broadcast(partial);
 }
 
-/// Border of the tokens that an expert selects in a group, and the softmax of its gates.
+/// Queues [group, slot] of an expert's scores in a group, each of which `parts` blocks share out.
 template <class Scalar>
-struct ExpertBorder {
-  Border last;
-  Scalar top, sum;
-};
-
-/// Finds borders[group, slot], one per block.
-template <class Scalar>
-struct FindExpertBorders {
+struct ExpertQueues {
   TokenGroups cut;
   GroupRows rows;
   int32_t slots;
-  ExpertGateKind kind;
+  int64_t parts;
   const Scalar* scores;  // [slots, T]
-  ExpertBorder<Scalar>* borders;
+
+  struct Queue {
+    int64_t begin, size;
+    int32_t rank;
+    PlaceDigits digits;
+    const Scalar* score;
+
+    MOESAIC_INLINE bool takes(int64_t) const { return true; }
+    MOESAIC_INLINE QueueEntry place(int64_t i) const { return QueueEntry::of(score[i], begin + i); }
+  };
+
+  MOESAIC_INLINE int64_t count() const { return cut.count() * slots; }
+  static MOESAIC_INLINE PlaceDigits digits(int64_t size, int64_t begin = 0) {
+    return PlaceDigits::of(sizeof(Scalar), begin, size);
+  }
+  MOESAIC_INLINE int64_t blocks() const { return count() * parts; }
+  MOESAIC_INLINE Queue at(int64_t queue) const {
+    const int64_t group = queue / slots, begin = cut.begin(group);
+    return {begin, cut.size(group), static_cast<int32_t>(rows.of(group)),
+            digits(cut.group_size, begin), scores + queue % slots * cut.tokens + begin};
+  }
+
+  /// Calls visit(i) for the entries i < size of a queue that are this thread's.
+  template <class Block, class Visit>
+  MOESAIC_INLINE void share(const Block& block, int thread, int64_t size,
+                            const Visit& visit) const {
+    const int64_t first = block.index() % parts * block.threads() + thread;
+    for (int64_t i = first; i < size; i += parts * block.threads()) visit(i);
+  }
+};
+
+/// Returns the larger number; NaN where one is.
+template <class Scalar>
+MOESAIC_INLINE Scalar larger(Scalar a, Scalar b) {
+  if (a != a || b != b) return a + b;
+  return a > b ? a : b;
+}
+
+/// Writes the largest score of every part to tops[queue, part].
+template <class Scalar>
+struct FindTops {
+  ExpertQueues<Scalar> queues;
+  Scalar* tops;
 
   static MOESAIC_INLINE int64_t shared_bytes(int threads) {
-    return select_bytes(threads) + 16 + static_cast<int64_t>(sizeof(Scalar)) * threads;
+    return static_cast<int64_t>(sizeof(Scalar)) * threads;
   }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t group = block.index() / slots;
-    const int64_t begin = cut.begin(group), size = cut.size(group), count = rows.of(group);
-    const Scalar* const own = scores + block.index() % slots * cut.tokens + begin;
-    Scalar* const partial =
-        block.template shared<Scalar>((select_bytes(block.threads()) + 15) / 16 * 16);
-    ExpertBorder<Scalar> border{Border::everything(), maximum(block, partial, own, size), 1};
-    if (count < size) {
-      border.last = select_border(
-          block, block.template shared<char>(0), size, static_cast<int32_t>(count),
-          PlaceDigits::of(sizeof(Scalar), begin, size), [](int64_t) { return true; },
-          [&](int64_t i) { return QueueEntry::of(own[i], begin + i); });
-    }
-    border.sum = softmax_sum(block, partial, own, begin, size, border);
-    block.each([&](int thread) {
-      if (thread == 0) borders[block.index()] = border;
-    });
-  }
-
- private:
-  /// Returns the largest score; NaN where a score is NaN or none is finite.
-  template <class Block>
-  MOESAIC_INLINE Scalar maximum(Block& block, Scalar* partial, const Scalar* own,
-                                int64_t size) const {
+    Scalar* const partial = block.template shared<Scalar>(0);
+    const auto queue = queues.at(block.index() / queues.parts);
     block.each([&](int thread) {
       Scalar top = -infinity<Scalar>();
-      bool nan = false;
-      for (int64_t i = thread; i < size; i += block.threads()) {
-        top = own[i] > top ? own[i] : top;
-        nan = nan || own[i] != own[i];
-      }
-      partial[thread] = nan ? not_a_number<Scalar>() : top;
+      queues.share(block, thread, queue.size,
+                   [&](int64_t i) { top = larger(top, queue.score[i]); });
+      partial[thread] = top;
     });
-    const Scalar top = reduce(block, partial, [](Scalar a, Scalar b) {
-      if (a != a || b != b) return a + b;
-      return a > b ? a : b;
+    const Scalar top = reduce(block, partial, [](Scalar a, Scalar b) { return larger(a, b); });
+    block.each([&](int thread) {
+      if (thread == 0) tops[block.index()] = top;
     });
-    return is_finite(top) ? top : not_a_number<Scalar>();
+  }
+};
+
+/// Softmax over scores of a queue from its parts.
+template <class Scalar>
+struct PartialSoftmax {
+  const Scalar *tops, *sums;  // [queue, part]; without `sums`, the sum is 1.
+  int64_t parts;
+
+  /// Returns the largest score; NaN where one is NaN or none is finite.
+  MOESAIC_INLINE Scalar top(int64_t queue) const {
+    Scalar found = -infinity<Scalar>();
+    for (int64_t i = 0; i < parts; ++i) found = larger(found, tops[queue * parts + i]);
+    return is_finite(found) ? found : not_a_number<Scalar>();
+  }
+  MOESAIC_INLINE Scalar sum(int64_t queue) const {
+    if (sums == nullptr) return 1;
+    Scalar found = 0;
+    for (int64_t i = 0; i < parts; ++i) found += sums[queue * parts + i];
+    return found;
+  }
+};
+
+/// Writes the sums of the terms of each part's softmax to sums[queue, part]: over the tokens within
+/// the borders, or without borders over all.
+template <class Scalar>
+struct SumTerms {
+  ExpertQueues<Scalar> queues;
+  PartialSoftmax<Scalar> softmax;
+  const Border* borders;
+  Scalar* sums;
+
+  static MOESAIC_INLINE int64_t shared_bytes(int threads) {
+    return static_cast<int64_t>(sizeof(Scalar)) * threads;
   }
 
   template <class Block>
-  MOESAIC_INLINE Scalar softmax_sum(Block& block, Scalar* partial, const Scalar* own, int64_t begin,
-                                    int64_t size, const ExpertBorder<Scalar>& border) const {
-    if (kind != ExpertGateKind::softmax_selected && kind != ExpertGateKind::softmax_tokens)
-      return 1;
-    const bool all = kind == ExpertGateKind::softmax_tokens;
+  MOESAIC_INLINE void operator()(Block& block) const {
+    Scalar* const partial = block.template shared<Scalar>(0);
+    const int64_t number = block.index() / queues.parts;
+    const auto queue = queues.at(number);
+    const Scalar top = softmax.top(number);
     block.each([&](int thread) {
       Scalar sum = 0;
-      for (int64_t i = thread; i < size; i += block.threads()) {
-        if (all || border.last.accepts(QueueEntry::of(own[i], begin + i))) {
-          sum += softmax_exp(own[i] - border.top);
+      queues.share(block, thread, queue.size, [&](int64_t i) {
+        if (borders == nullptr || borders[number].accepts(queue.place(i))) {
+          sum += softmax_exp(queue.score[i] - top);
         }
-      }
+      });
       partial[thread] = sum;
     });
-    return reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
+    const Scalar sum = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
+    block.each([&](int thread) {
+      if (thread == 0) sums[block.index()] = sum;
+    });
+  }
+};
+
+/// Largest score and sum of the terms of a softmax.
+template <class Scalar>
+struct SoftmaxTotal {
+  Scalar top, sum;
+};
+
+/// Writes totals[queue], one thread per queue.
+template <class Scalar>
+struct AddUpSoftmax {
+  PartialSoftmax<Scalar> softmax;
+  int64_t count;
+  SoftmaxTotal<Scalar>* totals;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    block.each([&](int thread) {
+      const int64_t queue = block.index() * block.threads() + thread;
+      if (queue < count) totals[queue] = {softmax.top(queue), softmax.sum(queue)};
+    });
   }
 };
 
 template <class Scalar>
 struct ExpertChoiceRule {
-  const Scalar* scores;  // [slots, T]
-  const ExpertBorder<Scalar>* borders;
+  const Scalar* scores;                // [slots, T]
+  const Border* borders;               // [group, slot]
+  const SoftmaxTotal<Scalar>* totals;  // [group, slot]
   TokenGroups cut;
   int32_t slots;
   ExpertGateKind kind;
 
-  MOESAIC_INLINE const ExpertBorder<Scalar>& border(int64_t token, int32_t slot) const {
-    return borders[cut.of(token) * slots + slot];
+  MOESAIC_INLINE int64_t queue(int64_t token, int32_t slot) const {
+    return cut.of(token) * slots + slot;
   }
   MOESAIC_INLINE Scalar score(int64_t token, int32_t slot) const {
     return scores[slot * cut.tokens + token];
   }
   MOESAIC_INLINE bool selects(int64_t token, int32_t slot) const {
-    return border(token, slot).last.accepts(QueueEntry::of(score(token, slot), token));
+    return borders[queue(token, slot)].accepts(QueueEntry::of(score(token, slot), token));
   }
   MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
-    const ExpertBorder<Scalar>& at = border(token, slot);
+    const SoftmaxTotal<Scalar>& at = totals[queue(token, slot)];
     if (at.top != at.top) return at.top;
     if (kind == ExpertGateKind::one) return 1;
     if (kind == ExpertGateKind::softmax_experts) return score(token, slot);
@@ -224,20 +294,27 @@ struct SoftmaxGradient {
   }
 };
 
-/// Computes the gradient of gates by a softmax over tokens. One block per group and expert;
-/// grad_logits is zero on entry.
+/// Gates by a softmax over tokens, and their gradients.
 template <class Scalar>
-struct ExpertGatesGradient {
+struct TokenGates {
+  ExpertQueues<Scalar> queues;
   const Scalar *grad_gate, *gates;  // [rows]
   const int32_t* token;             // [rows]
-  const Scalar* scores;             // [slots, T]
-  TokenGroups cut;
-  GroupRows rows;
   int64_t experts;
-  int32_t slots;
   KeptView kept;
-  bool over_all_tokens;  // Gate is softmax_tokens instead of softmax_selected.
-  Scalar* grad_logits;
+  Scalar* grad_logits;  // [T, experts], zero on entry
+
+  MOESAIC_INLINE int64_t first_row(int64_t queue) const {
+    return queue % queues.slots * queues.rows.total() + queues.rows.before(queue / queues.slots);
+  }
+  MOESAIC_INLINE int64_t column(int64_t queue) const { return kept.column(queue % queues.slots); }
+};
+
+/// Writes the sums of gate * d loss / d gate over each part's rows to inner[queue, part].
+template <class Scalar>
+struct SumGates {
+  TokenGates<Scalar> in;
+  Scalar* inner;
 
   static MOESAIC_INLINE int64_t shared_bytes(int threads) {
     return static_cast<int64_t>(sizeof(Scalar)) * threads;
@@ -246,50 +323,59 @@ struct ExpertGatesGradient {
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     Scalar* const partial = block.template shared<Scalar>(0);
-    const int64_t group = block.index() / slots, slot = block.index() % slots;
-    const int64_t first = slot * rows.total() + rows.before(group), count = rows.of(group);
-    Scalar* const to = grad_logits + kept.column(slot);
+    const int64_t queue = block.index() / in.queues.parts, first = in.first_row(queue);
     block.each([&](int thread) {
       Scalar sum = 0;
-      for (int64_t i = thread; i < count; i += block.threads()) {
-        sum += gates[first + i] * grad_gate[first + i];
-      }
-      partial[thread] = sum;
-    });
-    const Scalar inner = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
-    if (over_all_tokens) write_softmax_terms(block, partial, group, slot, inner, to);
-    block.each([&](int thread) {
-      for (int64_t i = thread; i < count; i += block.threads()) {
-        const Scalar arriving = gates[first + i] * grad_gate[first + i];
-        const Scalar others = over_all_tokens ? Scalar(0) : gates[first + i] * inner;
-        to[token[first + i] * experts] += arriving - others;
-      }
-    });
-  }
-
- private:
-  /// Writes -probability * inner, the softmax's share in the gradient of every token.
-  template <class Block>
-  MOESAIC_INLINE void write_softmax_terms(Block& block, Scalar* partial, int64_t group,
-                                          int64_t slot, Scalar inner, Scalar* to) const {
-    const int64_t begin = cut.begin(group), size = cut.size(group);
-    const Scalar* const own = scores + slot * cut.tokens + begin;
-    block.each([&](int thread) {
-      Scalar top = -infinity<Scalar>();
-      for (int64_t i = thread; i < size; i += block.threads()) top = own[i] > top ? own[i] : top;
-      partial[thread] = top;
-    });
-    const Scalar top = reduce(block, partial, [](Scalar a, Scalar b) { return a > b ? a : b; });
-    block.each([&](int thread) {
-      Scalar sum = 0;
-      for (int64_t i = thread; i < size; i += block.threads()) sum += softmax_exp(own[i] - top);
+      in.queues.share(block, thread, in.queues.at(queue).rank,
+                      [&](int64_t i) { sum += in.gates[first + i] * in.grad_gate[first + i]; });
       partial[thread] = sum;
     });
     const Scalar sum = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
     block.each([&](int thread) {
-      for (int64_t i = thread; i < size; i += block.threads()) {
-        to[(begin + i) * experts] = -(softmax_exp(own[i] - top) / sum * inner);
-      }
+      if (thread == 0) inner[block.index()] = sum;
+    });
+  }
+};
+
+/// Writes -probability * inner, the share of a softmax over all tokens in the gradient of each.
+template <class Scalar>
+struct SpreadSoftmax {
+  TokenGates<Scalar> in;
+  PartialSoftmax<Scalar> softmax, inner;  // The sums of `inner` are those of SumGates.
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t number = block.index() / in.queues.parts;
+    const auto queue = in.queues.at(number);
+    block.each([&](int thread) {
+      const Scalar top = softmax.top(number), sum = softmax.sum(number);
+      const Scalar share = inner.sum(number);
+      in.queues.share(block, thread, queue.size, [&](int64_t i) {
+        in.grad_logits[(queue.begin + i) * in.experts + in.column(number)] =
+            -(softmax_exp(queue.score[i] - top) / sum * share);
+      });
+    });
+  }
+};
+
+/// Adds what arrives at the gates of the rows and, of a softmax over the selected tokens, the share
+/// of the others.
+template <class Scalar>
+struct AddGateGradients {
+  TokenGates<Scalar> in;
+  PartialSoftmax<Scalar> inner;
+  bool over_all_tokens;  // Gate is softmax_tokens instead of softmax_selected.
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t queue = block.index() / in.queues.parts, first = in.first_row(queue);
+    block.each([&](int thread) {
+      const Scalar share = over_all_tokens ? Scalar(0) : inner.sum(queue);
+      in.queues.share(block, thread, in.queues.at(queue).rank, [&](int64_t i) {
+        const int64_t row = first + i;
+        in.grad_logits[in.token[row] * in.experts + in.column(queue)] +=
+            in.gates[row] * in.grad_gate[row] - in.gates[row] * share;
+      });
     });
   }
 };

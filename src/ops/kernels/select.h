@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Radix selection of the n-th of many candidates in a queue by falling value, earlier tokens first
-// among equal values. A block processes eight bits of all candidates at a time and never sorts.
+// among equal values: eight bits of all candidates at a time, and nothing is sorted. A queue is
+// searched by one block or, where it is long, by many. `Queues` describes all queues of a call:
+//
+//   int64_t count() const;                            // number of queues
+//   static PlaceDigits digits(int64_t size, int64_t begin = 0);  // of positions in any of them
+//   Queue at(int64_t queue) const;
+//
+// with, in each Queue, the `size` of all entries, how many candidates are accepted (`rank`), the
+// `digits` of its positions, and
+//
+//   bool takes(int64_t i) const;        // whether entry i is a candidate
+//   QueueEntry place(int64_t i) const;  // its position
 #pragma once
 
 #include <cstdint>
@@ -41,14 +52,14 @@ struct Border {
   }
 };
 
-/// Shared state of a block during selection.
-struct SelectShared {
+/// What one digit tells: its value, the rank among the candidates with it, and how many there are.
+struct FoundDigit {
   int32_t digit, rank, found;
 };
 
 MOESAIC_INLINE int64_t select_bytes(int threads) {
   return scan_bytes(threads) + static_cast<int64_t>(sizeof(int32_t)) * kDigits +
-         static_cast<int64_t>(sizeof(SelectShared));
+         static_cast<int64_t>(sizeof(FoundDigit));
 }
 
 /// Digits of a queue position: those of the key first, then those of the token.
@@ -98,42 +109,138 @@ struct PlacePrefix {
   }
 };
 
-/// Returns the border that accepts exactly `rank` >= 1 of the candidates, which must be as many.
-/// candidate(i) says whether place(i) takes part, for i < count. `shared` is select_bytes().
-template <class Block, class Candidate, class PlaceOf>
-MOESAIC_INLINE Border select_border(Block& block, char* shared, int64_t count, int32_t rank,
-                                    const PlaceDigits& digits, const Candidate& candidate,
-                                    const PlaceOf& place) {
-  int32_t* const work = reinterpret_cast<int32_t*>(shared);
-  int32_t* const histogram = work + scan_bytes(block.threads()) / sizeof(int32_t);
-  SelectShared* const result = reinterpret_cast<SelectShared*>(histogram + kDigits);
-  PlacePrefix prefix{0, 0, 0, 0};
-  for (int digit = 0; digit < digits.count(); ++digit) {
+/// Search for the border of a queue after some digits.
+struct SelectState {
+  PlacePrefix prefix;
+  int32_t rank;  // Rank of the last accepted candidate among those with the prefix.
+  bool done;     // All candidates with the prefix are accepted.
+
+  /// Returns the state before the first digit; with nothing to decide it is done.
+  template <class Queue>
+  static MOESAIC_INLINE SelectState start(const Queue& queue) {
+    return {{0, 0, 0, 0}, queue.rank, queue.rank <= 0 || queue.rank >= queue.size};
+  }
+};
+
+/// Shared memory of a block during selection, select_bytes().
+struct SelectShared {
+  int32_t *work, *histogram;
+  FoundDigit* found;
+
+  template <class Block>
+  static MOESAIC_INLINE SelectShared of(Block& block) {
+    int32_t* const work = block.template shared<int32_t>(0);
+    int32_t* const histogram = work + scan_bytes(block.threads()) / sizeof(int32_t);
+    return {work, histogram, reinterpret_cast<FoundDigit*>(histogram + kDigits)};
+  }
+};
+
+/// Counts a digit of the candidates with the prefix, in shared memory: those among the entries
+/// first + thread, one `step` after the other.
+template <class Block, class Queue>
+MOESAIC_INLINE void count_digit(Block& block, const SelectShared& shared, const Queue& queue,
+                                const SelectState& state, int digit, int64_t first, int64_t step) {
+  block.each([&](int thread) {
+    for (int i = thread; i < kDigits; i += block.threads()) shared.histogram[i] = 0;
+  });
+  block.each([&](int thread) {
+    for (int64_t i = first + thread; i < queue.size; i += step) {
+      if (!queue.takes(i)) continue;
+      const QueueEntry at = queue.place(i);
+      if (state.prefix.matches(at, queue.digits.first_token)) {
+        block.atomic_add(shared.histogram + queue.digits.at(at, digit), 1);
+      }
+    }
+  });
+}
+
+/// Returns the state after a digit whose counts are in `histogram`.
+template <class Block>
+MOESAIC_INLINE SelectState after_digit(Block& block, const SelectShared& shared,
+                                       const int32_t* histogram, SelectState state,
+                                       const PlaceDigits& digits, int digit) {
+  const int32_t rank = state.rank;
+  exclusive_scan(
+      block, shared.work, kDigits, [&](int64_t i) { return histogram[i]; },
+      [&](int64_t i, int32_t before) {
+        const int32_t here = histogram[i];
+        if (before < rank && rank <= before + here) {
+          *shared.found = {static_cast<int32_t>(i), rank - before, here};
+        }
+      });
+  const FoundDigit found = block.broadcast(shared.found);
+  state.prefix.append(digits, digit, found.digit);
+  state.rank = found.rank;
+  state.done = found.rank == found.found;
+  return state;
+}
+
+/// Finds borders[queue], one queue per block. The border accepts rank() of the candidates, and all
+/// entries where there is nothing to decide.
+template <class Queues>
+struct SelectBorders {
+  Queues queues;
+  Border* borders;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const auto queue = queues.at(block.index());
+    const SelectShared shared = SelectShared::of(block);
+    SelectState state = SelectState::start(queue);
+    for (int digit = 0; digit < queue.digits.count() && !state.done; ++digit) {
+      count_digit(block, shared, queue, state, digit, 0, block.threads());
+      state = after_digit(block, shared, shared.histogram, state, queue.digits, digit);
+    }
     block.each([&](int thread) {
-      for (int i = thread; i < kDigits; i += block.threads()) histogram[i] = 0;
+      if (thread == 0) borders[block.index()] = state.prefix.border(queue.digits);
     });
+  }
+};
+
+/// Does the same with `parts` blocks for each queue: a launch for each digit counts it, and one
+/// more writes the borders. A block finds by itself what the digit before tells.
+template <class Queues>
+struct SelectDigit {
+  Queues queues;
+  int digit;
+  int64_t parts;
+  int32_t* histograms;  // [digits, queues, kDigits], zero before the first launch
+  SelectState* states;  // [digits + 1, queues]
+  Border* borders;
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t number = block.index() / parts, part = block.index() % parts;
+    const auto queue = queues.at(number);
+    const SelectShared shared = SelectShared::of(block);
+    SelectState state =
+        digit == 0 ? SelectState::start(queue) : states[(digit - 1) * queues.count() + number];
+    if (digit > 0 && !state.done) {
+      state =
+          after_digit(block, shared, histogram(digit - 1, number), state, queue.digits, digit - 1);
+    }
+    const bool last = digit == queue.digits.count();
     block.each([&](int thread) {
-      for (int64_t i = thread; i < count; i += block.threads()) {
-        if (!candidate(i)) continue;
-        const QueueEntry at = place(i);
-        if (prefix.matches(at, digits.first_token))
-          block.atomic_add(histogram + digits.at(at, digit), 1);
+      if (thread != 0 || part != 0) return;
+      states[digit * queues.count() + number] = state;
+      if (last) borders[number] = state.prefix.border(queue.digits);
+    });
+    if (last || state.done) return;
+    count_digit(block, shared, queue, state, digit, part * block.threads(),
+                parts * block.threads());
+    block.each([&](int thread) {
+      for (int i = thread; i < kDigits; i += block.threads()) {
+        if (shared.histogram[i] > 0) {
+          block.atomic_add(histogram(digit, number) + i, shared.histogram[i]);
+        }
       }
     });
-    exclusive_scan(
-        block, work, kDigits, [&](int64_t i) { return histogram[i]; },
-        [&](int64_t i, int32_t before) {
-          const int32_t here = histogram[i];
-          if (before < rank && rank <= before + here) {
-            *result = {static_cast<int32_t>(i), rank - before, here};
-          }
-        });
-    const SelectShared found = block.broadcast(result);
-    prefix.append(digits, digit, found.digit);
-    rank = found.rank;
-    if (found.rank == found.found) break;  // All with this prefix are accepted.
   }
-  return prefix.border(digits);
-}
+
+ private:
+  MOESAIC_INLINE int32_t* histogram(int of_digit, int64_t number) const {
+    return histograms + (of_digit * queues.count() + number) * kDigits;
+  }
+};
 
 }  // namespace moesaic::ops::kernels

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU's kernels for dispatch, combine and the grouped MLP, run on the host in several orders of
-// threads and blocks.
+// threads and blocks, between the library's products.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -9,9 +9,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "ops/kernels/epilogue.h"
-#include "ops/kernels/expert_rows.h"
-#include "ops/kernels/grouped_product.h"
+#include "ops/cuda/grouped_mlp_on.h"
 #include "ops/kernels/move_rows.h"
 #include "support/poison.h"
 #include "support/serial_device.h"
@@ -25,6 +23,7 @@ using moesaic::testing::expect_close;
 using moesaic::testing::kOrders;
 using moesaic::testing::Poison;
 using moesaic::testing::randn;
+using moesaic::testing::SerialDevice;
 
 template <class T>
 struct TypeOf;
@@ -42,6 +41,11 @@ template <>
 struct TypeOf<BFloat16> {
   static constexpr auto value = torch::kBFloat16;
   static constexpr double tolerance = 1e-2;
+};
+template <>
+struct TypeOf<Half> {
+  static constexpr auto value = torch::kHalf;
+  static constexpr double tolerance = 2e-3;
 };
 
 template <class T>
@@ -115,32 +119,24 @@ TEST(MoveRowsKernels, EqualTheCpuInPiecesAndOneByOne) {
   expect_moves<double, 2>(10);
   expect_moves<BFloat16, 1>(5);
   expect_moves<BFloat16, 8>(264);
+  expect_moves<Half, 1>(5);
+  expect_moves<Half, 8>(264);
 }
 
 /// Experts without rows, with one, with more than a tile, and rows past the last.
 const std::vector<int32_t> kOffsets = {0, 0, 140, 141, 141, 260};
-constexpr int64_t kRows = 300;
-constexpr int32_t kExperts = 5;
+constexpr int64_t kRows = 300, kFilled = 260, kExperts = 5;
 
-template <class T>
 struct Problem {
   Tensor offsets = torch::tensor(kOffsets, torch::kInt);
-  Tensor rows, w1, b1, w2, b2, grad;
-  int64_t d, m;
-  Act kind;
+  Tensor rows, grad;
+  on_device::MlpWeights weights;
 
-  Problem(int64_t d_, int64_t m_, Act kind_)
-      : rows(randn({kRows, d_}, 1, TypeOf<T>::value)),
-        w1(randn({kExperts, d_, m_}, 2, TypeOf<T>::value) * 0.2),
-        b1(randn({kExperts, m_}, 3, TypeOf<T>::value)),
-        w2(randn({kExperts, m_, d_}, 4, TypeOf<T>::value) * 0.2),
-        b2(randn({kExperts, d_}, 5, TypeOf<T>::value)),
-        grad(randn({kRows, d_}, 6, TypeOf<T>::value)),
-        d(d_),
-        m(m_),
-        kind(kind_) {}
-
-  const int32_t* at() const { return data<int32_t>(offsets); }
+  Problem(int64_t d, int64_t m, at::ScalarType type)
+      : rows(randn({kRows, d}, 1, type)),
+        grad(randn({kRows, d}, 6, type)),
+        weights{randn({kExperts, d, m}, 2, type) * 0.2, randn({kExperts, m}, 3, type),
+                randn({kExperts, m, d}, 4, type) * 0.2, randn({kExperts, d}, 5, type)} {}
 };
 
 Tensor activate(const Tensor& x, Act kind) {
@@ -163,174 +159,114 @@ Tensor activate(const Tensor& x, Act kind) {
   return x;
 }
 
-template <class T>
-using TileFor = std::conditional_t<std::is_same_v<T, double>, SmallTile, LargeTile>;
-
-template <class T, class Kernel>
-void run_product(const Kernel& kernel, Order order) {
-  run_serially(kernel, kernel.blocks(), TileFor<T>::kThreads,
-               static_cast<size_t>(Kernel::Product::shared_bytes()), order);
-}
-
-/// Values of the filled rows only: products leave the others alone.
-void expect_filled(const Tensor& found, const Tensor& wanted, double tolerance) {
-  expect_close(wide(found.slice(0, 0, kOffsets.back())), wanted, tolerance);
-}
-
-template <class T>
-void expect_products(const Problem<T>& p, Order order) {
-  const auto type = TypeOf<T>::value;
-  const double tolerance = TypeOf<T>::tolerance;
-  const int64_t d = p.d, m = p.m;
-  const Tensor hidden = torch::empty({kRows, m}, type), active = torch::empty({kRows, m}, type);
-  const Tensor y = torch::empty({kRows, d}, type), grad_rows = torch::empty({kRows, d}, type);
-  const Tensor grad_hidden = torch::empty({kRows, m}, type);
-  const Tensor active_again = torch::empty({kRows, m}, type);
-  const Tensor dw1 = torch::empty_like(p.w1), dw2 = torch::empty_like(p.w2);
-  using Tile = TileFor<T>;
-  run_product<T>(
-      RowsTimesWeights<T, Tile, false, AddBiasActivate<T>>{
-          data<T>(p.rows),
-          data<T>(p.w1),
-          p.at(),
-          kExperts,
-          kRows,
-          d,
-          m,
-          {data<T>(hidden), data<T>(active), data<T>(p.b1), m, p.kind}},
-      order);
-  run_product<T>(RowsTimesWeights<T, Tile, false, AddBias<T>>{data<T>(active),
-                                                              data<T>(p.w2),
-                                                              p.at(),
-                                                              kExperts,
-                                                              kRows,
-                                                              m,
-                                                              d,
-                                                              {data<T>(y), data<T>(p.b2), d}},
-                 order);
-  run_product<T>(
-      RowsTimesWeights<T, Tile, true, ActivationGradient<T>>{
-          data<T>(p.grad),
-          data<T>(p.w2),
-          p.at(),
-          kExperts,
-          kRows,
-          d,
-          m,
-          {data<T>(hidden), data<T>(grad_hidden), data<T>(active_again), m, p.kind}},
-      order);
-  run_product<T>(RowsTimesWeights<T, Tile, true, Plain<T>>{data<T>(grad_hidden),
-                                                           data<T>(p.w1),
-                                                           p.at(),
-                                                           kExperts,
-                                                           kRows,
-                                                           m,
-                                                           d,
-                                                           {data<T>(grad_rows), d}},
-                 order);
-  run_product<T>(RowsTimesRows<T, Tile>{data<T>(p.rows), data<T>(grad_hidden), p.at(), kExperts, d,
-                                        m, data<T>(dw1)},
-                 order);
-  run_product<T>(RowsTimesRows<T, Tile>{data<T>(active), data<T>(p.grad), p.at(), kExperts, m, d,
-                                        data<T>(dw2)},
-                 order);
-
+/// Output and gradients of rows, w1, b1, w2 and b2 in float64, by ATen; unused rows are zero.
+std::vector<Tensor> wanted_of(const Problem& p, Act kind) {
   std::vector<Tensor> leaves;
-  for (const Tensor* leaf : {&p.rows, &p.w1, &p.b1, &p.w2, &p.b2}) {
+  const auto& w = p.weights;
+  for (const Tensor* leaf : {&p.rows, &w.w1, &w.b1, &w.w2, &w.b2}) {
     leaves.push_back(wide(*leaf).clone().set_requires_grad(true));
   }
   std::vector<Tensor> parts;
-  for (int32_t e = 0; e < kExperts; ++e) {
+  for (int64_t e = 0; e < kExperts; ++e) {
     const Tensor x = leaves[0].slice(0, kOffsets[e], kOffsets[e + 1]);
-    const Tensor h = activate(x.matmul(leaves[1][e]) + leaves[2][e], p.kind);
+    const Tensor h = activate(x.matmul(leaves[1][e]) + leaves[2][e], kind);
     parts.push_back(h.matmul(leaves[3][e]) + leaves[4][e]);
   }
-  const Tensor wanted = torch::cat(parts);
-  wanted.backward(wide(p.grad.slice(0, 0, kOffsets.back())));
-  expect_filled(y, wanted.detach(), tolerance);
-  expect_filled(grad_rows, leaves[0].grad().slice(0, 0, kOffsets.back()), tolerance);
-  if constexpr (!std::is_same_v<T, BFloat16>) {  // there, `hidden` was rounded in between
-    expect_filled(active_again, wide(active.slice(0, 0, kOffsets.back())), tolerance);
-  }
-  expect_close(wide(dw1), leaves[1].grad(), tolerance);
-  expect_close(wide(dw2), leaves[3].grad(), tolerance);
-
-  for (const auto& [from, leaf, columns] :
-       {std::tuple{grad_hidden, leaves[2], m}, std::tuple{p.grad, leaves[4], d}}) {
-    const Tensor out = torch::empty({kExperts, columns}, type);
-    SumTiles<T> tiles{data<T>(from), p.at(), kExperts, kRows, columns, nullptr};
-    const Tensor partial = torch::empty({tiles.tiles(), columns},
-                                        type == torch::kDouble ? torch::kDouble : torch::kFloat);
-    tiles.partial = data<Sum<T>>(partial);
-    run_serially(tiles, tiles.blocks(), kPassThreads, 0, order);
-    const SumPartials<T> sums{data<Sum<T>>(partial), p.at(), kExperts, columns, data<T>(out)};
-    run_serially(sums, sums.blocks(), kPassThreads, 0, order);
-    expect_close(wide(out), leaf.grad(), tolerance);
-    EXPECT_EQ(wide(out[0]).abs().sum().item<double>(), 0.0);
-  }
-  for (const Tensor* weight : {&dw1, &dw2}) {
-    EXPECT_EQ(wide((*weight)[0]).abs().sum().item<double>(), 0.0);
-    EXPECT_EQ(wide((*weight)[3]).abs().sum().item<double>(), 0.0);
-  }
+  parts.push_back(torch::zeros({kRows - kFilled, p.rows.size(1)}, torch::kDouble));
+  const Tensor y = torch::cat(parts);
+  y.backward(wide(p.grad));
+  std::vector<Tensor> out = {y.detach()};
+  for (const Tensor& leaf : leaves) out.push_back(leaf.grad());
+  return out;
 }
 
-TEST(ExpertKernels, ProductsAndTheirGradientsEqualPlainProducts) {
-  const Poison poison;
-  for (const auto order : kOrders) {
-    expect_products(Problem<float>(7, 150, Act::gelu_tanh), order);
-    expect_products(Problem<double>(65, 20, Act::gelu), order);
-    expect_products(Problem<BFloat16>(16, 40, Act::relu), order);
-  }
-  for (const auto kind : {Act::relu, Act::cubic, Act::identity, Act::celu, Act::tanh}) {
-    expect_products(Problem<double>(6, 9, kind), Order::forward);
-  }
+std::vector<Tensor> found_of(const Problem& p, Act kind, bool grouped, Order order) {
+  const SerialDevice device{order};
+  const auto activation = static_cast<int64_t>(kind);
+  const auto [y, hidden] = on_device::grouped_mlp_on(device, p.rows, p.offsets, p.weights,
+                                                     activation, /*keep_hidden=*/true, grouped);
+  const auto [again, nothing] =
+      on_device::grouped_mlp_on(device, p.rows, p.offsets, p.weights, activation, false, grouped);
+  EXPECT_TRUE(torch::equal(y, again));
+  EXPECT_EQ(nothing.size(0), 0);
+  EXPECT_EQ(wide(hidden.slice(0, kFilled)).abs().sum().item<double>(), 0.0);
+  auto [rows, w1, b1, w2, b2] = on_device::grouped_mlp_backward_on(
+      device, p.grad, p.rows, p.offsets, hidden, p.weights, activation, grouped);
+  return {y, rows, w1, b1, w2, b2};
 }
 
-TEST(ExpertKernels, PassesEqualTheEpiloguesOfProducts) {
-  const Poison poison;
-  constexpr int64_t kColumns = 48;
-  const Tensor offsets = torch::tensor(kOffsets, torch::kInt);
-  const Tensor product = randn({kRows, kColumns}, 1, torch::kBFloat16);
-  const Tensor bias = randn({kExperts, kColumns}, 2, torch::kBFloat16);
+void expect_mlp(int64_t d, int64_t m, at::ScalarType type, double tolerance, Act kind,
+                bool grouped = false) {
+  const Problem problem(d, m, type);
+  const auto wanted = wanted_of(problem, kind);
+  std::vector<Tensor> first;
   for (const auto order : kOrders) {
-    std::vector<Tensor> found;
-    const auto run = [&](auto count) {
-      constexpr int kCount = decltype(count)::value;
-      const Tensor hidden = torch::empty_like(product), active = torch::empty_like(product);
-      const EpiloguePass<BFloat16, kCount, AddBiasActivate<BFloat16>> kernel{
-          data<BFloat16>(product),
-          data<int32_t>(offsets),
-          kExperts,
-          kRows,
-          kColumns,
-          lanes_for(kColumns / kCount, kPassThreads),
-          {data<BFloat16>(hidden), data<BFloat16>(active), data<BFloat16>(bias), kColumns,
-           Act::gelu_tanh}};
-      run_serially(kernel, kernel.blocks(), kPassThreads, 0, order);
-      found.push_back(active.slice(0, 0, kOffsets.back()));
-      found.push_back(hidden.slice(0, 0, kOffsets.back()));
-    };
-    run(std::integral_constant<int, 1>());
-    run(std::integral_constant<int, 8>());
-    EXPECT_TRUE(torch::equal(found[0], found[2]));
-    EXPECT_TRUE(torch::equal(found[1], found[3]));
-    for (int32_t e = 0; e < kExperts; ++e) {
-      const Tensor wanted = wide(product.slice(0, kOffsets[e], kOffsets[e + 1])) + wide(bias[e]);
-      expect_close(wide(found[1].slice(0, kOffsets[e], kOffsets[e + 1])), wanted, 1e-2);
-      expect_close(wide(found[0].slice(0, kOffsets[e], kOffsets[e + 1])), at::gelu(wanted, "tanh"),
-                   1e-2);
+    const auto found = found_of(problem, kind, grouped, order);
+    if (first.empty()) first = found;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      SCOPED_TRACE("tensor " + std::to_string(i) + " of " + c10::toString(type));
+      expect_close(wide(found[i]), wanted[i], tolerance);
+      EXPECT_TRUE(torch::equal(found[i], first[i]));
+      if (i == 0 || i == 1) {
+        EXPECT_EQ(wide(found[i].slice(0, kFilled)).abs().sum().item<double>(), 0.0);
+      } else {
+        for (const int64_t idle : {0, 3}) {
+          EXPECT_EQ(wide(found[i][idle]).abs().sum().item<double>(), 0.0);
+        }
+      }
     }
   }
 }
 
-TEST(ExpertKernels, ZerosReachIdleExpertsOnly) {
-  const Tensor offsets = torch::tensor(kOffsets, torch::kInt);
-  const Tensor to = torch::ones({kExperts, 1000}, torch::kBFloat16);
-  const ClearIdleExperts<BFloat16> kernel{data<BFloat16>(to), data<int32_t>(offsets), kExperts,
-                                          1000, 3};
-  run_serially(kernel, kernel.blocks(), kPassThreads, 0, Order::shuffled);
-  EXPECT_TRUE(torch::equal(wide(to).sum(1),
-                           torch::tensor({0.0, 1000.0, 1000.0, 0.0, 1000.0}, torch::kDouble)));
+TEST(GroupedMlpKernels, OutputAndGradientsEqualPlainProductsInEveryType) {
+  const Poison poison;
+  expect_mlp(7, 150, torch::kFloat, 1e-5, Act::gelu_tanh);
+  expect_mlp(64, 20, torch::kDouble, 1e-12, Act::gelu);
+  expect_mlp(16, 300, torch::kBFloat16, 2e-2, Act::gelu_tanh);
+  expect_mlp(9, 13, torch::kBFloat16, 2e-2, Act::gelu_tanh);
+  expect_mlp(16, 40, torch::kHalf, 4e-3, Act::gelu_tanh);
+}
+
+TEST(GroupedMlpKernels, EveryActivationIsItsOwnPass) {
+  const Poison poison;
+  for (int kind = 0; kind < 7; ++kind) {
+    expect_mlp(6, 9, torch::kDouble, 1e-12, static_cast<Act>(kind));
+  }
+}
+
+TEST(GroupedMlpKernels, GroupedProductsGiveTheSame) {
+  const Poison poison;
+  const Problem problem(16, 40, torch::kBFloat16);
+  ASSERT_TRUE(suits_grouped_mm(problem.rows, problem.weights.w1));
+  expect_mlp(16, 40, torch::kBFloat16, 2e-2, Act::gelu_tanh, /*grouped=*/true);
+}
+
+TEST(GroupedMlpKernels, GroupedProductsTakeWhatTheLibraryTakes) {
+  const auto suits = [](at::ScalarType type, int64_t d, int64_t m, int64_t rows = 4) {
+    return suits_grouped_mm(torch::zeros({rows, d}, type), torch::zeros({3, d, m}, type));
+  };
+  EXPECT_TRUE(suits(torch::kBFloat16, 16, 24));
+  EXPECT_FALSE(suits(torch::kHalf, 16, 24));
+  EXPECT_FALSE(suits(torch::kFloat, 16, 24));
+  EXPECT_FALSE(suits(torch::kBFloat16, 12, 24));
+  EXPECT_FALSE(suits(torch::kBFloat16, 16, 20));
+  EXPECT_FALSE(suits(torch::kBFloat16, 16, 24, 0));
+}
+
+TEST(GroupedMlpKernels, NoRowsGiveNothingAndZeroGradients) {
+  const Poison poison;
+  Problem problem(8, 16, torch::kFloat);
+  problem.offsets = torch::zeros({kExperts + 1}, torch::kInt);
+  problem.rows = torch::zeros({0, 8});
+  const SerialDevice device;
+  const auto [y, hidden] = on_device::grouped_mlp_on(device, problem.rows, problem.offsets,
+                                                     problem.weights, 1, true, false);
+  EXPECT_EQ(y.size(0), 0);
+  auto [rows, w1, b1, w2, b2] = on_device::grouped_mlp_backward_on(
+      device, problem.rows, problem.rows, problem.offsets, hidden, problem.weights, 1, false);
+  for (const Tensor& gradient : {w1, b1, w2, b2}) {
+    EXPECT_EQ(gradient.abs().sum().item<double>(), 0.0);
+  }
 }
 
 }  // namespace

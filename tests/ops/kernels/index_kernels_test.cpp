@@ -78,24 +78,55 @@ TEST(Scan, SumsWhatComesBeforeOverAnyLength) {
   }
 }
 
+/// Queues of the same values, of which each but the first accepts one candidate more.
 template <class Scalar>
-struct SelectOnce {
+struct VectorQueues {
   const std::vector<Scalar>* values;
   int64_t first;
-  int32_t rank;
-  Border* border;
+  int32_t least;
 
-  bool candidate(int64_t i) const { return (first + i) % 3 != 1; }
+  struct Queue {
+    const std::vector<Scalar>* values;
+    int64_t first, size;
+    int32_t rank;
+    PlaceDigits digits;
 
-  template <class Block>
-  void operator()(Block& block) const {
-    const auto count = static_cast<int64_t>(values->size());
-    *border = select_border(
-        block, block.template shared<char>(0), count, rank,
-        PlaceDigits::of(sizeof(Scalar), first, count), [&](int64_t i) { return candidate(i); },
-        [&](int64_t i) { return QueueEntry::of((*values)[i], first + i); });
+    bool takes(int64_t i) const { return (first + i) % 3 != 1; }
+    QueueEntry place(int64_t i) const {
+      return QueueEntry::of((*values)[static_cast<size_t>(i)], first + i);
+    }
+  };
+
+  int64_t count() const { return 2; }
+  static PlaceDigits digits(int64_t size, int64_t begin = 0) {
+    return PlaceDigits::of(sizeof(Scalar), begin, size);
+  }
+  Queue at(int64_t queue) const {
+    const auto size = static_cast<int64_t>(values->size());
+    return {values, first, size, least + static_cast<int32_t>(queue), digits(size, first)};
   }
 };
+
+/// Borders by one block for a queue, and by several.
+template <class Scalar>
+std::vector<std::vector<Border>> all_borders(const VectorQueues<Scalar>& queues, Order order) {
+  constexpr int64_t kParts = 3;
+  constexpr int kThreads = 256;
+  const auto count = static_cast<size_t>(queues.count());
+  const auto bytes = static_cast<size_t>(select_bytes(kThreads));
+  std::vector<Border> alone(count), shared(count);
+  run_serially(SelectBorders<VectorQueues<Scalar>>{queues, alone.data()}, queues.count(), kThreads,
+               bytes, order);
+  const auto digits = queues.at(0).digits.count();
+  std::vector<int32_t> histograms(static_cast<size_t>(digits) * count * kDigits, 0);
+  std::vector<SelectState> states(static_cast<size_t>(digits + 1) * count);
+  for (int digit = 0; digit <= digits; ++digit) {
+    run_serially(SelectDigit<VectorQueues<Scalar>>{queues, digit, kParts, histograms.data(),
+                                                   states.data(), shared.data()},
+                 queues.count() * kParts, kThreads, bytes, order);
+  }
+  return {alone, shared};
+}
 
 template <class Scalar>
 void expect_selection(std::mt19937& random, size_t count, int distinct, int64_t first) {
@@ -105,20 +136,21 @@ void expect_selection(std::mt19937& random, size_t count, int distinct, int64_t 
     if (value == 0 && random() % 2 == 0) value = -value;  // both zeros are one value
   }
   std::vector<QueueEntry> queue;
-  Border border{};
-  SelectOnce<Scalar> kernel{&values, first, 0, &border};
+  VectorQueues<Scalar> queues{&values, first, 0};
   for (size_t i = 0; i < count; ++i) {
     const auto at = static_cast<int64_t>(i);
-    if (kernel.candidate(at)) queue.push_back(QueueEntry::of(values[i], first + at));
+    if (queues.at(0).takes(at)) queue.push_back(QueueEntry::of(values[i], first + at));
   }
   std::sort(queue.begin(), queue.end());
   const size_t step = std::max<size_t>(1, queue.size() / 7);
-  for (size_t rank = 1; rank <= queue.size(); rank += step) {
-    kernel.rank = static_cast<int32_t>(rank);
+  for (size_t rank = 1; rank < queue.size(); rank += step) {
+    queues.least = static_cast<int32_t>(rank);
     for (const auto order : kOrders) {
-      run_serially(kernel, 1, 256, static_cast<size_t>(select_bytes(256)), order);
-      for (size_t i = 0; i < queue.size(); ++i) {
-        ASSERT_EQ(border.accepts(queue[i]), i < rank) << "rank " << rank << ", place " << i;
+      for (const auto& borders : all_borders(queues, order)) {
+        for (size_t i = 0; i < queue.size(); ++i) {
+          ASSERT_EQ(borders[0].accepts(queue[i]), i < rank) << "rank " << rank << ", place " << i;
+          ASSERT_EQ(borders[1].accepts(queue[i]), i < rank + 1) << rank << ", place " << i;
+        }
       }
     }
   }
@@ -163,6 +195,30 @@ TEST(BFloat16, RoundsToTheNearestTiesToEven) {
   }
   const float nan = float_of_bits(0x7F800001);
   EXPECT_TRUE(std::isnan(widen(to_bfloat16(nan))));
+}
+
+TEST(Half, EqualsLibTorchsInEveryPattern) {
+  for (uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const c10::Half theirs(static_cast<uint16_t>(bits), c10::Half::from_bits());
+    const float value = widen(Half{static_cast<uint16_t>(bits)});
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(theirs)) && std::isnan(widen(to_half(value))));
+      continue;
+    }
+    ASSERT_EQ(bits_of(value), bits_of(static_cast<float>(theirs))) << bits;
+    ASSERT_EQ(to_half(value).bits, bits);
+  }
+}
+
+TEST(Half, RoundsAsLibTorchDoes) {
+  // Every exponent, with mantissas at, beside and halfway between the steps of float16.
+  for (uint32_t high = 0; high < 0x10000u; high += 7) {
+    for (const uint32_t low : {0u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x8000u, 0xF001u}) {
+      const float value = float_of_bits(high << 16 | low);
+      if (std::isnan(value)) continue;
+      ASSERT_EQ(to_half(value).bits, c10::Half(value).x) << value;
+    }
+  }
 }
 
 }  // namespace

@@ -22,6 +22,27 @@ using testing::Poison;
 using testing::randn;
 using testing::SerialDevice;
 
+/// Compares rows, gates and gradients with the CPU's.
+void expect_expert_choice(at::Tensor logits, const ExpertChoiceOptions& options) {
+  logits.set_requires_grad(true);
+  const bool learns = options.gate != ExpertGate::one;
+  const auto type = logits.scalar_type();
+  const Routing wanted = route_expert_choice(logits, options);
+  const at::Tensor grad = randn({wanted.row_bound()}, 18, type);
+  if (learns) wanted.gate.backward(grad);
+  const at::Tensor plain = logits.detach();
+  for (const auto order : kOrders) {
+    const SerialDevice device{order};
+    const auto [offsets, token, gate, token_offsets, token_row] =
+        ops::on_device::route_expert_choice_on(device, plain, options);
+    expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
+    if (!learns) continue;
+    const at::Tensor found =
+        ops::on_device::route_expert_choice_backward_on(device, grad, plain, token, gate, options);
+    expect_close(found, logits.grad(), type == torch::kFloat ? 1e-5 : 1e-12);
+  }
+}
+
 TEST(RouteExpertChoiceKernels, RoutingAndGradientEqualTheCpu) {
   const Poison poison;
   uint64_t seed = 500;
@@ -32,7 +53,6 @@ TEST(RouteExpertChoiceKernels, RoutingAndGradientEqualTheCpu) {
           const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
           at::Tensor logits = randn({tokens, 5}, seed, type);
           if (seed % 3 == 0) logits = coarse(logits);
-          logits.set_requires_grad(true);
           ExpertChoiceOptions options;
           options.rows = seed % 4 == 0 ? 16 : 5;
           options.group_size = group;
@@ -40,22 +60,29 @@ TEST(RouteExpertChoiceKernels, RoutingAndGradientEqualTheCpu) {
           options.gate = static_cast<ExpertGate>(kind);
           options.kept = kept;
           options.pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero;
-          const Routing wanted = route_expert_choice(logits, options);
-          const at::Tensor grad = randn({wanted.row_bound()}, 18, type);
-          if (kind < 3) wanted.gate.backward(grad);
-          const at::Tensor plain = logits.detach();
-          for (const auto order : kOrders) {
-            const SerialDevice device{order};
-            const auto [offsets, token, gate, token_offsets, token_row] =
-                ops::on_device::route_expert_choice_on(device, plain, options);
-            expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
-            if (kind == 3) continue;
-            const at::Tensor found = ops::on_device::route_expert_choice_backward_on(
-                device, grad, plain, token, gate, options);
-            expect_close(found, logits.grad(), type == torch::kFloat ? 1e-5 : 1e-12);
-          }
+          expect_expert_choice(logits, options);
           ASSERT_FALSE(::testing::Test::HasFailure()) << tokens << " " << group << " " << kind;
         }
+      }
+    }
+  }
+}
+
+// Some thousand tokens of a group are shared out among blocks.
+TEST(RouteExpertChoiceKernels, ManyTokensEqualTheCpu) {
+  const Poison poison;
+  uint64_t seed = 700;
+  for (const int64_t group : {int64_t{0}, int64_t{4500}}) {
+    for (int64_t kind = 0; kind < 4; ++kind) {
+      for (const bool ties : {false, true}) {
+        const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
+        const at::Tensor logits = randn({9000, 3}, seed, type);
+        ExpertChoiceOptions options;
+        options.capacity_factor = 0.7;
+        options.group_size = group;
+        options.gate = static_cast<ExpertGate>(kind);
+        expect_expert_choice(ties ? coarse(logits) : logits, options);
+        ASSERT_FALSE(::testing::Test::HasFailure()) << group << " " << kind << " " << ties;
       }
     }
   }

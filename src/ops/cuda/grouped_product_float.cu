@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "grouped_product.cuh"
-
-namespace moesaic::ops::kernels {
-
-MOESAIC_INSTANTIATE_PRODUCTS(float)
-
-}  // namespace moesaic::ops::kernels

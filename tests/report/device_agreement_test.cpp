@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/device_agreement.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/support.h"
+#include "moesaic/base/error.h"
+#include "moesaic/ops/device.h"
+
+namespace moesaic {
+namespace {
+
+using test::ScopedEnv;
+
+/// A case whose device is `apart` from what is exact, unless the part is turned off.
+DeviceCase lying(double apart, const std::string& part = "combine") {
+  return {"lying", 1e-3, {"dispatch", "combine"}, [=](at::Device, bool exact) {
+            const bool lies = !exact && !cuda_off(part);
+            return std::vector<at::Tensor>{torch::ones({3}),
+                                           torch::tensor({1.0, 8.0 + (lies ? apart : 0.0)})};
+          }};
+}
+
+TEST(DeviceAgreement, TheCpuAgreesWithItselfInEveryCase) {
+  const ScopedEnv nothing("MOESAIC_CUDA_OFF", std::nullopt);
+  const auto cases = device_cases();
+  EXPECT_TRUE(std::ranges::any_of(
+      cases, [](const DeviceCase& item) { return item.name.starts_with("training step of "); }));
+  for (const DeviceCase& item : cases) {
+    if (item.name.ends_with("float16") && !item.name.ends_with("bfloat16")) continue;  // a GPU's
+    const Agreement found = compare_devices(item, at::kCPU);
+    EXPECT_TRUE(found.agrees()) << item.name << ": " << found.text();
+  }
+}
+
+TEST(DeviceAgreement, CasesTurnOffPartsThatThereAre) {
+  for (const DeviceCase& item : device_cases()) {
+    for (const std::string& part : item.parts) {
+      EXPECT_EQ(std::ranges::count(cuda_parts(), part), 1) << part;
+    }
+  }
+}
+
+TEST(DeviceAgreement, ADifferenceIsRelativeToTheTensor) {
+  const ScopedEnv nothing("MOESAIC_CUDA_OFF", std::nullopt);
+  EXPECT_TRUE(compare_devices(lying(0.004), at::kCPU).agrees());
+  const Agreement found = compare_devices(lying(0.08), at::kCPU);
+  EXPECT_FALSE(found.agrees());
+  EXPECT_NEAR(found.difference, 0.01, 1e-6);
+  EXPECT_EQ(found.text(), "differs by 0.01, at most 0.001");
+}
+
+TEST(DeviceAgreement, NanAnIndexAShapeAndAThrowAreFound) {
+  const auto agrees = [](const at::Tensor& found, const at::Tensor& wanted) {
+    const DeviceCase item{"one", 1e-3, {}, [=](at::Device, bool exact) {
+                            return std::vector<at::Tensor>{exact ? wanted : found};
+                          }};
+    return compare_devices(item, at::kCPU).agrees();
+  };
+  const at::Tensor index = torch::tensor({5000, 1});
+  EXPECT_TRUE(agrees(index, index));
+  EXPECT_FALSE(agrees(index + torch::tensor({0, 1}), index));
+  EXPECT_FALSE(agrees(torch::full({2}, std::numeric_limits<double>::quiet_NaN()), torch::ones(2)));
+  EXPECT_FALSE(agrees(torch::ones({3}), torch::ones({2})));
+  const DeviceCase thrower{
+      "one", 1, {}, [](at::Device, bool) -> std::vector<at::Tensor> { fail("no such kernel"); }};
+  EXPECT_EQ(compare_devices(thrower, at::kCPU).text(), "no such kernel");
+}
+
+TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
+  const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
+  const auto found = settle_devices({lying(0.004), lying(1.0), lying(1.0)}, at::kCPU);
+  EXPECT_TRUE(found[0].agrees() && found[0].off.empty());
+  EXPECT_FALSE(found[1].agrees());
+  EXPECT_EQ(found[1].off, (std::vector<std::string>{"dispatch", "combine"}));
+  EXPECT_TRUE(found[2].agrees()) << "what the case before turned off stays off";
+  EXPECT_EQ(cuda_parts_off(), (std::vector<std::string>{"grouped_mm", "dispatch", "combine"}));
+}
+
+TEST(DeviceAgreement, WhatDoesNotHelpIsTurnedOnAgain) {
+  const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
+  const auto found = settle_devices({lying(1.0, "route_adaptive")}, at::kCPU);
+  EXPECT_FALSE(found[0].agrees());
+  EXPECT_TRUE(found[0].off.empty());
+  EXPECT_EQ(cuda_parts_off(), std::vector<std::string>{"grouped_mm"});
+}
+
+}  // namespace
+}  // namespace moesaic

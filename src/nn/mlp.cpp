@@ -7,6 +7,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/linear.h"
 #include "moesaic/ops/grouped_mlp.h"
+#include "moesaic/ops/routing.h"
 
 namespace moesaic::nn {
 
@@ -25,8 +26,7 @@ at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
   // One expert that takes every row: the grouped kernel keeps the hidden panel in cache and fuses
   // bias and activation.
   const at::Tensor rows_Td = x.reshape({-1, x.size(-1)});
-  const at::Tensor offsets =
-      torch::tensor({int64_t{0}, rows_Td.size(0)}, at::device(x.device()).dtype(at::kInt));
+  const at::Tensor offsets = offsets_of_one_expert(rows_Td.size(0), x.device());
   const ExpertWeights weights{fc1->weight.t().unsqueeze(0), fc1->bias.unsqueeze(0),
                               fc2->weight.t().unsqueeze(0), fc2->bias.unsqueeze(0)};
   return grouped_mlp(rows_Td, offsets, weights, Activation::gelu_tanh).view_as(x);

@@ -12,6 +12,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
@@ -56,6 +57,9 @@ std::string in_words(const MetricInfo& metric, double value) {
 }  // namespace
 
 TrainResult Trainer::run() {
+  const BackendScope backend(at::Device(options_.device),
+                             {.deterministic = config_.deterministic,
+                              .repeats_convolutions = model_->repeats_convolutions()});
   if (!complete() && !in_memory()) recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();

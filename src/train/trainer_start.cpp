@@ -12,6 +12,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/trainer.h"
@@ -76,6 +77,7 @@ Checkpoint load_newest(const RunFolder& folder) {
 Trainer::Trainer(RunConfig config, TrainerOptions options)
     : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
   check_device(options_.device);
+  check_backend(at::Device(options_.device), config_.deterministic);
   if (!in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);

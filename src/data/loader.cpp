@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "image_reader.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
@@ -88,124 +88,24 @@ class EpochOrders {
   std::map<int64_t, Order> orders_;
 };
 
-/// Set of the damaged images of a dataset.
-class DamagedImages {
- public:
-  explicit DamagedImages(const Dataset& dataset)
-      : dataset_(dataset), size_(dataset.size()), max_(std::max<int64_t>(1, size_ / 100)) {}
-
-  /// Returns whether an image is damaged. Throws, like add(), if too many are.
-  bool contains(int64_t index) {
-    const std::lock_guard lock(mutex_);
-    check();
-    return indices_.contains(index);
-  }
-
-  void add(int64_t index, const ImageError& error) {
-    const std::lock_guard lock(mutex_);
-    if (!indices_.insert(index).second) return;
-    log_warning("{}; the next image takes its place", error.what());
-    last_ = error.what();
-    check_class(index);
-    check();
-  }
-
- private:
-  void check() const {
-    const auto count = static_cast<int64_t>(indices_.size());
-    if (count > max_ || count == size_) {
-      fail("{} of {} images are damaged{}, the last one being {}", count, size_, of_one_class(),
-           last_);
-    }
-  }
-
-  /// Warns where the image was the last readable one of its class.
-  void check_class(int64_t index) {
-    if (dataset_.endless() || dataset_.info().classes.empty()) return;
-    if (sound_.empty()) {
-      sound_.resize(dataset_.info().classes.size());
-      for (int64_t i = 0; i < size_; ++i) ++sound_[static_cast<size_t>(dataset_.label(i))];
-    }
-    const auto label = static_cast<size_t>(dataset_.label(index));
-    if (--sound_[label] > 0) return;
-    log_warning("dataset '{}': no image of class '{}' can be read", dataset_.info().name,
-                dataset_.info().classes[label]);
-  }
-
-  /// Returns " (all of class 'cat')" where that is so.
-  std::string of_one_class() const {
-    if (sound_.size() < 2) return "";
-    const int64_t label = dataset_.label(*indices_.begin());
-    const bool one = std::all_of(indices_.begin(), indices_.end(),
-                                 [&](int64_t index) { return dataset_.label(index) == label; });
-    const std::string& name = dataset_.info().classes[static_cast<size_t>(label)];
-    return one ? fmt::format(" (all of class '{}')", name) : "";
-  }
-
-  const Dataset& dataset_;
-  int64_t size_, max_;
-  std::mutex mutex_;
-  std::set<int64_t> indices_;
-  std::vector<int64_t> sound_;  ///< Number of images by class that are not damaged, once needed.
-  std::string last_;
-};
-
-/// Makes the images of a batch; each thread needs its own object.
-class ImageReader {
- public:
-  ImageReader(const Dataset& dataset, const AugmentConfig& augment, const ImageTransform& transform,
-              DamagedImages& damaged)
-      : dataset_(dataset),
-        augment_(augment),
-        transform_(transform),
-        damaged_(damaged),
-        bytes_(static_cast<size_t>(dataset.image_size())) {}
-
-  /// Writes the values of image `index`, or of the next readable one, to `out`. Returns the index
-  /// of that image. Random choices come from `rng`.
-  int64_t make(int64_t index, const CounterRng& rng, float* out) {
-    while (true) {
-      CounterRng random = rng;
-      if (try_read(index, random)) {
-        transform_(bytes_.data(), random, out);
-        return index;
-      }
-      index = dataset_.endless() ? index + 1 : (index + 1) % dataset_.size();
-    }
-  }
-
- private:
-  bool try_read(int64_t index, CounterRng& rng) {
-    if (damaged_.contains(index)) return false;
-    try {
-      if (augment_.crop) {
-        const auto choose = [&](int64_t h, int64_t w) {
-          return random_part(*augment_.crop, h, w, rng);
-        };
-        dataset_.part(index, choose, bytes_.data());
-      } else {
-        dataset_.image(index, bytes_.data());
-      }
-      return true;
-    } catch (const ImageError& error) {
-      damaged_.add(index, error);
-      return false;
-    }
-  }
-
-  const Dataset& dataset_;
-  const AugmentConfig& augment_;
-  const ImageTransform& transform_;
-  DamagedImages& damaged_;
-  std::vector<uint8_t> bytes_;
-};
+/// Returns the number of pieces in which threads make a batch of `count` examples: a thread each,
+/// so that the first batch comes early and few are under way. Inputs that are no images are made
+/// at once.
+int64_t pieces_of(const LoaderOptions& options, bool images, int64_t count) {
+  return images ? std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(count, 1)) : 1;
+}
 
 }  // namespace
+
+int64_t batches_ahead(const LoaderOptions& options, bool images) {
+  const int64_t pieces = pieces_of(options, images, options.batch_size);
+  return std::min(options.prefetch, 1 + (options.threads + pieces - 1) / pieces);
+}
 
 Batch Batch::to(at::Device device) const {
   Batch moved = *this;
   for (at::Tensor* tensor : {&moved.images, &moved.labels, &moved.soft_labels, &moved.targets}) {
-    if (tensor->defined()) *tensor = tensor->to(device);
+    if (tensor->defined()) *tensor = tensor->to(device, /*non_blocking=*/true);
   }
   return moved;
 }
@@ -219,7 +119,8 @@ class Loader::State {
         inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
         orders_(dataset->size(), options.seed),
-        damaged_(*dataset) {
+        damaged_(*dataset),
+        ahead_limit_(batches_ahead(options, dataset->has_images())) {
     const int64_t rest = dataset->size() % options.batch_size;
     batches = dataset->size() / options.batch_size + (rest > 0 && !options.drop_last ? 1 : 0);
     images = options.drop_last ? dataset->size() - rest : dataset->size();
@@ -250,7 +151,8 @@ class Loader::State {
       const std::lock_guard lock(mutex_);
       next_ = claim_ = epoch * batches + batch;
       end_ = options.shuffle ? std::numeric_limits<int64_t>::max() : (epoch + 1) * batches;
-      ready_.clear();
+      ahead_.clear();
+      open_.reset();
       ++generation_;
     }
     work_.notify_all();
@@ -264,9 +166,17 @@ class Loader::State {
                  dataset->info().name);
     }
     if (options.threads > 0) return take();
-    Batch batch = *make(next_, generation_);
+    Assembly whole(*this, next_);
+    make_piece(whole, 0, generation_);
+    if (options.augment.mixup > 0) mix(whole.batch);
     ++next_;
-    return batch;
+    return std::move(whole.batch);
+  }
+
+  bool ready() {
+    const std::lock_guard lock(mutex_);
+    const auto found = ahead_.find(next_);
+    return found != ahead_.end() && found->second->ready && !found->second->error;
   }
 
   const std::shared_ptr<const Dataset> dataset;
@@ -274,9 +184,27 @@ class Loader::State {
   int64_t batches = 0, images = 0;
 
  private:
-  struct Result {
-    std::optional<Batch> batch;
-    std::exception_ptr error;
+  /// A batch of which threads make pieces: ranges of its examples.
+  struct Assembly {
+    Assembly(const State& state, int64_t number) {
+      batch.epoch = number / state.batches;
+      batch.position = number % state.batches;
+      first = batch.position * state.options.batch_size;
+      count = std::min(state.options.batch_size, state.images - first);
+      left = pieces = pieces_of(state.options, state.dataset->has_images(), count);
+    }
+
+    /// Returns the place in the batch of the first example of a piece.
+    int64_t begin(int64_t piece) const { return piece * count / pieces; }
+
+    Batch batch;
+    int64_t first, count;  ///< Place of its examples in the epoch.
+    int64_t pieces, claimed = 0;
+    std::once_flag allocated;
+    int64_t left;  ///< Pieces that are not made yet.
+    int64_t failed = std::numeric_limits<int64_t>::max();
+    std::exception_ptr error;  ///< Of piece `failed`, the first that did.
+    bool ready = false;
   };
 
   /// Waits for the next batch and returns it. A failed one stays the next.
@@ -285,61 +213,72 @@ class Loader::State {
       threads_.emplace_back([this] { work(); });
     }
     std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return ready_.contains(next_); });
-    const auto found = ready_.find(next_);
-    if (found->second.error) std::rethrow_exception(found->second.error);
-    Batch batch = std::move(*found->second.batch);
-    ready_.erase(found);
+    arrived_.wait(lock, [this] { return ahead_.contains(next_) && ahead_.at(next_)->ready; });
+    const auto found = ahead_.find(next_);
+    if (found->second->error) std::rethrow_exception(found->second->error);
+    Batch batch = std::move(found->second->batch);
+    ahead_.erase(found);
     ++next_;
     lock.unlock();
-    work_.notify_one();
+    work_.notify_all();
     return batch;
   }
 
-  /// Runs a worker thread, which claims numbers in order, at most `prefetch` ahead of next_.
+  /// Runs a worker thread, which claims pieces in order, at most `ahead_limit_` batches ahead.
   void work() {
     omp_set_num_threads(1);  // Other workers already use the remaining cores.
     std::unique_lock lock(mutex_);
     while (true) {
       work_.wait(lock, [this] {
-        return stopping_ || (claim_ < end_ && claim_ - next_ < options.prefetch);
+        return stopping_ || open_ || (claim_ < end_ && claim_ - next_ < ahead_limit_);
       });
       if (stopping_) return;
-      const int64_t number = claim_++;
+      if (!open_) {
+        open_ = std::make_shared<Assembly>(*this, claim_);
+        ahead_[claim_++] = open_;
+      }
+      const std::shared_ptr<Assembly> assembly = open_;
+      const int64_t piece = assembly->claimed++;
+      if (assembly->claimed == assembly->pieces) open_.reset();
       const uint64_t generation = generation_;
       lock.unlock();
-      Result result = try_make(number, generation);
+      std::exception_ptr error = error_of([&] { make_piece(*assembly, piece, generation); });
       lock.lock();
-      if (generation != generation_) continue;  // A seek has made the batch obsolete.
-      ready_[number] = std::move(result);
+      if (error && piece < assembly->failed) {
+        assembly->failed = piece;
+        assembly->error = error;
+      }
+      if (--assembly->left > 0 || generation != generation_) continue;  // Or a seek was in between.
+      if (options.augment.mixup > 0 && !assembly->error) {
+        lock.unlock();
+        error = error_of([&] { mix(assembly->batch); });
+        lock.lock();
+        assembly->error = error;
+      }
+      assembly->ready = true;
       arrived_.notify_one();
     }
   }
 
-  Result try_make(int64_t number, uint64_t generation) {
-    Result result;
+  template <class Action>
+  static std::exception_ptr error_of(const Action& action) {
     try {
-      result.batch = make(number, generation);
+      action();
     } catch (...) {
-      result.error = std::current_exception();
+      return std::current_exception();
     }
-    return result;
+    return nullptr;
   }
 
-  /// Makes a batch; returns nothing if a seek or the destructor interferes.
-  std::optional<Batch> make(int64_t number, uint64_t generation) {
-    Batch batch;
-    batch.epoch = number / batches;
-    batch.position = number % batches;
-    const int64_t begin = batch.position * options.batch_size;
-    const int64_t count = std::min(options.batch_size, images - begin);
-    if (!dataset->has_images()) {
-      take_inputs(begin, count, batch);
-      return batch;
+  /// Makes a piece of a batch, or part of it if a seek or the destructor interferes.
+  void make_piece(Assembly& assembly, int64_t piece, uint64_t generation) {
+    if (!dataset->has_images()) return take_inputs(assembly.first, assembly.count, assembly.batch);
+    std::call_once(assembly.allocated, [&] { allocate(assembly.count, assembly.batch); });
+    if (options.bytes) {
+      make_images<uint8_t>(assembly, piece, generation);
+    } else {
+      make_images<float>(assembly, piece, generation);
     }
-    if (!make_images(begin, count, generation, batch)) return std::nullopt;
-    if (options.augment.mixup > 0) mix(batch);
-    return batch;
   }
 
   /// Returns whether epochs continue where the previous one ended.
@@ -355,31 +294,40 @@ class Loader::State {
     return options.shuffle && !dataset->endless() ? orders_.at(epoch) : nullptr;
   }
 
-  /// Makes the images of a batch; returns false if a seek or the destructor interferes.
-  bool make_images(int64_t begin, int64_t count, uint64_t generation, Batch& batch) {
+  at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
+    return at::empty(shape, at::device(at::kCPU).dtype(type).pinned_memory(options.pinned));
+  }
+
+  void allocate(int64_t count, Batch& batch) const {
     const DatasetInfo& info = dataset->info();
-    const auto targets = static_cast<int64_t>(info.targets.size());
-    batch.images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
-    if (targets > 0) {
-      batch.targets = at::empty({count, targets}, at::kFloat);
+    batch.images = empty({count, info.channels, info.height, info.width},
+                         options.bytes ? at::kByte : at::kFloat);
+    if (info.targets.empty()) {
+      batch.labels = empty({count}, at::kLong);
     } else {
-      batch.labels = at::empty({count}, at::kLong);
+      batch.targets = empty({count, static_cast<int64_t>(info.targets.size())}, at::kFloat);
     }
-    auto* pixels = batch.images.mutable_data_ptr<float>();
+  }
+
+  template <class Value>
+  void make_images(Assembly& assembly, int64_t piece, uint64_t generation) {
+    Batch& batch = assembly.batch;
+    const auto targets = static_cast<int64_t>(dataset->info().targets.size());
+    auto* pixels = batch.images.mutable_data_ptr<Value>();
     const Order order = order_of(batch.epoch);
     ImageReader maker(*dataset, options.augment, transform_, damaged_);
-    for (int64_t i = 0; i < count; ++i) {
-      if (generation_.load(std::memory_order_relaxed) != generation) return false;
-      const CounterRng rng = augment_rng(options.seed, batch.epoch, begin + i);
-      const int64_t index = maker.make(index_at(order, batch.epoch, begin + i), rng,
-                                       pixels + i * dataset->image_size());
+    for (int64_t i = assembly.begin(piece); i < assembly.begin(piece + 1); ++i) {
+      if (generation_.load(std::memory_order_relaxed) != generation) return;
+      const int64_t place = assembly.first + i;
+      const CounterRng rng = augment_rng(options.seed, batch.epoch, place);
+      const int64_t index =
+          maker.make(index_at(order, batch.epoch, place), rng, pixels + i * dataset->image_size());
       if (targets > 0) {
         dataset->targets(index, batch.targets.mutable_data_ptr<float>() + i * targets);
       } else {
         batch.labels.mutable_data_ptr<int64_t>()[i] = dataset->label(index);
       }
     }
-    return true;
   }
 
   /// Fills a batch of the whole dataset with its own tensors, in their order.
@@ -396,6 +344,10 @@ class Loader::State {
         *tensor = order ? tensor->index_select(0, rows) : tensor->narrow(0, begin, count);
       }
     }
+    const bool made = dataset->endless() || count < dataset->size();
+    for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
+      if (options.pinned && made && tensor->defined()) *tensor = tensor->pin_memory();
+    }
     batch.images = taken.values_NCHW;
     batch.labels = taken.labels_N;
     batch.targets = taken.targets_NK;
@@ -406,6 +358,10 @@ class Loader::State {
     CounterRng rng(options.seed, mix64(kPurpose + static_cast<uint64_t>(batch.epoch)),
                    static_cast<uint64_t>(batch.position));
     const double weight = mixup_weight(options.augment.mixup, rng);
+    if (options.bytes) {
+      batch.own_weight = weight;
+      return;
+    }
     const auto classes = static_cast<int64_t>(dataset->info().classes.size());
     mix_with_next(batch.images, weight);
     batch.soft_labels = mixed_labels(batch.labels, classes, weight);
@@ -415,13 +371,15 @@ class Loader::State {
   ImageTransform transform_;
   EpochOrders orders_;
   DamagedImages damaged_;
+  int64_t ahead_limit_;
 
   std::mutex mutex_;  // Guards the members below; only the user's thread writes next_ and end_.
   std::condition_variable work_, arrived_;
   std::atomic<uint64_t> generation_ = 0;  // Changes whenever claimed work becomes obsolete.
   int64_t next_ = 0, claim_ = 0, end_ = 0;
   bool stopping_ = false;
-  std::map<int64_t, Result> ready_;
+  std::map<int64_t, std::shared_ptr<Assembly>> ahead_;  // Begun and not taken, by number.
+  std::shared_ptr<Assembly> open_;                      // The one that has pieces to claim.
   std::vector<std::thread> threads_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/mixup.h"
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,6 +34,10 @@ double mixup_weight(double concentration, CounterRng& rng) {
 void mix_with_next(at::Tensor& images, double weight) {
   const int64_t batch = images.size(0);
   if (batch == 0) return;
+  if (!images.is_cpu()) {
+    images = images.mul(weight).add_(images.roll(-1, 0), 1.0 - weight);
+    return;
+  }
   const int64_t numbers = images.numel() / batch;
   auto* x = images.mutable_data_ptr<float>();
   const auto own = static_cast<float>(weight), other = static_cast<float>(1.0 - weight);
@@ -46,15 +50,10 @@ void mix_with_next(at::Tensor& images, double weight) {
 }
 
 at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight) {
-  const int64_t batch = labels.size(0);
-  at::Tensor mixed = at::zeros({batch, classes}, at::kFloat);
-  auto* out = mixed.mutable_data_ptr<float>();
-  const auto* label = labels.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < batch; ++i) {
-    out[i * classes + label[i]] += static_cast<float>(weight);
-    out[i * classes + label[(i + 1) % batch]] += static_cast<float>(1.0 - weight);
-  }
-  return mixed;
+  const auto one_hot = [&](const at::Tensor& of) {
+    return at::one_hot(of, classes).to(at::kFloat);
+  };
+  return one_hot(labels).mul_(weight).add_(one_hot(labels.roll(-1)).mul_(1.0 - weight));
 }
 
 }  // namespace moesaic

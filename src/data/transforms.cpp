@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/transforms.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "moesaic/base/error.h"
 
@@ -100,6 +103,21 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
 }
 
 void ImageTransform::operator()(uint8_t* in, CounterRng& rng, float* out) const {
+  transform(in, rng, value_, out);
+}
+
+void ImageTransform::operator()(uint8_t* in, CounterRng& rng, uint8_t* out) const {
+  static const std::array<uint8_t, 256> itself = [] {
+    std::array<uint8_t, 256> bytes{};
+    std::iota(bytes.begin(), bytes.end(), uint8_t{0});
+    return bytes;
+  }();
+  transform(in, rng, std::vector(static_cast<size_t>(channels_), itself), out);
+}
+
+template <class Value>
+void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values,
+                               Value* out) const {
   Placement placement{false, 0, 0};
   if (augment_.flip) placement.flip = rng.below(2) == 1;
   if (augment_.rand_augment) {
@@ -118,9 +136,9 @@ void ImageTransform::operator()(uint8_t* in, CounterRng& rng, float* out) const 
     placement.dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
   }
   if (!placement.flip && placement.dy == 0 && placement.dx == 0) {
-    normalise(in, out);
+    look_up(in, values, out);
   } else {
-    place(in, placement, out);
+    place(in, placement, values, out);
   }
 }
 
@@ -130,22 +148,25 @@ void ImageTransform::flip(uint8_t* in) const {
   }
 }
 
-void ImageTransform::normalise(const uint8_t* in, float* out) const {
+template <class Value>
+void ImageTransform::look_up(const uint8_t* in, const Tables<Value>& values, Value* out) const {
   const int64_t plane = height_ * width_;
-  for (const std::array<float, 256>& value : value_) {
+  for (const auto& value : values) {
     for (int64_t i = 0; i < plane; ++i) out[i] = value[in[i]];
     in += plane;
     out += plane;
   }
 }
 
-void ImageTransform::place(const uint8_t* in, Placement placement, float* out) const {
+template <class Value>
+void ImageTransform::place(const uint8_t* in, Placement placement, const Tables<Value>& values,
+                           Value* out) const {
   // Columns [first, last) of the output show the image, the others the fill value.
   const int64_t first = std::max<int64_t>(0, placement.dx);
   const int64_t last = std::min(width_, width_ + placement.dx);
   const int64_t step = placement.flip ? -1 : 1;
   const int64_t start = placement.flip ? width_ - 1 - (first - placement.dx) : first - placement.dx;
-  for (const std::array<float, 256>& value : value_) {
+  for (const auto& value : values) {
     for (int64_t y = 0; y < height_; ++y, out += width_) {
       const int64_t from = y - placement.dy;
       if (from < 0 || from >= height_) {
@@ -159,6 +180,14 @@ void ImageTransform::place(const uint8_t* in, Placement placement, float* out) c
     }
     in += height_ * width_;
   }
+}
+
+at::Tensor normalised(const at::Tensor& bytes_BCHW, const at::Tensor& mean_C,
+                      const at::Tensor& std_C) {
+  const auto by_channel = [](const at::Tensor& tensor) { return tensor.view({-1, 1, 1}); };
+  // A GPU would multiply by the reciprocal of a number that is no tensor.
+  const at::Tensor white = at::full({}, 255.0f, mean_C.options());
+  return bytes_BCHW.to(at::kFloat).div_(white).sub_(by_channel(mean_C)).div_(by_channel(std_C));
 }
 
 }  // namespace moesaic

@@ -9,6 +9,12 @@
 
 namespace moesaic::nn {
 
+// On a CPU oneDNN corrupts the heap for few channels in channels-last memory on two threads.
+at::Tensor ImageNetwork::features(const at::Tensor& images_BCHW) {
+  return embed(images_BCHW.is_cuda() ? images_BCHW.contiguous(at::MemoryFormat::ChannelsLast)
+                                     : images_BCHW);
+}
+
 double ImageNetwork::flops() const {
   return feature_flops_ + 2.0 * static_cast<double>(head->weight.numel());
 }

@@ -10,7 +10,7 @@
 namespace moesaic::nn {
 
 at::Generator make_generator(uint64_t seed, at::Device device) {
-  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
+  if (device.is_cpu() || device.is_meta()) return at::make_generator<at::CPUGeneratorImpl>(seed);
   at::Generator generator = at::globalContext()
                                 .getAcceleratorHooksInterface(device.type())
                                 .getNewGenerator(device.index());

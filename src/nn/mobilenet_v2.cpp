@@ -67,7 +67,7 @@ class MobileNetV2 final : public ImageNetwork {
     make_head(maps.channels, maps.flops, options.classes, generator);
   }
 
-  at::Tensor features(const at::Tensor& images_BCHW) override {
+  at::Tensor embed(const at::Tensor& images_BCHW) override {
     const at::Tensor x = blocks_->forward(stem_->forward(images_BCHW).relu_());
     return last_->forward(x).relu_().mean({2, 3});
   }

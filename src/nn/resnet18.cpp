@@ -50,7 +50,7 @@ class ResNet18 final : public ImageNetwork {
     make_head(maps.channels, maps.flops, options.classes, generator);
   }
 
-  at::Tensor features(const at::Tensor& images_BCHW) override {
+  at::Tensor embed(const at::Tensor& images_BCHW) override {
     return blocks_->forward(stem_->forward(images_BCHW).relu_()).mean({2, 3});
   }
 

@@ -43,8 +43,7 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
   const bool reroute = options.pruned == PrunedSelection::reroute;
   at::Tensor values = softmax && !reroute ? logits_TE.softmax(1) : logits_TE;
   if (!options.kept.empty()) {
-    values =
-        values.index_select(1, at::tensor(options.kept, routing.token.options().dtype(at::kLong)));
+    values = values.index_select(1, index_on(values.device(), options.kept));
   }
   if (softmax && reroute) values = values.softmax(1);
   const at::Tensor slot = row_experts(routing), unused = slot.eq(routing.experts());

@@ -21,7 +21,7 @@ class SmallCnn final : public ImageNetwork {
     make_head(maps.channels * maps.side * maps.side, maps.flops, options.classes, generator);
   }
 
-  at::Tensor features(const at::Tensor& images_BCHW) override {
+  at::Tensor embed(const at::Tensor& images_BCHW) override {
     at::Tensor x = at::max_pool2d(first_->forward(images_BCHW).relu_(), 2);
     x = at::max_pool2d(second_->forward(x).relu_(), 2);
     return x.flatten(1);

@@ -32,7 +32,7 @@ at::Tensor add_router_noise(const at::Tensor& logits_in_TE, const NoiseOptions& 
     fail("{}: scale must be 0 (no noise) or a positive number, found {}", kOp, options.scale);
   }
   if (!generator.defined()) fail("{}: noise needs a generator", kOp);
-  if (generator.device().type() != logits_TE.device().type()) {
+  if (!logits_TE.is_meta() && generator.device().type() != logits_TE.device().type()) {
     fail("{}: the generator must be on {}, found {}", kOp, logits_TE.device().str(),
          generator.device().str());
   }

@@ -5,6 +5,23 @@
 
 namespace moesaic {
 
+at::Tensor index_on(at::Device device, const std::vector<int64_t>& ids) {
+  const at::TensorOptions options = at::device(device).dtype(at::kLong);
+  std::vector<at::Tensor> runs = {at::empty({0}, options)};
+  for (size_t first = 0, last = 0; first < ids.size(); first = last) {
+    do ++last;
+    while (last < ids.size() && ids[last] == ids[last - 1] + 1);
+    runs.push_back(at::arange(ids[first], ids[last - 1] + 1, options));
+  }
+  return at::cat(runs);
+}
+
+at::Tensor offsets_of_one_expert(int64_t rows, at::Device device) {
+  at::Tensor offsets = at::zeros({2}, at::device(device).dtype(at::kInt));
+  offsets.narrow(0, 1, 1).fill_(rows);
+  return offsets;
+}
+
 at::Tensor row_experts(const Routing& routing) {
   const at::Tensor row = at::arange(routing.row_bound(), routing.offsets.options());
   // LibTorch knows no shape of searchsorted.

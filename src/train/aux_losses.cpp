@@ -34,7 +34,7 @@ RoutingRecord as_router_saw(RoutingRecord record) {
     return record;
   }
   if (!record.reroutes) return record;
-  const at::Tensor kept = torch::tensor(record.kept, record.logits_TE.device());
+  const at::Tensor kept = index_on(record.logits_TE.device(), record.kept);
   record.logits_TE = record.logits_TE.index_select(1, kept);
   record.noisy_logits_TE = record.noisy_logits_TE.index_select(1, kept);
   return record;

@@ -11,10 +11,14 @@ at::Tensor gradient_norm(const std::vector<at::Tensor>& gradients) {
   return at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)), 2);
 }
 
-void clip_gradients(std::vector<at::Tensor>& gradients, double norm, double limit) {
-  if (limit <= 0.0 || norm < limit || gradients.empty()) return;
+void clip_gradients(std::vector<at::Tensor>& gradients, const at::Tensor& norm, double limit) {
+  if (limit <= 0.0 || gradients.empty()) return;
   const torch::NoGradGuard no_grad;
-  at::_foreach_mul_(gradients, limit / norm);
+  // On the CPU the norm is at hand, and knowing it saves a pass over the gradients.
+  if (norm.is_cpu() && norm.item<double>() < limit) return;
+  const at::Tensor wide = norm.to(at::kDouble);
+  const at::Tensor factor = at::full_like(wide, limit).div_(wide).clamp_max_(1.0);
+  at::_foreach_mul_(gradients, factor.to(gradients[0].scalar_type()));
 }
 
 void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit) {

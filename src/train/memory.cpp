@@ -122,8 +122,10 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
   const StepMemory step = kind.memory(phase.config, model);
   memory.gradients = step.gradients;
   memory.optimizer = step.optimizer;
-  const auto ahead = static_cast<double>(LoaderOptions().prefetch + 1);
-  memory.batches = ahead * static_cast<double>(inputs_like(model, phase.batch).nbytes());
+  // One is used; the number of threads, which share a batch, matters to small batches only.
+  const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .threads = 1}, true);
+  memory.batches =
+      static_cast<double>(held) * static_cast<double>(inputs_like(model, phase.batch).nbytes());
   const MetaKernels kernels;
   try {
     memory.activations = std::max(0.0, peak_of_step(model, phase, step.parts) - memory.gradients);

@@ -68,12 +68,13 @@ void Optimizer::scale_gradients(const PatternValues& factors) {
   });
 }
 
-void Optimizer::step(double lr, const std::vector<std::optional<double>>& part_lrs) {
+void Optimizer::step(double lr, const std::vector<std::optional<double>>& part_lrs,
+                     const at::Tensor& skip) {
   const torch::NoGradGuard no_grad;
   ++updates_;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const std::optional<double> own = i < part_lrs.size() ? part_lrs[i] : std::nullopt;
-    step_part(parts_[i], own.value_or(lr * parts_[i].rate));
+    step_part(parts_[i], own.value_or(lr * parts_[i].rate), skip);
   }
 }
 
@@ -93,11 +94,12 @@ std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {
   return gradients;
 }
 
-void Optimizer::step_part(const Part& part, double lr) const {
+void Optimizer::step_part(const Part& part, double lr, const at::Tensor& skip) const {
   const std::vector<at::Tensor> gradients = prepared_gradients(part);
   for (const double weight_decay : part.weight_decays) {
     UpdateRule::Group group;
     group.weight_decay = weight_decay;
+    group.skip = skip;
     group.slots.resize(part.rule->slot_names().size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];

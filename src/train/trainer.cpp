@@ -12,6 +12,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
@@ -56,6 +57,9 @@ std::string in_words(const MetricInfo& metric, double value) {
 }  // namespace
 
 TrainResult Trainer::run() {
+  const BackendScope backend(at::Device(options_.device),
+                             {.deterministic = config_.deterministic,
+                              .repeats_convolutions = model_->repeats_convolutions()});
   if (!complete() && !in_memory()) recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
@@ -74,11 +78,16 @@ TrainResult Trainer::run() {
 void Trainer::train(Phase& phase) {
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
   while (!phase.done() && going()) {
-    const StepReport report = step(phase);
-    record(phase, report);
+    MadeStep made = step(phase);
+    settle(phase);  // The step before, which ended while this one was started.
+    const bool saves = checkpoint_due(phase, made.report);
+    const bool waits = !made.report.late || made.last || saves || !state_.evaluations_due.empty();
+    unread_ = std::move(made);
+    if (waits) settle(phase);
     evaluate_due(phase);
-    if (checkpoint_due(phase, report)) save_step(phase);
+    if (saves) save_step(phase);
   }
+  settle(phase);
   if (stopped()) {
     result_.complete = false;
     result_.signal = options_.stop->number();
@@ -92,18 +101,39 @@ bool Trainer::going() {
   return result_.complete;
 }
 
-StepReport Trainer::step(Phase& phase) try {
-  const StepReport report = phase.step();
+Trainer::MadeStep Trainer::step(Phase& phase) {
+  StepReport report;
+  try {
+    report = phase.step();
+  } catch (const Error&) {
+    settle(phase);  // Where the step before diverged, that is the cause.
+    fail_step(phase, state_.step + 1);
+  }
   state_.step += report.steps;
   state_.phase_step += report.steps;
   state_.evaluations_due = evaluations_after(phase, report.steps);
-  return report;
+  return {std::move(report), state_.step, state_.phase_step, phase.done()};
+}
+
+void Trainer::settle(const Phase& phase) {
+  if (!unread_) return;
+  MadeStep made = *std::exchange(unread_, std::nullopt);
+  try {
+    if (made.report.late) made.report.metrics = made.report.late();
+  } catch (const Error&) {
+    fail_step(phase, made.step);
+  }
+  record(made);
+}
+
+void Trainer::fail_step(const Phase& phase, int64_t step) const try {
+  throw;
 } catch (const Diverged& error) {
-  fail_diverged(phase, state_.step + 1, error.what());
+  fail_diverged(phase, step, error.what());
 } catch (const NonFiniteLogits& error) {
-  fail_diverged(phase, state_.step + 1, error.what());
+  fail_diverged(phase, step, error.what());
 } catch (const Error& error) {
-  fail_at(state_.step + 1, error.what());
+  fail_at(step, error.what());
 }
 
 void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) const {
@@ -252,8 +282,9 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   save(phase, folder_->best());
 }
 
-void Trainer::record(const Phase& phase, const StepReport& report) {
+void Trainer::record(const MadeStep& made) {
   if (in_memory()) return;
+  const StepReport& report = made.report;
   state_.window.add(report.metrics, report.steps);
   throughput_.add(report.images);
   if (progress_) {
@@ -262,18 +293,18 @@ void Trainer::record(const Phase& phase, const StepReport& report) {
         loss == report.metrics.end() ? "" : fmt::format("loss {:.4f}", loss->second);
     progress_->advance(report.images, note);
   }
-  const int64_t before = state_.step - report.steps;
-  if (!phase.done() && !passes_multiple(before, state_.step, config_.log_every)) return;
+  const int64_t before = made.step - report.steps;
+  if (!made.last && !passes_multiple(before, made.step, config_.log_every)) return;
   const double epochs =
-      static_cast<double>(state_.phase_step) / static_cast<double>(plan().steps_per_epoch);
+      static_cast<double>(made.phase_step) / static_cast<double>(plan().steps_per_epoch);
   Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};
   if (report.lr) line["lr"] = rounded(*report.lr);
   for (const auto& [name, sum] : state_.window.sums) {
     line[name] = rounded(sum / static_cast<double>(state_.window.steps));
   }
   state_.window = {};
-  recorder_->write("train", state_.step, line);
-  recorder_->scalar("train/images_per_second", throughput_.take(), state_.step);
+  recorder_->write("train", made.step, line);
+  recorder_->scalar("train/images_per_second", throughput_.take(), made.step);
 }
 
 void Trainer::check_finite(const Phase& phase) const {

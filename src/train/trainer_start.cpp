@@ -12,6 +12,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/trainer.h"
@@ -79,6 +80,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
       options_(std::move(options)),
       datasets_(options_.open) {
   check_device(options_.device);
+  check_backend(at::Device(options_.device), config_.deterministic);
   if (!in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);

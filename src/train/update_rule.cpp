@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "moesaic/base/error.h"
@@ -12,6 +13,19 @@
 
 namespace moesaic {
 namespace {
+
+/// The form in which fused updates take UpdateRule::Group::skip.
+std::optional<at::Tensor> found_inf(const UpdateRule::Group& group) {
+  return group.skip.defined() ? std::optional(group.skip) : std::nullopt;
+}
+
+/// Multiplies the parameters of a group.
+void scale_parameters(UpdateRule::Group& group, double factor) {
+  if (!group.skip.defined()) return at::_foreach_mul_(group.parameters, factor);
+  const auto options = group.parameters[0].options().requires_grad(false);
+  const at::Tensor guarded = at::full({}, factor, options).masked_fill_(group.skip.ne(0), 1.0);
+  at::_foreach_mul_(group.parameters, guarded);
+}
 
 class Sgd : public UpdateRule {
  public:
@@ -24,14 +38,12 @@ class Sgd : public UpdateRule {
 
   // The fused kernel's own weight decay would enter the momentum, so the decay comes first here.
   void apply(Group& group, double lr, int64_t update) const override {
-    if (group.weight_decay != 0.0) {
-      at::_foreach_mul_(group.parameters, 1.0 - lr * group.weight_decay);
-    }
+    if (group.weight_decay != 0.0) scale_parameters(group, 1.0 - lr * group.weight_decay);
     const std::vector<at::Tensor> none;
     const auto& momenta = group.slots.empty() ? none : group.slots[0];
     at::_fused_sgd_(group.parameters, group.gradients, momenta, /*weight_decay=*/0.0, momentum_, lr,
                     /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false,
-                    /*is_first_step=*/false);
+                    /*is_first_step=*/false, /*grad_scale=*/{}, found_inf(group));
   }
 
  private:
@@ -120,7 +132,7 @@ class AdamW : public UpdateRule {
     const std::vector<at::Tensor> counts(group.parameters.size(), count);
     at::_fused_adamw_(group.parameters, group.gradients, group.slots[0], group.slots[1], {}, counts,
                       lr, beta1_, beta2_, group.weight_decay, eps_, /*amsgrad=*/false,
-                      /*maximize=*/false);
+                      /*maximize=*/false, /*grad_scale=*/{}, found_inf(group));
   }
 
  private:

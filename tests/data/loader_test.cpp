@@ -339,5 +339,75 @@ TEST(Loader, SeeksOutsideAreRefused) {
   EXPECT_EQ(loader.next().position, 0) << "a refused seek changes nothing";
 }
 
+TEST(Loader, BytesNormaliseToTheBitsOfFloats) {
+  const auto dataset = small_dataset(50);
+  const at::Tensor mean = at::tensor({0.25, 0.5}, at::kFloat),
+                   std = at::tensor({0.5, 0.25}, at::kFloat);
+  for (const int64_t threads : {0, 3}) {
+    LoaderOptions options = augmented(threads);
+    Loader floats(dataset, options);
+    options.bytes = true;
+    Loader bytes(dataset, options);
+    for (int i = 0; i < 2 * 7; ++i) {
+      Batch batch = bytes.next();
+      ASSERT_EQ(batch.images.scalar_type(), at::kByte);
+      batch.images = normalised(batch.images, mean, std);
+      expect_same(batch, floats.next());
+    }
+  }
+}
+
+TEST(Loader, ThreadsShareEachBatch) {
+  constexpr int64_t kThreads = 4;
+  std::atomic<int64_t> waiting = 0;
+  std::atomic<bool> together = false;
+  // Image 0 to 3 are the pieces' first ones: each waits until all four are being read.
+  const auto dataset = std::make_shared<WatchedDataset>(kThreads, [&](int64_t) {
+    if (++waiting == kThreads) together = true;
+    for (int i = 0; i < 5000 && !together; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  LoaderOptions options;
+  options.batch_size = options.threads = kThreads;
+  Loader loader(dataset, options);
+  EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(together);
+}
+
+TEST(Loader, BatchesAheadFollowTheThreads) {
+  LoaderOptions options{.batch_size = 8, .threads = 4};
+  EXPECT_EQ(batches_ahead(options, true), 2);
+  EXPECT_EQ(batches_ahead(options, false), 5);  // A thread makes a whole batch.
+  options.batch_size = 1;
+  EXPECT_EQ(batches_ahead(options, true), 5);
+  options.prefetch = 3;
+  EXPECT_EQ(batches_ahead(options, true), 3);
+}
+
+TEST(Loader, TheFirstOfSeveralErrorsOfABatchArrives) {
+  const auto dataset = std::make_shared<WatchedDataset>(8, [](int64_t index) {
+    if (index == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (index % 2 == 1) fail("image {} is broken", index);
+  });
+  LoaderOptions options;
+  options.batch_size = 8;
+  options.threads = 4;
+  Loader loader(dataset, options);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }), HasSubstr("image 1 is"));
+}
+
+TEST(Loader, IsReadyOnceABatchIs) {
+  const auto dataset = small_dataset(20);
+  Loader none(dataset, augmented(0));
+  EXPECT_FALSE(none.ready());
+  Loader loader(dataset, augmented(2));
+  loader.next();
+  for (int i = 0; i < 5000 && !loader.ready(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(loader.ready());
+}
+
 }  // namespace
 }  // namespace moesaic

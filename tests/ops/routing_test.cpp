@@ -23,5 +23,20 @@ TEST(CombineWeights, IsTheDenseMatrix) {
   }
 }
 
+TEST(IndexOn, ListsTheIds) {
+  using Ids = std::vector<int64_t>;
+  for (const Ids& ids : {Ids{}, Ids{0}, Ids{3}, Ids{0, 1, 2}, Ids{0, 2, 3, 4, 7}, Ids{1, 3, 5}}) {
+    EXPECT_TRUE(torch::equal(index_on(at::kCPU, ids), torch::tensor(ids, torch::kLong)));
+  }
+  EXPECT_TRUE(index_on(at::kMeta, {1, 2, 5}).is_meta());
+}
+
+TEST(OffsetsOfOneExpert, EndWithTheRows) {
+  for (const int32_t rows : {0, 1, 7}) {
+    EXPECT_TRUE(
+        torch::equal(offsets_of_one_expert(rows, at::kCPU), torch::tensor({0, rows}, torch::kInt)));
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -23,15 +23,30 @@ struct Started {
   std::shared_ptr<Model> model;
   std::unique_ptr<GradientPhase> phase;
 
-  explicit Started(const std::vector<std::string>& changes) {
+  explicit Started(const std::vector<std::string>& changes, bool read_late = false) {
     const RunConfig config = config_of(four_phases(), changes);
     model = build_initial_model(config);
     Datasets datasets(open_tiny);
     const PhasePlan plan = plan_phases(config, *model, datasets)[0];
-    phase = std::make_unique<GradientPhase>(
-        plan, PhaseContext{.model = model, .data = open_tiny("three", "train"), .seed = 7});
+    phase = std::make_unique<GradientPhase>(plan, PhaseContext{.model = model,
+                                                               .data = open_tiny("three", "train"),
+                                                               .seed = 7,
+                                                               .read_late = read_late});
+  }
+
+  /// Copies of the parameters and of the optimizer's state.
+  TensorMap all() const {
+    TensorMap map = phase->optimizer().state();
+    for (const auto& item : model->named_parameters()) map[item.key()] = item.value().detach();
+    for (auto& [unused, tensor] : map) tensor = tensor.clone();
+    return map;
   }
 };
+
+void expect_equal(const TensorMap& a, const TensorMap& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
+}
 
 /// The gradients' momentum after one update, which is the clipped gradient itself.
 TensorMap first_gradients(const std::vector<std::string>& changes) {
@@ -177,6 +192,55 @@ TEST(GradientPhase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   // A rise of nothing ends it as well, but not before its time.
   Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
   while (!late.phase->done()) EXPECT_EQ(late.phase->step().steps, 1);
+}
+
+TEST(GradientPhase, ReadsLateWhatItReadsAtOnce) {
+  Started at_once({}), late({}, true);
+  std::vector<StepReport> reports;
+  std::vector<std::map<std::string, double>> metrics;
+  while (!at_once.phase->done()) {
+    metrics.push_back(at_once.phase->step().metrics);
+    reports.push_back(late.phase->step());
+    EXPECT_TRUE(reports.back().metrics.empty());
+  }
+  EXPECT_TRUE(late.phase->done());
+  for (size_t i = 0; i < reports.size(); ++i) EXPECT_EQ(reports[i].late(), metrics[i]) << i;
+  expect_equal(late.all(), at_once.all());
+}
+
+TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
+  for (const double bad : {NAN, INFINITY}) {
+    for (const char* optimizer : {"adamw", "sgd", "normalized_sgd"}) {
+      Started started({"model.encoder.moe.layers=[]", "phases.0.aux_losses={}",
+                       "phases.0.optimizer={\"name\": \"" + std::string(optimizer) +
+                           "\", \"weight_decay\": 0.1}",
+                       "phases.0.trains=[\"head.weight\"]"},
+                      true);
+      started.phase->step().late();
+      started.phase->step().late();
+      at::Tensor bias = started.model->named_parameters()["head.bias"];
+      const TensorMap before = started.all();
+      const at::Tensor good = bias.detach().clone();
+      const auto set_bias = [&](const at::Tensor& to) {
+        const torch::NoGradGuard no_grad;
+        bias.copy_(to);
+      };
+      set_bias(at::full_like(good, bad));
+      const StepReport wrong = started.phase->step();
+      set_bias(good);
+      const StepReport next = started.phase->step();
+      expect_equal(started.all(), before);
+      EXPECT_THROW(wrong.late(), Diverged) << optimizer;
+      EXPECT_TRUE(std::isfinite(next.late().at("loss"))) << optimizer;
+    }
+  }
+}
+
+TEST(GradientPhase, AStopRuleReadsAtOnce) {
+  const StepReport report =
+      Started({"phases.0.stop={\"loss_threshold\": 0.1}"}, true).phase->step();
+  EXPECT_FALSE(report.late);
+  EXPECT_TRUE(report.metrics.contains("loss"));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(TrainingMemory, CountsWhatAPhaseHolds) {
   EXPECT_EQ(adam.gradients, weights);
   EXPECT_EQ(adam.optimizer, 2 * weights);
   EXPECT_EQ(sgd.optimizer, weights);
-  EXPECT_EQ(adam.batches, 5.0 * 4 * 16 * 4);  // four ahead and one in use, of 4 images of 16 pixels
+  EXPECT_EQ(adam.batches, 3.0 * 4 * 16 * 4);  // two ahead and one in use, of 4 images of 16 pixels
   EXPECT_EQ(adam.sum(), 4 * weights + adam.batches + adam.activations.value());
   const TrainingMemory none = planned.of_phase(2);
   EXPECT_EQ(none.sum(), weights);

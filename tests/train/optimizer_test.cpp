@@ -446,5 +446,38 @@ TEST(Optimizer, L2EntersTheMomentsOfAdam) {
   }
 }
 
+TEST(Optimizer, ASkippedStepChangesNoBitWhateverTheGradients) {
+  for (const char* name : {"sgd", "normalized_sgd", "adam", "adamw"}) {
+    OptimizerConfig config;
+    config.name = name;
+    config.momentum = 0.9;
+    config.weight_decay = config.name == "adam" ? 0.0 : 0.1;
+    config.l2 = 0.1;
+    const auto run = [&](const at::Tensor& skip) {
+      const at::Tensor w = randn({4, 5}, 1).requires_grad_();
+      Optimizer optimizer({{"w", w}}, config);
+      w.mutable_grad() = randn({4, 5}, 2);
+      optimizer.step(0.1, {}, skip);
+      TensorMap state = optimizer.state();
+      state["w"] = w.detach();
+      for (auto& [unused, tensor] : state) tensor = tensor.clone();
+      for (const double bad : {double{NAN}, double{INFINITY}, 1.0}) {
+        w.mutable_grad() = at::full_like(w.detach(), bad);
+        optimizer.step(0.1, {}, at::ones({}));
+        EXPECT_TRUE(torch::equal(w, state.at("w"))) << name << " " << bad;
+        for (const auto& [slot, tensor] : optimizer.state()) {
+          EXPECT_TRUE(torch::equal(tensor, state.at(slot))) << name << " " << slot << " " << bad;
+        }
+      }
+      return state;
+    };
+    const TensorMap plain = run({});
+    for (const auto& [slot, tensor] : run(at::zeros({}))) {
+      EXPECT_TRUE(torch::equal(tensor, plain.at(slot))) << name << " " << slot;
+    }
+    EXPECT_FALSE(torch::equal(plain.at("w"), randn({4, 5}, 1))) << name;
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

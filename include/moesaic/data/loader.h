@@ -19,23 +19,33 @@ struct LoaderOptions {
   bool shuffle = false;
   bool drop_last = false;  ///< Omits the last batch of an epoch where it is smaller.
   int64_t threads = 0;     ///< Number of worker threads; 0 means that next() works.
-  int64_t prefetch = 4;    ///< Max number of batches prepared ahead.
+  /// Max number of batches prepared ahead, of which batches_ahead() takes what the threads need.
+  int64_t prefetch = 64;
   AugmentConfig augment;
+  bool bytes = false;   ///< Leaves normalisation and mixup to who takes the batches, see Batch.
+  bool pinned = false;  ///< Makes batches in memory that an accelerator copies from without a wait.
 };
 
+/// Returns how many batches a loader prepares ahead, of images or of other inputs: as many as keep
+/// all threads busy, and one that is ready.
+int64_t batches_ahead(const LoaderOptions& options, bool images);
+
 struct Batch {
-  at::Tensor images;       ///< Images [B, C, H, W] float32, normalised.
+  at::Tensor images;       ///< Images [B, C, H, W] float32, normalised; by option `bytes` uint8,
+                           ///< for normalised().
   at::Tensor labels;       ///< Classes [B] int64; undefined where targets are real numbers.
   at::Tensor soft_labels;  ///< Targets [B, classes] float32; undefined without mixup.
   int64_t epoch = 0;
   int64_t position = 0;     ///< Index of the batch in its epoch.
   at::Tensor targets = {};  ///< Targets [B, K] float32; undefined where targets are classes.
+  double own_weight = 1.0;  ///< Weight of each image beside the next one in the mixup to come.
 
-  /// Returns the same batch on a device.
+  /// Returns the same batch on a device, without waiting for copies from pinned memory.
   Batch to(at::Device device) const;
 };
 
-/// Batches of a dataset, prepared ahead by worker threads. A batch depends on seed, epoch and
+/// Batches of a dataset, prepared ahead by worker threads, which share the images of each batch. A
+/// batch depends on seed, epoch and
 /// position only: the same bits for any number of threads and after any seek. An unreadable image
 /// (ImageError) is named in a warning and replaced, with its label, by the next readable one; more
 /// than 1 %, and more than one, images are an Error. For an endless dataset, batch b of
@@ -58,6 +68,8 @@ class Loader {
   void seek(int64_t epoch, int64_t batch);
   /// Returns whether there is no further batch; never with shuffle.
   bool done() const;
+  /// Returns whether next() would return a batch at once.
+  bool ready() const;
   /// Returns the next batch. Throws the error of preparing it (at every call until a seek), and
   /// Error (usage) when done().
   Batch next();

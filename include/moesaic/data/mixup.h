@@ -15,7 +15,8 @@ namespace moesaic {
 double mixup_weight(double concentration, CounterRng& rng);
 
 /// Mixes each image with the next one of the batch, the last one with the first, in place:
-/// x_i = w x_i + (1 - w) x_{i+1} with w = `weight`. `images` is [B, ...] float32, contiguous.
+/// x_i = w x_i + (1 - w) x_{i+1} with w = `weight`. `images` is [B, ...] float32, contiguous, on
+/// any device.
 void mix_with_next(at::Tensor& images, double weight);
 
 /// Returns the targets of a mixed batch, [B, classes] float32: w onehot(y_i) +

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -78,19 +80,34 @@ class ImageTransform {
   /// Transforms `in` [C, H, W], which rand_augment and blur change in place, to `out` [C, H, W].
   /// Draws nothing from `rng` where augmentation is off.
   void operator()(uint8_t* in, CounterRng& rng, float* out) const;
+  /// The same without the last step, for normalised().
+  void operator()(uint8_t* in, CounterRng& rng, uint8_t* out) const;
 
  private:
+  /// Value of each byte, by channel.
+  template <class Value>
+  using Tables = std::vector<std::array<Value, 256>>;
+
   struct Placement {
     bool flip;
     int64_t dy, dx;
   };
   void flip(uint8_t* in) const;
-  void normalise(const uint8_t* in, float* out) const;
-  void place(const uint8_t* in, Placement placement, float* out) const;
+  template <class Value>
+  void transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values, Value* out) const;
+  template <class Value>
+  void look_up(const uint8_t* in, const Tables<Value>& values, Value* out) const;
+  template <class Value>
+  void place(const uint8_t* in, Placement placement, const Tables<Value>& values, Value* out) const;
 
   int64_t channels_, height_, width_;
   AugmentConfig augment_;
-  std::vector<std::array<float, 256>> value_;  ///< Value of each byte, by channel.
+  Tables<float> value_;
 };
+
+/// Returns (byte / 255 - mean) / std [B, C, H, W] float32 of bytes_BCHW uint8, the very bits of
+/// ImageTransform, for `mean_C` and `std_C` float32 on the same device.
+at::Tensor normalised(const at::Tensor& bytes_BCHW, const at::Tensor& mean_C,
+                      const at::Tensor& std_C);
 
 }  // namespace moesaic

@@ -108,6 +108,10 @@ class Model : public torch::nn::Module {
   /// By default there are none.
   virtual std::map<std::string, at::Tensor> weight_directions() const { return {}; }
 
+  /// Returns whether each step repeats convolutions of the same shapes, so that it pays to try
+  /// cuDNN's algorithms for them. By default there are none.
+  virtual bool repeats_convolutions() const { return false; }
+
   int64_t parameter_count() const;
 
   /// Returns the device of the parameters.

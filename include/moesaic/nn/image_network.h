@@ -23,8 +23,9 @@ struct ImageNetworkOptions {
 
 class ImageNetwork : public torch::nn::Module {
  public:
-  /// Computes the latent embedding of images_BCHW [B, C, S, S] -> [B, d].
-  virtual at::Tensor features(const at::Tensor& images_BCHW) = 0;
+  /// Computes the latent embedding of images_BCHW [B, C, S, S] -> [B, d], on a GPU in channels-last
+  /// memory, which its convolutions are made for.
+  at::Tensor features(const at::Tensor& images_BCHW);
 
   /// FLOPs of one image: multiplications and additions of its products.
   double flops() const;
@@ -34,6 +35,9 @@ class ImageNetwork : public torch::nn::Module {
   torch::nn::Linear head{nullptr};  ///< Linear head, features -> classes.
 
  protected:
+  /// Computes features() of images in any memory format.
+  virtual at::Tensor embed(const at::Tensor& images_BCHW) = 0;
+
   /// Makes the head on `width` features, whose computation takes `flops`.
   void make_head(int64_t width, double flops, int64_t classes, const at::Generator& generator);
 

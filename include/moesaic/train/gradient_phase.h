@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/data/loader.h"
+#include "moesaic/data/device_loader.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
@@ -42,8 +42,10 @@ class GradientPhase : public Phase {
 
   bool done() const override { return state_.stopped || optimizer_.updates() >= plan_.steps; }
   /// Loads a batch, runs forward and backward, then scales, clips and updates, unless the loss ends
-  /// the phase. Throws Diverged before the update where the loss or the gradient norm is not
-  /// finite.
+  /// the phase. Where the loss or the gradient norm is not finite, the network and the optimizers'
+  /// state keep their bits. On the CPU, and on every device where `stop` is set and needs the loss,
+  /// this throws Diverged then; elsewhere the step reads no value of the device and leaves metrics
+  /// and error to StepReport::late.
   StepReport step() override;
   /// Returns that the learning rate or the limit of the gradients should be lower, with both.
   std::string remedy() const override;
@@ -63,7 +65,8 @@ class GradientPhase : public Phase {
   /// Accumulates the gradients of a part times `fraction`; returns the part's loss and terms.
   Scalars accumulate(const Batch& part, const at::Generator& random, double fraction);
   Scalars accumulate(const Batch& batch);
-  StepReport read(const Scalars& scalars) const;
+  /// Returns a report whose metrics are late, and from this step on updates skip_ where they tell.
+  StepReport report_of(const Scalars& scalars);
   /// Returns the learning rate of the next update.
   double rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const;
   bool ends_with(double loss);
@@ -79,7 +82,9 @@ class GradientPhase : public Phase {
   std::unique_ptr<Objective> objective_;
   Optimizer optimizer_;
   PatternValues gradient_scale_;
-  Loader loader_;
+  bool read_late_;
+  at::Tensor skip_;  ///< Float32 scalar: 1 once a step was not finite; undefined on the first one.
+  DeviceLoader loader_;
   GradientPhaseState state_;
 };
 

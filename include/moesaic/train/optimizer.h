@@ -26,6 +26,7 @@ class UpdateRule {
     std::vector<at::Tensor> parameters, gradients;
     std::vector<std::vector<at::Tensor>> slots;  ///< Indexed by [slot][parameter].
     double weight_decay = 0.0;
+    at::Tensor skip = {};  ///< Float32 scalar: where it is 1, nothing changes; undefined: 0.
   };
 
   virtual ~UpdateRule() = default;
@@ -66,8 +67,11 @@ class Optimizer {
   void scale_gradients(const PatternValues& factors);
   /// Updates every parameter that is not frozen. A parameter without a gradient is updated as with
   /// a gradient of zeros, by its momentum and weight decay. `lr` is the learning rate of `config`;
-  /// those of the parts are `part_lrs`, or keep their ratio to it where there is none.
-  void step(double lr, const std::vector<std::optional<double>>& part_lrs = {});
+  /// those of the parts are `part_lrs`, or keep their ratio to it where there is none. Where
+  /// `skip`, a float32 scalar on the parameters' device, is 1, parameters and state() keep their
+  /// bits, whatever the gradients hold; the host need not know.
+  void step(double lr, const std::vector<std::optional<double>>& part_lrs = {},
+            const at::Tensor& skip = {});
   /// Clears the gradients.
   void zero_grad();
   /// Returns the defined gradients; changing them in place changes the next step.
@@ -102,7 +106,7 @@ class Optimizer {
   void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                 const std::vector<std::string>& frozen, NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const Part& part);
-  void step_part(const Part& part, double lr) const;
+  void step_part(const Part& part, double lr, const at::Tensor& skip) const;
 
   template <class Use>
   void for_entries(const Use& use) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,6 +24,10 @@ struct StepReport {
   /// Number of steps made: 1 for an update, more for a block of steps, 0 where the phase ended
   /// instead.
   int64_t steps = 1;
+  /// Defined where a device may still compute the metrics, which are empty then: waits for them and
+  /// returns them. Throws Diverged where they are not finite; the network is then as it was before
+  /// this step, whatever steps followed.
+  std::function<std::map<std::string, double>()> late = {};
 };
 
 /// Thrown where values of a step are not finite: training diverged.
@@ -50,7 +55,7 @@ class Phase {
   /// Returns whether the phase has no step left.
   virtual bool done() const = 0;
   /// Makes a step, or a block of steps. Throws Diverged, before the network changes, where values
-  /// are not finite.
+  /// are not finite, or leaves that to StepReport::late.
   virtual StepReport step() = 0;
   /// Returns what to change where training diverges, as the end of a message; "" if nothing is
   /// known.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct PhaseContext {
   std::shared_ptr<const Dataset> data;  ///< Training split, preprocessed.
   uint64_t seed = 0;                    ///< Result of phase_seed().
   int64_t loader_threads = 0;
+  /// Whether StepReport::late may be used. By default it is on every device but the CPU, where
+  /// reading waits for nothing.
+  std::optional<bool> read_late = {};
 };
 
 /// Memory of a step of a phase.

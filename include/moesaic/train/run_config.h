@@ -21,6 +21,7 @@ struct RunConfig {
   std::string precision = "float32";
   bool tf32 = false;
   bool recompute = false;
+  bool deterministic = false;
   int64_t loader_threads = 1;
   int64_t log_every = 50;
   int64_t checkpoint_every = 500;
@@ -47,6 +48,9 @@ void describe(Fields& f, RunConfig& c) {
     "several times faster");
   f("recompute", c.recompute,
     "keep of each block its input alone and compute it again in backward: less memory, more time");
+  f("deterministic", c.deterministic,
+    "on a GPU, equal bits from run to run, which a CPU gives in any case: slower, and the "
+    "environment must hold CUBLAS_WORKSPACE_CONFIG=:4096:8");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
   f("log_every", c.log_every, "updates between two lines of metrics", at_least(1), common);

@@ -66,8 +66,17 @@ class Trainer {
   const RunConfig& config() const { return config_; }
 
  private:
+  /// A step that was made, at the state of that time.
+  struct MadeStep {
+    StepReport report;
+    int64_t step, phase_step;
+    bool last;  ///< Of its phase.
+  };
+
   void train(Phase& phase);
-  StepReport step(Phase& phase);
+  MadeStep step(Phase& phase);
+  /// Reads the metrics of the last step, if they are not, and records it.
+  void settle(const Phase& phase);
   std::unique_ptr<Phase> enter_phase();
   void leave_phase(const Phase& phase);
   void prepare_network();
@@ -77,12 +86,14 @@ class Trainer {
   void evaluate_due(const Phase& phase);
   void record_evaluation(const Phase& phase, const std::string& split,
                          const Evaluation& evaluation);
-  void record(const Phase& phase, const StepReport& report);
+  void record(const MadeStep& made);
   /// Returns the splits to evaluate on after the last `steps` steps.
   std::vector<std::string> evaluations_after(const Phase& phase, int64_t steps);
   bool checkpoint_due(const Phase& phase, const StepReport& report) const;
   /// Throws Error where a parameter that the phase trains is not finite.
   void check_finite(const Phase& phase) const;
+  /// Throws the error that is being handled as one of this step.
+  [[noreturn]] void fail_step(const Phase& phase, int64_t step) const;
   [[noreturn]] void fail_at(int64_t step, const std::string& what) const;
   [[noreturn]] void fail_diverged(const Phase& phase, int64_t step, const std::string& what) const;
   Evaluation evaluate_on(const Phase& phase, const std::string& split);
@@ -111,6 +122,7 @@ class Trainer {
   std::optional<Progress> progress_;
   Throughput throughput_;
   TrainState state_;
+  std::optional<MadeStep> unread_;  ///< Read while the next step runs: a device never waits.
   TensorMap resumed_tensors_;
   std::optional<InputSpec> input_;  ///< Resolved when the phase begins.
   bool warned_of_best_ = false;

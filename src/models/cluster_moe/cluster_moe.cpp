@@ -29,11 +29,10 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
 
 /// Returns a routing of all tokens to one expert.
 Routing to_one_expert(const at::Tensor& x_TPd) {
-  const auto ints = x_TPd.options().dtype(at::kInt);
   const int64_t tokens = x_TPd.size(0);
   Routing routing;
-  routing.offsets = at::tensor({int64_t{0}, tokens}, ints);
-  routing.token = at::arange(tokens, ints);
+  routing.offsets = offsets_of_one_expert(tokens, x_TPd.device());
+  routing.token = at::arange(tokens, x_TPd.options().dtype(at::kInt));
   return routing;
 }
 

@@ -5,11 +5,14 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/value.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/late_copy.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/schedule.h"
 
@@ -54,6 +57,22 @@ Batch part_of(const Batch& batch, int64_t index, const GradientConfig& config) {
   return part;
 }
 
+/// Returns the metrics of these names. Throws Diverged where the loss or the norm is not finite.
+std::map<std::string, double> finite_metrics(const std::vector<std::string>& names,
+                                             const at::Tensor& values) {
+  std::map<std::string, double> metrics;
+  for (size_t i = 0; i < names.size(); ++i) {
+    metrics[names[i]] = values.const_data_ptr<double>()[i];
+  }
+  for (const char* name : {"loss", "grad_norm"}) {
+    const double value = metrics.at(name);
+    if (std::isnan(value))
+      throw Diverged(fmt::format("{} is nan", name));  // The sign of nan says nothing.
+    if (std::isinf(value)) throw Diverged(fmt::format("{} is {}", name, value));
+  }
+  return metrics;
+}
+
 }  // namespace
 
 GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
@@ -65,7 +84,9 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
                  config_.optimizers),
       gradient_scale_(config_.gradient_scale),
-      loader_(std::move(context.data), loader_options(plan, seed_, context.loader_threads)) {
+      read_late_(context.read_late.value_or(!model_->device().is_cpu()) && !config_.stop),
+      loader_(std::move(context.data), loader_options(plan, seed_, context.loader_threads),
+              model_->device()) {
   model_->set_recompute(plan.recompute);
   model_->train();
 }
@@ -104,21 +125,25 @@ at::Generator GradientPhase::generator() const {
 }
 
 StepReport GradientPhase::step() {
-  const Batch batch = loader_.next().to(model_->device());
+  const Batch batch = loader_.next();
   Scalars scalars = accumulate(batch);
   optimizer_.scale_gradients(gradient_scale_);
   std::vector<at::Tensor> gradients = optimizer_.gradients();
-  scalars.emplace_back("grad_norm", gradient_norm(gradients));
-  StepReport report = read(scalars);
+  const at::Tensor norm = gradient_norm(gradients);
+  scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
+  StepReport report = report_of(scalars);
   report.images = batch.images.size(0);
-  state_.stopped = ends_with(report.metrics.at("loss"));
+  if (!read_late_) {
+    report.metrics = std::exchange(report.late, {})();
+    state_.stopped = ends_with(report.metrics.at("loss"));
+  }
   advance(batch);
   if (state_.stopped) {
     report.steps = 0;
     optimizer_.zero_grad();
     return report;
   }
-  clip_gradients(gradients, report.metrics.at("grad_norm"), config_.clip_norm);
+  clip_gradients(gradients, norm, config_.clip_norm);
   clip_gradient_values(gradients, config_.clip_value);
   report.lr = rate(config_.schedule, config_.optimizer);
   std::vector<std::optional<double>> part_rates;
@@ -126,7 +151,7 @@ StepReport GradientPhase::step() {
     part_rates.push_back(part.schedule ? std::optional(rate(*part.schedule, part.optimizer))
                                        : std::nullopt);
   }
-  optimizer_.step(*report.lr, part_rates);
+  optimizer_.step(*report.lr, part_rates, skip_);
   optimizer_.zero_grad();
   return report;
 }
@@ -181,21 +206,24 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
 }
 
 // All values are copied in one read, the only synchronisation of a step with the device.
-StepReport GradientPhase::read(const Scalars& scalars) const {
+StepReport GradientPhase::report_of(const Scalars& scalars) {
   const torch::NoGradGuard no_grad;
+  std::vector<std::string> names;
   std::vector<at::Tensor> list;
-  for (const auto& [name, scalar] : scalars) list.push_back(scalar.to(at::kDouble));
-  const at::Tensor values = at::stack(list).cpu();
+  for (const auto& [name, scalar] : scalars) {
+    names.push_back(name);
+    list.push_back(scalar.to(at::kDouble));
+  }
+  const at::Tensor values = at::stack(list);
+  if (read_late_) {
+    const at::Tensor skip =
+        values.narrow(0, 0, 2).isfinite().all().logical_not().to(at::kFloat);  // Loss and norm.
+    skip_ = skip_.defined() ? at::maximum(skip_, skip) : skip;
+  }
   StepReport report;
-  for (size_t i = 0; i < scalars.size(); ++i) {
-    report.metrics[scalars[i].first] = values.const_data_ptr<double>()[i];
-  }
-  for (const char* name : {"loss", "grad_norm"}) {
-    const double value = report.metrics.at(name);
-    if (std::isnan(value))
-      throw Diverged(fmt::format("{} is nan", name));  // The sign of nan says nothing.
-    if (std::isinf(value)) throw Diverged(fmt::format("{} is {}", name, value));
-  }
+  report.late = [names = std::move(names), copy = std::make_shared<LateCopy>(values)] {
+    return finite_metrics(names, copy->take());
+  };
   return report;
 }
 

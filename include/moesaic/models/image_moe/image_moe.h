@@ -25,6 +25,8 @@ class ImageMoE : public ImageTokenModel {
   std::vector<int64_t> input_shape() const override;
   int64_t classes() const override { return config_.classes; }
   SettingPaths setting_paths() const override;
+  /// A router sends each expert another number of images at every step.
+  bool repeats_convolutions() const override { return moe.is_empty(); }
   std::optional<torch::jit::Module> torchscript() const override;
 
   const ImageMoEConfig& settings() const { return config_; }

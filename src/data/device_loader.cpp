@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/device_loader.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "moesaic/data/mixup.h"
+
+namespace moesaic {
+namespace {
+
+LoaderOptions of_device(LoaderOptions options, const Dataset& dataset, at::Device device) {
+  options.bytes = !device.is_cpu() && dataset.has_images();
+  options.pinned = !device.is_cpu() && !device.is_meta();
+  return options;
+}
+
+at::Tensor values_on(at::Device device, const std::vector<double>& values) {
+  return at::tensor(values, at::kFloat).to(device);
+}
+
+}  // namespace
+
+DeviceLoader::DeviceLoader(std::shared_ptr<const Dataset> dataset, LoaderOptions options,
+                           at::Device device)
+    : device_(device),
+      loader_(dataset, of_device(std::move(options), *dataset, device)),
+      classes_(static_cast<int64_t>(dataset->info().classes.size())) {
+  if (loader_.options().bytes) {
+    mean_C_ = values_on(device, dataset->info().mean);
+    std_C_ = values_on(device, dataset->info().std);
+  }
+  if (loader_.options().pinned) {
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  }
+}
+
+void DeviceLoader::seek(int64_t epoch, int64_t batch) {
+  ahead_.reset();
+  loader_.seek(epoch, batch);
+}
+
+Batch DeviceLoader::next() {
+  if (device_.is_cpu()) return loader_.next();
+  Sent sent = ahead_ ? std::move(*ahead_) : send(loader_.next());
+  ahead_.reset();
+  if (loader_.ready()) ahead_ = send(loader_.next());
+  return receive(std::move(sent));
+}
+
+DeviceLoader::Sent DeviceLoader::send(Batch batch) {
+  const c10::OptionalStreamGuard guard(stream_);
+  Sent sent{std::move(batch), {}};
+  if (source_.images.defined() && source_.images.is_same(sent.batch.images)) {
+    kept_.epoch = sent.batch.epoch;
+    kept_.position = sent.batch.position;
+    sent.batch = kept_;
+  } else {
+    const Batch moved = prepared(sent.batch);
+    const Batch source = std::exchange(sent.batch, moved);
+    if (!loader_.options().bytes) source_ = source, kept_ = moved;
+  }
+  if (stream_) {
+    sent.arrived.emplace(device_.type());
+    sent.arrived->record(*stream_);
+  }
+  return sent;
+}
+
+Batch DeviceLoader::receive(Sent sent) const {
+  if (!sent.arrived) return sent.batch;
+  const c10::Stream user = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  sent.arrived->block(user);
+  Batch& batch = sent.batch;
+  for (const at::Tensor* tensor :
+       {&batch.images, &batch.labels, &batch.soft_labels, &batch.targets}) {
+    if (tensor->defined()) tensor->record_stream(user);  // Its memory is of the other stream.
+  }
+  return batch;
+}
+
+Batch DeviceLoader::prepared(const Batch& batch) const {
+  Batch moved = batch.to(device_);
+  if (loader_.options().bytes) moved.images = normalised(moved.images, mean_C_, std_C_);
+  if (moved.own_weight < 1.0) {
+    mix_with_next(moved.images, moved.own_weight);
+    moved.soft_labels = mixed_labels(moved.labels, classes_, moved.own_weight);
+    moved.own_weight = 1.0;
+  }
+  return moved;
+}
+
+}  // namespace moesaic

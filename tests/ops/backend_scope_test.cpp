@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/backend_scope.h"
+
+#include <ATen/Context.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/support.h"
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+using test::error_of;
+using ::testing::HasSubstr;
+
+constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
+
+struct Settings {
+  bool deterministic = at::globalContext().deterministicAlgorithms();
+  bool warns_only = at::globalContext().deterministicAlgorithmsWarnOnly();
+  bool benchmark = at::globalContext().benchmarkCuDNN();
+  bool operator==(const Settings&) const = default;
+};
+
+class BackendScopeTest : public ::testing::Test {
+ protected:
+  BackendScopeTest() { setenv(kWorkspace, ":4096:8", 1); }
+  ~BackendScopeTest() override { unsetenv(kWorkspace); }
+};
+
+TEST_F(BackendScopeTest, SetsAGpuAndPutsBackWhatWas) {
+  const Settings before;
+  {
+    const BackendScope scope(at::kCUDA, {.deterministic = true, .repeats_convolutions = true});
+    EXPECT_EQ(Settings(), (Settings{true, false, false}));
+  }
+  EXPECT_EQ(Settings(), before);
+  {
+    const BackendScope scope(at::kCUDA, {.repeats_convolutions = true});
+    EXPECT_EQ(Settings(), (Settings{false, false, true}));
+  }
+  EXPECT_EQ(Settings(), before);
+}
+
+TEST_F(BackendScopeTest, LeavesTheCpuAlone) {
+  unsetenv(kWorkspace);
+  const Settings before;
+  const BackendScope scope(at::kCPU, {.deterministic = true, .repeats_convolutions = true});
+  EXPECT_EQ(Settings(), before);
+}
+
+TEST_F(BackendScopeTest, SaysWhatCublasNeeds) {
+  check_backend(at::kCUDA, true);
+  setenv(kWorkspace, ":1:1", 1);
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { check_backend(at::kCUDA, true); }),
+              HasSubstr("CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8) in the environment, found "
+                        "':1:1'"));
+  check_backend(at::kCUDA, false);
+  check_backend(at::kCPU, true);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -407,6 +407,9 @@ void Loader::seek(int64_t epoch, int64_t batch) {
 bool Loader::done() const {
   return state_->done();
 }
+bool Loader::ready() const {
+  return state_->ready();
+}
 Batch Loader::next() {
   return state_->next();
 }

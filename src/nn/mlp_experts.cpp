@@ -70,7 +70,7 @@ ExpertWeights MlpExpertsImpl::weights_for() {
   const bool rounds = at::autocast::is_autocast_enabled(at::kCPU);
   const at::ScalarType type =
       rounds ? at::autocast::get_autocast_dtype(at::kCPU) : w1.scalar_type();
-  const bool packs = w1.is_cpu() && w1.scalar_type() != at::kDouble && c10::elementSize(type) == 2;
+  const bool packs = w1.is_cpu() && w1.scalar_type() != at::kDouble;
   return packs ? packed_.get(weights, type) : weights;
 }
 

@@ -23,14 +23,19 @@ namespace {
 
 using at::Tensor;
 
-Tensor our_layer_of(const EagerLayer& layer, const Tensor& x_Td, const std::vector<int64_t>& kept) {
+ExpertWeights experts_of(const EagerLayer& layer) {
+  return {layer.w1, layer.b1, layer.w2, layer.b2};
+}
+
+Tensor compute(const EagerLayer& layer, const ExpertWeights& experts, const Tensor& x_Td,
+               const std::vector<int64_t>& kept = {}) {
   const Tensor logits = at::mm(x_Td.to(layer.router.scalar_type()), layer.router);
   const Routing routing = route_token_choice(logits, {.k = layer.k, .kept = kept});
-  return routed_mlp(x_Td, routing, {layer.w1, layer.b1, layer.w2, layer.b2}, Activation::gelu_tanh);
+  return routed_mlp(x_Td, routing, experts, Activation::gelu_tanh);
 }
 
 Tensor our_layer(const EagerLayer& layer, const Tensor& x_Td) {
-  return our_layer_of(layer, x_Td, {});
+  return compute(layer, experts_of(layer), x_Td);
 }
 
 using Layer = std::function<Tensor(const EagerLayer&, const Tensor&)>;
@@ -39,6 +44,16 @@ std::function<void()> forward(const Layer& f, const EagerLayer& layer, const Ten
   return [=] {
     const torch::NoGradGuard no_grad;
     f(layer, x);
+  };
+}
+
+/// Our layer in inference, with weights that are packed once, as nn::MlpExperts keeps them.
+std::function<void()> infer(const EagerLayer& layer, const Tensor& x,
+                            const std::vector<int64_t>& kept = {}) {
+  const ExpertWeights packed = pack_experts(experts_of(layer));
+  return [=] {
+    const torch::NoGradGuard no_grad;
+    compute(layer, packed, x, kept);
   };
 }
 
@@ -79,9 +94,10 @@ Row against_loops(const std::string& name, Run run, const EagerLayer& layer, con
                   double at_least) {
   const bool trains = layer.w1.requires_grad();
   const EagerLayer turned = trains ? layer.turned_over().trainable() : layer.turned_over();
-  const Race race = alternate_with_fastest(
-      run(our_layer, layer, x), {run(masked_loop, layer, x), run(sorted_loop, layer, x),
-                                 run(masked_loop, turned, x), run(sorted_loop, turned, x)});
+  const Race race =
+      alternate_with_fastest(trains ? run(our_layer, layer, x) : infer(layer, x),
+                             {run(masked_loop, layer, x), run(sorted_loop, layer, x),
+                              run(masked_loop, turned, x), run(sorted_loop, turned, x)});
   const char* const loops[] = {"masked loop over the experts", "loop over sorted slices",
                                "masked loop over the experts, weights [E, m, d]",
                                "loop over sorted slices, weights [E, m, d]"};
@@ -98,8 +114,9 @@ Row against_dense(const std::string& name, Run run, const EagerLayer& layer, con
   EagerLayer turned = dense.turned_over();
   if (trains) dense = dense.trainable(), turned = turned.trainable();
   const Tensor rows = at::cat({x.detach(), x.detach()}).requires_grad_(trains);
-  const Race race = alternate_with_fastest(
-      run(our_layer, layer, x), {run(dense_mlp, dense, rows), run(dense_mlp, turned, rows)});
+  const Race race =
+      alternate_with_fastest(trains ? run(our_layer, layer, x) : infer(layer, x),
+                             {run(dense_mlp, dense, rows), run(dense_mlp, turned, rows)});
   return timed(name, race.times, at_least, "one dense MLP over as many rows");
 }
 
@@ -217,8 +234,14 @@ std::function<void()> micro_kernel(const Shape& shape) {
 
 Row against_micro_kernel(const std::string& name, const EagerLayer& layer, const Tensor& x,
                          const std::function<void()>& raw, double at_least) {
-  return timed(name, alternate(forward(our_layer, layer, x), raw), at_least,
+  return timed(name, alternate(infer(layer, x), raw), at_least,
                "oneDNN's micro-kernel, operands in cache; ratio: fraction of its rate");
+}
+
+Row against_unpacked(const std::string& name, const EagerLayer& layer, const Tensor& x,
+                     double at_least) {
+  return timed(name, alternate(infer(layer, x), forward(our_layer, layer, x)), at_least,
+               "our own call with weights that are not packed");
 }
 
 void bench_dense(const Report& report) {
@@ -228,6 +251,7 @@ void bench_dense(const Report& report) {
   report(against_dense("cpu/layer_vs_dense", forward, layer, x, 1.0));
   report(against_dense("cpu/train_vs_dense", train, layer.trainable(), x.clone().requires_grad_(),
                        1.0));
+  report(against_unpacked("cpu/packed_d768", layer, x, 1.0));
   report(against_micro_kernel("cpu/fraction_of_brgemm", layer, x, micro_kernel<float>(shape), 0.8));
 }
 
@@ -261,18 +285,7 @@ void bench_bfloat16(const Report& report) {
   const Tensor learned = x.clone().requires_grad_();
   report(against_loops("cpu/bf16_train_d768", train, layer.trainable(), learned, 3));
   report(against_dense("cpu/bf16_train_vs_dense", train, layer.trainable(), learned, 0.9));
-  const ExpertWeights experts = pack_experts({layer.w1, layer.b1, layer.w2, layer.b2});
-  const auto call = [&](const ExpertWeights& weights) {
-    const torch::NoGradGuard no_grad;
-    const Tensor logits = at::mm(x.to(at::kFloat), layer.router);
-    routed_mlp(x, route_token_choice(logits, {.k = 2}), weights, Activation::gelu_tanh);
-  };
-  report(timed("cpu/bf16_packed_d768",
-               alternate([&] { call(experts); },
-                         [&] {
-                           call({layer.w1, layer.b1, layer.w2, layer.b2});
-                         }),
-               1.15, "our own call with weights that are not packed"));
+  report(against_unpacked("cpu/bf16_packed_d768", layer, x, 1.15));
   if (has_bfloat16_products()) {
     report(against_micro_kernel("cpu/fraction_of_brgemm_bf16", layer, x,
                                 micro_kernel<c10::BFloat16>(shape), 0.55));
@@ -283,7 +296,7 @@ void bench_experts(const Report& report) {
   at::manual_seed(1);
   const EagerLayer many = make_layer(192, 768, 64, 1), one = make_layer(192, 768, 1, 1);
   const Tensor x = at::randn({8320, 192});
-  const Times times = alternate(forward(our_layer, many, x), forward(our_layer, one, x));
+  const Times times = alternate(infer(many, x), infer(one, x));
   report({"cpu/experts_1_to_64",
           times.ours * 1e3,
           times.peer * 1e3,
@@ -304,13 +317,10 @@ void bench_pruned(const Report& report) {
     tensor = tensor.index_select(0, index);
   }
   const Tensor x = at::randn({1040, 768});
-  const Layer kept_only = [kept](const EagerLayer& l, const Tensor& t) {
-    return our_layer_of(l, t, kept);
-  };
   const Routing routing =
       route_token_choice(at::mm(x, whole.router), TokenChoiceOptions{.k = 2, .kept = kept});
   const double fraction = routing.offsets[4].item<double>() / (2.0 * 1040);
-  const Times times = alternate(forward(kept_only, pruned, x), forward(our_layer, whole, x));
+  const Times times = alternate(infer(pruned, x, kept), infer(whole, x));
   report(
       {"cpu/pruned_half",
        times.ours * 1e3,

@@ -76,6 +76,44 @@ TEST(RoutedMlp, Bfloat16IsCloseToFloat32) {
   }
 }
 
+TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
+  const torch::NoGradGuard no_grad;
+  // Sizes that are no multiples of a panel's, and one of more than one stretch of hidden units.
+  for (const auto& [width, hidden] :
+       {std::pair{34, 50}, std::pair{320, 130}, std::pair{66, 1600}}) {
+    for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+      const ExpertWeights w = weights_of(4, width, hidden, type), packed = pack_experts(w);
+      ASSERT_TRUE(packed.packed || type != torch::kFloat);
+      if (!packed.packed) continue;  // This processor has no products of two bytes.
+      EXPECT_FALSE(torch::equal(packed.w1, w.w1));
+      const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});
+      const at::Tensor x = randn({90, width}, 3, type);
+      EXPECT_TRUE(torch::equal(routed_mlp(x, routing, packed, Activation::gelu),
+                               routed_mlp(x, routing, w, Activation::gelu)))
+          << type << " of " << hidden;
+    }
+  }
+}
+
+TEST(RoutedMlp, PacksOnlyWhatGains) {
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(pack_experts(weights_of(2, 4, 6, torch::kDouble)).packed);
+  EXPECT_FALSE(pack_experts(weights_of(2, 4, 5, torch::kBFloat16)).packed);  // 5 make no pairs.
+}
+
+TEST(RoutedMlp, RefusesPackedWeightsWhereTheyMeanNothing) {
+  const Routing routing = route_token_choice(torch::zeros({3, 2}), {.k = 1});
+  ExpertWeights w = weights_of(2, 4, 6, torch::kDouble);
+  w.packed = true;
+  EXPECT_THROW(routed_mlp(torch::ones({3, 4}, torch::kDouble), routing, w, Activation::relu),
+               Error);
+  ExpertWeights half = weights_of(2, 4, 6, torch::kBFloat16);
+  half.packed = true;
+  half.b1.requires_grad_();
+  EXPECT_THROW(routed_mlp(torch::ones({3, 4}, torch::kBFloat16), routing, half, Activation::relu),
+               Error);
+}
+
 TEST(RoutedMlp, NoTokensAndTokensWithoutRows) {
   const torch::NoGradGuard no_grad;
   const ExpertWeights w = weights_of(2, 4, 6, torch::kFloat);

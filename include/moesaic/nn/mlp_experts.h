@@ -26,8 +26,8 @@ class MlpExpertsImpl : public Experts {
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 
   /// Computes x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped. Without
-  /// gradients and on the CPU, weights of two bytes, or rounded to them by autocast, are kept
-  /// packed from the second call on: a copy that a call in training frees.
+  /// gradients and on the CPU, weights are kept packed from the second call on, in the precision of
+  /// autocast if there is one: a copy that a call with gradients frees.
   ///
   /// With `bfloat16`, tokens are rounded before dispatch and the experts' outputs before combine;
   /// in backward, so are the gradients of the outputs, of an expert's inputs and of a token's sum

@@ -20,8 +20,8 @@ at::Tensor routed_mlp(const at::Tensor& x_Td, const Routing& routing, const Expe
 /// otherwise lays them out at each. w1 and w2 keep their shapes; what they hold has no meaning
 /// elsewhere: it must not be saved, and no gradient comes back from it. Results are the same bits.
 ///
-/// Returns the weights as they are where that gains nothing: other devices, dtypes of more than two
-/// bytes, a processor without products of two bytes.
+/// Returns the weights as they are where that gains nothing: other devices, float64, and dtypes of
+/// two bytes that this processor cannot multiply as they are.
 ExpertWeights pack_experts(const ExpertWeights& weights);
 
 }  // namespace moesaic

@@ -24,6 +24,11 @@ inline at::ScalarType product_type(at::ScalarType type, const at::Tensor& w1) {
   return layout != ProductLayout::none && is_paired ? type : at::kFloat;
 }
 
+/// Returns whether pack_experts() lays out experts of a type. float64, for checks, is not worth it.
+inline bool can_be_packed(at::ScalarType type, const at::Tensor& w1) {
+  return type != at::kDouble && product_type(type, w1) == type;
+}
+
 template <class Scalar>
 MlpLayer<Scalar> layer_of(const ExpertWeights& weights, int64_t activation) {
   const auto in = [](const at::Tensor& tensor) {

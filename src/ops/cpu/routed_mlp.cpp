@@ -161,7 +161,7 @@ Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& toke
   const RowIndex index{offsets.contiguous(), token.contiguous(), token_offsets.contiguous(),
                        token_row.contiguous()};
   const at::ScalarType type = product_type(x.scalar_type(), w1);
-  if (packed && (type != x.scalar_type() || !is_half_wide(type))) {
+  if (packed && !can_be_packed(x.scalar_type(), w1)) {
     fail("routed_mlp: {} weights cannot have been packed here", c10::toString(w1.scalar_type()));
   }
   const RoutedOperands in{x.to(type).contiguous(),

@@ -23,6 +23,11 @@ double log_gamma_variable(double shape, CounterRng& rng) {
   }
 }
 
+/// Puts the first row behind the others. at::roll has no shape function for the meta device.
+at::Tensor rolled(const at::Tensor& rows) {
+  return at::cat({rows.slice(0, 1), rows.slice(0, 0, 1)});
+}
+
 }  // namespace
 
 double mixup_weight(double concentration, CounterRng& rng) {
@@ -35,7 +40,7 @@ void mix_with_next(at::Tensor& images, double weight) {
   const int64_t batch = images.size(0);
   if (batch == 0) return;
   if (!images.is_cpu()) {
-    images = images.mul(weight).add_(images.roll(-1, 0), 1.0 - weight);
+    images = images.mul(weight).add_(rolled(images), 1.0 - weight);
     return;
   }
   const int64_t numbers = images.numel() / batch;
@@ -53,7 +58,7 @@ at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight
   const auto one_hot = [&](const at::Tensor& of) {
     return at::one_hot(of, classes).to(at::kFloat);
   };
-  return one_hot(labels).mul_(weight).add_(one_hot(labels.roll(-1)).mul_(1.0 - weight));
+  return one_hot(labels).mul_(weight).add_(one_hot(rolled(labels)).mul_(1.0 - weight));
 }
 
 }  // namespace moesaic

@@ -122,8 +122,7 @@ BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tens
                               const Tensor& hidden, const Tensor& w1, const Tensor& b1,
                               const Tensor& w2, int64_t activation) {
   check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, b1, w2, activation);
-  // The kernel's own on the way, so that a plan of memory sees them.
-  const Tensor active = at::empty_like(hidden), grad_hidden = at::empty_like(hidden);
+  const Tensor grad_hidden = at::empty_like(hidden);  // The kernel's, for a plan of memory to see.
   return {at::empty_like(rows), at::empty_like(w1), at::empty_like(b1), at::empty_like(w2),
           at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options())};
 }

@@ -85,7 +85,9 @@ TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
       const ExpertWeights w = weights_of(4, width, hidden, type), packed = pack_experts(w);
       ASSERT_TRUE(packed.packed || type != torch::kFloat);
       if (!packed.packed) continue;  // This processor has no products of two bytes.
-      EXPECT_FALSE(torch::equal(packed.w1, w.w1));
+      if (hidden > 128) {  // More than one panel.
+        EXPECT_FALSE(torch::equal(packed.w1, w.w1));
+      }
       const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});
       const at::Tensor x = randn({90, width}, 3, type);
       EXPECT_TRUE(torch::equal(routed_mlp(x, routing, packed, Activation::gelu),

@@ -211,11 +211,12 @@ TEST(GradientPhase, ReadsLateWhatItReadsAtOnce) {
 TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
   for (const double bad : {NAN, INFINITY}) {
     for (const char* optimizer : {"adamw", "sgd", "normalized_sgd"}) {
-      Started started({"model.encoder.moe.layers=[]", "phases.0.aux_losses={}",
-                       "phases.0.optimizer={\"name\": \"" + std::string(optimizer) +
-                           "\", \"weight_decay\": 0.1}",
-                       "phases.0.trains=[\"head.weight\"]"},
-                      true);
+      Started started(
+          {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}", "phases.2.on_entry={}",
+           "phases.0.optimizer={\"name\": \"" + std::string(optimizer) +
+               "\", \"weight_decay\": 0.1}",
+           "phases.0.trains=[\"head.weight\"]"},
+          true);
       started.phase->step().late();
       started.phase->step().late();
       at::Tensor bias = started.model->named_parameters()["head.bias"];

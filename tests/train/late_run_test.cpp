@@ -62,9 +62,11 @@ TEST_F(LateRun, GoesOnFromASignalInAnyStep) {
     TrainerOptions options = options_for(folder / "run");
     options.stop = &stop;
     options.open = [&](std::string_view name, std::string_view split) {
-      return std::make_shared<WatchedDataset>(open_tiny(name, split), [&] {
-        if (images++ == 4 * step) std::raise(SIGTERM);
-      });
+      return std::make_shared<WatchedDataset>(open_tiny(name, split),
+                                              [&, trains = split == "train"] {
+                                                if (trains && images++ == 4 * step)
+                                                  std::raise(SIGTERM);
+                                              });
     };
     EXPECT_EQ(Trainer(config_of(four_phases(), changes), options).run().steps, step + 1);
     train(folder / "run", changes, true);
@@ -99,7 +101,7 @@ TEST_F(LateRun, NamesTheStepThatDivergedAndKeepsTheNetworkBeforeIt) {
   EXPECT_EQ(error_with(late({})), error);
   ASSERT_FALSE(after.empty());
   for (const auto& [name, tensor] : before) {
-    if (name != "head.bias") EXPECT_TRUE(torch::equal(tensor, after.at(name))) << name;
+    EXPECT_TRUE(name == "head.bias" || torch::equal(tensor, after.at(name))) << name;
   }
 }
 

@@ -41,10 +41,49 @@ void fused_adamw(at::TensorList parameters, at::TensorList gradients, at::Tensor
   expect_on_meta({parameters, gradients, means, squares, counts}, found_inf);
 }
 
-/// LibTorch has the fused updates' shapes in Python only.
-class FusedUpdates {
+at::Tensor absolute(const at::Tensor& input) {
+  return at::empty_like(input);
+}
+
+at::Tensor truth(const at::Tensor& input) {
+  return at::empty_like(input, at::kBool);
+}
+
+std::tuple<at::Tensor, at::Tensor> log_sigmoid(const at::Tensor& input) {
+  return {at::empty_like(input), at::empty({0}, input.options())};
+}
+
+at::Tensor log_sigmoid_gradient(const at::Tensor&, const at::Tensor& input, const at::Tensor&) {
+  return at::empty_like(input);
+}
+
+at::Tensor rows_of(const at::Tensor& input, int64_t axis, const at::Tensor& index) {
+  std::vector<int64_t> shape = input.sizes().vec();
+  if (!shape.empty())
+    shape[static_cast<size_t>(at::maybe_wrap_dim(axis, input.dim()))] = index.numel();
+  return at::empty(shape, input.options());
+}
+
+at::Tensor either(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b) {
+  return at::add(a, b).add(condition.to(a.scalar_type()));
+}
+
+at::Tensor variance(const at::Tensor& input, at::OptionalIntArrayRef axes,
+                    const std::optional<at::Scalar>&, bool keeps_axes) {
+  return input.sum(axes, keeps_axes);
+}
+
+/// Operators of a step whose shapes LibTorch has in Python only.
+class ShapeFunctions {
  public:
-  FusedUpdates() {
+  ShapeFunctions() {
+    library_.impl("abs", absolute);
+    library_.impl("logical_not", truth);
+    library_.impl("log_sigmoid_forward", log_sigmoid);
+    library_.impl("log_sigmoid_backward", log_sigmoid_gradient);
+    library_.impl("index_select", rows_of);
+    library_.impl("where.self", either);
+    library_.impl("var.correction", variance);
     library_.impl("_fused_sgd_", fused_sgd);
     library_.impl("_fused_adamw_", fused_adamw);
   }
@@ -108,7 +147,7 @@ std::string run_of(const std::string& model, const std::string& phase) {
 /// Makes steps on the meta device; returns how many copies from the host each took.
 int copies_of_a_step(const RunConfig& config, DatasetOpener open = train_test::open_tiny) {
   const MetaKernels kernels;
-  const FusedUpdates updates;
+  const ShapeFunctions shapes;
   const std::shared_ptr<Model> model = build_model_shape(config.model);
   Datasets datasets(open);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
@@ -136,10 +175,11 @@ TEST(StepOnMetaDevice, TokensChoose) {
   const std::string losses =
       R"("aux_losses": {"importance": 0.01, "gshard": 0.02, "load": 0.01, "router_z": 0.1,
                         "switch_balance": 0.01, "switch_balance_logit": 0.01}, )";
-  const std::string adam = losses + R"("clip_norm": 1, "clip_value": 2, "label_smoothing": 0.1,
+  const std::string adam = losses + R"("clip_norm": 1, "label_smoothing": 0.1,
       "optimizer": {"name": "adamw", "weight_decay": 0.05}, "augment": {"flip": true, "shift": 1})";
   EXPECT_EQ(copies_of_a_step(config_of(run_of(kModel, adam))), kBatch);
-  const std::string parts = R"("accumulate": 2, "loss": "sigmoid", "gradient_scale":
+  const std::string parts =
+      R"("accumulate": 2, "loss": "sigmoid", "clip_value": 2, "gradient_scale":
       [{"pattern": "head", "value": 2}], "optimizer": {"name": "sgd", "momentum": 0.9,
       "weight_decay": 0.1}, "schedule": {"name": "cosine", "warmup_steps": 2})";
   const std::vector<std::string> queues = {
@@ -170,7 +210,7 @@ TEST(StepOnMetaDevice, Ensemble) {
   const RunConfig config =
       config_of(run_of(kModel, R"("loss": "ensemble_softmax", "optimizer": {"name": "adamw"},
                                   "aux_losses": {"importance": 0.1, "load": 0.1})"),
-                {"model.encoder.moe.ensemble_size=2"});
+                {"model.name=e3", "model.encoder.moe.ensemble_size=2"});
   EXPECT_EQ(copies_of_a_step(config), kBatch);
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/mm.h>
 
 #include <cstdlib>
+#include <exception>
 #include <string_view>
 
 namespace moesaic::ops {
@@ -45,7 +46,7 @@ ProductLayout probe() {
   try {
     blas::brgemm(1, 2, 2, 2, 2, 2, false, a, b, c, /*is_vnni=*/true);
     blas::brgemm_release();
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {  // LibTorch's, or oneDNN's own.
     return ProductLayout::none;
   }
   if (c[0] == 7 && c[1] == 10) return ProductLayout::rows;    // [[1, 2], [3, 4]]

@@ -9,14 +9,26 @@
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/layer_norm.h"
 #include "moesaic/nn/linear.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
 namespace {
+
+/// Whether LibTorch's gradient of attention takes longer than that in float32 with its casts: in
+/// two bytes it is up to five times slower on a CPU.
+bool is_slow_in_training(const at::Tensor& query) {
+  return query.is_cpu() && query.element_size() == 2 && query.requires_grad();
+}
 
 /// Returns softmax(query key^T / sqrt(c)) value. On the meta device LibTorch would make the weights
 /// of all pairs of tokens, which it does nowhere else.
 at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
                      const at::Tensor& value_BHTc) {
+  if (is_slow_in_training(query_BHQc)) {
+    const NoAutocast beneath;
+    return at::scaled_dot_product_attention(query_BHQc.to(at::kFloat), key_BHTc.to(at::kFloat),
+                                            value_BHTc.to(at::kFloat));
+  }
   if (!query_BHQc.is_meta()) {
     return at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);
   }
@@ -61,25 +73,24 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
   return at::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
 }
 
+at::Tensor AttentionImpl::heads_of(const at::Tensor& x_BTd) const {
+  return x_BTd.unflatten(2, {options_.heads, -1}).transpose(1, 2);
+}
+
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {
-  const int64_t batch = x_BTd.size(0), tokens = x_BTd.size(1), width = x_BTd.size(2);
-  const at::Tensor qkv_3BHTc = at::linear(x_BTd, qkv->weight, qkv->bias)
-                                   .view({batch, tokens, 3, options_.heads, width / options_.heads})
-                                   .permute({2, 0, 3, 1, 4});
-  return mix(qkv_3BHTc[0], qkv_3BHTc[1], qkv_3BHTc[2], random);
+  const auto qkv_BTd = at::linear(x_BTd, qkv->weight, qkv->bias).chunk(3, 2);
+  return mix(heads_of(qkv_BTd[0]), heads_of(qkv_BTd[1]), heads_of(qkv_BTd[2]), random);
 }
 
 at::Tensor AttentionImpl::attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
                                  const at::Generator& random) {
-  const int64_t batch = x_BTd.size(0), width = x_BTd.size(2), head = width / options_.heads;
+  const int64_t width = x_BTd.size(2);
   const at::Tensor query =
-      at::linear(query_BQd, qkv->weight.narrow(0, 0, width), qkv->bias.narrow(0, 0, width))
-          .view({batch, query_BQd.size(1), options_.heads, head});
-  const at::Tensor kv_2BHTc = at::linear(x_BTd, qkv->weight.narrow(0, width, 2 * width),
-                                         qkv->bias.narrow(0, width, 2 * width))
-                                  .view({batch, x_BTd.size(1), 2, options_.heads, head})
-                                  .permute({2, 0, 3, 1, 4});
-  return mix(query.transpose(1, 2), kv_2BHTc[0], kv_2BHTc[1], random);
+      at::linear(query_BQd, qkv->weight.narrow(0, 0, width), qkv->bias.narrow(0, 0, width));
+  const auto kv_BTd = at::linear(x_BTd, qkv->weight.narrow(0, width, 2 * width),
+                                 qkv->bias.narrow(0, width, 2 * width))
+                          .chunk(2, 2);
+  return mix(heads_of(query), heads_of(kv_BTd[0]), heads_of(kv_BTd[1]), random);
 }
 
 }  // namespace moesaic::nn

@@ -21,7 +21,9 @@ at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
   const auto dropped = [&](const at::Tensor& y) {
     return drops ? dropout(y, dropout_, random) : y;
   };
-  return dropped(fc2->forward(dropped(at::gelu(fc1->forward(x), "tanh"))));
+  // Linear's forward() would add the bias in a pass of its own.
+  const at::Tensor hidden = at::gelu(at::linear(x, fc1->weight, fc1->bias), "tanh");
+  return dropped(at::linear(dropped(hidden), fc2->weight, fc2->bias));
 }
 
 }  // namespace moesaic::nn

@@ -46,6 +46,8 @@ class AttentionImpl : public torch::nn::Module {
   HeadNorm query_norm{nullptr}, key_norm{nullptr};  ///< Null without qk_norm.
 
  private:
+  /// Views [B, T, d] as [B, H, T, c].
+  at::Tensor heads_of(const at::Tensor& x_BTd) const;
   at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,
                  const at::Generator& random);
 

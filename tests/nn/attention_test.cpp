@@ -5,9 +5,12 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/map_head.h"
+#include "moesaic/ops/autocast.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -71,6 +74,25 @@ TEST(Attention, IsItsFormula) {
       }
     }
   }
+}
+
+TEST(Attention, ItsGradientIsThatOfFloat32WhereProductsAreRounded) {
+  torch::manual_seed(1);
+  nn::AttentionImpl attention({.width = 8, .heads = 2}, nn::make_generator(1));
+  const at::Tensor x = randn({2, 5, 8}, 3, torch::kFloat);
+  const auto gradients = [&](const char* precision) {
+    attention.zero_grad();
+    const at::Tensor input = x.clone().set_requires_grad(true);
+    const Autocast autocast(precision, at::kCPU);
+    const at::Tensor y = attention.forward(input);
+    EXPECT_EQ(y.scalar_type(), precision == std::string("float32") ? at::kFloat : at::kBFloat16);
+    y.to(at::kFloat).square().sum().backward();
+    return std::pair{input.grad(), attention.qkv->weight.grad().clone()};
+  };
+  const auto [wanted_x, wanted_w] = gradients("float32");
+  const auto [found_x, found_w] = gradients("bfloat16");
+  EXPECT_LE((found_x - wanted_x).norm().item<double>(), 0.02 * wanted_x.norm().item<double>());
+  EXPECT_LE((found_w - wanted_w).norm().item<double>(), 0.02 * wanted_w.norm().item<double>());
 }
 
 TEST(Attention, DropsItsWeightsInTrainingOnly) {

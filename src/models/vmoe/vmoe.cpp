@@ -91,14 +91,12 @@ at::Tensor sincos2d(const VMoEConfig& config) {
 /// Returns the patches of images [B, C, H, W] as rows [B, T, C h w], in the order of a kernel's
 /// numbers.
 at::Tensor patches_of(const at::Tensor& images_BCHW, const Sides& patch) {
-  const int64_t batch = images_BCHW.size(0), channels = images_BCHW.size(1);
-  const int64_t down = images_BCHW.size(2) / patch.height,
-                across = images_BCHW.size(3) / patch.width;
-  return images_BCHW.narrow(2, 0, down * patch.height)
-      .narrow(3, 0, across * patch.width)
-      .reshape({batch, channels, down, patch.height, across, patch.width})
+  const int64_t down = images_BCHW.size(2) / patch.height;
+  return images_BCHW.unflatten(3, {-1, patch.width})
+      .unflatten(2, {down, patch.height})
       .permute({0, 2, 4, 1, 3, 5})
-      .reshape({batch, down * across, channels * patch.height * patch.width});
+      .flatten(3)
+      .flatten(1, 2);
 }
 
 torch::nn::Linear fresh_head(const VMoEConfig& config) {

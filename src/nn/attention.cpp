@@ -27,7 +27,8 @@ at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
   if (is_slow_in_training(query_BHQc)) {
     const NoAutocast beneath;
     return at::scaled_dot_product_attention(query_BHQc.to(at::kFloat), key_BHTc.to(at::kFloat),
-                                            value_BHTc.to(at::kFloat));
+                                            value_BHTc.to(at::kFloat))
+        .to(query_BHQc.scalar_type());
   }
   if (!query_BHQc.is_meta()) {
     return at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);

@@ -60,7 +60,8 @@ std::vector<std::string> cuda_parts_off() {
 }
 
 bool cuda_off(std::string_view part) {
-  return std::ranges::count(cuda_parts_off(), part) > 0;
+  return std::getenv("MOESAIC_CUDA_OFF") != nullptr &&
+         std::ranges::count(cuda_parts_off(), part) > 0;
 }
 
 }  // namespace moesaic

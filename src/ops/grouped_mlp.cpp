@@ -68,6 +68,8 @@ void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, 
   if (offsets.sym_size(0) < 1) fail("grouped_mlp: offsets must not be empty");
   const c10::SymInt experts = offsets.sym_size(0) - 1;
   const c10::SymInt width = rows.sym_size(1);
+  if (width < 1)
+    fail("grouped_mlp: rows must have a column, their shape is {}", c10::str(rows.sym_sizes()));
   check_shape(kOp, "w1", w1, {experts, width, -1});
   const c10::SymInt hidden = w1.sym_size(2);
   if (hidden < 1) {

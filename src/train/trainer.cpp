@@ -14,6 +14,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/non_finite.h"
+#include "moesaic/ops/tf32.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/task.h"
@@ -57,6 +58,7 @@ std::string in_words(const MetricInfo& metric, double value) {
 }  // namespace
 
 TrainResult Trainer::run() {
+  const Tf32 tf32(config_.tf32);
   const BackendScope backend(at::Device(options_.device),
                              {.deterministic = config_.deterministic,
                               .repeats_convolutions = model_->repeats_convolutions()});

@@ -75,10 +75,7 @@ Checkpoint load_newest(const RunFolder& folder) {
 
 // Nothing is written before all of it is known to fit together, and nothing but shapes is built.
 Trainer::Trainer(RunConfig config, TrainerOptions options)
-    : config_(std::move(config)),
-      tf32_(config_.tf32),
-      options_(std::move(options)),
-      datasets_(options_.open) {
+    : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
   check_device(options_.device);
   check_backend(at::Device(options_.device), config_.deterministic);
   if (!in_memory()) RunFolder::check(options_.out, options_.resume);

@@ -19,18 +19,18 @@ Tensor expert(const EagerLayer& layer, int64_t e, const Tensor& rows) {
   return at::addmm(layer.b2[e], hidden, layer.w2[e]);
 }
 
-Tensor turned(const Tensor& w) {
+}  // namespace
+
+Tensor turned_over(const Tensor& w) {
   return w.transpose(1, 2).contiguous().transpose(1, 2);
 }
-
-}  // namespace
 
 EagerLayer EagerLayer::to(at::ScalarType type) const {
   return {router, w1.to(type), b1.to(type), w2.to(type), b2.to(type), k};
 }
 
 EagerLayer EagerLayer::turned_over() const {
-  return {router, turned(w1), b1, turned(w2), b2, k};
+  return {router, bench::turned_over(w1), b1, bench::turned_over(w2), b2, k};
 }
 
 EagerLayer EagerLayer::trainable() const {

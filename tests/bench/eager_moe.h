@@ -26,6 +26,9 @@ struct EagerLayer {
 
 EagerLayer make_layer(int64_t width, int64_t hidden, int64_t experts, int64_t k);
 
+/// Returns weights [E, m, d] with their memory in the order of [E, d, m].
+at::Tensor turned_over(const at::Tensor& w);
+
 /// For each expert, the tokens that chose it are found, computed and added where they belong.
 at::Tensor masked_loop(const EagerLayer& layer, const at::Tensor& x_Td);
 

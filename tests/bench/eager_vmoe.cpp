@@ -8,9 +8,14 @@ namespace moesaic::bench {
 
 using at::Tensor;
 
-EagerVMoE::EagerVMoE(const VMoE& model, Loop loop) : config_(model.settings()), loop_(loop) {
+EagerVMoE::EagerVMoE(const VMoE& model, Loop loop, bool turned)
+    : config_(model.settings()), loop_(loop) {
   for (const auto& item : model.named_parameters()) {
-    weights_[item.key()] = item.value().detach().clone().requires_grad_();
+    Tensor weight = item.value().detach().clone();
+    if (turned && weight.dim() == 3 && item.key().find(".experts.") != std::string::npos) {
+      weight = turned_over(weight);
+    }
+    weights_[item.key()] = weight.requires_grad_();
   }
 }
 
@@ -31,9 +36,12 @@ Tensor EagerVMoE::layer_norm(const Tensor& x, const std::string& name) const {
 Tensor EagerVMoE::attention(const Tensor& x_BTd, const std::string& name) const {
   const int64_t B = x_BTd.size(0), T = x_BTd.size(1), d = x_BTd.size(2);
   const int64_t heads = config_.encoder.num_heads;
-  const auto qkv =
-      linear(x_BTd, name + ".qkv").view({B, T, 3, heads, d / heads}).permute({2, 0, 3, 1, 4});
-  const Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+  const auto qkv = linear(x_BTd, name + ".qkv").chunk(3, 2);
+  const auto split = [&](const Tensor& part) {
+    return part.view({B, T, heads, d / heads}).transpose(1, 2);
+  };
+  const Tensor mixed =
+      at::scaled_dot_product_attention(split(qkv[0]), split(qkv[1]), split(qkv[2]));
   return linear(mixed.transpose(1, 2).reshape({B, T, d}), name + ".out");
 }
 

@@ -17,8 +17,9 @@ class EagerVMoE {
  public:
   enum class Loop { masked, sorted };  ///< how a layer goes through its experts
 
-  /// Copies the weights of `model`, which routes to the best k of all experts and drops nothing.
-  EagerVMoE(const VMoE& model, Loop loop);
+  /// Copies the weights of `model`, which routes to the best k of all experts and drops nothing;
+  /// those of experts in the order of at::linear where `turned`.
+  EagerVMoE(const VMoE& model, Loop loop, bool turned);
 
   /// images_BCHW -> logits [B, classes].
   at::Tensor forward(const at::Tensor& images_BCHW) const;

@@ -8,6 +8,7 @@
 #include "eager_vmoe.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/ops/tf32.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic::bench {
@@ -55,9 +56,10 @@ struct Data {
   Tensor images, labels;
 };
 
-Data data_of(const VMoEConfig& config, int64_t batch) {
-  return {at::randn({batch, config.channels, config.image_size.height, config.image_size.width}),
-          at::randint(config.classes, {batch}, at::kLong)};
+Data data_of(const VMoEConfig& config, int64_t batch, at::Device device) {
+  return {at::randn({batch, config.channels, config.image_size.height, config.image_size.width})
+              .to(device),
+          at::randint(config.classes, {batch}, at::kLong).to(device)};
 }
 
 /// Heads of zeros and untrained routers would hide a difference.
@@ -100,18 +102,38 @@ std::function<void()> eager_step(const std::shared_ptr<EagerVMoE>& model, const 
   };
 }
 
-/// Against the better of two ways to write the experts in ATen, all under a precision.
-Row against_both(const std::string& name, const std::string& precision,
-                 const std::function<void()>& ours, const std::function<void()>& masked,
-                 const std::function<void()>& sorted) {
+/// Our network and four ways to write its experts in ATen.
+struct Networks {
+  std::shared_ptr<VMoE> ours;
+  std::vector<std::shared_ptr<EagerVMoE>> peers;
+};
+
+Networks networks(const VMoEConfig& config, at::Device device) {
+  using Loop = EagerVMoE::Loop;
+  Networks all{network(config), {}};
+  all.ours->to(device);
+  for (const bool turned : {false, true}) {
+    for (const Loop loop : {Loop::masked, Loop::sorted}) {
+      all.peers.push_back(std::make_shared<EagerVMoE>(*all.ours, loop, turned));
+    }
+  }
+  return all;
+}
+
+/// Against the fastest of the peers, all under a precision.
+Row against_all(const std::string& name, const std::string& precision, at::Device device,
+                const std::function<void()>& ours,
+                const std::vector<std::function<void()>>& peers) {
   const auto in_precision = [&](const std::function<void()>& work) -> std::function<void()> {
     return [=] {
-      const Autocast autocast(precision, at::kCPU);
+      const Autocast autocast(precision, device);
       work();
+      if (device.is_cuda()) torch::cuda::synchronize();
     };
   };
-  const auto [times, fastest] =
-      alternate_with_fastest(in_precision(ours), {in_precision(masked), in_precision(sorted)});
+  std::vector<std::function<void()>> others;
+  for (const auto& peer : peers) others.push_back(in_precision(peer));
+  const auto [times, fastest] = alternate_with_fastest(in_precision(ours), others);
   const bool half = precision != "float32";
   return {name + (half ? "_bf16" : ""),
           times.ours * 1e3,
@@ -120,37 +142,39 @@ Row against_both(const std::string& name, const std::string& precision,
           times.peer / times.ours,
           half ? 1.3 : 1.2,
           {},
-          fmt::format("plain ATen{}, {}", half ? " under autocast" : "",
-                      fastest == 0 ? "masked loop over the experts" : "loop over sorted slices")};
+          fmt::format("plain ATen{}, {}{}", half ? " under autocast" : "",
+                      fastest % 2 == 0 ? "masked loop over the experts" : "loop over sorted slices",
+                      fastest > 1 ? ", weights turned over" : "")};
 }
 
-void bench_network(const Case& c, const Report& report) {
+void bench_network(const Case& c, at::Device device, const Report& report) {
   at::manual_seed(1);
-  const Data data = data_of(c.config, c.batch);
-  const auto model = network(c.config);
-  using Loop = EagerVMoE::Loop;
-  const auto masked = std::make_shared<EagerVMoE>(*model, Loop::masked);
-  const auto sorted = std::make_shared<EagerVMoE>(*model, Loop::sorted);
+  const Tf32 refused(false);  // On a GPU convolutions round to it by default.
+  const Data data = data_of(c.config, c.batch, device);
+  const Networks all = networks(c.config, device);
   const auto inference = [&](const auto& forward) {
     return [=] {
       const torch::NoGradGuard no_grad;
       return forward(data.images);
     };
   };
-  const auto ours = inference([=](const Tensor& x) { return model->forward(x).logits; });
-  const auto by_mask = inference([=](const Tensor& x) { return masked->forward(x); });
-  const auto by_sort = inference([=](const Tensor& x) { return sorted->forward(x); });
-  check_equal(ours(), by_mask());
-  check_equal(ours(), by_sort());
-  for (const char* precision : {"float32", "bfloat16"}) {
-    report(against_both(fmt::format("cpu/train_{}", c.name), precision, our_step(model, data),
-                        eager_step(masked, data), eager_step(sorted, data)));
+  const auto logits = inference([&all](const Tensor& x) { return all.ours->forward(x).logits; });
+  std::vector<std::function<void()>> steps, passes;
+  for (const auto& peer : all.peers) {
+    const auto peers_logits = inference([peer](const Tensor& x) { return peer->forward(x); });
+    check_equal(logits(), peers_logits());
+    steps.push_back(eager_step(peer, data));
+    passes.push_back([=] { peers_logits(); });
   }
-  model->eval();
+  const std::string prefix = device.is_cuda() ? "gpu/" : "cpu/";
   for (const char* precision : {"float32", "bfloat16"}) {
-    report(against_both(
-        fmt::format("cpu/inference_{}", c.name), precision, [&] { ours(); }, [&] { by_mask(); },
-        [&] { by_sort(); }));
+    report(against_all(prefix + "train_" + c.name, precision, device, our_step(all.ours, data),
+                       steps));
+  }
+  all.ours->eval();
+  for (const char* precision : {"float32", "bfloat16"}) {
+    report(against_all(
+        prefix + "inference_" + c.name, precision, device, [&] { logits(); }, passes));
   }
 }
 
@@ -159,8 +183,11 @@ void bench_network(const Case& c, const Report& report) {
 void bench_vmoe(const Report& report) {
   touch_memory();
   bind_threads();
-  bench_network({"small", small(), 32}, report);
-  bench_network({"s32", s32(), 8}, report);
+  bench_network({"small", small(), 32}, at::kCPU, report);
+  bench_network({"s32", s32(), 8}, at::kCPU, report);
+  if (!operators_left_out().empty()) return;  // No GPU, or no operators for one.
+  bench_network({"small", small(), 1024}, at::kCUDA, report);
+  bench_network({"s32", s32(), 256}, at::kCUDA, report);
 }
 
 }  // namespace moesaic::bench

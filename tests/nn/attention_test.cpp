@@ -84,13 +84,18 @@ TEST(Attention, ItsGradientIsThatOfFloat32WhereProductsAreRounded) {
     attention.zero_grad();
     const at::Tensor input = x.clone().set_requires_grad(true);
     const Autocast autocast(precision, at::kCPU);
-    const at::Tensor y = attention.forward(input);
-    EXPECT_EQ(y.scalar_type(), precision == std::string("float32") ? at::kFloat : at::kBFloat16);
+    const at::Tensor y = attention.forward(input.to(attention.out->weight.scalar_type()));
+    EXPECT_EQ(y.scalar_type(), precision == std::string("bfloat16")
+                                   ? at::kBFloat16
+                                   : attention.out->weight.scalar_type());
     y.to(at::kFloat).square().sum().backward();
     return std::pair{input.grad(), attention.qkv->weight.grad().clone()};
   };
   const auto [wanted_x, wanted_w] = gradients("float32");
   const auto [found_x, found_w] = gradients("bfloat16");
+  attention.to(at::kBFloat16);
+  const auto [half_x, half_w] = gradients("float32");
+  EXPECT_LE((half_x - wanted_x).norm().item<double>(), 0.02 * wanted_x.norm().item<double>());
   EXPECT_LE((found_x - wanted_x).norm().item<double>(), 0.02 * wanted_x.norm().item<double>());
   EXPECT_LE((found_w - wanted_w).norm().item<double>(), 0.02 * wanted_w.norm().item<double>());
 }

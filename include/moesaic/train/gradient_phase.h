@@ -42,10 +42,10 @@ class GradientPhase : public Phase {
 
   bool done() const override { return state_.stopped || optimizer_.updates() >= plan_.steps; }
   /// Loads a batch, runs forward and backward, then scales, clips and updates, unless the loss ends
-  /// the phase. Where the loss or the gradient norm is not finite, the network and the optimizers'
-  /// state keep their bits. On the CPU, and on every device where `stop` is set and needs the loss,
-  /// this throws Diverged then; elsewhere the step reads no value of the device and leaves metrics
-  /// and error to StepReport::late.
+  /// the phase. Where the loss or the gradient norm is not finite, the parameters and the
+  /// optimizers' state keep their bits. On the CPU, and on every device where `stop` is set and
+  /// needs the loss, this throws Diverged then; elsewhere the step reads no value of the device and
+  /// leaves metrics and error to StepReport::late.
   StepReport step() override;
   /// Returns that the learning rate or the limit of the gradients should be lower, with both.
   std::string remedy() const override;

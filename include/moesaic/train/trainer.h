@@ -14,7 +14,6 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/data/input_spec.h"
 #include "moesaic/models/model.h"
-#include "moesaic/ops/tf32.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/phase.h"
@@ -112,7 +111,6 @@ class Trainer {
   bool going();
 
   RunConfig config_;
-  Tf32 tf32_;
   TrainerOptions options_;
   Datasets datasets_;
   std::shared_ptr<Model> model_;

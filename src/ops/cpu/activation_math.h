@@ -96,7 +96,8 @@ struct GeluTanh {
   MOESAIC_IN_CLONE static S gate(S x) {
     // exp(-2 c (x + a x^3)) as a power of 2.
     const S power = x * (S(-2.302208198144325) + S(-0.1029432395800235) * x * x);
-    return S(1) / (S(1) + exp2_of(power));
+    const S g = S(1) / (S(1) + exp2_of(power));
+    return power < kMaxPower ? g : S(0);
   }
   template <class S>
   MOESAIC_IN_CLONE static S value(S x) {
@@ -104,9 +105,10 @@ struct GeluTanh {
   }
   template <class S>
   MOESAIC_IN_CLONE static S slope(S x) {
-    const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * x * x);
+    const S near = x < S(-16) ? S(-16) : x > S(16) ? S(16) : x;  // Beyond, g (1 - g) is 0.
+    const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * near * near);
     const S g = gate(x);
-    return g + x * g * (S(1) - g) * dz;
+    return g + near * g * (S(1) - g) * dz;
   }
 };
 
@@ -117,7 +119,8 @@ struct GeluErf {
   }
   template <class S>
   MOESAIC_IN_CLONE static S slope(S x) {
-    return normal_cdf(x) + x * S(0.3989422804014327) * exp_of(S(-0.5) * x * x);
+    const S power = S(-0.5) * x * x, density = S(0.3989422804014327) * exp_of(power);
+    return normal_cdf(x) + x * (power > S(-69) ? density : S(0));
   }
 };
 

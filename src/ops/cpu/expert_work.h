@@ -39,10 +39,10 @@ void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use
   auto* const scratch = memory.mutable_data_ptr<uint8_t>();
   std::atomic<int64_t> next = 0;
   at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t last) {
+    const ProductsOfThread products;
     for (; thread < last; ++thread) {
       for (int64_t i = next++; i < count; i = next++) use(panels[i], scratch + thread * stride);
     }
-    end_products();
   });
 }
 

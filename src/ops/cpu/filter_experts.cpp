@@ -104,8 +104,8 @@ struct FilterRows {
 };
 
 template <class Scalar>
-FilterLayer<Scalar> layer_of(const FilterRows& rows, const Tensor& w, int64_t outputs,
-                             int64_t activation) {
+FilterLayer<Scalar> filters_of(const FilterRows& rows, const Tensor& w, int64_t outputs,
+                               int64_t activation) {
   return {rows.x.size(1), rows.x.size(2), w.size(2), outputs, static_cast<Activation>(activation)};
 }
 
@@ -124,9 +124,9 @@ std::vector<FilterPiece> pieces_of(const FilterRows& rows) {
 template <class Use>
 void for_pieces(const std::vector<FilterPiece>& pieces, int64_t scratch_bytes, Use use) {
   at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    const ProductsOfThread products;
     const Tensor memory = at::empty({scratch_bytes}, at::kByte);
     for (int64_t i = first; i < last; ++i) use(i, memory.mutable_data_ptr<uint8_t>());
-    end_products();
   });
 }
 
@@ -189,7 +189,7 @@ std::tuple<Tensor, Tensor> linear_filters_backward(const Tensor& grad, const Ten
 template <class Scalar>
 Tensor filters_forward(const FilterRows& rows, const Tensor& w, const Tensor& b, int64_t outputs,
                        int64_t activation, Tensor& hidden) {
-  const auto layer = layer_of<Scalar>(rows, w, outputs, activation);
+  const auto layer = filters_of<Scalar>(rows, w, outputs, activation);
   const std::vector<FilterPiece> pieces = pieces_of(rows);
   // Elements past the last chunk that fits stay unused.
   const int64_t of_row = layer.patches * layer.filters;
@@ -209,7 +209,7 @@ template <class Scalar>
 std::tuple<Tensor, Tensor> filters_backward(const Tensor& grad, const Tensor& hidden,
                                             const FilterRows& rows, const Tensor& w,
                                             const Tensor& b, int64_t activation) {
-  const auto layer = layer_of<Scalar>(rows, w, grad.size(1), activation);
+  const auto layer = filters_of<Scalar>(rows, w, grad.size(1), activation);
   const std::vector<FilterPiece> pieces = pieces_of(rows);
   const auto count = static_cast<int64_t>(pieces.size());
   const Tensor sums_w = at::zeros({count, w.size(1), w.size(2)}, w.options());

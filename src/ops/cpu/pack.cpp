@@ -2,6 +2,7 @@
 // Layouts of operands (product.h). All of them move words of one size: the numbers themselves, or
 // pairs of numbers of two bytes.
 #include <algorithm>
+#include <type_traits>
 
 #include "product.h"
 #include "vector_clones.h"
@@ -103,8 +104,8 @@ MOESAIC_VECTOR_CLONES void transpose_64(const uint64_t* from, int64_t stride, in
   transpose_words(PlainRows<uint64_t>{from, stride}, rows, columns, to, to_stride);
 }
 
-MOESAIC_VECTOR_CLONES void transpose_16_plain(const uint16_t* from, int64_t stride, int64_t rows,
-                                              int64_t columns, uint16_t* to, int64_t to_stride) {
+MOESAIC_VECTOR_CLONES void transpose_16(const uint16_t* from, int64_t stride, int64_t rows,
+                                        int64_t columns, uint16_t* to, int64_t to_stride) {
   transpose_words(PlainRows<uint16_t>{from, stride}, rows, columns, to, to_stride);
 }
 
@@ -129,111 +130,87 @@ MOESAIC_VECTOR_CLONES void interleave(const uint16_t* from, int64_t stride, int6
   }
 }
 
+/// The unsigned integer of as many bytes.
 template <class Scalar>
-void pack_whole_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t columns,
-                     Scalar* to) {
-  for (int64_t k = 0; k < depth; ++k) {
-    fetch_ahead(from + k * stride, stride, columns);
-    std::copy_n(from + k * stride, columns, to + k * columns);
-  }
-  std::fill(to + depth * columns, to + padded_depth<Scalar>(depth) * columns, Scalar(0));
-}
+using WordOf = std::conditional_t<sizeof(Scalar) == 8, uint64_t,
+                                  std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>;
 
-template <class Scalar>
-void pack_rows_16(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to) {
-  if (product_layout<Scalar>() != ProductLayout::paired) {
-    return pack_whole_rows(from, stride, depth, columns, to);
-  }
-  auto* const words = reinterpret_cast<uint32_t*>(to);
-  interleave(reinterpret_cast<const uint16_t*>(from), stride, depth, columns, words);
-  const int64_t pairs = (depth + 1) / 2, all = padded_depth<Scalar>(depth) / 2;
-  std::fill(words + pairs * columns, words + all * columns, 0);
+void transpose_whole(const uint16_t* from, int64_t stride, int64_t rows, int64_t columns,
+                     uint16_t* to, int64_t to_stride) {
+  transpose_16(from, stride, rows, columns, to, to_stride);
+}
+void transpose_whole(const uint32_t* from, int64_t stride, int64_t rows, int64_t columns,
+                     uint32_t* to, int64_t to_stride) {
+  transpose_32(from, stride, rows, columns, to, to_stride);
+}
+void transpose_whole(const uint64_t* from, int64_t stride, int64_t rows, int64_t columns,
+                     uint64_t* to, int64_t to_stride) {
+  transpose_64(from, stride, rows, columns, to, to_stride);
 }
 
 template <class Scalar>
-void pack_columns_16(const Scalar* from, int64_t stride, int64_t depth, int64_t columns,
-                     Scalar* to) {
-  if (product_layout<Scalar>() != ProductLayout::paired) {
-    return transpose_16_plain(reinterpret_cast<const uint16_t*>(from), stride, columns, depth,
-                              reinterpret_cast<uint16_t*>(to), columns);
-  }
-  transpose_32(reinterpret_cast<const uint32_t*>(from), stride / 2, columns, depth / 2,
-               reinterpret_cast<uint32_t*>(to), columns);
-}
-
-void transpose_16(const void* from, int64_t stride, int64_t depth, int64_t rows, void* to) {
-  auto* const words = static_cast<uint32_t*>(to);
-  const int64_t pairs = (depth + 1) / 2, all = padded_depth<c10::Half>(depth) / 2;
-  transpose_pairs(static_cast<const uint16_t*>(from), stride, depth, rows, words, all);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::fill(words + row * all + pairs, words + (row + 1) * all, 0);
-  }
-}
-
-void transpose_whole(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
-                     int64_t to_stride) {
-  transpose_32(reinterpret_cast<const uint32_t*>(from), stride, rows, columns,
-               reinterpret_cast<uint32_t*>(to), to_stride);
-}
-void transpose_whole(const double* from, int64_t stride, int64_t rows, int64_t columns, double* to,
-                     int64_t to_stride) {
-  transpose_64(reinterpret_cast<const uint64_t*>(from), stride, rows, columns,
-               reinterpret_cast<uint64_t*>(to), to_stride);
-}
-
-template <class Scalar>
-void transpose_padded(const Scalar* from, int64_t stride, int64_t depth, int64_t rows, Scalar* to) {
-  const int64_t all = padded_depth<Scalar>(depth);
-  transpose_whole(from, stride, depth, rows, to, all);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::fill(to + row * all + depth, to + (row + 1) * all, Scalar(0));
-  }
+bool is_paired() {
+  if constexpr (kIsHalfWide<Scalar>) return product_layout<Scalar>() == ProductLayout::paired;
+  return false;
 }
 
 }  // namespace
 
-void pack_rows(const float* from, int64_t stride, int64_t depth, int64_t columns, float* to) {
-  pack_whole_rows(from, stride, depth, columns, to);
-}
-void pack_rows(const double* from, int64_t stride, int64_t depth, int64_t columns, double* to) {
-  pack_whole_rows(from, stride, depth, columns, to);
-}
-void pack_rows(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t columns,
-               c10::BFloat16* to) {
-  pack_rows_16(from, stride, depth, columns, to);
-}
-void pack_rows(const c10::Half* from, int64_t stride, int64_t depth, int64_t columns,
-               c10::Half* to) {
-  pack_rows_16(from, stride, depth, columns, to);
-}
-
-void pack_columns(const float* from, int64_t stride, int64_t depth, int64_t columns, float* to) {
-  transpose_whole(from, stride, columns, depth, to, columns);
-}
-void pack_columns(const double* from, int64_t stride, int64_t depth, int64_t columns, double* to) {
-  transpose_whole(from, stride, columns, depth, to, columns);
-}
-void pack_columns(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t columns,
-                  c10::BFloat16* to) {
-  pack_columns_16(from, stride, depth, columns, to);
-}
-void pack_columns(const c10::Half* from, int64_t stride, int64_t depth, int64_t columns,
-                  c10::Half* to) {
-  pack_columns_16(from, stride, depth, columns, to);
+template <class Scalar>
+void pack_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to) {
+  const int64_t all = padded_depth<Scalar>(depth);
+  int64_t filled = depth;
+  if (is_paired<Scalar>()) {
+    interleave(reinterpret_cast<const uint16_t*>(from), stride, depth, columns,
+               reinterpret_cast<uint32_t*>(to));
+    filled = (depth + 1) / 2 * 2;
+  } else {
+    for (int64_t k = 0; k < depth; ++k) {
+      fetch_ahead(from + k * stride, stride, columns);
+      std::copy_n(from + k * stride, columns, to + k * columns);
+    }
+  }
+  std::fill(to + filled * columns, to + all * columns, Scalar(0));
 }
 
-void transpose(const float* from, int64_t stride, int64_t depth, int64_t rows, float* to) {
-  transpose_padded(from, stride, depth, rows, to);
+template <class Scalar>
+void pack_columns(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to) {
+  if (is_paired<Scalar>()) {
+    transpose_32(reinterpret_cast<const uint32_t*>(from), stride / 2, columns, depth / 2,
+                 reinterpret_cast<uint32_t*>(to), columns);
+  } else {
+    using Word = WordOf<Scalar>;
+    transpose_whole(reinterpret_cast<const Word*>(from), stride, columns, depth,
+                    reinterpret_cast<Word*>(to), columns);
+  }
 }
-void transpose(const double* from, int64_t stride, int64_t depth, int64_t rows, double* to) {
-  transpose_padded(from, stride, depth, rows, to);
+
+template <class Scalar>
+void transpose(const Scalar* from, int64_t stride, int64_t depth, int64_t rows, Scalar* to) {
+  const int64_t all = padded_depth<Scalar>(depth);
+  int64_t filled = depth;
+  if constexpr (kIsHalfWide<Scalar>) {
+    transpose_pairs(reinterpret_cast<const uint16_t*>(from), stride, depth, rows,
+                    reinterpret_cast<uint32_t*>(to), all / 2);
+    filled = (depth + 1) / 2 * 2;
+  } else {
+    using Word = WordOf<Scalar>;
+    transpose_whole(reinterpret_cast<const Word*>(from), stride, depth, rows,
+                    reinterpret_cast<Word*>(to), all);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    std::fill(to + row * all + filled, to + (row + 1) * all, Scalar(0));
+  }
 }
-void transpose(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t rows,
-               c10::BFloat16* to) {
-  transpose_16(from, stride, depth, rows, to);
-}
-void transpose(const c10::Half* from, int64_t stride, int64_t depth, int64_t rows, c10::Half* to) {
-  transpose_16(from, stride, depth, rows, to);
-}
+
+#define MOESAIC_LAYOUTS(Scalar)                                                  \
+  template void pack_rows(const Scalar*, int64_t, int64_t, int64_t, Scalar*);    \
+  template void pack_columns(const Scalar*, int64_t, int64_t, int64_t, Scalar*); \
+  template void transpose(const Scalar*, int64_t, int64_t, int64_t, Scalar*);
+MOESAIC_LAYOUTS(float)
+MOESAIC_LAYOUTS(double)
+MOESAIC_LAYOUTS(c10::BFloat16)
+MOESAIC_LAYOUTS(c10::Half)
+#undef MOESAIC_LAYOUTS
 
 }  // namespace moesaic::ops

@@ -33,9 +33,13 @@ void multiply_blocks(const Product<Scalar>& p) {
   }
 }
 
+/// Read once: threads ask for each panel.
 bool is_generic() {
-  const char* asked = std::getenv("MOESAIC_CPU");
-  return asked != nullptr && std::string_view(asked) == "generic";
+  static const bool generic = [] {
+    const char* asked = std::getenv("MOESAIC_CPU");
+    return asked != nullptr && std::string_view(asked) == "generic";
+  }();
+  return generic;
 }
 
 /// Multiplies a row (1, 2) by a matrix that is different things in different layouts.
@@ -83,7 +87,7 @@ void multiply(const Product<double>& p) {
   }
 }
 
-void end_products() {
+ProductsOfThread::~ProductsOfThread() {
   blas::brgemm_release();
 }
 

@@ -45,8 +45,15 @@ void multiply(const Product<double>& product);
 void multiply(const Product<c10::BFloat16>& product);
 void multiply(const Product<c10::Half>& product);
 
-/// Ends a thread's products; the processor's tile registers are free again afterwards.
-void end_products();
+/// Ends a thread's products when it goes out of scope, by an error too: the processor's tile
+/// registers are free again afterwards.
+class ProductsOfThread {
+ public:
+  ProductsOfThread() = default;
+  ~ProductsOfThread();
+  ProductsOfThread(const ProductsOfThread&) = delete;
+  ProductsOfThread& operator=(const ProductsOfThread&) = delete;
+};
 
 /// How B lies for the products of a type of two bytes.
 enum class ProductLayout {
@@ -66,28 +73,17 @@ ProductLayout product_layout<c10::Half>();
 
 /// Lays out B = from [depth, columns] as Product::b with b_stride `columns`; rows up to
 /// padded_depth(depth) become zero.
-void pack_rows(const float* from, int64_t stride, int64_t depth, int64_t columns, float* to);
-void pack_rows(const double* from, int64_t stride, int64_t depth, int64_t columns, double* to);
-void pack_rows(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t columns,
-               c10::BFloat16* to);
-void pack_rows(const c10::Half* from, int64_t stride, int64_t depth, int64_t columns,
-               c10::Half* to);
+template <class Scalar>
+void pack_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to);
 
 /// Lays out B = from^T, from [columns, depth], as Product::b with b_stride `columns`. Types of two
 /// bytes need an even depth.
-void pack_columns(const float* from, int64_t stride, int64_t depth, int64_t columns, float* to);
-void pack_columns(const double* from, int64_t stride, int64_t depth, int64_t columns, double* to);
-void pack_columns(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t columns,
-                  c10::BFloat16* to);
-void pack_columns(const c10::Half* from, int64_t stride, int64_t depth, int64_t columns,
-                  c10::Half* to);
+template <class Scalar>
+void pack_columns(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to);
 
 /// Lays out A = from^T, from [depth, rows], with a_stride padded_depth(depth); columns from `depth`
 /// on become zero.
-void transpose(const float* from, int64_t stride, int64_t depth, int64_t rows, float* to);
-void transpose(const double* from, int64_t stride, int64_t depth, int64_t rows, double* to);
-void transpose(const c10::BFloat16* from, int64_t stride, int64_t depth, int64_t rows,
-               c10::BFloat16* to);
-void transpose(const c10::Half* from, int64_t stride, int64_t depth, int64_t rows, c10::Half* to);
+template <class Scalar>
+void transpose(const Scalar* from, int64_t stride, int64_t depth, int64_t rows, Scalar* to);
 
 }  // namespace moesaic::ops

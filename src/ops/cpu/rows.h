@@ -12,7 +12,7 @@ namespace moesaic::ops {
 /// Rows of [A, d] per task of a row-wise loop.
 constexpr int64_t kRowsPerTask = 128;
 
-/// Type of sums over values of a type: float32 for bfloat16, else the type itself.
+/// Type of sums over values of a type: float32 for types of two bytes, else the type itself.
 template <class Scalar>
 using SumOf = at::acc_type<Scalar, /*is_cuda=*/true>;
 

@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <algorithm>
 
 #include <tuple>
 
@@ -94,7 +95,7 @@ class ExpertPasses {
     with_row_type(of_experts, [&](auto tag) {
       using T = typename decltype(tag)::type;
       start(kernels::ClearIdleExperts<T>{out<T>(of_experts), in<int32_t>(offsets_), experts(),
-                                         of_experts[0].numel()});
+                                         of_experts.numel() / std::max(experts(), 1)});
     });
   }
 

@@ -126,7 +126,6 @@ TYPED_TEST(Products, OfARowDoNotDependOnTheRowsBesideIt) {
     const auto alone = product(row, 1);
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + row * columns)) << row;
   }
-  end_products();
 }
 
 }  // namespace

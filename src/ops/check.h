@@ -8,10 +8,13 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 #include "route_arguments.h"
 
 namespace moesaic::ops {
+
+using OptionalTensor = std::optional<at::Tensor>;
 
 /// Throws Error "op: NAME must be [..] DTYPE, found ..." unless the shape matches; -1 matches any
 /// size.
@@ -69,9 +72,11 @@ void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& toke
                              const at::Tensor& token_row);
 void check_cross_entropy(const at::Tensor& logits, const at::Tensor& labels);
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
-                   const at::Tensor& token_row);
+                   const at::Tensor& token_row, const OptionalTensor& offsets,
+                   const OptionalTensor& bias);
 void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
-                            const at::Tensor& token_offsets, const at::Tensor& token_row);
+                            const at::Tensor& token_offsets, const at::Tensor& token_row,
+                            const OptionalTensor& offsets, const OptionalTensor& bias);
 /// Throws unless the weights are those of experts for rows of this width.
 void check_experts(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
                    const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bias_in_combine.h"
 #include "check.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -22,17 +23,18 @@ using at::Tensor;
 using ForwardTensors = std::tuple<Tensor, Tensor>;
 using BackwardTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using ForwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                        const Tensor&, const Tensor&, int64_t, bool);
+                                        const Tensor&, const Tensor&, int64_t, bool, bool);
 using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Tensor&,
                                           const Tensor&, const Tensor&, const Tensor&,
                                           const Tensor&, int64_t);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
   // `hidden` is for the backward pass: the activation's inputs, on a GPU without their bias;
-  // without `keep_hidden` it is empty unless a gradient is required.
+  // without `keep_hidden` it is empty unless a gradient is required. Without `add_b2` y lacks the
+  // last bias, whose gradient is what it would have been: see bias_in_combine.h.
   m.def(
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
-      "int activation=1, bool keep_hidden=False) -> (Tensor y, Tensor hidden)");
+      "int activation=1, bool keep_hidden=False, bool add_b2=True) -> (Tensor y, Tensor hidden)");
   m.def(
       "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
       "Tensor b1, Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
@@ -40,11 +42,11 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 
 ForwardTensors call_forward(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                             const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                            int64_t activation, bool keep_hidden) {
+                            int64_t activation, bool keep_hidden, bool add_b2) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moesaic::grouped_mlp", "")
                              .typed<ForwardSignature>();
-  return op.call(rows, offsets, w1, b1, w2, b2, activation, keep_hidden);
+  return op.call(rows, offsets, w1, b1, w2, b2, activation, keep_hidden, add_b2);
 }
 
 BackwardTensors call_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
@@ -113,7 +115,7 @@ namespace {
 
 ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                             const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                            int64_t activation, bool keep_hidden) {
+                            int64_t activation, bool keep_hidden, bool /*add_b2*/) {
   check_grouped_mlp(rows, offsets, w1, b1, w2, b2, activation);
   return {at::empty_like(rows),
           at::empty_symint({keep_hidden ? rows.sym_size(0) : c10::SymInt(0), w1.sym_size(2)},
@@ -135,9 +137,9 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
                                                 const Tensor& rows, const Tensor& offsets,
                                                 const Tensor& w1, const Tensor& b1,
                                                 const Tensor& w2, const Tensor& b2,
-                                                int64_t activation) {
+                                                int64_t activation, bool add_b2) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, hidden] = call_forward(rows, offsets, w1, b1, w2, b2, activation, true);
+    auto [y, hidden] = call_forward(rows, offsets, w1, b1, w2, b2, activation, true, add_b2);
     context->save_for_backward({rows, offsets, hidden, w1, b1, w2});
     context->saved_data["activation"] = activation;
     context->mark_non_differentiable({hidden});
@@ -150,7 +152,7 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
     auto [rows, w1, b1, w2, b2] =
         call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
                       context->saved_data["activation"].toInt());
-    return {rows, {}, w1, b1, w2, b2, {}};
+    return {rows, {}, w1, b1, w2, b2, {}, {}};
   }
 };
 
@@ -162,12 +164,12 @@ bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
 
 ForwardTensors forward_autograd(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                                 const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                                int64_t activation, bool keep_hidden) {
+                                int64_t activation, bool keep_hidden, bool add_b2) {
   if (!needs_gradient(rows, {w1, b1, w2, b2})) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_forward(rows, offsets, w1, b1, w2, b2, activation, keep_hidden);
+    return call_forward(rows, offsets, w1, b1, w2, b2, activation, keep_hidden, add_b2);
   }
-  const auto out = GroupedMlp::apply(rows, offsets, w1, b1, w2, b2, activation);
+  const auto out = GroupedMlp::apply(rows, offsets, w1, b1, w2, b2, activation, add_b2);
   return {out[0], out[1]};
 }
 
@@ -196,7 +198,14 @@ at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
                        const ExpertWeights& weights, Activation activation) {
   return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
                                        weights.b2, static_cast<int64_t>(activation),
-                                       /*keep_hidden=*/false));
+                                       /*keep_hidden=*/false, /*add_b2=*/true));
+}
+
+at::Tensor ops::grouped_mlp_before_bias(const at::Tensor& rows, const at::Tensor& offsets,
+                                        const ExpertWeights& weights, Activation activation) {
+  return std::get<0>(call_forward(rows, offsets, weights.w1, weights.b1, weights.w2, weights.b2,
+                                  static_cast<int64_t>(activation), /*keep_hidden=*/false,
+                                  /*add_b2=*/false));
 }
 
 }  // namespace moesaic

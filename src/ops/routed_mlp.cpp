@@ -6,6 +6,7 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include "bias_in_combine.h"
 #include "check.h"
 #include "cpu/packed_experts.h"
 #include "moesaic/base/error.h"
@@ -60,16 +61,19 @@ Tensor routed_mlp_meta(const Tensor& x, const Tensor& offsets, const Tensor& tok
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
-/// Runs the three operators on devices without a fused kernel.
+/// Runs the three operators, for gradients and on devices without a fused kernel. The CPU adds the
+/// last bias within its products, other devices within combine.
 Tensor in_three_steps(const Tensor& x, const Tensor& offsets, const Tensor& token,
                       const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
                       const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
                       int64_t activation, bool packed) {
   if (packed) fail("routed_mlp: packed weights are for the CPU, without gradients");
   const Routing routing{offsets, token, gate, token_offsets, token_row, {}};
-  return combine(grouped_mlp(dispatch(x, routing), offsets, {w1, b1, w2, b2},
-                             static_cast<Activation>(activation)),
-                 routing);
+  const ExpertWeights weights{w1, b1, w2, b2};
+  const auto kind = static_cast<Activation>(activation);
+  const Tensor rows = dispatch(x, routing);
+  if (x.is_cpu()) return combine(grouped_mlp(rows, offsets, weights, kind), routing);
+  return combine_with_bias(grouped_mlp_before_bias(rows, offsets, weights, kind), b2, routing);
 }
 
 Tensor routed_mlp_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,

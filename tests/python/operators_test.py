@@ -204,8 +204,10 @@ def samples(dtype):
             rows = randn(token.shape[0], WIDTH, seed=8, dtype=dtype, grad=grad)
             yield OPS.dispatch, (x, offsets, token, token_offsets, token_row)
             yield OPS.combine, (rows, gate, token_offsets, token_row)
+            yield OPS.combine, (rows, gate, token_offsets, token_row, offsets, weights[3].detach())
             for keep in (True, False):
                 yield OPS.grouped_mlp, (rows, offsets, *weights, TANH, keep)
+                yield OPS.grouped_mlp, (rows, offsets, *weights, TANH, keep, False)
             yield OPS.routed_mlp, (x, offsets, token, gate, token_offsets, token_row, *weights, TANH)
             for keep in (True, False):
                 for activation in (TANH, CUBIC):

@@ -23,10 +23,22 @@ at::Tensor sums_of(const at::Tensor& gate, const at::Tensor& rows) {
   return gate.to(is_half_wide(rows.scalar_type()) ? at::kFloat : rows.scalar_type()).contiguous();
 }
 
+/// Returns the rows with the biases of their experts, as the CPU's experts already give them.
+at::Tensor with_bias(const at::Tensor& rows, const OptionalTensor& offsets,
+                     const OptionalTensor& bias) {
+  if (!bias.has_value()) return rows.contiguous();
+  const at::Tensor counts = offsets->to(at::kLong).diff();
+  const at::Tensor of_rows = bias->repeat_interleave(counts, 0);
+  at::Tensor out = rows.contiguous().clone();
+  out.narrow(0, 0, of_rows.size(0)).add_(of_rows);
+  return out;
+}
+
 at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
-                       const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
-  check_combine(rows_in, gate, token_offsets_in, token_row_in);
-  const at::Tensor rows = rows_in.contiguous();
+                       const at::Tensor& token_offsets_in, const at::Tensor& token_row_in,
+                       const OptionalTensor& offsets, const OptionalTensor& bias) {
+  check_combine(rows_in, gate, token_offsets_in, token_row_in, offsets, bias);
+  const at::Tensor rows = with_bias(rows_in, offsets, bias);
   const at::Tensor weights = sums_of(gate, rows);
   const at::Tensor token_offsets = token_offsets_in.contiguous();
   const at::Tensor token_row = token_row_in.contiguous();
@@ -52,16 +64,15 @@ at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
   return y;
 }
 
-std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const at::Tensor& grad_in,
-                                                        const at::Tensor& rows_in,
-                                                        const at::Tensor& gate_in,
-                                                        const at::Tensor& token_offsets_in,
-                                                        const at::Tensor& token_row_in) {
-  check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in);
+std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(
+    const at::Tensor& grad_in, const at::Tensor& rows_in, const at::Tensor& gate_in,
+    const at::Tensor& token_offsets_in, const at::Tensor& token_row_in,
+    const OptionalTensor& offsets, const OptionalTensor& bias) {
+  check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in, offsets, bias);
   const at::Tensor token_offsets = token_offsets_in.contiguous();
   const at::Tensor token_row = token_row_in.contiguous();
   const at::Tensor grad = grad_in.contiguous();
-  const at::Tensor rows = rows_in.contiguous();
+  const at::Tensor rows = with_bias(rows_in, offsets, bias);
   const at::Tensor gate = sums_of(gate_in, rows);
   const int64_t width = rows.size(1);
   at::Tensor grad_rows = at::zeros_like(rows);

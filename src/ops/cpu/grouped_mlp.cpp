@@ -5,6 +5,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -88,14 +89,17 @@ MlpGradients compute_backward(const MlpLayer<Scalar>& layer, const Tensor& grad,
 
 std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets_in,
                                        const Tensor& w1, const Tensor& b1, const Tensor& w2,
-                                       const Tensor& b2, int64_t activation, bool keep_hidden) {
+                                       const Tensor& b2, int64_t activation, bool keep_hidden,
+                                       bool add_b2) {
   check_grouped_mlp(rows_in, offsets_in, w1, b1, w2, b2, activation);
   const at::ScalarType type = rows_in.scalar_type(), sums = product_type(type, w1);
   const Tensor offsets = offsets_in.contiguous(), rows = rows_in.to(sums).contiguous();
+  const Tensor last_bias = add_b2 ? b2 : at::zeros_like(b2);
   Tensor y = empty_large(rows.sizes(), rows.options());
   Tensor hidden = empty_large({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
   MOESAIC_DISPATCH_PRODUCTS(sums, "grouped_mlp", [&] {
-    compute_forward(layer_of<scalar_t>({w1, b1, w2, b2}, activation), rows, offsets, y, hidden);
+    compute_forward(layer_of<scalar_t>({w1, b1, w2, last_bias}, activation), rows, offsets, y,
+                    hidden);
   });
   y.slice(0, filled_rows(offsets)).zero_();
   if (keep_hidden) hidden.slice(0, filled_rows(offsets)).zero_();

@@ -41,8 +41,8 @@ at::Tensor dispatch_backward_cuda(const at::Tensor& grad_in, const at::Tensor& t
       at::empty({token_offsets.size(0) - 1, grad_rows.size(1)}, grad_rows.options());
   with_row_type(grad_rows, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    kernels::sum_rows<T>(in<T>(grad_rows), nullptr, in<int32_t>(token_offsets),
-                         in<int32_t>(token_row), out<T>(grad_x), grad_x.size(0), grad_x.size(1),
+    kernels::sum_rows<T>({in<T>(grad_rows), nullptr, in<int32_t>(token_offsets),
+                          in<int32_t>(token_row), out<T>(grad_x), grad_x.size(0), grad_x.size(1)},
                          device.stream());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();

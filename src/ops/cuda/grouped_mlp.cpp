@@ -26,12 +26,12 @@ bool groups_products(const Tensor& rows, const Tensor& w1) {
 
 std::tuple<Tensor, Tensor> forward_cuda(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                                         const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                                        int64_t activation, bool keep_hidden) {
+                                        int64_t activation, bool keep_hidden, bool add_b2) {
   check_grouped_mlp(rows, offsets, w1, b1, w2, b2, activation);
   const at::AutoDispatchBelowADInplaceOrView guard;
   const DeviceScope device(rows);
-  auto out = on_device::grouped_mlp_on(device, rows, offsets, {w1, b1, w2, b2}, activation,
-                                       keep_hidden, groups_products(rows, w1));
+  auto out = on_device::grouped_mlp_on(device, rows, offsets, {w1, b1, w2, add_b2 ? b2 : Tensor()},
+                                       activation, keep_hidden, groups_products(rows, w1));
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }

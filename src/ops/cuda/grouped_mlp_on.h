@@ -145,7 +145,8 @@ struct MlpWeights {
   }
 };
 
-/// Returns y [A, d], and `hidden` [A, m], or [0, m] unless it is kept.
+/// Returns y [A, d], without b2 where there is none, and `hidden` [A, m], or [0, m] unless it is
+/// kept.
 template <class Device>
 std::tuple<Tensor, Tensor> grouped_mlp_on(const Device& device, const Tensor& rows_in,
                                           const Tensor& offsets, const MlpWeights& weights,
@@ -158,7 +159,7 @@ std::tuple<Tensor, Tensor> grouped_mlp_on(const Device& device, const Tensor& ro
   const Tensor active = keep_hidden ? at::empty_like(product) : product;
   passes.activate(product, w.b1, active);
   const Tensor y = products.times(active, w.w2);
-  passes.add_bias(w.b2, y);
+  if (w.b2.defined()) passes.add_bias(w.b2, y);
   passes.clear_unused(y);
   if (!keep_hidden) return {y, at::empty({0, w.w1.size(2)}, rows.options())};
   passes.clear_unused(product);

@@ -20,36 +20,36 @@ void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* 
 }
 
 template <class T>
-void sum_rows(const T* from, const Sum<T>* gate, const int32_t* token_offsets,
-              const int32_t* token_row, T* to, int64_t tokens, int64_t width, cudaStream_t stream) {
-  with_pieces<T>(width, {from, to}, [&](auto count) {
+void sum_rows(const RowSums<T>& in, cudaStream_t stream) {
+  with_pieces<T>(in.width, {in.from, in.to, in.bias.values}, [&](auto count) {
     constexpr int kCount = decltype(count)::value;
-    const int lanes = lanes_for(width / kCount, kWarp);
-    const SumRows<T, kCount> kernel{from, gate, token_offsets, token_row, to, tokens, width, lanes};
-    launch<kMoveThreads>(kernel, divide_up<int64_t>(tokens * lanes, kMoveThreads), kMoveThreads, 0,
-                         stream);
+    const int lanes = lanes_for(in.width / kCount, kWarp);
+    const SumRows<T, kCount> kernel{in.from,      in.gate, in.token_offsets,
+                                    in.token_row, in.to,   in.tokens,
+                                    in.width,     lanes,   in.bias};
+    launch<kMoveThreads>(kernel, divide_up<int64_t>(in.tokens * lanes, kMoveThreads), kMoveThreads,
+                         0, stream);
   });
 }
 
 template <class T>
 void combine_backward(const CombineGradients<T>& in, cudaStream_t stream) {
-  with_pieces<T>(in.width, {in.grad, in.rows, in.grad_rows}, [&](auto count) {
+  with_pieces<T>(in.width, {in.grad, in.rows, in.grad_rows, in.bias.values}, [&](auto count) {
     constexpr int kCount = decltype(count)::value;
     const int lanes = lanes_for(in.width / kCount, kWarp);
     const CombineBackward<T, kCount> kernel{
         in.grad,      in.rows,   in.gate,      in.token_offsets, in.token_row, in.grad_rows,
-        in.grad_gate, in.tokens, in.row_bound, in.width,         lanes};
+        in.grad_gate, in.tokens, in.row_bound, in.width,         lanes,        in.bias};
     launch<kMoveThreads>(kernel,
                          divide_up<int64_t>(max<int64_t>(in.tokens, 1) * lanes, kMoveThreads),
                          kMoveThreads, kernel.shared_bytes(kMoveThreads), stream);
   });
 }
 
-#define MOESAIC_INSTANTIATE(T)                                                                    \
-  template void gather_rows<T>(const T*, const int32_t*, const int32_t*, T*, int64_t, int64_t,    \
-                               cudaStream_t);                                                     \
-  template void sum_rows<T>(const T*, const Sum<T>*, const int32_t*, const int32_t*, T*, int64_t, \
-                            int64_t, cudaStream_t);                                               \
+#define MOESAIC_INSTANTIATE(T)                                                                 \
+  template void gather_rows<T>(const T*, const int32_t*, const int32_t*, T*, int64_t, int64_t, \
+                               cudaStream_t);                                                  \
+  template void sum_rows<T>(const RowSums<T>&, cudaStream_t);                                  \
   template void combine_backward<T>(const CombineGradients<T>&, cudaStream_t);
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)

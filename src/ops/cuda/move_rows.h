@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "../kernels/number.h"
+#include "../kernels/move_rows.h"
 
 namespace moesaic::ops::kernels {
 
@@ -15,10 +15,17 @@ template <class T>
 void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
                  int64_t width, cudaStream_t stream);
 
-/// Sums the rows of each token; a null `gate` counts every row once.
 template <class T>
-void sum_rows(const T* from, const Sum<T>* gate, const int32_t* token_offsets,
-              const int32_t* token_row, T* to, int64_t tokens, int64_t width, cudaStream_t stream);
+struct RowSums {
+  const T* from;
+  const Sum<T>* gate;  // `gate` may be null: every row counts once.
+  const int32_t *token_offsets, *token_row;
+  T* to;
+  int64_t tokens, width;
+  RowBias<T> bias = {};
+};
+template <class T>
+void sum_rows(const RowSums<T>& arguments, cudaStream_t stream);
 
 template <class T>
 struct CombineGradients {
@@ -28,6 +35,7 @@ struct CombineGradients {
   T* grad_rows;
   Sum<T>* grad_gate;
   int64_t tokens, row_bound, width;
+  RowBias<T> bias = {};
 };
 template <class T>
 void combine_backward(const CombineGradients<T>& arguments, cudaStream_t stream);

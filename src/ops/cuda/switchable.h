@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "../check.h"
 #include "moesaic/ops/device.h"
 
 namespace moesaic::ops {
@@ -50,6 +51,9 @@ struct Switchable<Part, Kernel, Suffix> {
 
  private:
   static at::Tensor on_host(const at::Tensor& tensor) { return tensor.cpu(); }
+  static OptionalTensor on_host(const OptionalTensor& tensor) {
+    return tensor.has_value() ? OptionalTensor(tensor->cpu()) : tensor;
+  }
   template <class T>
   static T&& on_host(T&& other) {
     return std::forward<T>(other);

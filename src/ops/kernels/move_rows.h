@@ -69,7 +69,46 @@ struct GatherRows {
   }
 };
 
-/// Computes to[t] = sum over the rows of t of gate[row] * from[row]; without gates, the plain sum.
+/// Biases [experts, width] of the rows' experts, which are searched for in offsets [experts + 1]; a
+/// null `values` stands for zeros.
+template <class T>
+struct RowBias {
+  const T* values = nullptr;
+  const int32_t* offsets = nullptr;
+  int32_t experts = 0;
+
+  /// Adds the bias of a row's columns [column, column + Count) to `to`.
+  template <int Count>
+  MOESAIC_INLINE void add(int64_t row, int64_t width, int64_t column, Sum<T> (&to)[Count]) const {
+    if (values == nullptr) return;
+    const Piece<T, Count> piece = read<T, Count>(values + expert_of(row) * width + column);
+    MOESAIC_UNROLL
+    for (int c = 0; c < Count; ++c) to[c] += widen(piece.at[c]);
+  }
+
+ private:
+  MOESAIC_INLINE int64_t expert_of(int64_t row) const {
+    int32_t low = 0, high = experts;
+    while (high - low > 1) {
+      const int32_t middle = (low + high) / 2;
+      (offsets[middle] <= row ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+/// Reads columns [column, column + Count) of a row with its bias.
+template <int Count, class T>
+MOESAIC_INLINE void read_biased(const T* rows, const RowBias<T>& bias, int64_t row, int64_t width,
+                                int64_t column, Sum<T> (&to)[Count]) {
+  const Piece<T, Count> piece = read<T, Count>(rows + row * width + column);
+  MOESAIC_UNROLL
+  for (int c = 0; c < Count; ++c) to[c] = widen(piece.at[c]);
+  bias.add(row, width, column, to);
+}
+
+/// Computes to[t] = sum over the rows of t of gate[row] * (from[row] + its expert's bias); without
+/// gates, the plain sum.
 template <class T, int Count>
 struct SumRows {
   const T* from;
@@ -78,6 +117,7 @@ struct SumRows {
   T* to;
   int64_t tokens, width;
   int lanes;
+  RowBias<T> bias = {};
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
@@ -97,9 +137,10 @@ struct SumRows {
     for (int32_t i = begin; i < end; ++i) {
       const int64_t row = token_row[i];
       const Sum<T> weight = gate == nullptr ? Sum<T>(1) : gate[row];
-      const Piece<T, Count> piece = read<T, Count>(from + row * width + column);
+      Sum<T> x[Count];
+      read_biased(from, bias, row, width, column, x);
       MOESAIC_UNROLL
-      for (int c = 0; c < Count; ++c) sum[c] += weight * widen(piece.at[c]);
+      for (int c = 0; c < Count; ++c) sum[c] += weight * x[c];
     }
     Piece<T, Count> out;
     MOESAIC_UNROLL
@@ -109,7 +150,8 @@ struct SumRows {
 };
 
 /// Computes the gradients of combine: grad_rows[row] = gate[row] * grad[t] and grad_gate[row] =
-/// grad[t] . rows[row] for each row of token t; zeros for rows without a token.
+/// grad[t] . (rows[row] + its expert's bias) for each row of token t; zeros for rows without a
+/// token.
 template <class T, int Count>
 struct CombineBackward {
   const T *grad, *rows;
@@ -119,6 +161,7 @@ struct CombineBackward {
   Sum<T>* grad_gate;
   int64_t tokens, row_bound, width;
   int lanes;
+  RowBias<T> bias = {};
 
   static MOESAIC_INLINE int64_t shared_bytes(int threads) {
     return static_cast<int64_t>(sizeof(Sum<T>)) * threads + 16;
@@ -162,12 +205,13 @@ struct CombineBackward {
     Sum<T> product = 0;
     for (int64_t j = at.lane * Count; j < width; j += lanes * Count) {
       const Piece<T, Count> g = read<T, Count>(grad + at.row * width + j);
-      const Piece<T, Count> x = read<T, Count>(rows + row * width + j);
+      Sum<T> x[Count];
+      read_biased(rows, bias, row, width, j, x);
       Piece<T, Count> out;
       MOESAIC_UNROLL
       for (int c = 0; c < Count; ++c) {
         out.at[c] = Number<T>::narrow(weight * widen(g.at[c]));
-        product += widen(g.at[c]) * widen(x.at[c]);
+        product += widen(g.at[c]) * x[c];
       }
       write<T, Count>(grad_rows + row * width + j, out);
     }

@@ -9,6 +9,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route_token_choice.h"
+#include "ops/bias_in_combine.h"
 #include "ops/cuda/grouped_mlp_on.h"
 #include "ops/kernels/move_rows.h"
 #include "support/poison.h"
@@ -71,6 +72,9 @@ void expect_moves(int64_t width) {
   ASSERT_LT(filled, bound);
   const Tensor x = randn({tokens, width}, 2, type), rows = randn({bound, width}, 3, type);
   const Tensor grad = randn({tokens, width}, 4, type);
+  const Tensor b2 = randn({routing.offsets.size(0) - 1, width}, 5, type);
+  const RowBias<T> bias{data<T>(b2), data<int32_t>(routing.offsets),
+                        static_cast<int32_t>(b2.size(0))};
   Routing exact = routing;
   exact.gate = wide(routing.gate);
   const int lanes = lanes_for(width / Count, kWarp);
@@ -90,6 +94,10 @@ void expect_moves(int64_t width) {
                                    token_row, data<T>(y), tokens, width, lanes},
                  token_blocks, kMoveThreads, 0, order);
     expect_close(wide(y), combine(wide(rows), exact), TypeOf<T>::tolerance);
+    run_serially(SumRows<T, Count>{data<T>(rows), data<Sum<T>>(routing.gate), token_offsets,
+                                   token_row, data<T>(y), tokens, width, lanes, bias},
+                 token_blocks, kMoveThreads, 0, order);
+    expect_close(wide(y), combine_with_bias(wide(rows), wide(b2), exact), TypeOf<T>::tolerance);
 
     Tensor leaf = wide(rows).detach().clone().set_requires_grad(true);
     exact.gate = wide(routing.gate).detach().set_requires_grad(true);
@@ -104,6 +112,16 @@ void expect_moves(int64_t width) {
     expect_close(wide(grad_rows), leaf.grad(), TypeOf<T>::tolerance);
     expect_close(wide(grad_gate), exact.gate.grad(), 1e-4);
     EXPECT_EQ(wide(grad_rows.slice(0, filled)).abs().sum().item<double>(), 0.0);
+
+    exact.gate.mutable_grad() = Tensor();
+    combine_with_bias(leaf, wide(b2), exact).backward(wide(grad));
+    run_serially(
+        CombineBackward<T, Count>{data<T>(grad), data<T>(rows), data<Sum<T>>(routing.gate),
+                                  token_offsets, token_row, data<T>(grad_rows),
+                                  data<Sum<T>>(grad_gate), tokens, bound, width, lanes, bias},
+        token_blocks, kMoveThreads,
+        static_cast<size_t>(CombineBackward<T, Count>::shared_bytes(kMoveThreads)), order);
+    expect_close(wide(grad_gate), exact.gate.grad(), 1e-4);
 
     const Tensor cleared = torch::ones({bound, width}, type);
     run_serially(ClearRows<T, Count>{data<T>(cleared), token_offsets + tokens, bound, width}, 2,
@@ -188,6 +206,13 @@ std::vector<Tensor> found_of(const Problem& p, Act kind, bool grouped, Order ord
   const auto [again, nothing] =
       on_device::grouped_mlp_on(device, p.rows, p.offsets, p.weights, activation, false, grouped);
   EXPECT_TRUE(torch::equal(y, again));
+  Tensor before_bias = std::get<0>(on_device::grouped_mlp_on(
+      device, p.rows, p.offsets, {p.weights.w1, p.weights.b1, p.weights.w2, {}}, activation, false,
+      grouped));
+  for (int64_t e = 0; e < kExperts; ++e) {
+    before_bias.slice(0, kOffsets[e], kOffsets[e + 1]) += p.weights.b2[e];
+  }
+  EXPECT_TRUE(torch::equal(y, before_bias));
   EXPECT_EQ(nothing.size(0), 0);
   EXPECT_EQ(wide(hidden.slice(0, kFilled)).abs().sum().item<double>(), 0.0);
   auto [rows, w1, b1, w2, b2] = on_device::grouped_mlp_backward_on(

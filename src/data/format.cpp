@@ -14,7 +14,8 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"image_folder", image_folder_format()},
                                            {"celeba", celeba_format()},
                                            {"clusters", clusters_format()},
-                                           {"embeddings", embeddings_format()}});
+                                           {"embeddings", embeddings_format()},
+                                           {"gated", gated_format()}});
   return registry;
 }
 

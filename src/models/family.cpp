@@ -2,6 +2,8 @@
 #include "moesaic/models/family.h"
 
 #include "moesaic/models/cluster_moe/cluster_moe.h"
+#include "moesaic/models/gated_moe/gated_moe.h"
+#include "moesaic/models/gru/gru.h"
 #include "moesaic/models/image_moe/image_moe.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
@@ -21,6 +23,8 @@ Registry<Family>& families() {
   static Registry<Family> list("model", {{kVMoE, family_of<VMoE, VMoEConfig>()},
                                          {kE3, e3_family()},
                                          {kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>()},
+                                         {kGatedMoE, family_of<GatedMoE, GatedMoEConfig>()},
+                                         {kGru, family_of<Gru, GruConfig>()},
                                          {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()}});
   return list;
 }

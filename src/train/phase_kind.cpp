@@ -4,11 +4,15 @@
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
 #include "moesaic/train/gradient_phase.h"
+#include "phases/gated.h"
 
 namespace moesaic {
 
 Registry<PhaseKind>& phase_kinds() {
-  static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()}});
+  static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()},
+                                                        {"gated_sgd", gated_sgd_kind()},
+                                                        {"gated_em", gated_em_kind()},
+                                                        {"gated_signs", gated_signs_kind()}});
   return registry;
 }
 

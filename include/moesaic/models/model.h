@@ -108,6 +108,12 @@ class Model : public torch::nn::Module {
   /// By default there are none.
   virtual std::map<std::string, at::Tensor> weight_directions() const { return {}; }
 
+  /// Returns gates of a recurrent network by name, the mean over its units at each step, [B, T]. By
+  /// default there are none.
+  virtual std::map<std::string, at::Tensor> gates_over_time(const at::Tensor& images_BCHW) const {
+    return {};
+  }
+
   /// Returns whether each step repeats convolutions of the same shapes, so that it pays to try
   /// cuDNN's algorithms for them. By default there are none.
   virtual bool repeats_convolutions() const { return false; }

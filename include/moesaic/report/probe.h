@@ -29,6 +29,9 @@ class ProbeSubject {
   Model& model() { return model_; }
   int64_t step() const { return step_; }  ///< Number of updates so far.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
+  std::shared_ptr<const Dataset> shared_data(const std::string& split) const {
+    return data_.at(split);
+  }
   const Evaluation& on(const std::string& split) {
     const auto [found, is_new] = evaluations_.try_emplace(split);
     if (is_new) found->second = evaluate(model_, data_.at(split), options_);
@@ -53,8 +56,8 @@ struct Probe {
 };
 
 /// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
-/// validation_loss, ...), steps, entropy, dispatch, load, alignment, parameters, flops; families
-/// add others.
+/// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, gates, parameters,
+/// flops; families add others.
 Registry<Probe>& probes();
 
 }  // namespace moesaic

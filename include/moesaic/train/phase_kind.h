@@ -67,7 +67,8 @@ struct PhaseKind {
   std::function<std::string(const PhaseConfig& phase)> objective = {};
 };
 
-/// Returns the registry of kinds: "gradient" (train/gradient_phase.h), and those of families.
+/// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
+/// "gated_signs" for gated mixtures (nn/gated_mixture.h), and those from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 
 /// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.

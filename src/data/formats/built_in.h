@@ -16,5 +16,6 @@ DatasetFormat celeba_format();
 Choice image_folder_settings(const std::filesystem::path& folder);
 DatasetFormat clusters_format();
 DatasetFormat embeddings_format();
+DatasetFormat gated_format();
 
 }  // namespace moesaic

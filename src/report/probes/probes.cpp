@@ -9,8 +9,10 @@ Registry<Probe>& probes() {
                                    {"dispatch", dispatch_probe()},
                                    {"entropy", entropy_probe()},
                                    {"flops", flops_probe()},
+                                   {"gates", gates_probe()},
                                    {"load", load_probe()},
                                    {"parameters", parameters_probe()},
+                                   {"recovery", recovery_probe()},
                                    {"steps", steps_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {

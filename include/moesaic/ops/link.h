@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Link functions g of gated mixtures: an expert's output is g(<a, x>).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <type_traits>
+
+namespace moesaic {
+
+enum class Link { identity, relu, leaky_relu, sigmoid, tanh, softplus, step };
+
+inline constexpr std::array<const char*, 7> kLinkNames = {
+    "identity", "relu", "leaky_relu", "sigmoid", "tanh", "softplus", "step"};
+
+/// Throws Error (usage) naming the nearest link for an unknown name.
+Link link_from_name(std::string_view name);
+
+/// Value and derivative of a link.
+template <class Scalar>
+struct LinkPoint {
+  Scalar value, slope;
+};
+
+template <Link Kind, class Scalar>
+LinkPoint<Scalar> link_at(Scalar z) {
+  constexpr Scalar kLeak = Scalar(0.01);
+  const Scalar zero = 0, one = 1;
+  if constexpr (Kind == Link::identity) return {z, one};
+  if constexpr (Kind == Link::relu) return {z > zero ? z : zero, z > zero ? one : zero};
+  if constexpr (Kind == Link::leaky_relu) return {z > zero ? z : kLeak * z, z > zero ? one : kLeak};
+  if constexpr (Kind == Link::step) return {z > zero ? one : zero, zero};
+  if constexpr (Kind == Link::tanh) {
+    const Scalar t = std::tanh(z);
+    return {t, one - t * t};
+  }
+  const Scalar s = one / (one + std::exp(-z));
+  if constexpr (Kind == Link::sigmoid) return {s, s * (one - s)};
+  return {(z > zero ? z : zero) + std::log1p(std::exp(-std::abs(z))), s};  // softplus
+}
+
+/// Calls visit(std::integral_constant<Link, kind>()) for the link.
+template <class Visit>
+auto with_link(Link kind, const Visit& visit) {
+  switch (kind) {
+    case Link::relu:
+      return visit(std::integral_constant<Link, Link::relu>());
+    case Link::leaky_relu:
+      return visit(std::integral_constant<Link, Link::leaky_relu>());
+    case Link::sigmoid:
+      return visit(std::integral_constant<Link, Link::sigmoid>());
+    case Link::tanh:
+      return visit(std::integral_constant<Link, Link::tanh>());
+    case Link::softplus:
+      return visit(std::integral_constant<Link, Link::softplus>());
+    case Link::step:
+      return visit(std::integral_constant<Link, Link::step>());
+    case Link::identity:
+      break;
+  }
+  return visit(std::integral_constant<Link, Link::identity>());
+}
+
+/// Returns g of every number, differentiable.
+at::Tensor apply_link(const at::Tensor& z, Link link);
+
+}  // namespace moesaic

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/link.h"
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+
+namespace moesaic {
+
+Link link_from_name(std::string_view name) {
+  for (size_t i = 0; i < kLinkNames.size(); ++i) {
+    if (name == kLinkNames[i]) return static_cast<Link>(i);
+  }
+  const std::vector<std::string> names(kLinkNames.begin(), kLinkNames.end());
+  fail_usage("unknown link '{}'; {}", name, did_you_mean(name, names));
+}
+
+at::Tensor apply_link(const at::Tensor& z, Link link) {
+  switch (link) {
+    case Link::identity:
+      return z;
+    case Link::relu:
+      return at::relu(z);
+    case Link::leaky_relu:
+      return at::leaky_relu(z, 0.01);
+    case Link::sigmoid:
+      return at::sigmoid(z);
+    case Link::tanh:
+      return at::tanh(z);
+    case Link::softplus:
+      return at::softplus(z);
+    case Link::step:
+      return z.gt(0).to(z.scalar_type());
+  }
+  fail("unknown link {}", static_cast<int>(link));
+}
+
+}  // namespace moesaic

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gated.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/dataset_inputs.h"
+
+namespace moesaic {
+
+SampleSource::SampleSource(std::shared_ptr<const Dataset> data, uint64_t seed, int64_t batch)
+    : data_(std::move(data)), batch_(batch) {
+  constexpr int kFreeBits = 23;  // Leaves 2^23 batches of 2^20 samples before 2^63.
+  if (data_->endless()) offset_ = static_cast<int64_t>(mix64(seed) >> kFreeBits);
+}
+
+Samples SampleSource::read(int64_t first, int64_t count) const {
+  const DatasetInputs inputs = data_->generate(first, count);
+  return {inputs.values_NCHW.flatten(1), inputs.targets_NK.flatten()};
+}
+
+Samples SampleSource::batches(int64_t first, int64_t count) const {
+  if (data_->endless()) return read(offset_ + first * batch_, count * batch_);
+  const int64_t in_epoch = data_->size() / batch_;
+  std::vector<at::Tensor> x, y;
+  for (int64_t i = first; i < first + count; ++i) {
+    Samples part = read(i % in_epoch * batch_, batch_);
+    x.push_back(std::move(part.x_Nd));
+    y.push_back(std::move(part.y_N));
+  }
+  return {at::cat(x), at::cat(y)};
+}
+
+MixtureParameters::MixtureParameters(const Model& model) : mixture_(nn::find_gated_mixture(model)) {
+  a_kd = mixture_->regressors.detach().to(at::kCPU).clone();
+  w_kd = mixture_->gates.detach().to(at::kCPU).clone();
+}
+
+void MixtureParameters::write() const {
+  for (const at::Tensor* tensor : {&a_kd, &w_kd}) {
+    if (!tensor->isfinite().all().item<bool>()) throw Diverged("a parameter is not finite");
+  }
+  const torch::NoGradGuard no_grad;
+  mixture_->regressors.copy_(a_kd);
+  mixture_->gates.copy_(w_kd);
+}
+
+std::pair<std::string, std::string> MixtureParameters::names(const Model& model) {
+  const auto mixture = nn::find_gated_mixture(model);
+  std::pair<std::string, std::string> names;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().is_same(mixture->regressors)) names.first = item.key();
+    if (item.value().is_same(mixture->gates)) names.second = item.key();
+  }
+  return names;
+}
+
+Moves Moves::within(const PhaseConfig& phase, const Model& model) const {
+  const auto [a, w] = MixtureParameters::names(model);
+  const std::vector<std::string> trained = trained_parameters(model, phase);
+  const auto moves = [&](const std::string& name) {
+    return std::find(trained.begin(), trained.end(), name) != trained.end();
+  };
+  return {regressors && moves(a), gates && moves(w)};
+}
+
+std::vector<std::string> Moves::names(const Model& model) const {
+  const auto [a, w] = MixtureParameters::names(model);
+  std::vector<std::string> names;
+  if (regressors) names.push_back(a);
+  if (gates) names.push_back(w);
+  return names;
+}
+
+void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
+                int64_t batch) {
+  const PhaseConfig& phase = plan.config;
+  const auto mixture = nn::find_gated_mixture(model);
+  if (!mixture) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a model with a gated mixture "
+        "(moesaic list models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  const DatasetInfo& info = data.info();
+  const int64_t width = mixture->options().width;
+  if (data.has_images() || info.targets.size() != 1 || data.image_size() != width) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs inputs of {} numbers with one real-valued "
+        "target, which '{}' has not",
+        places.of({"data"}), phase.name, phase.kind.name(), width, phase.data);
+  }
+  if (batch > data.size()) {
+    fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
+               places.of({"batch_size", "samples"}), phase.name, batch, data.size(), phase.data);
+  }
+  plan.batch = batch;
+  plan.steps_per_epoch = std::max<int64_t>(1, data.size() / batch);
+  plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
+}
+
+int64_t made_in(const PhaseState& state, int64_t steps) {
+  const auto made = state.values.at("made").get<int64_t>();
+  if (made < 0 || made > steps) fail("state.json: {} steps are made of {}", made, steps);
+  return made;
+}
+
+void project_rows(const at::Tensor& rows, double radius) {
+  if (radius == 0.0) return;
+  const at::Tensor norms = rows.norm(2, {1}, true);
+  rows.mul_(at::where(norms > radius, radius / norms, at::ones_like(norms)));
+}
+
+}  // namespace moesaic

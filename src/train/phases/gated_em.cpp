@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase kind "gated_em": expectation-maximisation of a gated mixture on a fixed set of samples.
+#include <torch/torch.h>
+
+#include "gated.h"
+#include "moesaic/base/error.h"
+#include "moesaic/ops/gated_em.h"
+
+namespace moesaic {
+namespace {
+
+struct GatedEmConfig {
+  int64_t samples = 10240;
+  GatedEmOptions options;
+};
+template <class Fields>
+void describe(Fields& f, GatedEmConfig& c) {
+  f("samples", c.samples, "on which all steps are made", between(1, 1048576), common);
+  f("gate_steps", c.options.gate_steps, "gradient steps on the gates after each on the regressors",
+    between(0, 1000));
+  f("lr", c.options.lr, "learning rate of those", above(0.0), common);
+}
+
+class GatedEm final : public Phase {
+ public:
+  GatedEm(const PhasePlan& plan, PhaseContext context)
+      : plan_(plan),
+        config_(settings_of<GatedEmConfig>(plan_.config)),
+        model_(std::move(context.model)),
+        moves_(Moves{true, true}.within(plan_.config, *model_)) {
+    const Samples samples =
+        SampleSource(std::move(context.data), context.seed, plan.batch).batches(0, 1);
+    x_ = samples.x_Nd.to(at::kDouble);
+    y_ = samples.y_N.to(at::kDouble);
+  }
+
+  bool done() const override { return made_ >= plan_.steps; }
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    MixtureParameters parameters(*model_);
+    const GatedEmStep next =
+        gated_em_step(x_, y_, parameters.a_kd.to(at::kDouble), parameters.w_kd.to(at::kDouble),
+                      parameters.options().link, parameters.options().noise, config_.options);
+    if (moves_.regressors) parameters.a_kd.copy_(next.a_kd);
+    if (moves_.gates) parameters.w_kd.copy_(next.w_kd);
+    parameters.write();
+    ++made_;
+    return {.metrics = {{"loss", next.loss}}, .images = plan_.batch};
+  }
+
+  PhaseState state() const override { return {{{"made", made_}}, {}}; }
+  void load(const PhaseState& state) override { made_ = made_in(state, plan_.steps); }
+  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
+
+ private:
+  PhasePlan plan_;
+  const GatedEmConfig& config_;
+  std::shared_ptr<Model> model_;
+  Moves moves_;
+  at::Tensor x_, y_;
+  int64_t made_ = 0;
+};
+
+}  // namespace
+
+PhaseKind gated_em_kind() {
+  PhaseKind kind;
+  kind.settings = Choice("gated_em", GatedEmConfig{});
+  kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                 const Dataset& data) {
+    plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples);
+  };
+  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+    return std::make_unique<GatedEm>(plan, std::move(context));
+  };
+  return kind;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase kind "gated_signs": one step that makes regressors of what minimises L4.
+#include <torch/torch.h>
+
+#include "gated.h"
+#include "moesaic/base/error.h"
+#include "moesaic/ops/gated_em.h"
+
+namespace moesaic {
+namespace {
+
+struct GatedSignsConfig {
+  int64_t samples = 10240;
+};
+template <class Fields>
+void describe(Fields& f, GatedSignsConfig& c) {
+  f("samples", c.samples, "whose likelihood chooses", between(1, 1048576), common);
+}
+
+class GatedSigns final : public Phase {
+ public:
+  GatedSigns(const PhasePlan& plan, PhaseContext context)
+      : plan_(plan),
+        model_(std::move(context.model)),
+        samples_(std::move(context.data), context.seed, plan.batch) {}
+
+  bool done() const override { return made_ >= plan_.steps; }
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    MixtureParameters parameters(*model_);
+    const Samples samples = samples_.batches(made_, 1);
+    const auto& options = parameters.options();
+    parameters.a_kd.copy_(resolve_regressors(
+        samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble), parameters.a_kd.to(at::kDouble),
+        parameters.w_kd.to(at::kDouble), options.link, options.noise));
+    parameters.write();
+    ++made_;
+    return {.metrics = {}, .images = plan_.batch};
+  }
+
+  PhaseState state() const override { return {{{"made", made_}}, {}}; }
+  void load(const PhaseState& state) override { made_ = made_in(state, plan_.steps); }
+  std::vector<std::string> parameters() const override { return Moves{true, false}.names(*model_); }
+
+ private:
+  PhasePlan plan_;
+  std::shared_ptr<Model> model_;
+  SampleSource samples_;
+  int64_t made_ = 0;
+};
+
+}  // namespace
+
+PhaseKind gated_signs_kind() {
+  PhaseKind kind;
+  kind.settings = Choice("gated_signs", GatedSignsConfig{});
+  kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                 const Dataset& data) {
+    plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples);
+    if (plan.steps > 1) {
+      fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
+                 places.of({"steps", "epochs"}), plan.config.name, plan.steps);
+    }
+  };
+  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+    return std::make_unique<GatedSigns>(plan, std::move(context));
+  };
+  return kind;
+}
+
+}  // namespace moesaic

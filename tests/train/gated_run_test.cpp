@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phases of gated mixtures: what they recover, that they continue with the same bits, and what they
+// refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/gated_mixture.h"
+#include "moesaic/report/recovery.h"
+#include "support/toy_family.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TrainerOptions gated_options(const fs::path& out, bool resume = false) {
+  TrainerOptions options = options_for(out, resume);
+  options.open = [](std::string_view name, std::string_view split) {
+    return name.starts_with("gated") ? open_dataset(name, split) : open_tiny(name, split);
+  };
+  return options;
+}
+
+/// Trains without a folder.
+std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
+  TrainerOptions options = gated_options("");
+  options.watch = [](Model&, int64_t) { return true; };
+  Trainer trainer(config, options);
+  trainer.run();
+  return trainer.model();
+}
+
+RunConfig gated_run(const std::vector<std::string>& changes = {}) {
+  return config_of(
+      R"({"name": "gated", "seed": 5, "log_every": 16, "checkpoint_every": 16,
+          "keep_checkpoints": 100, "evaluate_batch_size": 4096, "loader_threads": 0,
+          "model": {"name": "gated-moe", "width": 5},
+          "phases": [
+            {"name": "both", "kind": "gated_sgd", "data": "gated-small", "steps": 24,
+             "loss": "squared", "lr": 0.05, "batch_size": 64, "block": 8},
+            {"name": "regressors", "kind": "gated_sgd", "data": "gated-small", "steps": 48,
+             "loss": "l4", "lr": 0.001, "batch_size": 128},
+            {"name": "signs", "kind": "gated_signs", "data": "gated-small", "steps": 1,
+             "samples": 500},
+            {"name": "gates", "kind": "gated_sgd", "data": "gated-small", "steps": 32,
+             "loss": "l_log", "lr": 0.5, "batch_size": 64},
+            {"name": "em", "kind": "gated_em", "data": "gated-small", "steps": 20,
+             "samples": 500}]})",
+      changes);
+}
+
+const std::vector<std::string> kOnlyL4 = {"phases.both.steps=0",
+                                          "phases.em.steps=0",
+                                          "phases.regressors.steps=3000",
+                                          "phases.regressors.lr=0.004",
+                                          "phases.regressors.schedule={\"name\": \"linear\"}",
+                                          "phases.regressors.batch_size=512",
+                                          "phases.signs.samples=4000",
+                                          "phases.gates.steps=300",
+                                          "phases.gates.batch_size=512"};
+
+at::Tensor parameter(Model& model, const std::string& name) {
+  return model.named_parameters()["mixture." + name].detach().to(torch::kDouble);
+}
+
+TEST(GatedRun, RecoversTheMixtureByTheTwoLosses) {
+  const auto model = train_in_memory(gated_run(kOnlyL4));
+  const GatedTruth truth = gated_truth({.width = 5});
+  const at::Tensor a = parameter(*model, "regressors");
+  const at::Tensor w = parameter(*model, "gates");
+  const at::Tensor true_a = truth.a_kd.to(torch::kDouble), true_w = truth.w_kd.to(torch::kDouble);
+  const RecoveryError error = recovery_error(a, true_a, w, true_w);
+  EXPECT_LT(error.regressors, 0.02);
+  EXPECT_LT(error.gates, 0.05);
+  EXPECT_LE(w.norm(2, {1}).max().item<double>(), 1.0 + 1e-6);
+  // Signs and scales too, which the error does not see.
+  EXPECT_LT((a.mm(true_a.t()).abs().amax(1) - a.mm(true_a.t()).amax(1)).abs().max().item<double>(),
+            1e-12);
+}
+
+TEST(GatedRun, GoesOnWithTheSameBits) {
+  const TempDir folder;
+  const fs::path whole = folder / "whole";
+  EXPECT_EQ(Trainer(gated_run(), gated_options(whole)).run().steps, 125);
+  for (const int64_t step : {16, 40, 73, 105, 112}) {
+    SCOPED_TRACE(step);
+    if (!fs::exists(whole / "checkpoints" / ("step_" + std::to_string(step)))) continue;
+    const fs::path run = folder / ("from" + std::to_string(step));
+    copy_killed_after(whole, step, run);
+    Trainer(gated_run(), gated_options(run, true)).run();
+    for (const char* file : {"model.safetensors", "state.json"}) {
+      const fs::path last = fs::path("checkpoints/step_112") / file;
+      EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
+    }
+    EXPECT_EQ(read_text(whole / "metrics.jsonl"), read_text(run / "metrics.jsonl"));
+  }
+}
+
+TEST(GatedRun, SeedsSeeOtherSamplesAndBlocksDoNotMatter) {
+  const auto trained = [](const std::vector<std::string>& changes) {
+    return parameter(*train_in_memory(gated_run(changes)), "regressors");
+  };
+  const at::Tensor once = trained({});
+  EXPECT_TRUE(torch::equal(once, trained({})));
+  EXPECT_TRUE(torch::equal(once, trained({"phases.both.block=5", "phases.regressors.block=1"})));
+  EXPECT_FALSE(torch::equal(once, trained({"seed=6"})));
+}
+
+TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
+  const std::vector<std::string> alone = {"phases.regressors.steps=0", "phases.signs.steps=0",
+                                          "phases.gates.steps=0", "phases.em.steps=0"};
+  const auto changes_with = [&](const std::string& change) {
+    std::vector<std::string> changes = alone;
+    changes.push_back(change);
+    return train_in_memory(gated_run(changes));
+  };
+  const auto before = changes_with("phases.both.steps=0");
+  const auto trained = [&](const std::string& trains) {
+    const auto after = changes_with("phases.both.trains=[\"" + trains + "\"]");
+    const auto moved = [&](const char* name) {
+      return !torch::equal(parameter(*before, name), parameter(*after, name));
+    };
+    return std::pair{moved("regressors"), moved("gates")};
+  };
+  EXPECT_EQ(trained("regressors"), std::pair(true, false));
+  EXPECT_EQ(trained("gates"), std::pair(false, true));
+  EXPECT_EQ(trained(".*"), std::pair(true, true));
+}
+
+TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
+  const auto refusal = [](const std::vector<std::string>& changes) {
+    return error_of([&] { Trainer(gated_run(changes), gated_options("")); });
+  };
+  EXPECT_THAT(refusal({"model.link=step"}),
+              AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
+  EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("needs inputs of 6 numbers"));
+  EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("which 'three' has not"));
+  EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
+  EXPECT_THAT(refusal({"phases.both.loss=l5"}), HasSubstr("'l4'"));
+  EXPECT_THAT(refusal({"phases.both.radius=2"}), HasSubstr("unknown key 'radius'"));
+  testing::add_toy_family();
+  EXPECT_THAT(error_of([] {
+                Trainer(config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
+                    "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})"),
+                        gated_options(""));
+              }),
+              HasSubstr("needs a model with a gated mixture"));
+}
+
+TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
+  ::testing::internal::CaptureStderr();
+  Trainer(gated_run({"phases.regressors.batch_size=64"}), gated_options(""));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("a batch of 64 is small for L4: fourth moments of 5 dimensions are 70"));
+}
+
+TEST(GatedRun, ARateThatIsTooHighIsADivergence) {
+  EXPECT_THAT(error_of([] { train_in_memory(gated_run({"phases.regressors.lr=10"})); }),
+              HasSubstr("lower phases.regressors.lr (10 now)"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -111,6 +111,9 @@ void check_folder(const std::string& file) {
   if (!std::filesystem::is_directory(folder)) {
     fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
   }
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+    fail_usage("bench: --write {}: it is there already and is not a regular file", file);
+  }
 }
 
 /// Measures a checkpoint's network.
@@ -207,7 +210,8 @@ void add_bench(CLI::App& app, int&) {
   verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");
   verb->add_option("--write", options->file,
                    "write the figures with chip, commit and date, as in tests/bench/results/")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   const std::vector<CLI::Option*> of_checkpoints = {
       verb->add_option("--batch-sizes", options->batch_sizes, "images in a forward pass: 1,8,32")
           ->delimiter(',')
@@ -217,6 +221,11 @@ void add_bench(CLI::App& app, int&) {
       add_device(*verb, options->device), add_precision(*verb, options->precision),
       verb->add_option("--seconds", options->seconds, "of passes for each batch size")
           ->check(CLI::Range(0.0, 3600.0))
+          ->check(CLI::Validator(
+              [](const std::string& text) {
+                return text.find("nan") == std::string::npos ? "" : "'" + text + "' is no number";
+              },
+              ""))
           ->capture_default_str()};
   for (CLI::Option* option : of_checkpoints) option->group("Of a checkpoint");
   verb->callback([options, of_checkpoints] { run(*options, of_checkpoints); });

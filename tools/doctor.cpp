@@ -12,6 +12,7 @@
 #include <iostream>
 #include <string>
 
+#include "bench/bench.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/data/dataset.h"
@@ -92,10 +93,13 @@ void note_gnuplot(Report& report) {
 }
 
 void doctor(int& exit_code) {
+  cuda_parts_off();  // Refuses a misspelt part where there is no GPU, too.
   Report report;
   report.note("moesaic", MOESAIC_VERSION);
   report.note("LibTorch", fmt::format("{} (this build), vector instructions {}", TORCH_VERSION,
                                       at::get_cpu_capability()));
+  report.note("processor", bench::processor());
+  report.note("products", cpu_products());
   report.note("threads", fmt::format("{}", at::get_num_threads()));
   report.note("CUDA",
               fmt::format("{}, {}",

@@ -9,13 +9,15 @@
 #include <cmath>
 #include <vector>
 
+#include "../ops/cpu/vector_clones.h"
+#include "../ops/route_math.h"
 #include "moesaic/base/random.h"
 #include "moesaic/ops/normals.h"
 
 namespace moesaic {
 namespace {
 
-constexpr int64_t kPart = 256;  // Examples that are made side by side.
+constexpr int kPart = 256;  // Examples that are made side by side.
 
 at::Tensor unit_rows(const at::Tensor& rows) {
   return rows / rows.norm(2, {1}, true);
@@ -28,10 +30,66 @@ at::Tensor normal_rows(const GatedMixtureConfig& config, const char* purpose, in
   return out.t().to(at::kDouble);
 }
 
-/// Makes a few examples at a time; numbers of an example lie a part apart.
-class ExampleMaker {
+/// Numbers of a part's examples, which lie side by side.
+struct Part {
+  std::vector<float> normals, choice, products, logits;
+
+  Part(int64_t d, int64_t k)
+      : normals(static_cast<size_t>((d + 1) * kPart)),
+        choice(kPart),
+        products(static_cast<size_t>(k * kPart)),
+        logits(static_cast<size_t>(k * kPart)) {}
+};
+
+/// Computes to[i] = <weights[i], x> for all examples of a part.
+MOESAIC_IN_CLONE void project_part(const float* x, const float* weights, int64_t rows, int64_t d,
+                                   float* to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* const out = to + i * kPart;
+    for (int s = 0; s < kPart; ++s) out[s] = 0.0f;
+    for (int64_t j = 0; j < d; ++j) {
+      const float weight = weights[i * d + j];
+      for (int s = 0; s < kPart; ++s) out[s] += weight * x[j * kPart + s];
+    }
+  }
+}
+
+/// Writes g's argument of the expert that the gates give to each example's uniform number.
+MOESAIC_VECTOR_CLONES
+void choose_experts(const float* a, const float* w, int64_t d, int64_t k, Part& part, float* z) {
+  project_part(part.normals.data(), a, k, d, part.products.data());
+  project_part(part.normals.data(), w, k - 1, d, part.logits.data());
+  float* const logits = part.logits.data();
+  float max[kPart], sum[kPart];
+  for (int s = 0; s < kPart; ++s) {
+    logits[(k - 1) * kPart + s] = max[s] = 0.0f;
+    sum[s] = 0.0f;
+    z[s] = part.products[static_cast<size_t>((k - 1) * kPart + s)];
+  }
+  for (int64_t i = 0; i + 1 < k; ++i) {
+    for (int s = 0; s < kPart; ++s) {
+      max[s] = logits[i * kPart + s] > max[s] ? logits[i * kPart + s] : max[s];
+    }
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    for (int s = 0; s < kPart; ++s) {
+      sum[s] += ops::softmax_exp(logits[i * kPart + s] - max[s]);
+      logits[i * kPart + s] = sum[s];  // Those up to the expert's own.
+    }
+  }
+  for (int64_t i = k - 2; i >= 0; --i) {
+    const float* const own = part.products.data() + i * kPart;
+    for (int s = 0; s < kPart; ++s) {
+      z[s] = part.choice[static_cast<size_t>(s)] * sum[s] < logits[i * kPart + s] ? own[s] : z[s];
+    }
+  }
+}
+
+/// Makes a part of the examples, x with a number's examples side by side: x_dN.
+class GatedExampleMaker {
  public:
-  ExampleMaker(const GatedMixtureConfig& config, const GatedTruth& truth, const std::string& split)
+  GatedExampleMaker(const GatedMixtureConfig& config, const GatedTruth& truth,
+                    const std::string& split)
       : d_(config.width),
         k_(config.experts),
         noise_(static_cast<float>(config.noise)),
@@ -40,56 +98,24 @@ class ExampleMaker {
         w_(truth.w_kd.contiguous()),
         random_(static_cast<uint64_t>(config.seed), stream_id("gated." + split)) {}
 
-  void make(int64_t first, int64_t count, float* x_Nd, float* y_N) const {
-    std::vector<float> numbers(static_cast<size_t>((d_ + 1) * kPart)), choice(kPart);
-    std::vector<float> work(static_cast<size_t>((2 * k_) * kPart));
-    random_.normals(first, count, d_ + 1, numbers.data(), kPart);
-    random_.uniforms(first, count, d_ / 4 + 1, choice.data());
-    float *const products = work.data(), *const logits = products + k_ * kPart;
-    project(numbers.data(), a_.const_data_ptr<float>(), k_, products);
-    project(numbers.data(), w_.const_data_ptr<float>(), k_ - 1, logits);
-    const float* const noise = numbers.data() + d_ * kPart;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t expert = chosen(logits + i, choice[static_cast<size_t>(i)]);
-      y_N[i] = value(products[expert * kPart + i]) + noise_ * noise[i];
-    }
-    for (int64_t j = 0; j < d_; ++j) {
+  void make(int64_t first, int64_t count, float* x_dN, int64_t stride, float* y_N) const {
+    Part part(d_, k_);
+    random_.normals(first, count, d_ + 1, part.normals.data(), kPart);
+    random_.uniforms(first, count, d_ / 4 + 1, part.choice.data());
+    float z[kPart];
+    choose_experts(a_.const_data_ptr<float>(), w_.const_data_ptr<float>(), d_, k_, part, z);
+    const float* const noise = part.normals.data() + d_ * kPart;
+    with_link(link_, [&](auto kind) {
       for (int64_t i = 0; i < count; ++i) {
-        x_Nd[i * d_ + j] = numbers[static_cast<size_t>(j * kPart + i)];
+        y_N[i] = link_at<decltype(kind)::value>(z[i]).value + noise_ * noise[i];
       }
+    });
+    for (int64_t j = 0; j < d_; ++j) {
+      std::copy_n(part.normals.data() + j * kPart, count, x_dN + j * stride);
     }
   }
 
  private:
-  void project(const float* x, const float* weights, int64_t rows, float* to) const {
-    for (int64_t i = 0; i < rows; ++i) {
-      float* const out = to + i * kPart;
-      std::fill_n(out, kPart, 0.0f);
-      for (int64_t j = 0; j < d_; ++j) {
-        const float weight = weights[i * d_ + j];
-        for (int64_t s = 0; s < kPart; ++s) out[s] += weight * x[j * kPart + s];
-      }
-    }
-  }
-
-  /// Returns the expert that the gates give to u in [0, 1); `logits` are a part apart, the last 0.
-  int64_t chosen(const float* logits, float u) const {
-    float max = 0.0f;
-    for (int64_t i = 0; i + 1 < k_; ++i) max = std::max(max, logits[i * kPart]);
-    float sum = std::exp(-max);
-    for (int64_t i = 0; i + 1 < k_; ++i) sum += std::exp(logits[i * kPart] - max);
-    float rest = u * sum;
-    for (int64_t i = 0; i + 1 < k_; ++i) {
-      rest -= std::exp(logits[i * kPart] - max);
-      if (rest < 0.0f) return i;
-    }
-    return k_ - 1;
-  }
-
-  float value(float z) const {
-    return with_link(link_, [&](auto kind) { return link_at<decltype(kind)::value>(z).value; });
-  }
-
   int64_t d_, k_;
   float noise_;
   Link link_;
@@ -125,14 +151,15 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
 
 GatedExamples gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count) {
-  GatedExamples out{at::empty({count, config.width}, at::kFloat), at::empty({count}, at::kFloat)};
-  const ExampleMaker maker(config, truth, split);
-  auto *const x = out.x_Nd.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
+  const at::Tensor x_dN = at::empty({config.width, count}, at::kFloat);
+  GatedExamples out{x_dN.t(), at::empty({count}, at::kFloat)};
+  const GatedExampleMaker maker(config, truth, split);
+  auto *const x = x_dN.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
   const int64_t parts = (count + kPart - 1) / kPart;
   at::parallel_for(0, parts, 16, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t at = part * kPart;
-      maker.make(first + at, std::min(kPart, count - at), x + at * config.width, y + at);
+      maker.make(first + at, std::min<int64_t>(kPart, count - at), x + at, count, y + at);
     }
   });
   return out;

@@ -13,6 +13,7 @@ at::Tensor grouped_mlp_before_bias(const at::Tensor& rows, const at::Tensor& off
                                    const ExpertWeights& weights, Activation activation);
 
 /// Returns combine() [T, d] of rows + b2 of their experts. rows: [A, d], b2: [K, d] of their dtype.
+/// Throws Error where b2 requires a gradient, which is not this operator's.
 at::Tensor combine_with_bias(const at::Tensor& rows, const at::Tensor& b2, const Routing& routing);
 
 }  // namespace moesaic::ops

@@ -23,8 +23,8 @@ using CombineBackwardSignature = std::tuple<at::Tensor, at::Tensor>(
     OptionalIn, OptionalIn);
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `bias` [K, d] is added to the rows of its expert, which `offsets` [K + 1] tell. It counts as a
-  // part of the rows: its gradient is theirs and comes from the operator that made them.
+  // `bias` [K, d] is added to the rows of its expert, which `offsets` [K + 1] tell. It is a
+  // constant here: its gradient is the rows' and comes from grouped_mlp without `add_b2`.
   m.def(
       "combine(Tensor rows, Tensor gate, Tensor token_offsets, Tensor token_row, "
       "Tensor? offsets=None, Tensor? bias=None) -> Tensor");
@@ -138,6 +138,9 @@ class Combine : public torch::autograd::Function<Combine> {
 at::Tensor combine_autograd(const at::Tensor& rows, const at::Tensor& gate,
                             const at::Tensor& token_offsets, const at::Tensor& token_row,
                             OptionalIn offsets, OptionalIn bias) {
+  if (bias.has_value() && bias->requires_grad() && at::GradMode::is_enabled()) {
+    fail("combine: bias is a constant, whose gradient grouped_mlp(add_b2=False) gives: detach it");
+  }
   return Combine::apply(rows, gate, token_offsets, token_row, offsets, bias);
 }
 

@@ -73,7 +73,8 @@ Tensor in_three_steps(const Tensor& x, const Tensor& offsets, const Tensor& toke
   const auto kind = static_cast<Activation>(activation);
   const Tensor rows = dispatch(x, routing);
   if (x.is_cpu()) return combine(grouped_mlp(rows, offsets, weights, kind), routing);
-  return combine_with_bias(grouped_mlp_before_bias(rows, offsets, weights, kind), b2, routing);
+  return combine_with_bias(grouped_mlp_before_bias(rows, offsets, weights, kind), b2.detach(),
+                           routing);
 }
 
 Tensor routed_mlp_autograd(const Tensor& x, const Tensor& offsets, const Tensor& token,

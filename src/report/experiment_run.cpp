@@ -119,6 +119,10 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
     run.best.push_back(name);
     run.metrics.push_back({"best_" + name, "best " + metric->label, metric->digits});
   }
+  int64_t updates = 0;
+  for (const PhasePlan& plan : plans) {
+    if (plan.steps > 0) run.earlier_phases = std::exchange(updates, updates + plan.steps);
+  }
   run.config = std::move(config);
   return run;
 }

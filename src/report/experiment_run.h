@@ -29,6 +29,7 @@ struct ExperimentRun {
   std::vector<Metric> snapshot_metrics;
   std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
   int64_t every = 1;              ///< Updates between two snapshots.
+  int64_t earlier_phases = 0;     ///< Updates before the last phase that makes any.
 };
 
 /// Plans a run. Throws Error (usage) for inconsistent settings, unknown probes, and phases that

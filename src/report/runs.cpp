@@ -61,8 +61,16 @@ void check_metric(const std::vector<Metric>& known, const std::string& name,
 /// Checks that plots and the paper's values name measured metrics of the right kind.
 void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   const std::vector<Metric> final = all_metrics(rows, false), curves = all_metrics(rows, true);
+  std::vector<std::string> names;
+  for (const ReadyRow& row : rows) names.push_back(row.row.name);
   for (size_t i = 0; i < config.plots.size(); ++i) {
     const PlotConfig& plot = config.plots[i];
+    for (const std::string& row : plot.rows) {
+      if (std::find(names.begin(), names.end(), row) != names.end()) continue;
+      fail_usage("{}: there is no row '{}'; {}",
+                 place_of(config.source, {fmt::format("plots.{}.rows", i), "plots"}), row,
+                 did_you_mean(row, names));
+    }
     const std::string where = place_of(config.source, {fmt::format("plots.{}", i), "plots",
                                                        "probes", "snapshots.probes", "snapshots"});
     for (const std::string& name : plot.metrics) {
@@ -202,7 +210,7 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
   });
   if (!make_missing(ready, datasets, log, options)) return false;
   for (const ReadyRow& row : ready) {
-    rows.push_back({row.row.name, row.run.metrics, {}});
+    rows.push_back({row.row.name, row.run.metrics, {}, row.run.earlier_phases});
     for (int64_t i = 0; i < row.row.runs; ++i) {
       rows.back().runs.push_back(record_in(*log.find(row.row.name, i)));
     }

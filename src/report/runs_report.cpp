@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "plots/plots.h"
@@ -137,7 +138,15 @@ std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<Mea
                                  const Results& results) {
   std::vector<Figure> figures;
   for (size_t i = 0; i < config.plots.size(); ++i) {
-    figures.push_back(draw_plot({config.plots[i], rows, results.rows, figure_stem(i)}));
+    const std::vector<std::string>& shown = config.plots[i].rows;
+    const auto hidden = [&](const auto& row) {
+      return !shown.empty() && std::find(shown.begin(), shown.end(), row.name) == shown.end();
+    };
+    std::vector<MeasuredRow> measured = rows;
+    std::vector<ResultRow> numbers = results.rows;
+    std::erase_if(measured, hidden);
+    std::erase_if(numbers, hidden);
+    figures.push_back(draw_plot({config.plots[i], measured, numbers, figure_stem(i)}));
   }
   return figures;
 }

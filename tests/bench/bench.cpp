@@ -94,6 +94,8 @@ const std::vector<Benchmark>& benchmarks() {
   static const std::vector<Benchmark> all = {
       {"clusters", "a training step of the clusters paper's mixture against plain ATen",
        bench_clusters, nothing_left_out},
+      {"gated", "a step of the loss L4 of gated mixtures, with its samples, against plain ATen",
+       bench_gated, nothing_left_out},
       {"operators", "routing, dispatch, experts and combine against plain ATen",
        [](const Report& report) {
          bench_operators(report);

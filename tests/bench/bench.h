@@ -66,6 +66,9 @@ void bench_vmoe(const Report& report);
 /// A training step of the clusters paper's mixture against plain ATen.
 void bench_clusters(const Report& report);
 
+/// A step of the loss L4 of gated mixtures against plain ATen.
+void bench_gated(const Report& report);
+
 /// Name of the processor.
 std::string processor();
 /// What was timed: the GPU where there is one, else the processor.

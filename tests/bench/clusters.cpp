@@ -16,23 +16,12 @@
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/classification_objective.h"
 #include "moesaic/train/optimizer.h"
+#include "one_thread.h"
 
 namespace moesaic::bench {
 namespace {
 
 using at::Tensor;
-
-/// While it lives, everything runs on one thread.
-class OneThread {
- public:
-  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 /// Forward, loss, backward and update of our network, as the recipe has them.
 class OurStep {

@@ -54,7 +54,9 @@ TEST(DeviceLoader, GivesWhatTheNetworkTakes) {
     EXPECT_EQ(batch.images.sizes(), at::IntArrayRef({4, 2, 3, 4}));
     EXPECT_EQ(batch.images.scalar_type(), at::kFloat);
     EXPECT_EQ(batch.soft_labels.defined(), mixup > 0.0);
-    if (mixup > 0.0) EXPECT_EQ(batch.soft_labels.sizes(), at::IntArrayRef({4, 3}));
+    if (mixup > 0.0) {
+      EXPECT_EQ(batch.soft_labels.sizes(), at::IntArrayRef({4, 3}));
+    }
     EXPECT_EQ(batch.own_weight, 1.0);
   }
 }

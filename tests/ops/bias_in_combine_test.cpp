@@ -51,7 +51,7 @@ std::vector<Tensor> layer(bool in_combine, std::vector<Tensor> leaves, at::Scala
       in_combine
           ? combine_with_bias(
                 grouped_mlp_before_bias(rows, routing.offsets, weights, Activation::gelu_tanh),
-                weights.b2, routing)
+                weights.b2.detach(), routing)
           : combine(grouped_mlp(rows, routing.offsets, weights, Activation::gelu_tanh), routing);
   y.backward(randn({y.size(0), kWidth}, 7).to(type));
   std::vector<Tensor> out = {y.detach()};
@@ -87,6 +87,8 @@ TEST(BiasInCombine, RefusesBiasesThatAreNotTheExperts) {
   EXPECT_THROW(combine_with_bias(rows, randn({2, 5}, 3), routing), Error);
   EXPECT_THROW(combine_with_bias(rows, randn({3, 4}, 3), routing), Error);
   EXPECT_THROW(combine_with_bias(rows, randn({3, 5}, 3).to(torch::kFloat), routing), Error);
+  // Its gradient would be missing without a word.
+  EXPECT_THROW(combine_with_bias(rows, randn({3, 5}, 3).set_requires_grad(true), routing), Error);
 }
 
 }  // namespace

@@ -138,8 +138,8 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   };
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
-  EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("needs inputs of 6 numbers"));
-  EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("which 'three' has not"));
+  EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes 1 x 1 x 6"));
+  EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes 1 x 1 x 5"));
   EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
   EXPECT_THAT(refusal({"phases.both.loss=l5"}), HasSubstr("'l4'"));
   EXPECT_THAT(refusal({"phases.both.radius=2"}), HasSubstr("unknown key 'radius'"));

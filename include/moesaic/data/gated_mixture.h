@@ -18,7 +18,8 @@ struct GatedTruth {
 GatedTruth gated_truth(const GatedMixtureConfig& config);
 
 struct GatedExamples {
-  at::Tensor x_Nd, y_N;  ///< float32
+  at::Tensor x_Nd;  ///< float32; the examples of a number lie side by side.
+  at::Tensor y_N;   ///< float32
 };
 
 /// Generates examples `first` to `first + count - 1` of a split: x ~ N(0, I), z ~ softmax of

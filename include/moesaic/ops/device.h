@@ -12,6 +12,10 @@ namespace moesaic {
 /// is a GPU.
 bool has_cuda_operators();
 
+/// Returns the dtypes that this processor's matrix products take as they are, for people. Throws
+/// Error (usage) where MOESAIC_CPU has another value than "generic".
+std::string cpu_products();
+
 /// Throws Error (usage) unless this build and machine can compute on "cpu" or "cuda", and for
 /// "cuda" where MOESAIC_CUDA_OFF names an unknown part.
 void check_device(const std::string& device);

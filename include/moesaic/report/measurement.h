@@ -60,6 +60,7 @@ struct MeasuredRow {
   std::string name;
   std::vector<Metric> metrics;  ///< Metrics of all its probes.
   std::vector<RunRecord> runs;
+  int64_t earlier_phases = 0;  ///< Number of updates before the last phase.
 };
 
 /// Returns the name of a row of which the first run alone is shown, and says so where it has

@@ -49,7 +49,8 @@ ConfigProblem config_problem(const SnapshotConfig& config);
 
 struct PlotConfig {
   std::string kind;
-  std::vector<std::string> metrics;
+  std::vector<std::string> metrics, rows;
+  bool last_phase = false;
 };
 template <class Fields>
 void describe(Fields& f, PlotConfig& c) {
@@ -58,6 +59,8 @@ void describe(Fields& f, PlotConfig& c) {
     "metric over another",
     required, one_of({"points", "curves", "heatmap", "scatter"}));
   f("metrics", c.metrics, "a panel each; of a scatter plot x and y", required, not_empty);
+  f("rows", c.rows, "those it shows; none named: all");
+  f("last_phase", c.last_phase, "curves: of each run's last phase alone, from its first update");
 }
 ConfigProblem config_problem(const PlotConfig& config);
 

@@ -41,6 +41,20 @@ class Rows {
   std::vector<T> numbers_;
 };
 
+/// Inputs and outputs of a batch; inputs may have any strides.
+template <class T>
+struct Batch {
+  const T *x, *y;
+  int64_t samples, sample_stride, number_stride;
+
+  Batch(const at::Tensor& x_Bd, const at::Tensor& y_B)
+      : x(x_Bd.const_data_ptr<T>()),
+        y(y_B.const_data_ptr<T>()),
+        samples(x_Bd.size(0)),
+        sample_stride(x_Bd.stride(0)),
+        number_stride(x_Bd.stride(1)) {}
+};
+
 /// Samples [begin, begin + count) of a batch.
 template <class T>
 struct Lot {
@@ -50,14 +64,18 @@ struct Lot {
 
   explicit Lot(int64_t width) : d(width), x(width), y(1) {}
 
-  MOESAIC_IN_CLONE void load(const T* x_Bd, const T* y_B, int64_t begin, int64_t samples) {
-    count = static_cast<int>(std::min<int64_t>(kLot, samples - begin));
+  MOESAIC_IN_CLONE void load(const Batch<T>& batch, int64_t begin) {
+    count = static_cast<int>(std::min<int64_t>(kLot, batch.samples - begin));
     for (int64_t j = 0; j < d; ++j) {
-      const T* const from = x_Bd + begin * d + j;
-      for (int i = 0; i < count; ++i) x[j][i] = from[i * d];
+      const T* const from = batch.x + begin * batch.sample_stride + j * batch.number_stride;
+      if (batch.sample_stride == 1) {
+        std::copy_n(from, count, x[j]);
+      } else {
+        for (int i = 0; i < count; ++i) x[j][i] = from[i * batch.sample_stride];
+      }
       for (int i = count; i < kLot; ++i) x[j][i] = 0;
     }
-    for (int i = 0; i < kLot; ++i) y[0][i] = i < count ? y_B[begin + i] : T(0);
+    for (int i = 0; i < kLot; ++i) y[0][i] = i < count ? batch.y[begin + i] : T(0);
   }
 };
 

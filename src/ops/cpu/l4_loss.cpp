@@ -145,14 +145,13 @@ MOESAIC_IN_CLONE void add_l4_lot(const T* a, double mu, const OutputTransforms& 
   }
 }
 
-#define MOESAIC_L4_OF(T)                                                                  \
-  MOESAIC_VECTOR_CLONES void add_l4(const T* x, const T* y, int64_t samples, const T* a,  \
-                                    double mu, const OutputTransforms& by, L4Lot<T>& lot, \
-                                    L4Sums& sums) {                                       \
-    for (int64_t begin = 0; begin < samples; begin += kLot) {                             \
-      lot.samples.load(x, y, begin, samples);                                             \
-      add_l4_lot(a, mu, by, lot, sums);                                                   \
-    }                                                                                     \
+#define MOESAIC_L4_OF(T)                                                                       \
+  MOESAIC_VECTOR_CLONES void add_l4(const ops::Batch<T>& batch, const T* a, double mu,         \
+                                    const OutputTransforms& by, L4Lot<T>& lot, L4Sums& sums) { \
+    for (int64_t begin = 0; begin < batch.samples; begin += kLot) {                            \
+      lot.samples.load(batch, begin);                                                          \
+      add_l4_lot(a, mu, by, lot, sums);                                                        \
+    }                                                                                          \
   }
 MOESAIC_L4_OF(float)
 MOESAIC_L4_OF(double)
@@ -210,7 +209,7 @@ double finish_l4(L4Sums sums, const T* a, const std::vector<T>& inner, int64_t s
 GatedLoss l4_loss(const Tensor& x_in, const Tensor& y_in, const Tensor& a_in,
                   const OutputTransforms& transforms, const L4Weights& weights) {
   ops::check_samples("l4_loss", x_in, y_in, a_in);
-  const Tensor x = x_in.contiguous(), y = y_in.contiguous(), a = a_in.contiguous();
+  const Tensor &x = x_in, y = y_in.contiguous(), a = a_in.contiguous();
   const int64_t k = a.size(0), d = a.size(1);
   GatedLoss out;
   out.regressors = at::empty({k, d}, a.options().requires_grad(false));
@@ -225,8 +224,7 @@ GatedLoss l4_loss(const Tensor& x_in, const Tensor& y_in, const Tensor& a_in,
         lot.inner[static_cast<size_t>(i * k + j)] = static_cast<scalar_t>(product);
       }
     }
-    add_l4(x.const_data_ptr<scalar_t>(), y.const_data_ptr<scalar_t>(), x.size(0), rows, weights.mu,
-           transforms, lot, sums);
+    add_l4(ops::Batch<scalar_t>(x, y), rows, weights.mu, transforms, lot, sums);
     out.loss = finish_l4(std::move(sums), rows, lot.inner, x.size(0), weights,
                          out.regressors.mutable_data_ptr<scalar_t>());
   });

@@ -171,8 +171,9 @@ Tensor mean_of(const Sums& sums, int64_t rows, int64_t d, int64_t samples, const
 /// Calls visit(lot) for every lot of the batch.
 template <class T, class Visit>
 void for_lots(const Tensor& x, const Tensor& y, MixtureLot<T>& lot, const Visit& visit) {
-  for (int64_t begin = 0; begin < x.size(0); begin += kLot) {
-    lot.samples.load(x.const_data_ptr<T>(), y.const_data_ptr<T>(), begin, x.size(0));
+  const ops::Batch<T> batch(x, y);
+  for (int64_t begin = 0; begin < batch.samples; begin += kLot) {
+    lot.samples.load(batch, begin);
     visit();
   }
 }
@@ -184,8 +185,7 @@ GatedLoss log_loss(const Tensor& x_in, const Tensor& y_in, const Tensor& a_in, c
   ops::check_samples("log_loss", x_in, y_in, a_in);
   ops::check_gates("log_loss", w_in, a_in);
   if (!(noise > 0.0)) fail("log_loss: noise must be positive, found {}", noise);
-  const Tensor x = x_in.contiguous(), y = y_in.contiguous(), a = a_in.contiguous(),
-               w = w_in.contiguous();
+  const Tensor &x = x_in, y = y_in.contiguous(), a = a_in.contiguous(), w = w_in.contiguous();
   const int64_t k = a.size(0), d = a.size(1);
   GatedLoss out;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "log_loss", [&] {
@@ -208,8 +208,7 @@ GatedLoss squared_loss(const Tensor& x_in, const Tensor& y_in, const Tensor& a_i
                        const Tensor& w_in, Link link) {
   ops::check_samples("squared_loss", x_in, y_in, a_in);
   ops::check_gates("squared_loss", w_in, a_in);
-  const Tensor x = x_in.contiguous(), y = y_in.contiguous(), a = a_in.contiguous(),
-               w = w_in.contiguous();
+  const Tensor &x = x_in, y = y_in.contiguous(), a = a_in.contiguous(), w = w_in.contiguous();
   const int64_t k = a.size(0), d = a.size(1);
   GatedLoss out;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "squared_loss", [&] {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "product.h"
 
+#include "moesaic/base/error.h"
+#include "moesaic/ops/device.h"
+
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/from_blob.h>
@@ -8,6 +11,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <string>
 #include <string_view>
 
 namespace moesaic::ops {
@@ -37,7 +41,11 @@ void multiply_blocks(const Product<Scalar>& p) {
 bool is_generic() {
   static const bool generic = [] {
     const char* asked = std::getenv("MOESAIC_CPU");
-    return asked != nullptr && std::string_view(asked) == "generic";
+    if (asked == nullptr || std::string_view(asked).empty()) return false;
+    if (std::string_view(asked) != "generic") {
+      fail_usage("MOESAIC_CPU is '{}'; its only value is 'generic'", asked);
+    }
+    return true;
   }();
   return generic;
 }
@@ -104,3 +112,12 @@ ProductLayout product_layout<c10::Half>() {
 }
 
 }  // namespace moesaic::ops
+
+std::string moesaic::cpu_products() {
+  using namespace ops;  // NOLINT(google-build-using-namespace): this function's alone
+  if (is_generic()) return "ATen's, in float32 (MOESAIC_CPU=generic)";
+  std::string types = "float32";
+  if (product_layout<c10::BFloat16>() != ProductLayout::none) types += ", bfloat16";
+  if (product_layout<c10::Half>() != ProductLayout::none) types += ", float16";
+  return types;
+}

@@ -10,24 +10,32 @@
 namespace moesaic {
 namespace {
 
-/// Returns the number of updates of the longest run.
-int64_t last_step(const std::vector<MeasuredRow>& rows) {
+/// Returns the update that the row's curves begin with.
+int64_t first_step(const PlotInput& input, const MeasuredRow& row) {
+  return input.plot.last_phase ? row.earlier_phases : 0;
+}
+
+/// Returns the number of updates of the longest curve.
+int64_t last_step(const PlotInput& input) {
   int64_t last = 1;
-  for (const MeasuredRow& row : rows) {
-    for (const RunRecord& run : row.runs) last = std::max(last, run.final.step);
+  for (const MeasuredRow& row : input.rows) {
+    for (const RunRecord& run : row.runs) {
+      last = std::max(last, run.final.step - first_step(input, row));
+    }
   }
   return last;
 }
 
-/// Returns mean and spread by update over the runs that have a snapshot there. Appends the ends of
-/// the band to `ends`.
-std::string curve_data(const MeasuredRow& row, const std::string& metric,
+/// Returns mean and spread by update, counted from `first` on, over the runs that have a snapshot
+/// there. Appends the ends of the band to `ends`.
+std::string curve_data(const MeasuredRow& row, const std::string& metric, int64_t first,
                        std::vector<double>& ends) {
   std::map<int64_t, std::vector<double>> by_step;
   for (const RunRecord& run : row.runs) {
     for (const Measurement& at : run.snapshots) {
       const auto found = at.numbers.find(metric);
-      if (found != at.numbers.end()) by_step[at.step].push_back(found->second);
+      if (found == at.numbers.end() || at.step < first) continue;
+      by_step[at.step - first].push_back(found->second);
     }
   }
   std::string data = "# updates\tmean\tstd\n";
@@ -47,7 +55,7 @@ Panel number_panel(const PlotInput& input, const Metric& metric) {
   for (const MeasuredRow& row : input.rows) {
     if (find_metric(row.metrics, metric.name) == nullptr) continue;
     const size_t block = panel.blocks.size(), series = block + 1;
-    panel.blocks.push_back(curve_data(row, metric.name, ends));
+    panel.blocks.push_back(curve_data(row, metric.name, first_step(input, row), ends));
     if (row.runs.size() > 1) {
       bands += fmt::format(
           "data index first + {} using 1:($2 - $3):($2 + $3) with filledcurves "
@@ -115,7 +123,7 @@ Figure curves_plot(const PlotInput& input) {
       "  set xrange [0:{}]\n  set xlabel 'updates' textcolor rgb ink\n"
       "  set key at graph 1, 1.01 right bottom horizontal Left reverse samplen 2 "
       "textcolor rgb ink\n  set title offset 0, 1.6\n",
-      last_step(input.rows));
+      last_step(input));
   panels.front().commands.insert(0, head);
   PanelGrid grid{.columns = panels.size() > 1 ? 2 : 1, .top = 60, .gap_y = 110};
   if (panels.size() == 1) grid.width = 660, grid.height = 320;

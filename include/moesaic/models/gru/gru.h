@@ -2,6 +2,8 @@
 // A classifier of sequences by a GRU that is a mixture of experts.
 #pragma once
 
+#include <torch/nn/modules/linear.h>
+
 #include "moesaic/models/gru/config.h"
 #include "moesaic/models/model.h"
 

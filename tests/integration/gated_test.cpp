@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gated mixture and a GRU from a recipe or a description to an export.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include "integration/program.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GatedProgram : public ProgramTest {
+ protected:
+  static std::string recipe(const std::string& name) {
+    return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/gated/recipes/" + name;
+  }
+};
+
+TEST_F(GatedProgram, TrainsInspectsEvaluatesAndExports) {
+  const auto trained = run_program({"train", recipe("smoke.json"), "--out", text_path("run")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto inspected = run_program({"inspect", text_path("run")});
+  EXPECT_THAT(inspected.out, HasSubstr("mixture.gates"));
+  EXPECT_THAT(inspected.out, HasSubstr("mixture.regressors"));
+  const auto evaluated = run_program({"eval", text_path("run"), "--json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const double mse = evaluated.json().at("mse");
+  for (const char* format : {"torchscript", "safetensors"}) {
+    const std::string file = text_path(std::string("net.") + format);
+    const auto made = run_program({"export", text_path("run"), "--format", format, "--out", file});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const auto again = run_program({"eval", file, "--json", "--data", "gated-small"});
+    ASSERT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_NEAR(again.json().at("mse").get<double>(), mse, 1e-6);
+  }
+  torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
+  EXPECT_EQ(script.forward({torch::zeros({3, 1, 1, 5})}).toTensor().sizes(),
+            at::IntArrayRef({3, 1}));
+}
+
+TEST_F(GatedProgram, SaysInOneLineWhatDoesNotFit) {
+  write("mine.json",
+        R"({"name": "mine", "format": "gated", "mixture": {"width": 4, "experts": 3}})");
+  expect_one_line_error(run_program({"train", recipe("smoke.json"), "--out", text_path("run"),
+                                     "phases.0.data=" + text_path("mine.json")}),
+                        2, "at most 2 experts fit");
+  expect_one_line_error(
+      run_program({"train", recipe("smoke.json"), "--out", text_path("run"), "model.link=step"}), 2,
+      "link 'step' is not valid for L4");
+  expect_one_line_error(
+      run_program({"train", recipe("smoke.json"), "--out", text_path("run"), "model.link=sigmoit"}),
+      2, "'sigmoid'");
+}
+
+TEST_F(GatedProgram, ReproducesItsExperimentsAtQuickScale) {
+  for (const char* name : {"recovery", "random-directions", "small"}) {
+    const auto made = run_program(
+        {"reproduce", std::string("gated/") + name, "--scale", "quick", "--out", text_path(name)});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    EXPECT_THAT(read_text(path(name) / "results.json"), HasSubstr("error_A"));
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::testing

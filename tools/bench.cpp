@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -223,7 +225,9 @@ void add_bench(CLI::App& app, int&) {
           ->check(CLI::Range(0.0, 3600.0))
           ->check(CLI::Validator(
               [](const std::string& text) {
-                return text.find("nan") == std::string::npos ? "" : "'" + text + "' is no number";
+                return std::isfinite(std::strtod(text.c_str(), nullptr))
+                           ? ""
+                           : "'" + text + "' is no number of seconds";
               },
               ""))
           ->capture_default_str()};

@@ -135,17 +135,21 @@ ConfigProblem config_problem(const GatedMixtureConfig& config) {
 
 GatedTruth gated_truth(const GatedMixtureConfig& config) {
   const int64_t k = config.experts, all = 2 * k - 1;
-  const at::Tensor axes = at::eye(config.width, at::kDouble).narrow(0, 0, all);
-  const at::Tensor orthogonal =
-      std::get<0>(at::linalg_qr(normal_rows(config, "gated.orthogonal", all).t())).t();
-  const auto directions = [&](const std::string& kind, const char* purpose, int64_t first,
-                              int64_t count) {
-    if (kind == kAxes) return axes.narrow(0, first, count);
-    if (kind == kOrthogonal) return orthogonal.narrow(0, first, count);
+  const at::Tensor axes = at::eye(all, config.width, at::kDouble);
+  // Orthonormal rows that are orthogonal to those of `first` and among each other.
+  const auto orthogonal_to = [&](const at::Tensor& first, int64_t count) {
+    const at::Tensor rows = at::cat({first, normal_rows(config, "gated.orthogonal", count)});
+    return std::get<0>(at::linalg_qr(rows.t())).t().narrow(0, first.size(0), count);
+  };
+  const auto directions = [&](const std::string& kind, const char* purpose, int64_t begin,
+                              int64_t count, const at::Tensor& earlier) {
+    if (kind == kAxes) return axes.narrow(0, begin, count);
+    if (kind == kOrthogonal) return orthogonal_to(earlier, count);
     return unit_rows(normal_rows(config, purpose, count));
   };
-  const at::Tensor a = directions(config.regressors, "gated.regressors", 0, k);
-  const at::Tensor w = directions(config.gates, "gated.gates", k, k - 1) * config.gate_norm;
+  const at::Tensor a =
+      directions(config.regressors, "gated.regressors", 0, k, axes.narrow(0, 0, 0));
+  const at::Tensor w = directions(config.gates, "gated.gates", k, k - 1, a) * config.gate_norm;
   return {a.to(at::kFloat).contiguous(), w.to(at::kFloat).contiguous()};
 }
 

@@ -4,8 +4,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <limits>
-#include <numbers>
 #include <vector>
 
 #include "moesaic/ops/gated_losses.h"

@@ -43,7 +43,7 @@ double expectation(const std::function<double(double)>& f) {
   return sum / std::sqrt(2.0 * std::numbers::pi);
 }
 
-/// Returns E[y^p | Z] for y ~ N(g, variance), p <= 4.
+/// Returns E[y^p | Z] for y ~ N(g, variance), p <= 4, of the fourth without its constant.
 double conditional_moment(double g, double variance, int p) {
   switch (p) {
     case 1:
@@ -53,7 +53,7 @@ double conditional_moment(double g, double variance, int p) {
     case 3:
       return g * (g * g + 3.0 * variance);
     default:
-      return g * g * (g * g + 6.0 * variance) + 3.0 * variance * variance;
+      return g * g * (g * g + 6.0 * variance);
   }
 }
 
@@ -83,6 +83,8 @@ class Moments {
               with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z).value; });
           return conditional_moment(g, noise * noise, p) * hermite(z, n);
         });
+        // Orthogonal to the polynomials of other degrees, to which it would lend its rounding.
+        if (p == 4 && n == 0) at_[p][n] += 3.0 * std::pow(noise, 4);
       }
     }
   }
@@ -116,7 +118,8 @@ OutputTransforms output_transforms(Link link, double noise) {
   const Moments of(link, noise);
   OutputTransforms out;
   try {
-    std::tie(out.alpha, out.beta, out.gamma) = std::tuple_cat(solve_quartic(of));
+    const auto [alpha, beta, gamma] = solve_quartic(of);
+    out = {.alpha = alpha, .beta = beta, .gamma = gamma};
   } catch (const Error& error) {
     fail_usage("link '{}' is not valid for L4: {}", name, error.what());
   }

@@ -101,7 +101,9 @@ Row l4_against(const L4Contest& contest) {
   const GatedMixtureConfig config;
   const GatedTruth truth = gated_truth(config);
   const OutputTransforms transforms = output_transforms(Link::identity, config.noise);
-  Tensor ours = at::randn({2, config.width}), theirs = ours.clone();
+  Tensor ours = at::randn({2, config.width});
+  ours /= ours.norm(2, {1}, true);
+  Tensor theirs = ours.clone();
   const GatedExamples same = gated_examples(config, truth, "train", 0, kL4Batch);
   check_l4_gradient("gradient", l4_loss(same.x_Nd, same.y_N, ours, transforms, kWeights).regressors,
                     contest.peer(same, ours, transforms));
@@ -123,6 +125,9 @@ Row l4_against(const L4Contest& contest) {
           theirs.sub_(contest.peer(drawn_samples(config, truth), theirs, transforms), kL4Rate);
         }
       });
+  for (const Tensor* trained : {&ours, &theirs}) {
+    if (!trained->isfinite().all().item<bool>()) fail("bench gated: a step diverged");
+  }
   Row row;
   row.name = contest.name;
   row.ours = times.ours / kL4Block * 1e6;

@@ -83,6 +83,11 @@ TEST(GatedMixture, DirectionsAreAsTheyAreNamed) {
   expect_close(
       products({.width = 9, .experts = 4, .regressors = kOrthogonal, .gates = kOrthogonal}),
       torch::eye(7, torch::kDouble), 1e-6);
+  for (const char* regressors : {kAxes, kRandom}) {
+    const Tensor among =
+        products({.width = 9, .experts = 4, .regressors = regressors, .gates = kOrthogonal});
+    expect_close(among.narrow(0, 4, 3).narrow(1, 0, 4), torch::zeros({3, 4}, torch::kDouble), 1e-6);
+  }
   const GatedTruth axes = gated_truth({.width = 5, .experts = 2, .gate_norm = 3.0});
   EXPECT_TRUE(torch::equal(at::cat({axes.a_kd, axes.w_kd / 3}), torch::eye(5).slice(0, 0, 3)));
   const Tensor random =

@@ -35,7 +35,8 @@ TEST(CudaOff, AnUnknownPartIsRefusedWithTheNearest) {
 }
 
 at::Tensor lying_combine(const at::Tensor& rows, const at::Tensor&, const at::Tensor& token_offsets,
-                         const at::Tensor&) {
+                         const at::Tensor&, const ops::OptionalTensor&,
+                         const ops::OptionalTensor&) {
   return torch::full({token_offsets.size(0) - 1, rows.size(1)}, -7.0, rows.options());
 }
 ops::ChoiceTensors lying_choice(const at::Tensor&, const TokenChoiceOptions&) {
@@ -49,12 +50,15 @@ TEST(Switchable, AnOperatorThatIsOffIsTheCpus) {
   const auto kernel = ops::Switchable<"combine", lying_combine>::run;
   {
     const ScopedEnv nothing("MOESAIC_CUDA_OFF", std::nullopt);
-    EXPECT_EQ(kernel(rows, gate, token_offsets, token_row).sum().item<double>(), -7.0 * 8);
+    EXPECT_EQ(kernel(rows, gate, token_offsets, token_row, {}, {}).sum().item<double>(), -7.0 * 8);
   }
   const ScopedEnv off("MOESAIC_CUDA_OFF", "combine");
-  const at::Tensor y = kernel(rows, gate, token_offsets, token_row);
+  const at::Tensor y = kernel(rows, gate, token_offsets, token_row, {}, {});
   EXPECT_TRUE(torch::allclose(y[0], gate[0] * rows[0] + gate[2] * rows[2]));
   EXPECT_TRUE(torch::allclose(y[1], gate[1] * rows[1]));
+  const at::Tensor offsets = torch::tensor({0, 1, 3}, torch::kInt), bias = randn({2, 4}, 3);
+  const at::Tensor biased = kernel(rows, gate, token_offsets, token_row, offsets, bias);
+  EXPECT_TRUE(torch::allclose(biased[1], gate[1] * (rows[1] + bias[1])));
 }
 
 TEST(Switchable, OptionsReachTheCpuAsTheyAre) {

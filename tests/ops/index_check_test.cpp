@@ -131,11 +131,15 @@ TEST(IndexChecks, GradientsRefuseIndicesOutOfRange) {
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("moesaic::dispatch_backward", "")
           .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  const auto combine_backward = c10::Dispatcher::singleton()
-                                    .findSchemaOrThrow("moesaic::combine_backward", "")
-                                    .typed<std::tuple<at::Tensor, at::Tensor>(
-                                        const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                        const at::Tensor&, const at::Tensor&)>();
+  using Optional = const std::optional<at::Tensor>&;
+  const auto combine_op = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("moesaic::combine_backward", "")
+                              .typed<std::tuple<at::Tensor, at::Tensor>(
+                                  const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                  const at::Tensor&, const at::Tensor&, Optional, Optional)>();
+  const auto combine_backward = [&](const auto&... arguments) {
+    return combine_op.call(arguments..., std::nullopt, std::nullopt);
+  };
   const Routing good = good_routing();
   const at::Tensor rows = torch::ones({12, 2}), grad = torch::ones({6, 2});
   const at::Tensor far = with(good.token_row, 0, 12), many = with(good.token_offsets, 6, 13);
@@ -143,11 +147,10 @@ TEST(IndexChecks, GradientsRefuseIndicesOutOfRange) {
   EXPECT_THROW(dispatch_backward.call(rows, good.token_offsets, far), Error);
   EXPECT_THROW(dispatch_backward.call(rows, many, good.token_row), Error);
   EXPECT_THROW(dispatch_backward.call(rows[0], good.token_offsets, good.token_row), Error);
-  EXPECT_NO_THROW(combine_backward.call(grad, rows, good.gate, good.token_offsets, good.token_row));
-  EXPECT_THROW(combine_backward.call(grad, rows, good.gate, good.token_offsets, far), Error);
-  EXPECT_THROW(combine_backward.call(grad, rows, good.gate, many, good.token_row), Error);
-  EXPECT_THROW(combine_backward.call(rows, rows, good.gate, good.token_offsets, good.token_row),
-               Error);
+  EXPECT_NO_THROW(combine_backward(grad, rows, good.gate, good.token_offsets, good.token_row));
+  EXPECT_THROW(combine_backward(grad, rows, good.gate, good.token_offsets, far), Error);
+  EXPECT_THROW(combine_backward(grad, rows, good.gate, many, good.token_row), Error);
+  EXPECT_THROW(combine_backward(rows, rows, good.gate, good.token_offsets, good.token_row), Error);
 }
 
 TEST(IndexChecks, GroupedMlpRefusesOffsetsOutOfRange) {

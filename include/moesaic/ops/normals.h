@@ -15,7 +15,7 @@ class SampleRandom {
   SampleRandom(uint64_t seed, uint64_t stream);
 
   /// Writes number j < `numbers` of sample first + i to to[j * stride + i], for i < `count`:
-  /// independent samples of N(0, 1) by Box-Muller, |z| < 6.7, to 1e-6 but near 0. Numbers 4 b to
+  /// independent samples of N(0, 1) by Box-Muller, |z| < 6.7, to 4e-6 but near 0. Numbers 4 b to
   /// 4 b + 3 are made of block b.
   void normals(int64_t first, int64_t count, int64_t numbers, float* to, int64_t stride) const;
   /// Writes a number in [0, 1) of 24 random bits for each of these samples, made of one block.

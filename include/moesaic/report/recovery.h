@@ -10,7 +10,8 @@ struct RecoveryError {
   /// 1 - max over permutations p of min over i of |<a_i, a*_p(i)>|, all of norm 1.
   double regressors = 0.0;
   /// 1 - the min cosine of w_i - w_m with w*_p(i), by the same permutation, where p(m) = k is the
-  /// expert whose true gate is 0; 1 for gates of 0.
+  /// expert whose true gate is 0; 1 for gates of 0. Of more than two experts several permutations
+  /// may share the min; then this is of one of them, and tells little.
   double gates = 0.0;
 };
 

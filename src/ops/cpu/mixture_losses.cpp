@@ -27,10 +27,10 @@ struct MixtureLot {
   Rows<T> p, logits, gates;  // Projections; logits and their softmax, the last one of gate 0.
   Rows<T> value, slope;      // Of the experts.
   Rows<T> c;                 // Coefficients of a gradient.
-  Rows<T> work;              // Max of the logits, sums of exponentials, and three more.
+  Rows<T> work;              // Max of the logits, sums of exponentials, and two more.
 
   MixtureLot(int64_t experts, int64_t d)
-      : k(experts), samples(d), p(k), logits(k), gates(k), value(k), slope(k), c(k), work(5) {}
+      : k(experts), samples(d), p(k), logits(k), gates(k), value(k), slope(k), c(k), work(4) {}
 };
 
 /// Writes the softmax of `from` [k] to `to`, with its max and the sum of exponentials.

@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gated.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 
 SampleSource::SampleSource(std::shared_ptr<const Dataset> data, uint64_t seed, int64_t batch)
     : data_(std::move(data)), batch_(batch) {
-  constexpr int kFreeBits = 23;  // Leaves 2^23 batches of 2^20 samples before 2^63.
-  if (data_->endless()) offset_ = static_cast<int64_t>(mix64(seed) >> kFreeBits);
+  if (data_->endless()) {
+    constexpr int kFreeBits = 23;  // Begins below 2^41: samples are left for any number of steps.
+    offset_ = static_cast<int64_t>(mix64(seed) >> kFreeBits);
+    return;
+  }
+  all_ = read(0, data_->size());
+  offset_ = static_cast<int64_t>(mix64(seed) % static_cast<uint64_t>(data_->size() / batch_));
 }
 
 Samples SampleSource::read(int64_t first, int64_t count) const {
@@ -27,10 +34,9 @@ Samples SampleSource::batches(int64_t first, int64_t count) const {
   if (data_->endless()) return read(offset_ + first * batch_, count * batch_);
   const int64_t in_epoch = data_->size() / batch_;
   std::vector<at::Tensor> x, y;
-  for (int64_t i = first; i < first + count; ++i) {
-    Samples part = read(i % in_epoch * batch_, batch_);
-    x.push_back(std::move(part.x_Nd));
-    y.push_back(std::move(part.y_N));
+  for (int64_t i = offset_ + first; i < offset_ + first + count; ++i) {
+    x.push_back(all_.x_Nd.narrow(0, i % in_epoch * batch_, batch_));
+    y.push_back(all_.y_N.narrow(0, i % in_epoch * batch_, batch_));
   }
   return {at::cat(x), at::cat(y)};
 }
@@ -76,25 +82,54 @@ std::vector<std::string> Moves::names(const Model& model) const {
   return names;
 }
 
+namespace {
+
+/// Checks the network's mixture against what can be recovered, and against the data's.
+void check_mixture(const PhasePlaces& places, const nn::GatedMixtureOptions& mixture,
+                   const Dataset& data) {
+  const std::string& name = places.phase().name;
+  if (2 * mixture.experts - 1 > mixture.width) {
+    fail_usage(
+        "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
+        "dimensions (assumption 3), at most {} experts do",
+        places.of_model("experts", "kind"), name, mixture.experts, 2 * mixture.experts - 1,
+        mixture.width, (mixture.width + 1) / 2);
+  }
+  const Directions known = data.directions();
+  const auto regressors = known.find("regressor");
+  if (regressors == known.end() || regressors->second.size(0) == mixture.experts) return;
+  log_warning("{}: phase '{}': the model has {} experts, the mixture of '{}' has {}",
+              places.of_model("experts", "data"), name, mixture.experts, places.phase().data,
+              regressors->second.size(0));
+}
+
+}  // namespace
+
 void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
-                int64_t batch) {
+                int64_t batch, const Moves& moves) {
   const PhaseConfig& phase = plan.config;
   const auto mixture = nn::find_gated_mixture(model);
   if (!mixture) {
     fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model with a gated mixture "
-        "(moesaic list models)",
+        "{}: phase '{}': a phase of kind '{}' needs a model with a gated mixture (moesaic list "
+        "models)",
         places.of_model("name", "kind"), phase.name, phase.kind.name());
   }
   const DatasetInfo& info = data.info();
-  const int64_t width = mixture->options().width;
-  if (data.has_images() || info.targets.size() != 1 || data.image_size() != width) {
+  if (data.has_images() || info.targets.size() != 1 ||
+      data.image_size() != mixture->options().width) {
     fail_usage(
         "{}: phase '{}': a phase of kind '{}' needs inputs of {} numbers with one real-valued "
         "target, which '{}' has not",
-        places.of({"data"}), phase.name, phase.kind.name(), width, phase.data);
+        places.of({"data"}), phase.name, phase.kind.name(), mixture->options().width, phase.data);
   }
-  if (batch > data.size()) {
+  check_mixture(places, mixture->options(), data);
+  if (moves.within(phase, model).names(model).empty()) {
+    fail_usage("{}: phase '{}': it moves {}, of which 'trains' and 'frozen' leave nothing",
+               places.of({"frozen", "trains", "kind"}), phase.name,
+               fmt::join(moves.names(model), " and "));
+  }
+  if (!data.endless() && batch > data.size()) {
     fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
                places.of({"batch_size", "samples"}), phase.name, batch, data.size(), phase.data);
   }

@@ -21,8 +21,8 @@ struct Samples {
   at::Tensor x_Nd, y_N;  ///< float32, on the CPU.
 };
 
-/// Batches of a dataset in order, without an incomplete last one of an epoch. Endless data begin at
-/// an index that the seed gives, so that runs of different seeds see different samples.
+/// Batches of a dataset in order, without an incomplete last one of an epoch. They begin where the
+/// seed says, so that runs of different seeds see different samples.
 class SampleSource {
  public:
   SampleSource(std::shared_ptr<const Dataset> data, uint64_t seed, int64_t batch);
@@ -33,6 +33,7 @@ class SampleSource {
   Samples read(int64_t first, int64_t count) const;
 
   std::shared_ptr<const Dataset> data_;
+  Samples all_;  ///< Of data that are not endless.
   int64_t offset_ = 0, batch_;
 };
 
@@ -62,10 +63,12 @@ struct Moves {
   std::vector<std::string> names(const Model& model) const;
 };
 
-/// Completes the plan of a phase of `batch` samples a step. Throws Error (usage) unless the network
-/// has a gated mixture and the data are inputs of its width with one real-valued target.
+/// Completes the plan of a phase of `batch` samples a step that moves these parameters. Throws
+/// Error (usage) unless the network has a gated mixture with 2 k - 1 <= d, the data are inputs of
+/// its width with one real-valued target, and `trains` and `frozen` leave something to move. Warns
+/// where the data's mixture has another number of experts.
 void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
-                int64_t batch);
+                int64_t batch, const Moves& moves);
 
 /// Returns the number of steps that a state {"made": steps} has. Throws Error unless they are among
 /// the phase's.

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include "gated.h"
-#include "moesaic/base/error.h"
 #include "moesaic/ops/gated_em.h"
 
 namespace moesaic {
@@ -69,7 +68,8 @@ PhaseKind gated_em_kind() {
   kind.settings = Choice("gated_em", GatedEmConfig{});
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data) {
-    plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples);
+    plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
+               {true, true});
   };
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GatedEm>(plan, std::move(context));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "gated_sgd": blocks of steps of stochastic gradient descent on fresh batches, by
 // the losses' formulas ("Learning in Gated Neural Networks", sections 3 and 4).
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -132,7 +133,8 @@ class GatedSgd final : public Phase {
     const GatedLoss loss = loss_of(at, batch);
     if (moves_.regressors) at.a_kd.sub_(loss.regressors, lr);
     if (moves_.gates) at.w_kd.sub_(loss.gates, lr);
-    if (const LogConfig* log = config_.loss.find<LogConfig>()) project_rows(at.w_kd, log->radius);
+    const LogConfig* const log = config_.loss.find<LogConfig>();
+    if (log != nullptr && moves_.gates) project_rows(at.w_kd, log->radius);
     return loss.loss;
   }
 
@@ -158,7 +160,7 @@ void check_moments(const GatedSgdConfig& config, const PhasePlaces& places, int6
 
 void plan_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
   const auto& config = settings_of<GatedSgdConfig>(plan.config);
-  plan_gated(plan, places, model, data, config.batch_size);
+  plan_gated(plan, places, model, data, config.batch_size, moves_of(config));
   const nn::GatedMixtureOptions& options = nn::find_gated_mixture(model)->options();
   if (config.loss.name() != kL4) return;
   at_place(places.of_model("link", "loss"),

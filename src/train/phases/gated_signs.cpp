@@ -17,11 +17,14 @@ void describe(Fields& f, GatedSignsConfig& c) {
   f("samples", c.samples, "whose likelihood chooses", between(1, 1048576), common);
 }
 
+constexpr Moves kMoves{.regressors = true, .gates = false};
+
 class GatedSigns final : public Phase {
  public:
   GatedSigns(const PhasePlan& plan, PhaseContext context)
       : plan_(plan),
         model_(std::move(context.model)),
+        moves_(kMoves.within(plan_.config, *model_)),
         samples_(std::move(context.data), context.seed, plan.batch) {}
 
   bool done() const override { return made_ >= plan_.steps; }
@@ -41,11 +44,12 @@ class GatedSigns final : public Phase {
 
   PhaseState state() const override { return {{{"made", made_}}, {}}; }
   void load(const PhaseState& state) override { made_ = made_in(state, plan_.steps); }
-  std::vector<std::string> parameters() const override { return Moves{true, false}.names(*model_); }
+  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
 
  private:
   PhasePlan plan_;
   std::shared_ptr<Model> model_;
+  Moves moves_;
   SampleSource samples_;
   int64_t made_ = 0;
 };
@@ -57,7 +61,8 @@ PhaseKind gated_signs_kind() {
   kind.settings = Choice("gated_signs", GatedSignsConfig{});
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data) {
-    plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples);
+    plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
+               kMoves);
     if (plan.steps > 1) {
       fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
                  places.of({"steps", "epochs"}), plan.config.name, plan.steps);

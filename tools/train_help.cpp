@@ -40,7 +40,7 @@ std::string common_settings_help() {
   return fmt::format(
       "Common settings, with their defaults (N: a phase's number or name):\n{}\n"
       "All of a setting or a group: moesaic train --help KEY.PATH, e.g. phases.optimizer\n"
-      "Settings of a network: moesaic train --help model NAME (one of {})\n",
+      "Settings of a network: moesaic train --help model NAME, which is one of\n  {}\n",
       common_help(help_rows<RunConfig>()), fmt::join(families().names(), ", "));
 }
 

@@ -42,13 +42,13 @@ RunConfig gated_run(const std::vector<std::string>& changes = {}) {
           "model": {"name": "gated-moe", "width": 5},
           "phases": [
             {"name": "both", "kind": "gated_sgd", "data": "gated-small", "steps": 24,
-             "loss": "squared", "lr": 0.05, "batch_size": 64, "block": 8},
+             "loss": "squared", "optimizer": {"lr": 0.05}, "batch_size": 64, "block": 8},
             {"name": "regressors", "kind": "gated_sgd", "data": "gated-small", "steps": 48,
-             "loss": "l4", "lr": 0.001, "batch_size": 128},
+             "loss": "l4", "optimizer": {"lr": 0.001}, "batch_size": 128},
             {"name": "signs", "kind": "gated_signs", "data": "gated-small", "steps": 1,
              "samples": 500},
             {"name": "gates", "kind": "gated_sgd", "data": "gated-small", "steps": 32,
-             "loss": "l_log", "lr": 0.5, "batch_size": 64},
+             "loss": "l_log", "optimizer": {"lr": 0.5}, "batch_size": 64},
             {"name": "em", "kind": "gated_em", "data": "gated-small", "steps": 20,
              "samples": 500}]})",
       changes);
@@ -57,7 +57,7 @@ RunConfig gated_run(const std::vector<std::string>& changes = {}) {
 const std::vector<std::string> kOnlyL4 = {"phases.both.steps=0",
                                           "phases.em.steps=0",
                                           "phases.regressors.steps=3000",
-                                          "phases.regressors.lr=0.004",
+                                          "phases.regressors.optimizer.lr=0.004",
                                           "phases.regressors.schedule={\"name\": \"linear\"}",
                                           "phases.regressors.batch_size=512",
                                           "phases.signs.samples=4000",
@@ -167,8 +167,8 @@ TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
 }
 
 TEST(GatedRun, ARateThatIsTooHighIsADivergence) {
-  EXPECT_THAT(error_of([] { train_in_memory(gated_run({"phases.regressors.lr=10"})); }),
-              HasSubstr("lower phases.regressors.lr (10 now)"));
+  EXPECT_THAT(error_of([] { train_in_memory(gated_run({"phases.regressors.optimizer.lr=10"})); }),
+              HasSubstr("lower phases.regressors.optimizer.lr (10 now)"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "../check_labels.h"
 #include "built_in.h"
@@ -79,10 +80,25 @@ std::shared_ptr<const Dataset> open_idx(const DatasetSpec& spec, DatasetInfo inf
   return make_memory_dataset(std::move(info), std::move(images.values), std::move(labels.values));
 }
 
+/// Takes the images for square ones, of as many bytes as the described files leave to each.
+void outline_idx(const DatasetSpec& spec, DatasetInfo& info) {
+  constexpr int64_t kHeader = 16;
+  const auto count = spec.images.find(info.split);
+  const auto file = spec.files.find(info.split + "_images");
+  if (count == spec.images.end() || file == spec.files.end()) return;
+  const int64_t pixels = (file->second.size - kHeader) / count->second;
+  const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
+  info.channels = 1;
+  info.height = info.width = side;
+}
+
 }  // namespace
 
 DatasetFormat idx_format() {
-  return {.settings = Choice("idx", IdxSettings{}), .check = check_idx, .open = open_idx};
+  return {.settings = Choice("idx", IdxSettings{}),
+          .check = check_idx,
+          .open = open_idx,
+          .outline = outline_idx};
 }
 
 }  // namespace moesaic

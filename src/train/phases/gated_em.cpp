@@ -14,10 +14,10 @@ struct GatedEmConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedEmConfig& c) {
-  f("samples", c.samples, "on which all steps are made", between(1, 1048576), common);
+  f("samples", c.samples, "on which all steps are made", between(1, 1048576));
   f("gate_steps", c.options.gate_steps, "gradient steps on the gates after each on the regressors",
     between(0, 1000));
-  f("lr", c.options.lr, "learning rate of those", above(0.0), common);
+  f("gate_lr", c.options.lr, "learning rate of those", above(0.0));
 }
 
 class GatedEm final : public Phase {

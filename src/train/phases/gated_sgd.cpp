@@ -47,21 +47,28 @@ std::vector<Choice> loss_choices() {
   return {Choice(kL4, L4Config{}), Choice(kLog, LogConfig{}), Choice(kSquared, SquaredConfig{})};
 }
 
+struct StepConfig {
+  double lr = 0.005;
+};
+template <class Fields>
+void describe(Fields& f, StepConfig& c) {
+  f("lr", c.lr, "peak learning rate", above(0.0));
+}
+
 struct GatedSgdConfig {
   int64_t batch_size = 1024, block = 16;
-  double lr = 0.005;
+  StepConfig optimizer;
   ScheduleConfig schedule = {.name = "constant"};
   Choice loss = loss_choices().front();
 };
 template <class Fields>
 void describe(Fields& f, GatedSgdConfig& c) {
-  f("batch_size", c.batch_size, "samples a step", between(1, 1048576), common);
-  f("lr", c.lr, "peak learning rate", above(0.0), common);
+  f("batch_size", c.batch_size, "samples a step", between(1, 1048576));
+  f("optimizer", c.optimizer, "plain gradient descent");
   f("schedule", c.schedule, "learning rate over the phase");
   f("block", c.block, "steps that are made at once", between(1, 4096));
   f.choice("loss", c.loss, loss_choices(),
-           "what is minimised: l4 for the regressors, l_log for the gates, squared for both",
-           common);
+           "what is minimised: l4 for the regressors, l_log for the gates, squared for both");
 }
 
 Moves moves_of(const GatedSgdConfig& config) {
@@ -92,7 +99,7 @@ class GatedSgd final : public Phase {
     StepReport report;
     double sum = 0.0;
     for (int64_t i = 0; i < steps; ++i) {
-      report.lr = learning_rate(config_.schedule, config_.lr, made_ + i, plan_.steps,
+      report.lr = learning_rate(config_.schedule, config_.optimizer.lr, made_ + i, plan_.steps,
                                 plan_.steps_per_epoch);
       const Samples batch = {samples.x_Nd.narrow(0, i * plan_.batch, plan_.batch),
                              samples.y_N.narrow(0, i * plan_.batch, plan_.batch)};
@@ -109,7 +116,8 @@ class GatedSgd final : public Phase {
   }
 
   std::string remedy() const override {
-    return fmt::format("lower phases.{}.lr ({} now)", plan_.config.name, config_.lr);
+    return fmt::format("lower phases.{}.optimizer.lr ({} now)", plan_.config.name,
+                       config_.optimizer.lr);
   }
 
   PhaseState state() const override { return {{{"made", made_}}, {}}; }

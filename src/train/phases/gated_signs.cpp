@@ -14,7 +14,7 @@ struct GatedSignsConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedSignsConfig& c) {
-  f("samples", c.samples, "whose likelihood chooses", between(1, 1048576), common);
+  f("samples", c.samples, "whose likelihood chooses", between(1, 1048576));
 }
 
 constexpr Moves kMoves{.regressors = true, .gates = false};

@@ -483,7 +483,11 @@ TEST(Outline, KnowsEverythingButPixels) {
   EXPECT_THAT(error_of(ErrorKind::failure,
                        [&] { outline_dataset("cifar10", "test")->image(0, pixels.data()); }),
               HasSubstr("outline"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { outline_dataset("mnist", "train"); }),
+  const auto digits = outline_dataset("mnist", "test");
+  EXPECT_EQ(digits->size(), 10000);
+  EXPECT_EQ(digits->info().height, 28);
+  EXPECT_EQ(digits->info().width, 28);
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { outline_dataset("fashion-mnist", "train"); }),
               HasSubstr("does not tell"));
 }
 

@@ -53,13 +53,16 @@ Panel heatmap_panel(const HeatMap& map) {
 
 Figure heatmap_plot(const PlotInput& input) {
   std::vector<Panel> panels;
+  constexpr size_t kMaxWithNumbers = 12;  // Numbers of more columns would cover each other.
   for (const std::string& name : input.plot.metrics) {
     for (const MeasuredRow& row : input.rows) {
       const Metric* metric = find_metric(row.metrics, name);
       if (metric == nullptr) continue;
+      const MeasuredTable& table = row.runs.front().final.tables.at(name);
       panels.push_back(heatmap_panel({.title = name_of_first_run(row) + ": " + metric->label,
-                                      .table = row.runs.front().final.tables.at(name),
-                                      .digits = metric->digits}));
+                                      .table = table,
+                                      .digits = metric->digits,
+                                      .numbers = table.columns.size() <= kMaxWithNumbers}));
     }
   }
   return panel_figure(input.stem, panels,

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <numbers>
-#include <type_traits>
 #include <vector>
 
 #include "../route_math.h"
@@ -52,19 +51,26 @@ MOESAIC_IN_CLONE void softmax_of(const Rows<T>& from, int64_t k, Rows<T>& to, T*
   }
 }
 
-template <Link Kind, class T>
-MOESAIC_IN_CLONE void mix(const T* a, const T* w, MixtureLot<T>& lot) {
+template <class T>
+MOESAIC_IN_CLONE void project_lot(const T* a, const T* w, MixtureLot<T>& lot) {
   project(lot.samples, a, lot.k, lot.p);
   project(lot.samples, w, lot.k - 1, lot.logits);
   for (int s = 0; s < kLot; ++s) lot.logits[lot.k - 1][s] = 0;
   softmax_of(lot.logits, lot.k, lot.gates, lot.work[0], lot.work[1]);
-  for (int64_t i = 0; i < lot.k; ++i) {
-    for (int s = 0; s < kLot; ++s) {
-      const LinkPoint<T> point = link_at<Kind>(lot.p[i][s]);
-      lot.value[i][s] = point.value;
-      lot.slope[i][s] = point.slope;
+}
+
+/// Applies the link, in no clone: some links call the mathematical library.
+template <class T>
+void apply_link_to(Link link, MixtureLot<T>& lot) {
+  with_link(link, [&](auto kind) {
+    for (int64_t i = 0; i < lot.k; ++i) {
+      for (int s = 0; s < kLot; ++s) {
+        const LinkPoint<T> point = link_at<decltype(kind)::value>(lot.p[i][s]);
+        lot.value[i][s] = point.value;
+        lot.slope[i][s] = point.slope;
+      }
     }
-  }
+  });
 }
 
 /// Adds the lot's part of minus the log-likelihood, without its constant, to `loss`.
@@ -117,46 +123,20 @@ MOESAIC_IN_CLONE void add_squared_lot(MixtureLot<T>& lot, double* of_a, double* 
   }
 }
 
-// Links that call the mathematical library come in no clone: there is nothing to gain.
-#define MOESAIC_LOSSES_OF(CLONES, T, NAME, KIND)                                                   \
-  CLONES void log_lot_##NAME(const T* a, const T* w, double noise, MixtureLot<T>& lot, double* to, \
-                             double& loss) {                                                       \
-    mix<KIND>(a, w, lot);                                                                          \
+#define MOESAIC_LOSSES_OF(T)                                                                       \
+  MOESAIC_VECTOR_CLONES void project_all(const T* a, const T* w, MixtureLot<T>& lot) {             \
+    project_lot(a, w, lot);                                                                        \
+  }                                                                                                \
+  MOESAIC_VECTOR_CLONES void add_log(double noise, MixtureLot<T>& lot, double* to, double& loss) { \
     add_log_lot(noise, lot, to, loss);                                                             \
   }                                                                                                \
-  CLONES void squared_lot_##NAME(const T* a, const T* w, MixtureLot<T>& lot, double* of_a,         \
-                                 double* of_w, double& loss) {                                     \
-    mix<KIND>(a, w, lot);                                                                          \
+  MOESAIC_VECTOR_CLONES void add_squared(MixtureLot<T>& lot, double* of_a, double* of_w,           \
+                                         double& loss) {                                           \
     add_squared_lot(lot, of_a, of_w, loss);                                                        \
   }
-MOESAIC_LOSSES_OF(MOESAIC_VECTOR_CLONES, float, identity, Link::identity)
-MOESAIC_LOSSES_OF(MOESAIC_VECTOR_CLONES, float, relu, Link::relu)
+MOESAIC_LOSSES_OF(float)
+MOESAIC_LOSSES_OF(double)
 #undef MOESAIC_LOSSES_OF
-
-template <Link Kind, class T>
-void log_lot(const T* a, const T* w, double noise, MixtureLot<T>& lot, double* to, double& loss) {
-  if constexpr (std::is_same_v<T, float> && Kind == Link::identity) {
-    log_lot_identity(a, w, noise, lot, to, loss);
-  } else if constexpr (std::is_same_v<T, float> && Kind == Link::relu) {
-    log_lot_relu(a, w, noise, lot, to, loss);
-  } else {
-    mix<Kind>(a, w, lot);
-    add_log_lot(noise, lot, to, loss);
-  }
-}
-
-template <Link Kind, class T>
-void squared_lot(const T* a, const T* w, MixtureLot<T>& lot, double* of_a, double* of_w,
-                 double& loss) {
-  if constexpr (std::is_same_v<T, float> && Kind == Link::identity) {
-    squared_lot_identity(a, w, lot, of_a, of_w, loss);
-  } else if constexpr (std::is_same_v<T, float> && Kind == Link::relu) {
-    squared_lot_relu(a, w, lot, of_a, of_w, loss);
-  } else {
-    mix<Kind>(a, w, lot);
-    add_squared_lot(lot, of_a, of_w, loss);
-  }
-}
 
 template <class T>
 Tensor mean_of(const Sums& sums, int64_t rows, int64_t d, int64_t samples, const Tensor& like) {
@@ -168,12 +148,15 @@ Tensor mean_of(const Sums& sums, int64_t rows, int64_t d, int64_t samples, const
   return out;
 }
 
-/// Calls visit(lot) for every lot of the batch.
+/// Calls visit() for every lot of the batch, when its gates and experts' outputs are computed.
 template <class T, class Visit>
-void for_lots(const Tensor& x, const Tensor& y, MixtureLot<T>& lot, const Visit& visit) {
+void for_lots(const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& w, Link link,
+              MixtureLot<T>& lot, const Visit& visit) {
   const ops::Batch<T> batch(x, y);
   for (int64_t begin = 0; begin < batch.samples; begin += kLot) {
     lot.samples.load(batch, begin);
+    project_all(a.const_data_ptr<T>(), w.const_data_ptr<T>(), lot);
+    apply_link_to(link, lot);
     visit();
   }
 }
@@ -191,12 +174,7 @@ GatedLoss log_loss(const Tensor& x_in, const Tensor& y_in, const Tensor& a_in, c
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "log_loss", [&] {
     MixtureLot<scalar_t> lot(k, d);
     Sums sums = zeros((k - 1) * d);
-    with_link(link, [&](auto kind) {
-      for_lots(x, y, lot, [&] {
-        log_lot<decltype(kind)::value>(a.const_data_ptr<scalar_t>(), w.const_data_ptr<scalar_t>(),
-                                       noise, lot, sums.data(), out.loss);
-      });
-    });
+    for_lots(x, y, a, w, link, lot, [&] { add_log(noise, lot, sums.data(), out.loss); });
     out.gates = mean_of<scalar_t>(sums, k - 1, d, x.size(0), w);
   });
   out.loss = out.loss / static_cast<double>(x.size(0)) +
@@ -214,13 +192,7 @@ GatedLoss squared_loss(const Tensor& x_in, const Tensor& y_in, const Tensor& a_i
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "squared_loss", [&] {
     MixtureLot<scalar_t> lot(k, d);
     Sums of_a = zeros(k * d), of_w = zeros((k - 1) * d);
-    with_link(link, [&](auto kind) {
-      for_lots(x, y, lot, [&] {
-        squared_lot<decltype(kind)::value>(a.const_data_ptr<scalar_t>(),
-                                           w.const_data_ptr<scalar_t>(), lot, of_a.data(),
-                                           of_w.data(), out.loss);
-      });
-    });
+    for_lots(x, y, a, w, link, lot, [&] { add_squared(lot, of_a.data(), of_w.data(), out.loss); });
     out.regressors = mean_of<scalar_t>(of_a, k, d, x.size(0), a);
     out.gates = mean_of<scalar_t>(of_w, k - 1, d, x.size(0), w);
   });

@@ -113,11 +113,15 @@ ProductLayout product_layout<c10::Half>() {
 
 }  // namespace moesaic::ops
 
-std::string moesaic::cpu_products() {
-  using namespace ops;  // NOLINT(google-build-using-namespace): this function's alone
-  if (is_generic()) return "ATen's, in float32 (MOESAIC_CPU=generic)";
+namespace moesaic {
+
+std::string cpu_products() {
+  using ops::product_layout, ops::ProductLayout;
+  if (ops::is_generic()) return "ATen's, in float32 (MOESAIC_CPU=generic)";
   std::string types = "float32";
   if (product_layout<c10::BFloat16>() != ProductLayout::none) types += ", bfloat16";
   if (product_layout<c10::Half>() != ProductLayout::none) types += ", float16";
   return types;
 }
+
+}  // namespace moesaic

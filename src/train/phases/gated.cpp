@@ -138,10 +138,18 @@ void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, 
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
 }
 
-int64_t made_in(const PhaseState& state, int64_t steps) {
-  const auto made = state.values.at("made").get<int64_t>();
-  if (made < 0 || made > steps) fail("state.json: {} steps are made of {}", made, steps);
-  return made;
+GatedPhase::GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves)
+    : plan_(plan),
+      model_(std::move(context.model)),
+      moves_(moves.within(plan_.config, *model_)),
+      samples_(std::move(context.data), context.seed, plan.batch) {}
+
+void GatedPhase::load(const PhaseState& state) {
+  const auto made = state.values.value("made", int64_t{-1});
+  if (made < 0 || made > plan_.steps) {
+    fail("state.json: {} steps are made of {}", made, plan_.steps);
+  }
+  made_ = made;
 }
 
 void project_rows(const at::Tensor& rows, double radius) {

@@ -70,9 +70,25 @@ struct Moves {
 void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
                 int64_t batch, const Moves& moves);
 
-/// Returns the number of steps that a state {"made": steps} has. Throws Error unless they are among
-/// the phase's.
-int64_t made_in(const PhaseState& state, int64_t steps);
+/// A phase of a gated mixture: which parameters it moves, its samples, and the steps that it made,
+/// which are all its state.
+class GatedPhase : public Phase {
+ public:
+  bool done() const override { return made_ >= plan_.steps; }
+  PhaseState state() const override { return {{{"made", made_}}, {}}; }
+  /// Throws Error unless the steps are among the phase's.
+  void load(const PhaseState& state) override;
+  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
+
+ protected:
+  GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves);
+
+  PhasePlan plan_;
+  std::shared_ptr<Model> model_;
+  Moves moves_;  ///< Those that the settings leave.
+  SampleSource samples_;
+  int64_t made_ = 0;
+};
 
 /// Shortens rows to the norm `radius`; 0 leaves all.
 void project_rows(const at::Tensor& rows, double radius);

@@ -20,20 +20,17 @@ void describe(Fields& f, GatedEmConfig& c) {
   f("gate_lr", c.options.lr, "learning rate of those", above(0.0));
 }
 
-class GatedEm final : public Phase {
+constexpr Moves kBoth{.regressors = true, .gates = true};
+
+class GatedEm final : public GatedPhase {
  public:
   GatedEm(const PhasePlan& plan, PhaseContext context)
-      : plan_(plan),
-        config_(settings_of<GatedEmConfig>(plan_.config)),
-        model_(std::move(context.model)),
-        moves_(Moves{true, true}.within(plan_.config, *model_)) {
-    const Samples samples =
-        SampleSource(std::move(context.data), context.seed, plan.batch).batches(0, 1);
+      : GatedPhase(plan, std::move(context), kBoth),
+        config_(settings_of<GatedEmConfig>(plan_.config)) {
+    const Samples samples = samples_.batches(0, 1);
     x_ = samples.x_Nd.to(at::kDouble);
     y_ = samples.y_N.to(at::kDouble);
   }
-
-  bool done() const override { return made_ >= plan_.steps; }
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
@@ -48,17 +45,9 @@ class GatedEm final : public Phase {
     return {.metrics = {{"loss", next.loss}}, .images = plan_.batch};
   }
 
-  PhaseState state() const override { return {{{"made", made_}}, {}}; }
-  void load(const PhaseState& state) override { made_ = made_in(state, plan_.steps); }
-  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
-
  private:
-  PhasePlan plan_;
-  const GatedEmConfig& config_;
-  std::shared_ptr<Model> model_;
-  Moves moves_;
+  const GatedEmConfig& config_;  ///< Part of plan_.
   at::Tensor x_, y_;
-  int64_t made_ = 0;
 };
 
 }  // namespace
@@ -68,8 +57,7 @@ PhaseKind gated_em_kind() {
   kind.settings = Choice("gated_em", GatedEmConfig{});
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data) {
-    plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
-               {true, true});
+    plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples, kBoth);
   };
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GatedEm>(plan, std::move(context));

@@ -75,21 +75,16 @@ Moves moves_of(const GatedSgdConfig& config) {
   return {config.loss.name() != kLog, config.loss.name() != kL4};
 }
 
-class GatedSgd final : public Phase {
+class GatedSgd final : public GatedPhase {
  public:
   GatedSgd(const PhasePlan& plan, PhaseContext context)
-      : plan_(plan),
-        config_(settings_of<GatedSgdConfig>(plan_.config)),
-        model_(std::move(context.model)),
-        moves_(moves_of(config_).within(plan_.config, *model_)),
-        samples_(std::move(context.data), context.seed, plan.batch) {
+      : GatedPhase(plan, std::move(context), moves_of(settings_of<GatedSgdConfig>(plan.config))),
+        config_(settings_of<GatedSgdConfig>(plan_.config)) {
     if (config_.loss.name() == kL4) {
       const nn::GatedMixtureOptions& options = nn::find_gated_mixture(*model_)->options();
       transforms_ = output_transforms(options.link, options.noise);
     }
   }
-
-  bool done() const override { return made_ >= plan_.steps; }
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
@@ -120,11 +115,6 @@ class GatedSgd final : public Phase {
                        config_.optimizer.lr);
   }
 
-  PhaseState state() const override { return {{{"made", made_}}, {}}; }
-  void load(const PhaseState& state) override { made_ = made_in(state, plan_.steps); }
-
-  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
-
  private:
   GatedLoss loss_of(const MixtureParameters& at, const Samples& batch) const {
     const auto& [x, y] = batch;
@@ -146,13 +136,8 @@ class GatedSgd final : public Phase {
     return loss.loss;
   }
 
-  PhasePlan plan_;
-  const GatedSgdConfig& config_;
-  std::shared_ptr<Model> model_;
-  Moves moves_;
-  SampleSource samples_;
+  const GatedSgdConfig& config_;  ///< Part of plan_.
   std::optional<OutputTransforms> transforms_;
-  int64_t made_ = 0;
 };
 
 /// Warns of a batch with fewer samples than the symmetric tensor of fourth moments has numbers.

@@ -19,15 +19,10 @@ void describe(Fields& f, GatedSignsConfig& c) {
 
 constexpr Moves kMoves{.regressors = true, .gates = false};
 
-class GatedSigns final : public Phase {
+class GatedSigns final : public GatedPhase {
  public:
   GatedSigns(const PhasePlan& plan, PhaseContext context)
-      : plan_(plan),
-        model_(std::move(context.model)),
-        moves_(kMoves.within(plan_.config, *model_)),
-        samples_(std::move(context.data), context.seed, plan.batch) {}
-
-  bool done() const override { return made_ >= plan_.steps; }
+      : GatedPhase(plan, std::move(context), kMoves) {}
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
@@ -41,17 +36,6 @@ class GatedSigns final : public Phase {
     ++made_;
     return {.metrics = {}, .images = plan_.batch};
   }
-
-  PhaseState state() const override { return {{{"made", made_}}, {}}; }
-  void load(const PhaseState& state) override { made_ = made_in(state, plan_.steps); }
-  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
-
- private:
-  PhasePlan plan_;
-  std::shared_ptr<Model> model_;
-  Moves moves_;
-  SampleSource samples_;
-  int64_t made_ = 0;
 };
 
 }  // namespace

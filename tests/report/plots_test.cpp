@@ -58,6 +58,24 @@ TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
             "7\t1.00000\t2.00000\t3.00000\t0.12500\n");
 }
 
+TEST(CurvesPlot, OfTheLastPhaseBeginsWithIt) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  rows[0].earlier_phases = 7;
+  PlotConfig plot{"curves", {"entropy"}};
+  plot.last_phase = true;
+  EXPECT_EQ(figure(plot, kRows, rows).data, "# updates\tmean\tstd\n0\t0.22000\t0.02000\n");
+}
+
+TEST(Plots, HaveTheRowsThatTheyName) {
+  PlotConfig plot{"points", {"test_accuracy"}};
+  plot.rows = {"single"};
+  EXPECT_EQ(figure(plot).data, "# place\tmean\tstd\tpaper\tpaper std\n0\t75.5000\t0.0000\t-\t-\n");
+}
+
+TEST(NamedTics, ShowAPercentSignAsItIs) {
+  EXPECT_EQ(named_tics({"50 %", "a_b"}), "('50 %%' 0, 'a b' 1)");
+}
+
 TEST(HeatmapPlot, ShowsTheTableAtTheEnd) {
   EXPECT_EQ(figure({"heatmap", {"dispatch"}}).data,
             "# column\trow\tvalue\n0\t0\t1\n1\t0\t2\n0\t1\t3\n1\t1\t14\n");

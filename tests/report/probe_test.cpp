@@ -147,5 +147,75 @@ TEST_F(SingleNetworkProbes, HaveNoDispatch) {
               Contains(Field(&Metric::name, "expert_signal")));
 }
 
+at::Tensor parameter(const std::shared_ptr<Model>& model, const std::string& name) {
+  return model->named_parameters()[name];
+}
+
+TEST(RecoveryProbe, CountsARunByBothErrorsOnceItsGatesAreLearned) {
+  const auto model = build_model(
+      Document::from_text(R"({"name": "gated-moe", "width": 5})", "model.json").root(), 9);
+  const auto train = open_dataset("gated-small", "train");
+  const auto truth = train->directions();
+  const auto found = [&](const at::Tensor& a_kd, const at::Tensor& w_kd) {
+    const c10::InferenceMode inference;
+    parameter(model, "mixture.regressors").copy_(a_kd);
+    parameter(model, "mixture.gates").copy_(w_kd);
+    ProbeSubject subject(*model, 3, {{"train", train}, {"test", train}}, {});
+    Measurement measurement;
+    probes().at("recovery").measure(subject, measurement);
+    return measurement.numbers;
+  };
+  const at::Tensor a = truth.at("regressor"), w = truth.at("gate");
+  // Rows that are turned by an angle towards a direction that is perpendicular to all of them.
+  const auto turned = [&](double cosine) {
+    const at::Tensor other = at::ones({1, 5}, a.options());
+    const at::Tensor basis = std::get<0>(at::linalg_qr(at::cat({a, other}).t())).t();
+    return cosine * a + std::sqrt(1 - cosine * cosine) * basis[2];
+  };
+  EXPECT_EQ(found(a, w).at("recovered"), 1.0);
+  EXPECT_NEAR(found(turned(0.96), w).at("error_A"), 0.04, 1e-5);
+  EXPECT_EQ(found(turned(0.96), w).at("recovered"), 1.0);
+  EXPECT_NEAR(found(turned(0.94), w).at("error_A"), 0.06, 1e-5);
+  EXPECT_EQ(found(turned(0.94), w).at("recovered"), 0.0);
+  EXPECT_NEAR(found(a, -w).at("error_W"), 2.0, 1e-5);
+  EXPECT_EQ(found(a, -w).at("recovered"), 0.0);
+  EXPECT_EQ(found(a, at::zeros_like(w)).at("recovered"), 1.0) << "no gates are learned yet";
+}
+
+TEST(GatesProbe, AveragesThoseOfEachClass) {
+  const auto model = build_model(
+      Document::from_text(R"({"name": "gru", "steps": 4, "width": 3, "hidden": 5, "classes": 2})",
+                          "model.json")
+          .root(),
+      9);
+  DatasetInfo info{.name = "rows", .split = "test", .channels = 1, .height = 4, .width = 3};
+  info.classes = {"zero", "one"};
+  const at::Tensor images = torch::randn({7, 1, 4, 3});
+  const at::Tensor labels = torch::tensor({0, 1, 1, 0, 1, 1, 1}, torch::kLong);
+  const auto data = make_input_dataset(info, {.values_NCHW = images, .labels_N = labels});
+  const c10::InferenceMode inference;
+  ProbeSubject subject(*model, 3, {{"test", data}}, {});
+  Measurement measurement;
+  probes().at("gates").measure(subject, measurement);
+  for (const auto& [gate, values_BT] : model->gates_over_time(images)) {
+    const MeasuredTable& table = measurement.tables.at(gate + "_gate");
+    EXPECT_EQ(table.rows, info.classes);
+    EXPECT_THAT(table.columns, ElementsAre("1", "2", "3", "4"));
+    for (int64_t c = 0; c < 2; ++c) {
+      for (int64_t t = 0; t < 4; ++t) {
+        double sum = 0.0, count = 0.0;
+        for (int64_t i = 0; i < 7; ++i) {
+          if (labels[i].item<int64_t>() != c) continue;
+          sum += values_BT[i][t].item<double>();
+          ++count;
+        }
+        EXPECT_NEAR(table.values[static_cast<size_t>(c)][static_cast<size_t>(t)], sum / count,
+                    1e-6);
+      }
+    }
+  }
+  EXPECT_EQ(probes().at("gates").metrics(*model, {{"test", data}}).size(), 2U);
+}
+
 }  // namespace
 }  // namespace moesaic

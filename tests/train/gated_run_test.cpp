@@ -122,16 +122,26 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
     return train_in_memory(gated_run(changes));
   };
   const auto before = changes_with("phases.both.steps=0");
-  const auto trained = [&](const std::string& trains) {
-    const auto after = changes_with("phases.both.trains=[\"" + trains + "\"]");
-    const auto moved = [&](const char* name) {
+  const auto moved = [&](const std::shared_ptr<Model>& after) {
+    const auto differs = [&](const char* name) {
       return !torch::equal(parameter(*before, name), parameter(*after, name));
     };
-    return std::pair{moved("regressors"), moved("gates")};
+    return std::pair{differs("regressors"), differs("gates")};
+  };
+  const auto trained = [&](const std::string& trains) {
+    return moved(changes_with("phases.both.trains=[\"" + trains + "\"]"));
   };
   EXPECT_EQ(trained("regressors"), std::pair(true, false));
   EXPECT_EQ(trained("gates"), std::pair(false, true));
   EXPECT_EQ(trained(".*"), std::pair(true, true));
+  const auto by_em = [&](const std::string& frozen) {
+    return moved(train_in_memory(
+        gated_run({"phases.both.steps=0", "phases.regressors.steps=0", "phases.signs.steps=0",
+                   "phases.gates.steps=0", "phases.em.frozen=[" + frozen + "]"})));
+  };
+  EXPECT_EQ(by_em(""), std::pair(true, true));
+  EXPECT_EQ(by_em("\"regressors\""), std::pair(false, true));
+  EXPECT_EQ(by_em("\"gates\""), std::pair(true, false));
   EXPECT_THAT(error_of([] {
                 Trainer(gated_run({"phases.signs.frozen=[\"regressors\"]"}), gated_options(""));
               }),

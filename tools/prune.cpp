@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/base/signal.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/report/prune_search.h"
+#include "moesaic/report/tsne_figure.h"
+#include "moesaic/train/calibrate.h"
+#include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -14,7 +27,11 @@ namespace {
 
 struct PruneArguments {
   PruneCheckpointOptions options;
-  std::string keep;
+  std::string keep, scope = "layer", data, split, figure;
+  std::optional<double> keep_parameters, max_drop;
+  std::string search = kBisection;
+  std::vector<int64_t> whole;
+  int64_t images = CalibrateOptions().images;
   bool json = false;
 };
 
@@ -24,17 +41,179 @@ std::string criteria_text() {
   return text;
 }
 
-void prune(const PruneArguments& arguments) {
+ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,
+                             Model& model) {
+  CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
+  adapt_data(data, checkpoint, model);
+  log_info("calibrating by {} images of {}", data.split, data.name);
+  Progress bar({.label = "calibrate"});
+  return calibrate(model, data.dataset,
+                   {.images = arguments.images,
+                    .batch_size = trained_batch_size(checkpoint),
+                    .seed = arguments.options.prune.seed,
+                    .progress = [&](int64_t done, int64_t total) { bar.show(done, total); }});
+}
+
+/// Returns what the command line keeps. A search finds the number, so it is given scope and whole
+/// blocks with any.
+KeepSpec keep_of(const PruneArguments& arguments) {
+  KeepSpec keep = KeepSpec::fraction(1.0);
+  if (!arguments.keep.empty()) keep = KeepSpec::parse(arguments.keep);
+  if (arguments.keep_parameters) {
+    keep = KeepSpec::parameters(*arguments.keep_parameters, "--keep-parameters");
+  }
+  if (arguments.scope == "network") keep.set_scope(KeepScope::network);
+  keep.leave_whole(arguments.whole);
+  return keep;
+}
+
+void check_one_size(const PruneArguments& arguments) {
+  const int given = int{!arguments.keep.empty()} + int{arguments.keep_parameters.has_value()} +
+                    int{arguments.max_drop.has_value()} + int{!arguments.options.plan.empty()};
+  if (given == 1) return;
+  fail_usage("prune: give one of --keep, --keep-parameters, --max-drop and --plan, found {}",
+             given == 0 ? "none" : "more");
+}
+
+/// Finds the plan by --max-drop. Returns the plan, or nothing where a signal ended the search.
+std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
+                                     const PruneCheckpointOptions& options) {
+  if (!arguments.figure.empty()) check_new_figure(arguments.figure, "--figure");
+  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
+  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
+  if (data.split == "test") {
+    fail_usage(
+        "--split: a network that is chosen by test images has none left to be tested on; "
+        "choose train or validation");
+  }
+  adapt_data(data, checkpoint, *shape);
+  log_info("searching by {} images of {}", data.split, data.name);
+  const StopSignal stop;
+  PruneSearchOptions search;
+  search.max_drop = *arguments.max_drop;
+  search.method = arguments.search;
+  search.evaluate.batch_size = trained_batch_size(checkpoint);
+  search.evaluate.loss = trained_loss(checkpoint);
+  PruneSearch found;
+  {
+    Progress bar({.label = "search", .unit = "networks"});
+    search.proceed = [&](int64_t done, int64_t at_most) {
+      bar.show(done, at_most);
+      return !stop.requested();
+    };
+    found = search_pruning(options, checkpoint, data.dataset, search);
+  }
+  if (!found.complete) return std::nullopt;
+  std::fputs((to_text(found) + "\n").c_str(), arguments.json ? stderr : stdout);
+  if (!arguments.figure.empty()) {
+    draw_figure_file(arguments.figure,
+                     search_figure(found, std::filesystem::path(arguments.figure).stem().string()));
+    log_written(arguments.figure);
+  }
+  return found.plan;
+}
+
+int prune(const PruneArguments& arguments) {
   PruneCheckpointOptions options = arguments.options;
-  options.keep = KeepSpec::parse(arguments.keep);
+  check_one_size(arguments);
+  if (options.out.empty() && !options.dry_run) {
+    fail_usage("prune: give --out, or --dry-run for the plan alone");
+  }
+  if (options.plan.empty()) options.prune.keep = keep_of(arguments);
+  options.calibrate = [&](const Checkpoint& checkpoint, Model& model) {
+    return calibrate_with_bar(arguments, checkpoint, model);
+  };
+  if (arguments.max_drop) {
+    if (!options.dry_run) check_new_folder(options.out, "prune");
+    options.found = search_plan(arguments, options);
+    if (!options.found) {
+      log_info("stopped; nothing was written");
+      return 130;
+    }
+  }
   const PruneCheckpointResult result = prune_checkpoint(options);
   std::fputs(describe(result).c_str(), arguments.json ? stderr : stdout);
   if (arguments.json) std::fputs((to_json(result.plan).dump(2) + "\n").c_str(), stdout);
+  return 0;
+}
+
+void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
+  const std::string group = "How much stays (one of these)";
+  verb.add_option("--keep", arguments->keep,
+                  "experts of each layer, in an ensemble of each member: a fraction (0.25, to the "
+                  "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
+      ->type_name("FRACTION|COUNT|FILE")
+      ->group(group);
+  verb.add_option("--keep-parameters", arguments->keep_parameters,
+                  "as many experts as fit into this fraction of the network's parameters")
+      ->type_name("FRACTION")
+      ->group(group);
+  verb.add_option("--max-drop", arguments->max_drop,
+                  "the fewest with which at most this fraction of images is lost: 0.01 is one "
+                  "point of accuracy, on the validation split")
+      ->check(CLI::Range(0.0, 0.99))
+      ->type_name("FRACTION")
+      ->group(group);
+  verb.add_option("--plan", arguments->options.plan,
+                  "what a plan says, as --json prints it; it may be edited")
+      ->check(not_empty())
+      ->type_name("FILE")
+      ->group(group);
+}
+
+void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
+  PruneOptions& prune = arguments->options.prune;
+  verb.add_option("--criterion", prune.criterion, criteria_text())
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb.add_option("--scope", arguments->scope,
+                  "experts are chosen within each layer, or among those of the whole network")
+      ->check(one_of_words(keep_scope_names()))
+      ->capture_default_str();
+  verb.add_option("--whole", arguments->whole, "blocks that keep all their experts: --whole 9,11")
+      ->delimiter(',')
+      ->type_name("BLOCKS");
+  verb.add_option("--replace", prune.replace,
+                  "what a removed expert leaves to tokens that still select it: nothing, or mean, "
+                  "its mean output on calibration images")
+      ->check(one_of_words({kReplaceByNothing, kReplaceByMean}))
+      ->capture_default_str();
+  verb.add_option("--seed", prune.seed, "of --criterion random, and of the order of images")
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
+  verb.add_option("--search", arguments->search,
+                  "of --max-drop: bisection, of one number for all layers; greedy, one expert at a "
+                  "time from the layer that bears it best, which evaluates many more networks")
+      ->check(one_of_words({kBisection, kGreedy}))
+      ->capture_default_str();
+}
+
+void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
+  const std::string group = "Images, for --max-drop, --replace mean and criteria that need them";
+  verb.add_option("--data", arguments->data, "data set (what the checkpoint was trained on)")
+      ->check(known_dataset())
+      ->type_name("NAME")
+      ->group(group);
+  verb.add_option("--split", arguments->split, "validation where the data has it, else train")
+      ->type_name("NAME")
+      ->group(group);
+  verb.add_option("--images", arguments->images, "calibration images, drawn by the seed")
+      ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str()
+      ->group(group);
+  verb.add_option("--figure", arguments->figure,
+                  "draw what --max-drop tried: a new .png or .svg, with gnuplot's script and data "
+                  "beside it")
+      ->check(not_empty())
+      ->type_name("FILE")
+      ->group(group);
 }
 
 }  // namespace
 
-void add_prune(CLI::App& app, int& /*exit_code*/) {
+void add_prune(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
@@ -43,28 +222,20 @@ void add_prune(CLI::App& app, int& /*exit_code*/) {
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--pretrained", options.pretrained,
-                   "what it was fine-tuned from; only router-norm-change needs it")
+                   "what it was fine-tuned from, for criteria that compare: router-norm-change, "
+                   "neuron-magnitude-change")
       ->check(not_empty())
       ->type_name("DIR");
-  verb->add_option("--criterion", options.criterion, criteria_text())
-      ->type_name("NAME")
-      ->capture_default_str();
-  verb->add_option("--keep", arguments->keep,
-                   "of each layer, in an ensemble of each member: a fraction (0.25, to the nearest "
-                   "number), a "
-                   "count (4), or a JSON file {\"<block>\": count or [ids]}")
-      ->required()
-      ->type_name("FRACTION|COUNT|FILE");
   verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
-      ->required()
       ->check(not_empty())
       ->type_name("DIR");
-  verb->add_option("--seed", options.seed, "for --criterion random")
-      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
-      ->capture_default_str();
+  add_sizes(*verb, arguments);
+  add_choice(*verb, arguments);
+  add_images(*verb, arguments);
   add_device(*verb, options.device);
+  verb->add_flag("--dry-run", options.dry_run, "show the plan, write nothing");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
-  verb->callback([arguments] { prune(*arguments); });
+  verb->callback([arguments, &exit_code] { exit_code = prune(*arguments); });
 }
 
 }  // namespace moesaic::tools

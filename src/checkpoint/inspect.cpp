@@ -75,7 +75,7 @@ Json moe_layers(const Json& config, const fs::path& from) {
   Json layers = Json::array();
   const std::shared_ptr<Model> model = shape_of(config, from);
   if (model == nullptr) return layers;
-  for (const auto& [block, layer] : model->moe_blocks()) {
+  for (const auto& [block, layer, unused] : model->moe_blocks()) {
     const Json kept = layer->is_pruned() ? Json(layer->kept()) : Json();
     layers.push_back({{"layer", block}, {"experts", layer->options().experts}, {"kept", kept}});
   }

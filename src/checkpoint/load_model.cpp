@@ -13,8 +13,7 @@ namespace {
 
 void check_finite_weights(const TensorMap& tensors, const std::string& from) {
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
-    fail("{}: '{}' holds NaN or infinity", from, name);
+    if (!all_finite(tensor)) fail("{}: '{}' holds NaN or infinity", from, name);
   }
 }
 

@@ -81,7 +81,10 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   checkpoint.folder = folder;
   checkpoint.config = read_json(folder / kConfigFile);
   checkpoint.state = read_json(folder / kStateFile);
-  if (options.model) checkpoint.model = read_tensors(folder / kModelFile);
+  if (options.model) {
+    const fs::path file = folder / kModelFile;
+    checkpoint.model = options.mapped ? map_tensors(file) : read_tensors(file);
+  }
   if (options.optimizer && manifest.files.contains(kOptimizerFile)) {
     checkpoint.optimizer = read_tensors(folder / kOptimizerFile);
   }

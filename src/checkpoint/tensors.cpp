@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -54,17 +55,34 @@ void check_strides(const std::vector<int64_t>& shape, const std::string& where) 
   }
 }
 
-at::Tensor read_tensor(const safetensors::Entry& entry, std::span<const std::byte> bytes,
-                       const std::string& where) {
+at::ScalarType checked_type(const safetensors::Entry& entry, std::span<const std::byte> bytes,
+                            const std::string& where) {
   const at::ScalarType type = type_of(entry.dtype, where);
   check_strides(entry.shape, where);
   if (type == at::kBool &&
       std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
     fail("{}: a BOOL that is neither 0 nor 1", where);
   }
+  return type;
+}
+
+at::Tensor copied(const safetensors::Entry& entry, std::span<const std::byte> bytes,
+                  at::ScalarType type) {
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(type));
   if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;
+}
+
+/// Returns a tensor in the file's memory, which it keeps mapped; a copy where its numbers do not
+/// lie as a tensor's have to.
+at::Tensor mapped(const std::shared_ptr<const safetensors::File>& file,
+                  const safetensors::Entry& entry, at::ScalarType type) {
+  const std::span<const std::byte> bytes = file->bytes(entry);
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  if (bytes.empty() || address % c10::elementSize(type) != 0) return copied(entry, bytes, type);
+  void* const data = const_cast<std::byte*>(bytes.data());  // from_blob() takes no constant memory.
+  return at::from_blob(
+      data, entry.shape, [file](void*) {}, at::TensorOptions(type));
 }
 
 }  // namespace
@@ -73,10 +91,35 @@ TensorMap read_tensors(const std::filesystem::path& path) {
   const safetensors::File file(path);
   TensorMap tensors;
   for (const safetensors::Entry& entry : file.entries()) {
-    const std::string where = path.string() + ": " + entry.name;
-    tensors[entry.name] = read_tensor(entry, file.bytes(entry), where);
+    const std::span<const std::byte> bytes = file.bytes(entry);
+    tensors[entry.name] =
+        copied(entry, bytes, checked_type(entry, bytes, path.string() + ": " + entry.name));
   }
   return tensors;
+}
+
+TensorMap map_tensors(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const safetensors::File>(path);
+  TensorMap tensors;
+  for (const safetensors::Entry& entry : file->entries()) {
+    tensors[entry.name] = mapped(
+        file, entry, checked_type(entry, file->bytes(entry), path.string() + ": " + entry.name));
+  }
+  return tensors;
+}
+
+void write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
+                   const std::function<at::Tensor(const std::string& name)>& make) {
+  std::vector<safetensors::Item> items;
+  for (const auto& [name, shape] : shapes) {
+    const char* dtype = name_of(shape.scalar_type(), path.string() + ": " + name);
+    items.push_back({name, dtype, shape.sizes().vec(), {}});
+  }
+  at::Tensor held;  // Owns the bytes until the next tensor.
+  safetensors::write_streamed(path, std::move(items), [&](const safetensors::Item& item) {
+    held = make(item.name).detach().to(at::kCPU).contiguous();
+    return std::span(static_cast<const std::byte*>(held.const_data_ptr()), held.nbytes());
+  });
 }
 
 void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,

@@ -15,7 +15,8 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"celeba", celeba_format()},
                                            {"clusters", clusters_format()},
                                            {"embeddings", embeddings_format()},
-                                           {"gated", gated_format()}});
+                                           {"gated", gated_format()},
+                                           {"patterns", patterns_format()}});
   return registry;
 }
 

@@ -17,8 +17,14 @@ namespace fs = std::filesystem;
 
 int64_t pruned_experts(const VMoE& model) {
   int64_t count = 0;
-  for (const auto& [block, layer] : model.moe_blocks()) {
+  for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const auto& options = layer->options();
+    if (layer->stand_in.defined()) {
+      fail_usage(
+          "export: in block {} the pruned experts left mean outputs, for which a V-MoE checkpoint "
+          "has no place; safetensors does",
+          block);
+    }
     const int64_t gone = options.experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
       fail_usage(

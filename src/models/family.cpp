@@ -5,6 +5,7 @@
 #include "moesaic/models/gated_moe/gated_moe.h"
 #include "moesaic/models/gru/gru.h"
 #include "moesaic/models/image_moe/image_moe.h"
+#include "moesaic/models/pattern_moe/pattern_moe.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
@@ -25,7 +26,8 @@ Registry<Family>& families() {
                                          {kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>()},
                                          {kGatedMoE, family_of<GatedMoE, GatedMoEConfig>()},
                                          {kGru, family_of<Gru, GruConfig>()},
-                                         {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()}});
+                                         {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()},
+                                         {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()}});
   return list;
 }
 

@@ -15,6 +15,7 @@ void ImageTokenModel::set_layer(std::shared_ptr<nn::Experts> experts,
   }
   moe = register_module(
       "moe", nn::MoELayer(router_options(*router, width, count), layer_experts_, generator));
+  if (router->stand_ins && moe->is_pruned()) moe->add_stand_ins();
   const torch::NoGradGuard no_grad;
   moe->router->weight.zero_();
 }

@@ -24,6 +24,10 @@ std::optional<torch::jit::Module> Model::torchscript() const {
   return std::nullopt;
 }
 
+double stand_in_flops(const nn::MoELayer& layer) {
+  return layer->stand_in.defined() ? 2.0 * static_cast<double>(layer->stand_in.numel()) : 0.0;
+}
+
 double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& rows_per_token) {
   const nn::RouterOptions& options = block.layer->options();
   const auto found = rows_per_token.find(block.block);
@@ -31,7 +35,8 @@ double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& ro
                           ? nn::rows_per_token(options.rule, tokens, options.experts)
                           : found->second;
   const auto router = static_cast<double>(2 * options.width * options.experts);
-  return static_cast<double>(tokens) * (router + rows * block.layer->experts->flops_per_row());
+  return static_cast<double>(tokens) *
+         (router + rows * block.layer->experts->flops_per_row() + stand_in_flops(block.layer));
 }
 
 int64_t Model::parameter_count() const {

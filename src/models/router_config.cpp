@@ -173,6 +173,13 @@ ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
   return {fmt::format("{} must be ascending experts below {}, at least one", key, experts)};
 }
 
+ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
+                                const std::string& router, const std::string& key) {
+  if (!stand_ins || routing.pruned == "zero") return {};
+  return {fmt::format("{} needs {}pruned to be 'zero', found '{}'", key, router, routing.pruned),
+          {key, router + "pruned"}};
+}
+
 ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t experts) {
   if (config == nullptr) {
     if (experts == 1) return {};
@@ -198,6 +205,9 @@ ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t exper
             {"router.noise_in_evaluation", "router.gate_noise"}};
   }
   if (!pruned) return {};
+  ConfigProblem stand_ins =
+      stand_ins_problem(config->stand_ins, *config, place.router, place.router + "stand_ins");
+  if (!stand_ins.empty()) return stand_ins;
   const std::string key = place.router + "kept_experts";
   ConfigProblem problem = kept_problem(config->kept_experts, experts, key);
   problem.blamed = {key};

@@ -16,6 +16,21 @@ Routing without_gates(Routing routing) {
 
 }  // namespace
 
+at::Tensor own_values(const at::Tensor& parameter) {
+  return parameter;
+}
+
+double neuron_magnitude(const ExpertMatrices& expert) {
+  const torch::NoGradGuard no_grad;
+  double sum = 0.0;
+  int64_t neurons = 0;
+  for (const at::Tensor& matrix : expert.hidden) {
+    sum += matrix.norm(2, {1}, /*keepdim=*/false, at::kDouble).sum().item<double>();
+    neurons += matrix.size(0);
+  }
+  return sum / static_cast<double>(neurons);
+}
+
 ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
                                const at::Generator& random) {
   const ExpertRows rows = compute(x, routing, random);

@@ -46,9 +46,8 @@ double FilterExpertsImpl::flops_per_row() const {
          static_cast<double>(options_.patches * options_.filters);
 }
 
-at::Tensor FilterExpertsImpl::neuron_magnitudes() const {
-  const torch::NoGradGuard no_grad;
-  return w.to(at::kDouble).norm(2, {1}).mean({1});
+ExpertMatrices FilterExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
+  return {.hidden = {values(w)[slot].t()}, .others = {}};
 }
 
 }  // namespace moesaic::nn

@@ -29,16 +29,6 @@ at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
   return at::cat(parts);
 }
 
-/// Returns the mean norm of the rows of all weight matrices of a network.
-at::Tensor mean_row_norm(const ImageNetwork& network) {
-  std::vector<at::Tensor> norms;
-  for (const at::Tensor& parameter : network.parameters()) {
-    if (parameter.dim() < 2) continue;  // A bias, or the scale of a normalisation.
-    norms.push_back(parameter.to(at::kDouble).flatten(1).norm(2, {1}));
-  }
-  return at::cat(norms).mean();
-}
-
 }  // namespace
 
 ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
@@ -78,11 +68,17 @@ void ImageExpertsImpl::keep(const std::vector<int64_t>& slots) {
   }
 }
 
-at::Tensor ImageExpertsImpl::neuron_magnitudes() const {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> means;
-  for (const auto& network : networks_) means.push_back(mean_row_norm(*network));
-  return at::stack(means);
+int64_t ImageExpertsImpl::outputs() const {
+  return networks_.front()->head->options.out_features();
+}
+
+ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
+  ExpertMatrices matrices;
+  for (const at::Tensor& parameter : network(slot)->parameters()) {
+    if (parameter.dim() < 2) continue;  // A bias, or the scale of a normalisation.
+    matrices.hidden.push_back(values(parameter).flatten(1));
+  }
+  return matrices;
 }
 
 void ImageExpertsImpl::reset_heads(int64_t classes) {

@@ -113,9 +113,8 @@ double MlpExpertsImpl::flops_per_row() const {
   return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
 }
 
-at::Tensor MlpExpertsImpl::neuron_magnitudes() const {
-  const torch::NoGradGuard no_grad;
-  return w1.to(at::kDouble).norm(2, {1}).mean({1});
+ExpertMatrices MlpExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
+  return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
 }
 
 }  // namespace moesaic::nn

@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
@@ -77,6 +78,13 @@ TensorMap state_of(const torch::nn::Module& module) {
     if (item.value().defined()) state[item.key()] = item.value().detach();
   }
   return state;
+}
+
+bool all_finite(const at::Tensor& tensor) {
+  if (!tensor.is_floating_point() || tensor.is_meta()) return true;
+  // A sum needs no memory; that of finite numbers may overflow.
+  const auto sum = tensor.sum(at::kDouble).item<double>();
+  return std::isfinite(sum) || tensor.isfinite().all().item<bool>();
 }
 
 void load_state(torch::nn::Module& module, const TensorMap& tensors, std::string_view from,

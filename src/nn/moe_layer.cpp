@@ -42,6 +42,7 @@ MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generat
   const auto present = static_cast<int64_t>(kept().size());
   const MlpExperts mlps(experts_options(options, present), generator);
   experts = register_module<Experts>("experts", mlps.ptr());
+  if (options.stand_ins && is_pruned()) add_stand_ins();
 }
 
 MoELayerImpl::MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> given,
@@ -62,11 +63,38 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
   RoutingRecord record = router->forward(router_input_Td, random);
+  if (observer_) observer_(record, experts_input);
   ExpertsOutput computed = experts->forward(experts_input, record.routing, random);
+  if (stand_in.defined()) computed.y_To = computed.y_To + stand_ins_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
 
-void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids) {
+at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
+  const at::Tensor weights_TE = combine_weights(router->route_to_all(record));
+  const at::Tensor ids = index_on(weights_TE.device(), removed());
+  // index_select() has no meta kernel.
+  return weights_TE.index({torch::indexing::Slice(), ids}).mm(stand_in.to(weights_TE.options()));
+}
+
+std::vector<int64_t> MoELayerImpl::removed() const {
+  const std::vector<int64_t> present = kept();
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; id < options().experts; ++id) {
+    if (!std::binary_search(present.begin(), present.end(), id)) ids.push_back(id);
+  }
+  return ids;
+}
+
+void MoELayerImpl::add_stand_ins() {
+  if (pruned_selection(options().rule) == PrunedSelection::reroute) {
+    fail("MoELayer: no token selects a pruned expert, so nothing can stand in for it");
+  }
+  stand_in = register_parameter(
+      "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->outputs()},
+                               router->weight.options().requires_grad(false)));
+}
+
+void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means) {
   const std::vector<int64_t> present = kept();
   if (ids.empty()) fail("MoELayer: at least one of the {} experts must be kept", present.size());
   std::vector<int64_t> slots;
@@ -81,8 +109,33 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids) {
   if (!std::is_sorted(slots.begin(), slots.end(), std::less_equal<>())) {
     fail("MoELayer: the experts to keep must be ascending, each once");
   }
+  if (stand_in.defined() && !means.defined() && ids.size() < present.size()) {
+    fail("MoELayer: experts that were removed before left their means, so these need theirs");
+  }
+  const std::vector<int64_t> gone = removed();
   experts->keep(slots);
   router->keep(ids);
+  if (!means.defined() || removed().empty()) return;
+  const torch::NoGradGuard no_grad;
+  const auto options = router->weight.options();
+  const auto count = static_cast<int64_t>(removed().size());
+  const at::Tensor left = options.device().is_meta()
+                              ? at::empty({count, means.size(1)}, options)
+                              : merged_stand_ins(means, gone, stand_in, ids).to(options);
+  if (!stand_in.defined()) add_stand_ins();
+  stand_in.mutable_grad() = at::Tensor();
+  stand_in.set_data(left);
+}
+
+at::Tensor merged_stand_ins(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
+                            const at::Tensor& old, const std::vector<int64_t>& kept) {
+  at::Tensor all = means_Eo.clone();
+  if (old.defined() && !gone.empty()) {
+    all.index_copy_(0, at::tensor(gone, at::kLong).to(all.device()), old.detach().to(all));
+  }
+  at::Tensor is_removed = at::ones({all.size(0)}, all.options().dtype(at::kBool));
+  is_removed.index_fill_(0, at::tensor(kept, at::kLong).to(all.device()), false);
+  return all.index({is_removed});
 }
 
 }  // namespace moesaic::nn

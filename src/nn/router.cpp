@@ -114,6 +114,19 @@ RoutingRule RouterImpl::evaluation_rule() const {
   return factor ? with_capacity_factor(options_.rule, *factor) : options_.rule;
 }
 
+Routing RouterImpl::routed(const RoutingRecord& record, const RoutingRule& rule) const {
+  Routing routing = nn::route(record.noisy_logits_TE, rule);
+  const bool noisy = !record.noisy_logits_TE.is_same(record.logits_TE);
+  if (noisy && !options_.gate_noise) routing.gate = gates_by(record.logits_TE, routing, rule);
+  return routing;
+}
+
+Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
+  RoutingRule rule = is_training() ? options_.rule : evaluation_rule();
+  set_kept_experts(rule, {});
+  return routed(record, rule);
+}
+
 RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   RoutingRecord record;
   record.logits_TE = record.noisy_logits_TE = logits(x_Td);
@@ -125,11 +138,7 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
     const int64_t each = options_.experts / options_.members;
     record.noise_std = gaussian ? gaussian_noise_std(options_.noise, each) : 0.0;
   }
-  record.routing =
-      nn::route(record.noisy_logits_TE, is_training() ? options_.rule : evaluation_rule());
-  if (noisy && !options_.gate_noise) {
-    record.routing.gate = gates_by(record.logits_TE, record.routing, options_.rule);
-  }
+  record.routing = routed(record, is_training() ? options_.rule : evaluation_rule());
   record.kept = kept();
   record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
   record.group_size = group_size(options_.rule);

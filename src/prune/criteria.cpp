@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -15,24 +16,17 @@ namespace {
 
 using Scores = std::vector<double>;
 
-struct ScoreInput {
-  const MoEBlock& finetuned;
-  const MoEBlock* pretrained;
-  uint64_t seed;
-};
-
-Scores to_scores(const at::Tensor& values) {
-  const at::Tensor flat = values.to(at::kCPU, at::kDouble).contiguous();
-  const auto* data = flat.const_data_ptr<double>();
-  return {data, data + flat.numel()};
-}
-
-Scores router_norms(const MoEBlock& block) {
-  return to_scores(block.layer->router->weight.to(at::kDouble).norm(2, {1}));
+Scores router_norms(const MoEBlock& block, const nn::ParameterValues& values) {
+  const at::Tensor norms = values(block.layer->router->weight)
+                               .norm(2, {1}, /*keepdim=*/false, at::kDouble)
+                               .to(at::kCPU)
+                               .contiguous();
+  const auto* data = norms.const_data_ptr<double>();
+  return {data, data + norms.numel()};
 }
 
 Scores router_magnitude(const ScoreInput& in) {
-  return router_norms(in.finetuned);
+  return router_norms(in.finetuned, in.finetuned_values);
 }
 
 Scores router_norm_change(const ScoreInput& in) {
@@ -42,19 +36,101 @@ Scores router_norm_change(const ScoreInput& in) {
     fail_usage("block {}: the router is {} after fine-tuning and {} before; give its own network",
                in.finetuned.block, c10::str(after.sizes()), c10::str(before.sizes()));
   }
-  Scores scores = router_norms(in.finetuned);
-  const Scores old = router_norms(*in.pretrained);
+  Scores scores = router_norms(in.finetuned, in.finetuned_values);
+  const Scores old = router_norms(*in.pretrained, in.pretrained_values);
   std::transform(scores.begin(), scores.end(), old.begin(), scores.begin(), std::minus<>());
   return scores;
 }
 
-Scores neuron_magnitude(const ScoreInput& in) {
-  const nn::MoELayer& layer = in.finetuned.layer;
-  const Scores present = to_scores(layer->experts->neuron_magnitudes());
-  const std::vector<int64_t> kept = layer->kept();
-  Scores scores(layer->options().experts, 0.0);
-  for (size_t slot = 0; slot < kept.size(); ++slot) scores[kept[slot]] = present[slot];
+/// Returns a number of each present expert by its weights, `absent` for the others.
+template <class Number>
+Scores of_weights(const MoEBlock& block, const nn::ParameterValues& values, double absent,
+                  Number number) {
+  const std::vector<int64_t> kept = block.layer->kept();
+  Scores scores(static_cast<size_t>(block.layer->options().experts), absent);
+  for (size_t slot = 0; slot < kept.size(); ++slot) {
+    scores[static_cast<size_t>(kept[slot])] =
+        number(block.layer->experts->matrices(static_cast<int64_t>(slot), values));
+  }
   return scores;
+}
+
+Scores neuron_magnitude(const ScoreInput& in) {
+  return of_weights(in.finetuned, in.finetuned_values, 0.0, nn::neuron_magnitude);
+}
+
+Scores neuron_magnitude_change(const ScoreInput& in) {
+  Scores scores = neuron_magnitude(in);
+  const Scores old = of_weights(*in.pretrained, in.pretrained_values,
+                                std::numeric_limits<double>::quiet_NaN(), nn::neuron_magnitude);
+  if (old.size() != scores.size()) {
+    fail_usage("block {}: the layer has {} experts after fine-tuning and {} before",
+               in.finetuned.block, scores.size(), old.size());
+  }
+  for (const int64_t id : in.finetuned.layer->kept()) {
+    const auto at = static_cast<size_t>(id);
+    if (std::isnan(old[at])) {
+      fail_usage("block {}: expert {} was removed from the pre-trained network", in.finetuned.block,
+                 id);
+    }
+    scores[at] -= old[at];
+  }
+  return scores;
+}
+
+double peakedness(const nn::ExpertMatrices& expert) {
+  double absolute = 0.0, squares = 0.0, count = 0.0;
+  for (const auto* matrices : {&expert.hidden, &expert.others}) {
+    for (const at::Tensor& matrix : *matrices) {
+      absolute += matrix.norm(1, at::kDouble).item<double>();
+      const auto norm = matrix.norm(2, at::kDouble).item<double>();
+      squares += norm * norm;
+      count += static_cast<double>(matrix.numel());
+    }
+  }
+  return squares > 0.0 ? -(absolute / count) / std::sqrt(squares / count) : -1.0;
+}
+
+Scores aimer(const ScoreInput& in) {
+  return of_weights(in.finetuned, in.finetuned_values, -1.0, peakedness);
+}
+
+template <class Number>
+Scores of_use(const ScoreInput& in, Number number) {
+  Scores scores(static_cast<size_t>(in.finetuned.layer->options().experts));
+  for (size_t e = 0; e < scores.size(); ++e) {
+    scores[e] = number(*in.use, static_cast<int64_t>(e));
+  }
+  return scores;
+}
+
+double over_tokens(double sum, const LayerUse& use) {
+  return sum / static_cast<double>(std::max<int64_t>(1, use.tokens));
+}
+
+Scores importance(const ScoreInput& in) {
+  return of_use(in, [](const LayerUse& use, int64_t e) {
+    return over_tokens(use.first_gates[e].item<double>(), use);
+  });
+}
+
+Scores load(const ScoreInput& in) {
+  return of_use(in, [](const LayerUse& use, int64_t e) {
+    return over_tokens(use.selections[e].item<double>(), use);
+  });
+}
+
+Scores frequency(const ScoreInput& in) {
+  return of_use(in, [](const LayerUse& use, int64_t e) {
+    return over_tokens(use.sum({0, 0}, e), use);
+  });
+}
+
+template <int gate, int norm>
+Scores mean_over_rows(const ScoreInput& in) {
+  return of_use(in, [](const LayerUse& use, int64_t e) {
+    return use.sum({gate, norm}, e) / static_cast<double>(std::max<int64_t>(1, use.rows(e)));
+  });
 }
 
 Scores random_scores(const ScoreInput& in) {
@@ -66,19 +142,30 @@ Scores random_scores(const ScoreInput& in) {
   return scores;
 }
 
-struct Criterion {
-  std::string name;
-  bool needs_pretrained;
-  Scores (*score)(const ScoreInput&);
-};
+}  // namespace
 
 const std::vector<Criterion>& criteria() {
+  constexpr bool kCompares = true, kImages = true;
   static const std::vector<Criterion> list = {
-      {"router-norm-change", true, router_norm_change},
-      {"router-magnitude", false, router_magnitude},
-      {"neuron-magnitude", false, neuron_magnitude},
-      {"magnitude", false, neuron_magnitude},
-      {"random", false, random_scores},
+      {"router-norm-change", "how much the router row's norm grew in fine-tuning", kCompares, false,
+       router_norm_change},
+      {"router-magnitude", "norm of the router's row", false, false, router_magnitude},
+      {"neuron-magnitude", "mean norm of the expert's neurons", false, false, neuron_magnitude},
+      {"magnitude", "neuron-magnitude by a shorter name", false, false, neuron_magnitude},
+      {"neuron-magnitude-change", "how much that grew in fine-tuning", kCompares, false,
+       neuron_magnitude_change},
+      {"importance", "fraction of tokens with the largest gate, times their mean gate", false,
+       kImages, importance},
+      {"load", "fraction of tokens that select it, room or not", false, kImages, load},
+      {"frequency", "fraction of tokens that it computes", false, kImages, frequency},
+      {"reap", "mean over its tokens of gate times norm of its output", false, kImages,
+       mean_over_rows<1, 1>},
+      {"man", "mean over its tokens of the norm of its output", false, kImages,
+       mean_over_rows<0, 1>},
+      {"msan", "mean over its tokens of the squared norm of its output", false, kImages,
+       mean_over_rows<0, 2>},
+      {"aimer", "how far its weights are from all being of one size", false, false, aimer},
+      {"random", "nothing", false, false, random_scores},
   };
   return list;
 }
@@ -90,8 +177,6 @@ const Criterion& find_criterion(const std::string& name) {
   fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 
-}  // namespace
-
 std::vector<std::string> criterion_names() {
   std::vector<std::string> names;
   for (const Criterion& criterion : criteria()) names.push_back(criterion.name);
@@ -102,19 +187,24 @@ bool criterion_needs_pretrained(const std::string& criterion) {
   return find_criterion(criterion).needs_pretrained;
 }
 
-std::vector<double> expert_scores(const std::string& criterion, const MoEBlock& finetuned,
-                                  const MoEBlock* pretrained, uint64_t seed) {
+bool criterion_needs_images(const std::string& criterion) {
+  return find_criterion(criterion).needs_images;
+}
+
+std::vector<double> expert_scores(const std::string& criterion, const ScoreInput& input) {
   const Criterion& found = find_criterion(criterion);
-  if (found.needs_pretrained && pretrained == nullptr) {
-    fail_usage("block {}: criterion '{}' needs the pre-trained network", finetuned.block,
-               criterion);
+  const int64_t block = input.finetuned.block;
+  if (found.needs_pretrained && input.pretrained == nullptr) {
+    fail_usage("block {}: criterion '{}' needs the pre-trained network", block, criterion);
+  }
+  if (found.needs_images && input.use == nullptr) {
+    fail_usage("block {}: criterion '{}' needs calibration images", block, criterion);
   }
   const torch::NoGradGuard no_grad;
-  Scores scores = found.score({finetuned, pretrained, seed});
+  Scores scores = found.score(input);
   for (size_t expert = 0; expert < scores.size(); ++expert) {
     if (!std::isfinite(scores[expert])) {
-      fail("block {}: the weights of expert {} or its router are not finite", finetuned.block,
-           expert);
+      fail("block {}: the weights of expert {} or its router are not finite", block, expert);
     }
   }
   return scores;

@@ -11,6 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
 
 namespace moesaic {
 namespace {
@@ -21,6 +22,14 @@ KeepRule fraction_rule(double fraction, const std::string& where) {
                where, fraction);
   }
   return {KeepFraction{fraction}, where};
+}
+
+KeepRule parameters_rule(double fraction, const std::string& where) {
+  if (!(fraction > 0.0 && fraction <= 1.0)) {
+    fail_usage("{}: the fraction of parameters must be above 0 and at most 1, found {}", where,
+               fraction);
+  }
+  return {KeepParameters{fraction}, where};
 }
 
 KeepRule count_rule(int64_t count, const std::string& where) {
@@ -69,6 +78,39 @@ std::string number_meant(const std::string& text) {
   return fmt::format("{}", percent ? number / 100.0 : number);
 }
 
+/// A rule for all layers, written as an object.
+struct KeepSettings {
+  std::optional<double> fraction, parameters;
+  std::optional<int64_t> count;
+  std::string scope = "layer";
+  std::vector<int64_t> whole;
+};
+template <class Fields>
+void describe(Fields& f, KeepSettings& c) {
+  f("fraction", c.fraction, "of the experts that stay", above(0.0), at_most(1.0));
+  f("count", c.count, "or their number", at_least(1));
+  f("parameters", c.parameters, "or how much of the network's parameters may stay", above(0.0),
+    at_most(1.0));
+  f("scope", c.scope, "experts are chosen within each layer, or among all of the network",
+    one_of(keep_scope_names()));
+  f("whole", c.whole, "blocks that keep all experts", at_least(0));
+}
+ConfigProblem config_problem(const KeepSettings& settings) {
+  const int given = int{settings.fraction.has_value()} + int{settings.count.has_value()} +
+                    int{settings.parameters.has_value()};
+  if (given == 1) return {};
+  return {fmt::format("'keep' needs one of fraction, count and parameters, found {}", given),
+          {"fraction", "count", "parameters"}};
+}
+
+/// Whether the object has rules for blocks.
+bool names_blocks(const Value& object) {
+  const auto members = object.members("keep");
+  return std::all_of(members.begin(), members.end(), [](const Value::Member& member) {
+    return !member.key.empty() && member.key.find_first_not_of("-0123456789") == std::string::npos;
+  });
+}
+
 std::map<int64_t, KeepRule> block_rules(const Value& object) {
   std::map<int64_t, KeepRule> rules;
   for (const auto& [key, origin, value] : object.members("keep")) {
@@ -91,12 +133,22 @@ int64_t KeepRule::count(int64_t experts) const {
     return std::max<int64_t>(1, std::llround(exact));
   }
   if (const auto* number = std::get_if<KeepCount>(&amount)) return number->count;
-  return static_cast<int64_t>(ids()->size());
+  if (ids() != nullptr) return static_cast<int64_t>(ids()->size());
+  fail("{}: a bound on parameters has no count of its own", where);
 }
 
 const std::vector<int64_t>* KeepRule::ids() const {
   const auto* list = std::get_if<KeepIds>(&amount);
   return list == nullptr ? nullptr : &list->ids;
+}
+
+const double* KeepRule::parameters() const {
+  const auto* bound = std::get_if<KeepParameters>(&amount);
+  return bound == nullptr ? nullptr : &bound->fraction;
+}
+
+std::vector<std::string> keep_scope_names() {
+  return {"layer", "network"};
 }
 
 KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
@@ -135,9 +187,25 @@ KeepSpec KeepSpec::from_value(const Value& value) {
             "{{\"<block>\": count or [ids]}}, found {}",
             value.where(), value.described());
       }
-      spec.blocks_ = block_rules(value);
-      return spec;
+      return names_blocks(value) ? of_blocks(value) : of_settings(value);
   }
+}
+
+KeepSpec KeepSpec::of_blocks(const Value& object) {
+  KeepSpec spec;
+  spec.blocks_ = block_rules(object);
+  return spec;
+}
+
+KeepSpec KeepSpec::of_settings(const Value& object) {
+  const auto settings = moesaic::parse<KeepSettings>(object, "keep");
+  KeepSpec spec;
+  if (settings.fraction) spec.every_ = fraction_rule(*settings.fraction, object.where());
+  if (settings.count) spec.every_ = count_rule(*settings.count, object.where());
+  if (settings.parameters) spec.every_ = parameters_rule(*settings.parameters, object.where());
+  spec.set_scope(settings.scope == "network" ? KeepScope::network : KeepScope::layer);
+  spec.leave_whole(settings.whole);
+  return spec;
 }
 
 KeepSpec KeepSpec::fraction(double fraction) {
@@ -152,13 +220,49 @@ KeepSpec KeepSpec::count(int64_t count) {
   return spec;
 }
 
+KeepSpec KeepSpec::parameters(double fraction, const std::string& where) {
+  KeepSpec spec;
+  spec.every_ = parameters_rule(fraction, where);
+  return spec;
+}
+
+void KeepSpec::set_scope(KeepScope scope) {
+  if (scope == KeepScope::network && !every_) {
+    fail_usage("keep: the scope 'network' is for a fraction or a count, not for rules of blocks");
+  }
+  scope_ = scope;
+}
+
+void KeepSpec::leave_whole(std::vector<int64_t> blocks) {
+  if (!blocks.empty() && !every_) {
+    fail_usage("keep: blocks that stay whole need no rule: leave {} out of the file",
+               fmt::join(blocks, " and "));
+  }
+  whole_ = std::move(blocks);
+}
+
+const KeepRule* KeepSpec::rule_of_network() const {
+  return every_ && scope_ == KeepScope::network ? &*every_ : nullptr;
+}
+
 const KeepRule* KeepSpec::rule_of(int64_t block) const {
+  if (std::find(whole_.begin(), whole_.end(), block) != whole_.end()) return nullptr;
   if (every_) return &*every_;
   const auto found = blocks_.find(block);
   return found == blocks_.end() ? nullptr : &found->second;
 }
 
 void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
+  for (const int64_t block : whole_) {
+    if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) continue;
+    fail_usage("keep: block {}, which is to stay whole, has no experts; blocks that have: {}",
+               block, fmt::join(blocks, ", "));
+  }
+  if (every_ && !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [&](int64_t block) {
+        return rule_of(block) == nullptr;
+      })) {
+    fail_usage("{}: every block stays whole, so nothing would be pruned", every_->where);
+  }
   for (const auto& [block, rule] : blocks_) {
     if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
       fail_usage("{}: block {} has no experts; blocks that have: {}", rule.where, block,

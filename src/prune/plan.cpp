@@ -2,11 +2,12 @@
 #include "moesaic/prune/plan.h"
 
 #include <fmt/ranges.h>
-#include <torch/types.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "moesaic/base/error.h"
+#include "moesaic/config/document.h"
 #include "moesaic/prune/criteria.h"
 
 namespace moesaic {
@@ -18,190 +19,189 @@ const MoEBlock* find_block(const std::vector<MoEBlock>& blocks, int64_t block) {
   return found == blocks.end() ? nullptr : &*found;
 }
 
-std::vector<int64_t> numbers(const std::vector<MoEBlock>& blocks) {
-  std::vector<int64_t> list;
-  for (const MoEBlock& block : blocks) list.push_back(block.block);
-  return list;
-}
-
 bool has_id(const std::vector<int64_t>& ascending, int64_t id) {
   return std::binary_search(ascending.begin(), ascending.end(), id);
 }
 
-/// Returns the `count` present experts of highest score, ascending; the lower index wins a tie.
-std::vector<int64_t> best(const std::vector<double>& scores, std::vector<int64_t> present,
-                          int64_t count) {
-  std::stable_sort(present.begin(), present.end(),
-                   [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
-  present.resize(count);
-  std::sort(present.begin(), present.end());
-  return present;
-}
-
-/// Divides ascending ids among the members of an ensemble, of which each owns E / M experts in
-/// turn.
-std::vector<std::vector<int64_t>> by_member(const std::vector<int64_t>& ids,
-                                            const nn::RouterOptions& router) {
-  std::vector<std::vector<int64_t>> members(router.members);
-  const int64_t each = router.experts / router.members;
-  for (const int64_t id : ids) members[std::min(id / each, router.members - 1)].push_back(id);
-  return members;
-}
-
-/// Checks the number of experts to keep of those that share a token: all of a layer, or a member's.
-/// A token selects k experts whether they are present or not; the paper forbids fewer than k.
-void check_count(const KeepRule& rule, const std::string& where, const nn::RouterOptions& router,
-                 int64_t present, int64_t count) {
-  const int64_t selected = nn::choices_of_token(router.rule);
-  if (count > present) {
-    fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, where, count, present);
-  }
-  if (count < std::min(selected, present)) {
-    fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects",
-               rule.where, where, count, router.experts / router.members, selected);
-  }
-}
-
-void check_present(const KeepRule& rule, const MoEBlock& block) {
-  const std::vector<int64_t> present = block.layer->kept();
-  for (const int64_t id : *rule.ids()) {
-    if (!has_id(present, id)) {
-      fail_usage("{}: block {} has no expert {}; it has {}", rule.where, block.block, id,
-                 fmt::join(present, ", "));
-    }
-  }
-}
-
-/// Returns the number of experts that the rule keeps of each member, unchecked.
-std::vector<int64_t> counts_of(const KeepRule& rule, const nn::RouterOptions& router) {
-  if (rule.ids() == nullptr) {
-    return std::vector<int64_t>(router.members, rule.count(router.experts / router.members));
-  }
-  std::vector<int64_t> counts;
-  for (const auto& own : by_member(*rule.ids(), router)) {
-    counts.push_back(static_cast<int64_t>(own.size()));
-  }
-  return counts;
-}
-
-std::vector<int64_t> checked_counts(const KeepRule& rule, const MoEBlock& block) {
-  const nn::RouterOptions& router = block.layer->options();
-  if (rule.ids() != nullptr) check_present(rule, block);
-  const auto present = by_member(block.layer->kept(), router);
-  const std::vector<int64_t> counts = counts_of(rule, router);
-  for (size_t member = 0; member < counts.size(); ++member) {
-    const std::string where = fmt::format("block {}", block.block) +
-                              (router.members > 1 ? fmt::format(", member {}", member) : "");
-    check_count(rule, where, router, static_cast<int64_t>(present[member].size()), counts[member]);
-  }
-  return counts;
-}
-
-/// Returns the `counts[m]` present experts of highest score of each member m, or all that it has.
-std::vector<int64_t> best_by_member(const MoEBlock& block, const std::vector<double>& scores,
-                                    const std::vector<int64_t>& counts) {
-  std::vector<int64_t> kept;
-  const auto present = by_member(block.layer->kept(), block.layer->options());
-  for (size_t member = 0; member < counts.size(); ++member) {
-    const auto count = std::min(counts[member], static_cast<int64_t>(present[member].size()));
-    const std::vector<int64_t> own = best(scores, present[member], count);
-    kept.insert(kept.end(), own.begin(), own.end());
-  }
-  return kept;
-}
-
-std::vector<int64_t> choose_kept(const KeepRule* rule, const MoEBlock& block,
-                                 const std::vector<double>& scores) {
-  if (rule == nullptr) return block.layer->kept();
-  const std::vector<int64_t> counts = checked_counts(*rule, block);
-  return rule->ids() != nullptr ? *rule->ids() : best_by_member(block, scores, counts);
-}
-
-const nn::MoELayer& layer_for(const std::vector<MoEBlock>& blocks, const PruneLayerPlan& plan) {
-  const MoEBlock* block = find_block(blocks, plan.block);
-  if (block == nullptr) fail("apply_plan: block {} has no experts", plan.block);
-  const int64_t experts = block->layer->options().experts;
-  if (experts != plan.experts) {
-    fail("apply_plan: block {} has {} experts, the plan was made for {}", plan.block, experts,
-         plan.experts);
-  }
-  const std::vector<int64_t> present = block->layer->kept();
-  const bool ascending = std::is_sorted(plan.kept.begin(), plan.kept.end(), std::less_equal<>());
-  const bool there = std::all_of(plan.kept.begin(), plan.kept.end(),
-                                 [&](int64_t id) { return has_id(present, id); });
-  if (plan.kept.empty() || !ascending || !there) {
-    fail("apply_plan: block {} cannot keep the experts {}; it has {}", plan.block,
-         fmt::join(plan.kept, ", "), fmt::join(present, ", "));
-  }
-  return block->layer;
+bool is_ascending(const std::vector<int64_t>& ids) {
+  return std::is_sorted(ids.begin(), ids.end(), std::less_equal<>());
 }
 
 /// Throws Error (failure) for a number that is not finite, wherever it is: no criterion would see
 /// all.
-void check_finite(const Model& model, const char* which) {
-  for (const auto& [name, tensor] : state_of(model)) {
-    if (!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) continue;
-    fail("prune: '{}' of the {} network holds NaN or infinity", name, which);
+void check_finite(const TensorMap& values, const char* which) {
+  for (const auto& [name, tensor] : values) {
+    if (!all_finite(tensor)) {
+      fail("prune: '{}' of the {} network holds NaN or infinity", name, which);
+    }
   }
+}
+
+void check_finite(const Model& model, const TensorMap* values, const char* which) {
+  check_finite(values == nullptr ? state_of(model) : *values, which);
+}
+
+const LayerUse* use_of(const ExpertUse* use, int64_t block) {
+  if (use == nullptr) return nullptr;
+  const auto found = use->find(block);
+  return found == use->end() ? nullptr : &found->second;
+}
+
+/// Sets what the removed experts of each layer leave behind.
+void add_means(PrunePlan& plan, const ExpertUse* use) {
+  if (plan.replace != kReplaceByMean) return;
+  for (PruneLayerPlan& layer : plan.layers) {
+    const LayerUse* found = use_of(use, layer.block);
+    if (found == nullptr || !found->outputs_Eo.defined()) {
+      fail_usage("prune: replacing experts of block {} by their means needs calibration images",
+                 layer.block);
+    }
+    layer.means_Eo = found->mean_outputs_Eo();
+  }
+}
+
+/// What is wrong with the plan for a layer of this network, "" if nothing is.
+std::string layer_problem(const std::vector<MoEBlock>& blocks, const PrunePlan& plan,
+                          const PruneLayerPlan& layer) {
+  const MoEBlock* block = find_block(blocks, layer.block);
+  if (block == nullptr) return fmt::format("block {} has no experts", layer.block);
+  const int64_t experts = block->layer->options().experts;
+  if (experts != layer.experts) {
+    return fmt::format("block {} has {} experts, the plan was made for {}", layer.block, experts,
+                       layer.experts);
+  }
+  const std::vector<int64_t> present = block->layer->kept();
+  const bool there = std::all_of(layer.kept.begin(), layer.kept.end(),
+                                 [&](int64_t id) { return has_id(present, id); });
+  if (layer.kept.empty() || !is_ascending(layer.kept) || !there) {
+    return fmt::format("block {} cannot keep the experts {}; it has {}", layer.block,
+                       fmt::join(layer.kept, ", "), fmt::join(present, ", "));
+  }
+  if (layer.kept.size() == present.size()) return "";
+  const bool reroutes =
+      nn::pruned_selection(block->layer->options().rule) == PrunedSelection::reroute;
+  if (layer.means_Eo.defined() && reroutes) {
+    return fmt::format("block {} routes tokens past pruned experts, so no mean can replace one",
+                       layer.block);
+  }
+  const bool replaced = std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& other) {
+    return other.layer->stand_in.defined();
+  });
+  if (replaced && plan.replace != kReplaceByMean) {
+    return "experts that were removed before left their means; these need --replace mean too";
+  }
+  const bool bare = std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& other) {
+    return other.layer->is_pruned() && !other.layer->stand_in.defined();
+  });
+  if (bare && plan.replace == kReplaceByMean) {
+    return "experts that were removed before left nothing, so these cannot leave their means";
+  }
+  return "";
 }
 
 }  // namespace
 
-PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
-                       const std::string& criterion, const KeepSpec& keep, uint64_t seed) {
-  const std::vector<MoEBlock> blocks = finetuned.moe_blocks();
-  check_keep(finetuned, keep);
-  check_finite(finetuned, "fine-tuned");
-  if (pretrained != nullptr) check_finite(*pretrained, "pre-trained");
-  const bool compares = criterion_needs_pretrained(criterion);
-  const std::vector<MoEBlock> before =
-      compares && pretrained != nullptr ? pretrained->moe_blocks() : std::vector<MoEBlock>{};
-  PrunePlan plan{criterion, {}};
+ConfigProblem config_problem(const PruneLayerPlan& layer) {
+  if (!is_ascending(layer.kept) || layer.kept.back() >= layer.experts) {
+    return {fmt::format("'kept' must be ascending experts below {}", layer.experts), {"kept"}};
+  }
+  if (!layer.scores.empty() && static_cast<int64_t>(layer.scores.size()) != layer.experts) {
+    return {
+        fmt::format("'scores' has {} numbers for {} experts", layer.scores.size(), layer.experts),
+        {"scores"}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const PrunePlan& plan) {
+  std::vector<int64_t> blocks;
+  for (const PruneLayerPlan& layer : plan.layers) blocks.push_back(layer.block);
+  if (is_ascending(blocks)) return {};
+  return {"'layers' must ascend by 'layer', each once", {"layers"}};
+}
+
+PrunePlan read_plan(const std::filesystem::path& path) {
+  return parse<PrunePlan>(Document::from_file(path).root());
+}
+
+nn::ParameterValues values_for(const Model& model, const TensorMap* values) {
+  if (values == nullptr) return nn::own_values;
+  std::unordered_map<const void*, at::Tensor> found;
+  for (const auto& item : model.named_parameters()) {
+    found[item.value().unsafeGetTensorImpl()] = values->at(item.key());
+  }
+  return [found = std::move(found)](const at::Tensor& parameter) {
+    return found.at(parameter.unsafeGetTensorImpl());
+  };
+}
+
+PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
+  const std::vector<MoEBlock> blocks = input.finetuned.moe_blocks();
+  check_keep(input.finetuned, options.keep);
+  check_finite(input.finetuned, input.finetuned_values, "fine-tuned");
+  const bool compares = criterion_needs_pretrained(options.criterion);
+  std::vector<MoEBlock> before;
+  nn::ParameterValues old_values;
+  if (input.pretrained != nullptr) {
+    check_finite(*input.pretrained, input.pretrained_values, "pre-trained");
+    before = input.pretrained->moe_blocks();
+    old_values = values_for(*input.pretrained, input.pretrained_values);
+  }
+  const nn::ParameterValues values = values_for(input.finetuned, input.finetuned_values);
+  ExpertScores scores;
   for (const MoEBlock& block : blocks) {
-    const MoEBlock* old = find_block(before, block.block);
-    if (compares && pretrained != nullptr && old == nullptr) {
+    const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
+    if (compares && input.pretrained != nullptr && old == nullptr) {
       fail_usage("prune: block {} has no experts in the pre-trained network", block.block);
     }
-    const std::vector<double> scores = expert_scores(criterion, block, old, seed);
-    const nn::RouterOptions& router = block.layer->options();
-    plan.layers.push_back({block.block, router.experts,
-                           choose_kept(keep.rule_of(block.block), block, scores), scores,
-                           router.members});
+    scores[block.block] = expert_scores(options.criterion, {.finetuned = block,
+                                                            .pretrained = old,
+                                                            .use = use_of(input.use, block.block),
+                                                            .seed = options.seed,
+                                                            .finetuned_values = values,
+                                                            .pretrained_values = old_values});
   }
+  const KeptExperts kept = choose_experts(input.finetuned, options.keep, scores);
+  PrunePlan plan{options.criterion, {}, options.replace};
+  for (const MoEBlock& block : blocks) {
+    plan.layers.push_back({block.block,
+                           block.layer->options().experts,
+                           kept.at(block.block),
+                           scores.at(block.block),
+                           block.ranked_groups(),
+                           {}});
+  }
+  add_means(plan, input.use);
   return plan;
 }
 
-std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
-  const nn::RouterOptions& router = block.layer->options();
-  return best_by_member(block, std::vector<double>(router.experts, 0.0), counts_of(rule, router));
+PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
+                       const std::string& criterion, const KeepSpec& keep, uint64_t seed) {
+  return plan_pruning({.finetuned = finetuned, .pretrained = pretrained},
+                      {.criterion = criterion, .keep = keep, .seed = seed});
 }
 
-void check_keep(const Model& model, const KeepSpec& keep) {
+void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
-  if (blocks.empty()) fail_usage("prune: the network has no layer with experts");
-  keep.check_blocks(numbers(blocks));
-  for (const MoEBlock& block : blocks) {
-    const KeepRule* rule = keep.rule_of(block.block);
-    if (rule != nullptr) checked_counts(*rule, block);
+  for (PruneLayerPlan& layer : plan.layers) {
+    const MoEBlock* block = find_block(blocks, layer.block);
+    if (block != nullptr) layer.groups = block->ranked_groups();
   }
+  add_means(plan, use);
 }
 
 void apply_plan(Model& model, const PrunePlan& plan) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
-  std::vector<nn::MoELayer> layers;
-  for (const PruneLayerPlan& layer : plan.layers) layers.push_back(layer_for(blocks, layer));
-  for (size_t i = 0; i < layers.size(); ++i) layers[i]->keep_experts(plan.layers[i].kept);
-}
-
-nlohmann::ordered_json to_json(const PrunePlan& plan) {
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const PruneLayerPlan& layer : plan.layers) {
-    layers.push_back({{"layer", layer.block},
-                      {"experts", layer.experts},
-                      {"kept", layer.kept},
-                      {"scores", layer.scores}});
+    const std::string problem = layer_problem(blocks, plan, layer);
+    if (!problem.empty()) fail("apply_plan: {}", problem);
   }
-  return {{"criterion", plan.criterion}, {"layers", layers}};
+  for (const PruneLayerPlan& layer : plan.layers) {
+    nn::MoELayer target = find_block(blocks, layer.block)->layer;
+    if (layer.kept.size() < target->kept().size()) {
+      target->keep_experts(layer.kept, layer.means_Eo);
+    }
+  }
 }
 
 }  // namespace moesaic

@@ -5,29 +5,38 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
+#include "pruned_tensors.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 
+void check_pretrained_is_given(const PruneCheckpointOptions& options) {
+  const std::string& criterion = options.prune.criterion;
+  const bool by_plan = options.found || !options.plan.empty();
+  const bool compares = !by_plan && criterion_needs_pretrained(criterion);
+  if (compares && options.pretrained.empty()) {
+    fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
+               criterion);
+  }
+}
+
 void check_prune_options(const PruneCheckpointOptions& options) {
   check_device(options.device);
-  if (criterion_needs_pretrained(options.criterion) && options.pretrained.empty()) {
-    fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
-               options.criterion);
-  }
-  check_new_folder(options.out, "prune");
+  check_pretrained_is_given(options);
+  if (!options.dry_run) check_new_folder(options.out, "prune");
 }
 
 std::string change(const char* name, double before, double after, int precision) {
@@ -36,12 +45,12 @@ std::string change(const char* name, double before, double after, int precision)
                      after, precision, percent);
 }
 
-/// Returns the kept experts of a layer, with a bar between the members of an ensemble.
+/// Returns the kept experts of a layer, with a bar between its groups.
 std::string kept_text(const PruneLayerPlan& layer) {
   std::string text;
-  int64_t member = 0;
+  int64_t group = 0;
   for (const int64_t id : layer.kept) {
-    for (; member < id * layer.members / layer.experts; ++member) text += " |";
+    for (; group < id * layer.groups / layer.experts; ++group) text += " |";
     text += fmt::format("{}{}", text.empty() ? "" : " ", id);
   }
   return text;
@@ -51,8 +60,9 @@ std::string kept_text(const PruneLayerPlan& layer) {
 /// arbitrary.
 void warn_of_ties(const PrunePlan& plan) {
   for (const PruneLayerPlan& layer : plan.layers) {
-    if (static_cast<int64_t>(layer.kept.size()) == layer.experts) continue;
-    const int64_t each = layer.experts / layer.members;
+    const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.experts;
+    if (whole || layer.scores.empty()) continue;
+    const int64_t each = layer.experts / layer.groups;
     for (int64_t first = 0; first < layer.experts; first += each) {
       const auto begin = layer.scores.begin() + first;
       const auto [min, max] = std::minmax_element(begin, begin + each);
@@ -138,7 +148,7 @@ void warn_of_order(const Checkpoint& finetuned, const Checkpoint& pretrained) {
 
 RowsPerToken even_rows_per_token(const Model& model) {
   RowsPerToken rows;
-  for (const auto& [block, layer] : model.moe_blocks()) {
+  for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const double fraction =
         static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
     const auto& options = layer->options();
@@ -161,38 +171,76 @@ Footprint footprint(const Model& model) {
   return total;
 }
 
+PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
+                          const Model& shape) {
+  check_pretrained_is_given(options);
+  const PruneOptions& prune = options.prune;
+  PrunePlan plan;
+  if (!options.plan.empty()) {
+    plan = read_plan(options.plan);
+    if (prune.replace == kReplaceByMean) plan.replace = prune.replace;
+  } else if (!shape.moe_blocks().empty()) {
+    check_keep(shape, prune.keep);
+  }
+  const bool means = (options.plan.empty() ? prune.replace : plan.replace) == kReplaceByMean;
+  const bool images = means || (options.plan.empty() && criterion_needs_images(prune.criterion));
+  std::optional<ExpertUse> use;
+  if (images) {
+    if (!options.calibrate) fail_usage("prune: calibration images are needed");
+    const std::shared_ptr<Model> model = model_of(checkpoint);
+    model->to(at::Device(options.device));
+    use = options.calibrate(checkpoint, *model);
+  }
+  if (!options.plan.empty()) {
+    complete_plan(plan, shape, use ? &*use : nullptr);
+    return plan;
+  }
+  PruneInput input{
+      .finetuned = shape, .use = use ? &*use : nullptr, .finetuned_values = &checkpoint.model};
+  if (options.pretrained.empty()) return plan_pruning(input, prune);
+  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
+  const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
+  const std::shared_ptr<Model> before_shape = shape_of(before);
+  warn_of_order(checkpoint, before);
+  if (criterion_needs_pretrained(prune.criterion)) {
+    check_related(shape, *before_shape, options.pretrained);
+  }
+  input.pretrained = before_shape.get();
+  input.pretrained_values = &before.model;
+  return plan_pruning(input, prune);
+}
+
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_prune_options(options);
-  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, {.optimizer = false});
-  const auto model = model_of(checkpoint);
-  std::shared_ptr<Model> pretrained;
-  if (!options.pretrained.empty()) {
-    const Checkpoint before = load_newest_checkpoint(options.pretrained, {.optimizer = false});
-    pretrained = model_of(before);
-    warn_of_order(checkpoint, before);
-  }
-  if (criterion_needs_pretrained(options.criterion)) {
-    check_related(*model, *pretrained, options.pretrained);
-  }
-
-  const at::Device device(options.device);
-  model->to(device);
-  if (pretrained) pretrained->to(device);
+  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
+  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointResult result;
-  result.plan =
-      plan_pruning(*model, pretrained.get(), options.criterion, options.keep, options.seed);
+  result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);
   warn_of_ties(result.plan);
-  model->to(at::kCPU);
-  result.before = footprint(*model);
-  apply_plan(*model, result.plan);
-  result.after = footprint(*model);
+  result.before = footprint(*shape);
+  const PrunedTensors tensors(*shape, checkpoint.model, result.plan);
+  apply_plan(*shape, result.plan);
+  result.after = footprint(*shape);
+  if (options.dry_run) return result;
 
-  checkpoint.config["model"] = model->config();
-  checkpoint.model = state_of(*model);
+  checkpoint.config["model"] = shape->config();
   const int64_t phase = progress_of(checkpoint).first;  // It tells which loss trained the network.
   checkpoint.state = {{"pruned", to_json(result.plan)}, {"phase_index", phase}};
-  save_checkpoint(options.out, checkpoint);
+  save_checkpoint(options.out, checkpoint, [&](const fs::path& path) {
+    write_tensors(path, state_of(*shape), tensors.maker(*shape));
+  });
   return result;
+}
+
+std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan) {
+  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  const PrunedTensors tensors(*shape, checkpoint.model, plan);
+  apply_plan(*shape, plan);
+  const auto make = tensors.maker(*shape);
+  TensorMap values = state_of(*shape);
+  for (auto& [name, tensor] : values) tensor = make(name);
+  return model_of(Value::from_json(shape->config(), "model"), values, checkpoint.folder.string());
 }
 
 std::string describe(const PruneCheckpointResult& result) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/config/document.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/run_start.h"
@@ -38,6 +39,35 @@ EvaluateOptions evaluate_options(const RunConfig& config) {
   options.loss = objective_name(config.phases.back());
   options.precision = config.precision;
   return options;
+}
+
+/// Plans what is measured at the end of a phase. Appends the metrics by their names in the results.
+PhaseProbes probes_after(const std::map<std::string, std::string>& names, const std::string& where,
+                         const Model& shape, const DataSplits& data, std::vector<Metric>& metrics) {
+  PhaseProbes after;
+  std::vector<std::string> known;
+  std::map<std::string, std::string> left = names;
+  for (const std::string& name : probes().names()) {
+    const Probe& probe = probes().at(name);
+    bool wanted = false;
+    for (const Metric& metric : probe.metrics(shape, data)) {
+      known.push_back(metric.name);
+      const auto found = left.find(metric.name);
+      if (found == left.end()) continue;
+      const bool renamed = found->second != metric.name;
+      metrics.push_back({found->second,
+                         renamed ? found->second + ": " + metric.label : metric.label,
+                         metric.digits, metric.is_table});
+      after.names.insert(left.extract(found));
+      wanted = true;
+    }
+    if (wanted) after.probes.push_back(&probe);
+  }
+  if (!left.empty()) {
+    fail_usage("{}: no probe gives such a network the metric '{}'; {}", where, left.begin()->first,
+               did_you_mean(left.begin()->first, known));
+  }
+  return after;
 }
 
 Measurement measured(const ExperimentRun& run, const std::vector<const Probe*>& probes,
@@ -83,11 +113,6 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
 }
 
 ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets& datasets) {
-  for (const PhaseConfig& phase : config.phases) {
-    if (!phase.on_entry.prune) continue;
-    fail_usage("{}: the runs of such an experiment keep no checkpoint to prune",
-               place_of(phase.source, {"on_entry.prune", "on_entry"}));
-  }
   const std::shared_ptr<Model> shape = build_initial_shape(config);
   const std::vector<PhasePlan> plans = plan_phases(config, *shape, datasets);
   const PhaseConfig& last = config.phases.back();
@@ -111,6 +136,15 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   }
   run.probes =
       applicable(names, place_of(experiment.source, {"probes"}), *shape, run.data, run.metrics);
+  for (const auto& [phase, wanted] : experiment.after) {
+    const std::string where = place_of(experiment.source, {"after." + phase, "after"});
+    std::vector<std::string> phases;
+    for (const PhaseConfig& known : config.phases) phases.push_back(known.name);
+    if (std::find(phases.begin(), phases.end(), phase) == phases.end()) {
+      fail_usage("{}: there is no phase '{}'; {}", where, phase, did_you_mean(phase, phases));
+    }
+    run.after[phase] = probes_after(wanted, where, *shape, run.data, run.metrics);
+  }
   const std::vector<std::string> best =
       experiment.snapshots ? experiment.snapshots->best : std::vector<std::string>{};
   for (const std::string& name : best) {
@@ -149,6 +183,16 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
     before = step;
     return true;
   };
+  Measurement after;
+  options.phase_ended = [&](Model& model, const std::string& phase, int64_t step) {
+    const auto found = run.after.find(phase);
+    if (found == run.after.end()) return;
+    Measurement now = measured(run, found->second.probes, model, step);
+    for (const auto& [metric, name] : found->second.names) {
+      if (now.numbers.contains(metric)) after.numbers[name] = now.numbers.at(metric);
+      if (now.tables.contains(metric)) after.tables[name] = std::move(now.tables.at(metric));
+    }
+  };
   RunConfig config = run.config;
   config.seed += index;
   Trainer trainer(std::move(config), std::move(options));
@@ -157,6 +201,8 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
   record.final = measured(run, run.probes, *model, result.steps);
+  record.final.numbers.merge(after.numbers);
+  record.final.tables.merge(after.tables);
   add_best(run.best, record);
   return record;
 }

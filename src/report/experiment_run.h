@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,12 +20,19 @@ namespace moesaic {
 /// `max_steps` updates. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
+/// What is measured at the end of a phase.
+struct PhaseProbes {
+  std::vector<const Probe*> probes;
+  std::map<std::string, std::string> names;  ///< Names in the results, by metric.
+};
+
 struct ExperimentRun {
   RunConfig config;
   std::string device = "cpu";
   DataSplits data;                            ///< Data of the last phase, preprocessed.
   std::vector<const Probe*> probes;           ///< All applicable probes, for its end.
   std::vector<const Probe*> snapshot_probes;  ///< Probes of snapshots.
+  std::map<std::string, PhaseProbes> after;   ///< By phase.
   std::vector<Metric> metrics;                ///< Metrics of all probes.
   std::vector<Metric> snapshot_metrics;
   std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
@@ -32,8 +40,7 @@ struct ExperimentRun {
   int64_t earlier_phases = 0;     ///< Updates before the last phase that makes any.
 };
 
-/// Plans a run. Throws Error (usage) for inconsistent settings, unknown probes, and phases that
-/// prune.
+/// Plans a run. Throws Error (usage) for inconsistent settings and unknown probes.
 ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets& datasets);
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only.

@@ -188,9 +188,9 @@ class PruneSweep {
     options.finetuned = phase_checkpoint(config_.train.phases.back());
     options.pretrained = phase_checkpoint(config_.train.phases.front());
     options.out = network.start;
-    options.criterion = network.criterion;
-    options.keep = KeepSpec::count(network.keep);
-    options.seed = static_cast<uint64_t>(config_.train.seed);
+    options.prune.criterion = network.criterion;
+    options.prune.keep = KeepSpec::count(network.keep);
+    options.prune.seed = static_cast<uint64_t>(config_.train.seed);
     options.device = options_.device;
     prune_checkpoint(options);
   }

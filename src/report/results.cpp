@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "moesaic/base/error.h"
 
@@ -56,6 +59,9 @@ nlohmann::ordered_json to_json(const Results& results) {
                     {"measured", number(row.measured)},
                     {"std", number(row.std)},
                     {"runs", row.runs},
+                    {"min", number(row.min)},
+                    {"median", number(row.median)},
+                    {"max", number(row.max)},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
                     {"verdict", verdict.empty() ? nlohmann::ordered_json()
@@ -68,12 +74,21 @@ nlohmann::ordered_json to_json(const Results& results) {
 }
 
 TextTable results_table(const Results& results) {
-  TextTable table({"row", "metric", "n", "mean", "std", "paper", "paper std", "verdict"}, 2);
+  const bool spread = std::any_of(results.rows.begin(), results.rows.end(),
+                                  [](const ResultRow& row) { return row.median.has_value(); });
+  std::vector<std::string> header = {"row", "metric", "n", "mean", "std"};
+  if (spread) header.insert(header.end(), {"median", "min", "max"});
+  header.insert(header.end(), {"paper", "paper std", "verdict"});
+  TextTable table(header, 2);
   for (const ResultRow& row : results.rows) {
     const std::string verdict = row.verdict();
-    table.add({row.name, row.metric, std::to_string(row.runs), cell(row.measured, row.digits),
-               cell(row.std, row.digits), cell(row.paper, row.digits),
-               cell(row.paper_std, row.digits), verdict.empty() ? "-" : verdict});
+    const auto shown = [&](const std::optional<double>& value) { return cell(value, row.digits); };
+    std::vector<std::string> cells = {row.name, row.metric, std::to_string(row.runs),
+                                      shown(row.measured), shown(row.std)};
+    if (spread) cells.insert(cells.end(), {shown(row.median), shown(row.min), shown(row.max)});
+    cells.insert(cells.end(),
+                 {shown(row.paper), shown(row.paper_std), verdict.empty() ? "-" : verdict});
+    table.add(std::move(cells));
   }
   return table;
 }

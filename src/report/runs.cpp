@@ -106,6 +106,7 @@ Json settings_of(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   Json runs = Json::object();
   for (const ReadyRow& row : rows) runs[row.row.name] = to_json(row.run.config);
   Json settings = {{"runs", runs}, {"probes", config.probes}};
+  if (!config.after.empty()) settings["after"] = config.after;
   if (config.snapshots) settings["snapshots"] = to_json(*config.snapshots);
   return settings;
 }

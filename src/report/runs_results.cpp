@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "moesaic/report/runs.h"
@@ -20,7 +21,13 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       ResultRow result{row.name, metric.name, over_runs.mean};
       result.runs = over_runs.n;
       result.digits = metric.digits;
-      if (over_runs.n > 1) result.std = over_runs.std;
+      if (over_runs.n > 1) {
+        result.std = over_runs.std;
+        std::sort(values.begin(), values.end());
+        result.min = values.front();
+        result.median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+        result.max = values.back();
+      }
       if (const auto paper = paper_number(config, row.name, metric.name)) {
         result.paper = paper->value;
         result.paper_std = paper->std;

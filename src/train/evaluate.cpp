@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "evaluation_mode.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
@@ -14,24 +15,6 @@
 
 namespace moesaic {
 namespace {
-
-/// Keeps a network in evaluation mode while it lives.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
-    model_.eval();
-  }
-  ~EvaluationMode() {
-    model_.train(training_);
-    model_.set_first_sample_index(0);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  Model& model_;
-  bool training_;
-};
 
 void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;

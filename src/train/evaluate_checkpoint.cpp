@@ -14,6 +14,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/train/calibrate.h"
 #include "moesaic/train/gradient_config.h"
 
 namespace moesaic {
@@ -40,15 +41,6 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   return data.get<std::string>();
 }
 
-/// Returns `data` as the checkpoint's network takes it.
-std::shared_ptr<const Dataset> as_trained(std::shared_ptr<const Dataset> data, InputSpec& input,
-                                          const Checkpoint& checkpoint) {
-  // What an older version did not store is as it is in the data.
-  if (!checkpoint.config.contains(kInputKey)) input.images = data->has_images();
-  warn_of_overruled(input, data->info(), checkpoint.folder.string());
-  return preprocessed(std::move(data), input);
-}
-
 std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::string& data,
                                           const std::string& split) {
   const std::vector<std::string> splits = open.splits(data);
@@ -60,13 +52,14 @@ std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::
 }
 
 /// Says whose data they are where no one gave their name.
-void check_is_here(const DatasetOpener& open, const CheckpointEvaluation& result) {
+void check_is_here(const DatasetOpener& open, const std::string& data,
+                   const std::filesystem::path& checkpoint) {
   try {
-    open.splits(result.data);
+    open.splits(data);
   } catch (const Error&) {
-    if (is_described(result.data)) throw;
-    fail_usage("{}: was trained on '{}', which is not here; give --data",
-               result.checkpoint.string(), one_line(result.data));
+    if (is_described(data)) throw;
+    fail_usage("{}: was trained on '{}', which is not here; give --data", checkpoint.string(),
+               one_line(data));
   }
 }
 
@@ -154,25 +147,41 @@ int64_t trained_batch_size(const Checkpoint& checkpoint) {
        (checkpoint.folder / "config.json").string(), kMaxBatchSize, one_line(size.dump()));
 }
 
+CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetOpener& open,
+                                    const std::string& data, const std::string& split) {
+  CheckpointData found;
+  found.name = data.empty() ? trained_on(checkpoint.config, checkpoint.folder) : data;
+  if (data.empty()) check_is_here(open, found.name, checkpoint.folder);
+  found.split = split.empty() ? calibration_split(open.splits(found.name)) : split;
+  found.dataset = open_split(open, found.name, found.split);
+  return found;
+}
+
+void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model) {
+  data.input = input_spec_of(checkpoint, model);
+  // What an older version did not store is as it is in the data.
+  if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
+  warn_of_overruled(data.input, data.dataset->info(), checkpoint.folder.string());
+  data.dataset = preprocessed(std::move(data.dataset), data.input);
+}
+
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
   CheckpointEvaluation result;
   Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
   result.checkpoint = checkpoint.folder;
-  result.data =
-      options.data.empty() ? trained_on(checkpoint.config, result.checkpoint) : options.data;
-  result.split = options.split;
-  if (options.data.empty()) check_is_here(options.open, result);
-  std::shared_ptr<const Dataset> dataset = open_split(options.open, result.data, result.split);
+  CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data, options.split);
+  result.data = data.name;
+  result.split = data.split;
   EvaluateOptions evaluate = options.evaluate;
   evaluate.batch_size = options.batch_size ? *options.batch_size : trained_batch_size(checkpoint);
   const std::shared_ptr<Model> model = model_of(checkpoint);
   model->to(at::Device(options.device));
   checkpoint.model.clear();  // The model holds copies.
-  InputSpec input = input_spec_of(checkpoint, *model);
-  dataset = as_trained(std::move(dataset), input, checkpoint);
+  adapt_data(data, checkpoint, *model);
+  const std::shared_ptr<const Dataset>& dataset = data.dataset;
   result.classes = dataset->info().classes;
-  if (input.classes.size() == result.classes.size()) result.classes = input.classes;
+  if (data.input.classes.size() == result.classes.size()) result.classes = data.input.classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);

@@ -8,7 +8,8 @@ namespace moesaic {
 
 Registry<ObjectiveKind>& objectives() {
   static Registry<ObjectiveKind> registry = [] {
-    Registry<ObjectiveKind> made("loss", {{"squared", squared_objective()}});
+    Registry<ObjectiveKind> made("loss",
+                                 {{"squared", squared_objective()}, {"hinge", hinge_objective()}});
     for (const std::string& loss : classification_losses().names()) {
       made.add(loss, classification_objective(loss));
     }

@@ -5,6 +5,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/train/gradient_phase.h"
 #include "phases/gated.h"
+#include "phases/pattern_sgd.h"
 
 namespace moesaic {
 
@@ -12,7 +13,8 @@ Registry<PhaseKind>& phase_kinds() {
   static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()},
                                                         {"gated_sgd", gated_sgd_kind()},
                                                         {"gated_em", gated_em_kind()},
-                                                        {"gated_signs", gated_signs_kind()}});
+                                                        {"gated_signs", gated_signs_kind()},
+                                                        {"pattern_sgd", pattern_sgd_kind()}});
   return registry;
 }
 

@@ -2,8 +2,10 @@
 #include "moesaic/train/run_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -29,9 +31,11 @@ namespace {
 class Rehearsal {
  public:
   Rehearsal(const RunConfig& config, const Model& model) : model_(&model) {
-    const bool needed = std::any_of(
-        config.phases.begin(), config.phases.end(),
-        [](const PhaseConfig& phase) { return phase.on_entry.prune || phase.on_entry.new_head; });
+    const bool needed =
+        std::any_of(config.phases.begin(), config.phases.end(), [](const PhaseConfig& phase) {
+          const EntryConfig& entry = phase.on_entry;
+          return entry.prune || entry.new_head || !entry.restore.empty();
+        });
     if (!needed) return;
     copy_ = build_model_shape(Value::from_json(model.config(), "model"));
     model_ = copy_.get();
@@ -39,8 +43,14 @@ class Rehearsal {
 
   const Model& model() const { return *model_; }
 
-  void prune(const KeepSpec& keep) {
+  /// With `means` the removed experts leave theirs.
+  void prune(const KeepSpec& keep, bool means) {
+    means_ = means;
     if (!names_unknown_experts(keep)) check_keep(*model_, keep);
+    if (keep.chooses_among_layers()) {
+      prune_as_if_equal(keep);
+      return;
+    }
     for (const MoEBlock& block : copy_->moe_blocks()) {
       const KeepRule* rule = keep.rule_of(block.block);
       if (rule != nullptr) prune(block, *rule);
@@ -49,13 +59,45 @@ class Rehearsal {
 
   void reset_head(int64_t classes) { give_head(*copy_, classes); }
 
+  /// Remembers the network as it is at the end of a phase, for restore().
+  void end(const std::string& phase) {
+    if (copy_ != nullptr) ended_[phase] = {copy_->config(), guessed_};
+  }
+
+  void restore(const std::string& phase) {
+    const Ended& ended = ended_.at(phase);
+    copy_ = build_model_shape(Value::from_json(ended.model, "model"));
+    model_ = copy_.get();
+    guessed_ = ended.guessed;
+  }
+
  private:
+  /// Which layers keep how many is not known before there are scores; here all are equal.
+  void prune_as_if_equal(const KeepSpec& keep) {
+    ExpertScores equal;
+    for (const MoEBlock& block : copy_->moe_blocks()) {
+      equal[block.block].assign(static_cast<size_t>(block.layer->options().experts), 0.0);
+    }
+    const KeptExperts kept = choose_experts(*copy_, keep, equal);
+    for (MoEBlock& block : copy_->moe_blocks()) {
+      if (kept.at(block.block).size() == block.layer->kept().size()) continue;
+      guessed_.insert(block.block);
+      cut(block.layer, kept.at(block.block));
+    }
+  }
+
   void prune(const MoEBlock& block, const KeepRule& rule) {
     const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
     const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
     if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
-    nn::MoELayer layer = block.layer;  // a handle; that of a const block gives no other access
-    layer->keep_experts(ids);
+    cut(block.layer, ids);
+  }
+
+  void cut(nn::MoELayer layer, const std::vector<int64_t>& ids) const {
+    const at::TensorOptions options = layer->router->weight.options();
+    at::Tensor left;
+    if (means_) left = at::empty({layer->options().experts, layer->experts->outputs()}, options);
+    layer->keep_experts(ids, left);
   }
 
   bool names_unknown_experts(const KeepSpec& keep) const {
@@ -65,9 +107,16 @@ class Rehearsal {
     });
   }
 
+  struct Ended {
+    nlohmann::ordered_json model;
+    std::set<int64_t> guessed;
+  };
+
+  std::map<std::string, Ended> ended_;
   std::shared_ptr<Model> copy_;
   const Model* model_;
   std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
+  bool means_ = false;
 };
 
 void check_images(const PhasePlaces& places, const Model& model, const DatasetInfo& data) {
@@ -93,13 +142,26 @@ int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   check_patterns(model, places, "frozen", phase.frozen);
   const auto parameters = model.named_parameters();
   int64_t count = 0;
-  for (const std::string& name : trained_parameters(model, phase))
-    count += parameters[name].numel();
+  const std::vector<std::string> names = trained_parameters(model, phase);
+  for (const std::string& name : names) count += parameters[name].numel();
   if (count == 0 && phase.steps != 0) {
-    fail_usage("{}: phase '{}': frozen covers all that trains selects, so that nothing would train",
-               places.of({"frozen", "trains"}), phase.name);
+    fail_usage("{}: phase '{}': {}, so that nothing would train", places.of({"frozen", "trains"}),
+               phase.name,
+               names.empty() ? "frozen covers all that trains selects"
+                             : fmt::format("{} has no numbers", fmt::join(names, " nor ")));
   }
   return count;
+}
+
+void check_restored(const RunConfig& config, size_t index, const PhasePlaces& places) {
+  std::vector<std::string> earlier;
+  for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
+  const PhaseConfig& phase = places.phase();
+  const std::string& wanted = phase.on_entry.restore;
+  if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
+  fail_usage("{}: phase '{}': there is no earlier phase '{}' to restore{}{}",
+             places.of({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
+             earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 
 /// Checks the pre-trained network of phase `index`.
@@ -126,6 +188,24 @@ void check_pretrained(const RunConfig& config, size_t index) {
   // It is verified when it is read, on entry of the phase.
   constexpr LoadOptions kPresent = {.verify = false, .model = false, .optimizer = false};
   at_place(place, [&] { return load_newest_checkpoint(prune.pretrained, kPresent); });
+}
+
+/// Checks that what removed experts leave behind fits the network and what earlier ones left.
+void check_replacement(const PhasePlaces& places, const Model& model,
+                       const PrunePhaseConfig& prune) {
+  const std::string place = place_of(prune.source, {"replace", "keep"});
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::MoELayer& layer = block.layer;
+    const bool means = prune.replace == kReplaceByMean;
+    if (means && nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute) {
+      fail_usage("{}: phase '{}': tokens are routed past pruned experts, so no mean replaces one",
+                 place, places.phase().name);
+    }
+    if (layer->is_pruned() && means != layer->stand_in.defined()) {
+      fail_usage("{}: phase '{}': experts that were removed before left {}; these have to, too",
+                 place, places.phase().name, means ? "nothing" : "their means");
+    }
+  }
 }
 
 /// Checks the batches of an evaluation, whose last one may be smaller.
@@ -173,11 +253,18 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   const PhasePlaces places(config.model, phase);
   const std::shared_ptr<const Dataset> data = open_data(places, datasets);
   const Task& task = task_of(data->info());
+  if (!phase.on_entry.restore.empty()) {
+    check_restored(config, index, places);
+    rehearsal.restore(phase.on_entry.restore);
+  }
   check_images(places, rehearsal.model(), data->info());
   check_outputs(places, index, rehearsal.model(), data->info());
   if (phase.on_entry.prune) {
     check_pretrained(config, index);
-    rehearsal.prune(KeepSpec::from_value(phase.on_entry.prune->keep));
+    const PrunePhaseConfig& prune = *phase.on_entry.prune;
+    const bool means = prune.replace == kReplaceByMean;
+    check_replacement(places, rehearsal.model(), prune);
+    rehearsal.prune(KeepSpec::from_value(prune.keep), means);
   }
   PhasePlan plan;
   plan.config = phase;
@@ -188,6 +275,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   plan.images = data->size();
   plan.trained = trained_numbers(rehearsal.model(), places);
   phase_kinds().at(phase.kind.name()).plan(plan, places, rehearsal.model(), *data);
+  rehearsal.end(phase.name);
   if (!phase.evaluate) return plan;
   for (const std::string& split : datasets.evaluation_splits(phase.data)) {
     check_evaluation(config, places, rehearsal.model(), datasets.get(phase.data, split)->size());
@@ -228,6 +316,9 @@ std::string describe_run(const RunConfig& config, const Model& model,
                               ? fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(),
                                             entry.prune->criterion)
                               : "";
+    if (!entry.restore.empty()) {
+      actions = "restore " + entry.restore + (actions.empty() ? "" : ", " + actions);
+    }
     if (entry.new_head) actions += actions.empty() ? "new head" : ", new head";
     text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
                         phase.config.data, phase.images, phase.outputs, phase.batch, phase.steps,

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -11,10 +12,12 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/ops/tf32.h"
+#include "moesaic/train/calibrate.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/task.h"
@@ -199,16 +202,47 @@ std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
 
 void Trainer::prepare_network() {
   const EntryConfig& entry = plan().config.on_entry;
-  fs::path pretrained = entry.prune ? entry.prune->pretrained : "";
-  for (int64_t i = 0; i < state_.phase_index; ++i) {
-    const std::string& earlier = plan_[static_cast<size_t>(i)].config.name;
-    if (pretrained == earlier) pretrained = folder_->phase_checkpoint(earlier);
-  }
+  if (!entry.restore.empty()) model_ = network_after(entry.restore);
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   model_->to(at::kCPU);
-  const auto pruned = apply_entry(*model_, entry, plan().outputs, pretrained, seed);
+  const auto measure_use = [&] {
+    const PhaseConfig& phase = plan().config;
+    const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
+    return calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),
+                     {.images = entry.prune->images,
+                      .batch_size = config_.evaluate_batch_size,
+                      .loader_threads = config_.loader_threads,
+                      .seed = seed});
+  };
+  const auto pruned = apply_entry(*model_, entry,
+                                  {.classes = plan().outputs,
+                                   .pretrained = pretrained_network(entry),
+                                   .seed = seed,
+                                   .calibrate = measure_use});
   model_->to(at::Device(options_.device));
   if (pruned && recorder_) recorder_->write("prune", state_.step, to_json(*pruned));
+}
+
+std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
+  if (!in_memory()) return load_model(folder_->phase_checkpoint(phase));
+  const EndedPhase& ended = ended_.at(phase);
+  return model_of(Value::from_json(ended.model, "model"), ended.tensors,
+                  fmt::format("phase '{}'", phase));
+}
+
+std::shared_ptr<Model> Trainer::pretrained_network(const EntryConfig& entry) const {
+  const std::string name = entry.prune ? entry.prune->pretrained : "";
+  if (name.empty()) return nullptr;
+  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
+                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
+  return earlier ? network_after(name) : load_model(name);
+}
+
+bool Trainer::is_taken_up_later(const std::string& phase) const {
+  return std::any_of(plan_.begin(), plan_.end(), [&](const PhasePlan& plan) {
+    const EntryConfig& entry = plan.config.on_entry;
+    return entry.restore == phase || (entry.prune && entry.prune->pretrained == phase);
+  });
 }
 
 void Trainer::leave_phase(const Phase& phase) {
@@ -217,7 +251,11 @@ void Trainer::leave_phase(const Phase& phase) {
   if (!in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
+  } else if (is_taken_up_later(state_.phase)) {
+    EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_)};
+    for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
+  if (options_.phase_ended) options_.phase_ended(*model_, state_.phase, state_.step);
   state_ = state_.next_phase();
   input_.reset();
 }

@@ -97,7 +97,6 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_same_run(with_lasting_names(started), to_json(config_), options_.out.string());
   }
   plan_ = plan_phases(given, *shape, datasets_);
-  if (in_memory()) check_needs_no_folder();
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
     model_ = start->model();
@@ -113,20 +112,6 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
   model_->to(at::Device(options_.device));
   if (!in_memory()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
-}
-
-/// A run in memory has no checkpoints of its phases to compare with.
-void Trainer::check_needs_no_folder() const {
-  for (const PhasePlan& phase : plan_) {
-    const auto& prune = phase.config.on_entry.prune;
-    const bool earlier =
-        prune && std::any_of(plan_.begin(), plan_.end(), [&](const PhasePlan& other) {
-          return other.config.name == prune->pretrained;
-        });
-    if (!earlier) continue;
-    fail_usage("{}: a run without a folder keeps no checkpoint of phase '{}'; give a checkpoint",
-               place_of(prune->source, {"pretrained"}), prune->pretrained);
-  }
 }
 
 void Trainer::restore() {

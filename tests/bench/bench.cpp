@@ -53,7 +53,7 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
 }
 
 Race alternate_with_fastest(const std::function<void()>& ours,
-                               const std::vector<std::function<void()>>& peers) {
+                            const std::vector<std::function<void()>>& peers) {
   constexpr int kHeats = 5;
   std::vector<std::vector<double>> times(peers.size());
   for (const auto& peer : peers) peer();
@@ -102,6 +102,8 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
+      {"pruning", "a step of the pruning paper's theory against plain ATen", bench_pruning,
+       nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
        nothing_left_out},
   };

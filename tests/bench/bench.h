@@ -34,7 +34,7 @@ struct Race {
   size_t fastest;
 };
 Race alternate_with_fastest(const std::function<void()>& ours,
-                               const std::vector<std::function<void()>>& peers);
+                            const std::vector<std::function<void()>>& peers);
 
 /// Binds each thread to a processor of its own. Threads that move disturb short times.
 void bind_threads();
@@ -68,6 +68,9 @@ void bench_clusters(const Report& report);
 
 /// A step of the loss L4 of gated mixtures against plain ATen.
 void bench_gated(const Report& report);
+
+/// A step of Algorithm 1 of the pruning paper against plain ATen.
+void bench_pruning(const Report& report);
 
 /// Name of the processor.
 std::string processor();

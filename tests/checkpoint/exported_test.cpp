@@ -56,8 +56,8 @@ TEST_P(Exported, IsPruned) {
   PruneCheckpointOptions options;
   options.finetuned = path_;
   options.out = folder_ / "pruned";
-  options.criterion = "magnitude";
-  options.keep = KeepSpec::count(2);
+  options.prune.criterion = "magnitude";
+  options.prune.keep = KeepSpec::count(2);
   prune_checkpoint(options);
   const Checkpoint pruned = load_newest_checkpoint(options.out);
   EXPECT_EQ(input_spec_of(pruned, *model_of(pruned)).mean, std::vector<double>{0.5});

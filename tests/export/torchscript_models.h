@@ -22,8 +22,13 @@ inline at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) 
   return script.forward({images}).toTensor();
 }
 
-inline void keep_everywhere(const Model& model, const std::vector<int64_t>& ids) {
-  for (MoEBlock& block : model.moe_blocks()) block.layer->keep_experts(ids);
+inline void keep_everywhere(const Model& model, const std::vector<int64_t>& ids,
+                            bool stand_ins = false) {
+  for (MoEBlock& block : model.moe_blocks()) {
+    const at::Tensor means =
+        stand_ins ? randn({block.layer->options().experts, 12}, 31, torch::kFloat) : at::Tensor();
+    block.layer->keep_experts(ids, means);
+  }
 }
 
 struct ScriptVariant {
@@ -31,6 +36,7 @@ struct ScriptVariant {
   double capacity_factor = 0.0;
   int64_t group_size = 0, selected = 2, multiple_of = 4;
   std::vector<int64_t> kept = {};
+  bool stand_ins = false;
   bool qk_norm = false, bfloat16 = false;
   int64_t representation = 0, capacity = 0, classes = 5;
   Sides patch = 2;
@@ -72,7 +78,7 @@ inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
     config.encoder.moe.ensemble_size = variant.members;
   }
   auto model = small_vmoe(config);
-  if (!variant.kept.empty()) keep_everywhere(*model, variant.kept);
+  if (!variant.kept.empty()) keep_everywhere(*model, variant.kept, variant.stand_ins);
   model->eval();
   return model;
 }

@@ -47,7 +47,7 @@ class ToyFamily : public ::testing::Test {
     options.pretrained = saved("pretrained", 1);
     options.finetuned = saved("finetuned", 2);
     options.out = folder_ / "out";
-    options.keep = KeepSpec::count(2);
+    options.prune.keep = KeepSpec::count(2);
     return options;
   }
 

@@ -8,6 +8,7 @@
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/ops/routing.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -130,6 +131,57 @@ TEST(MoELayer, TheSeedDecidesTheWeights) {
   EXPECT_TRUE(torch::equal(a->router->weight, b->router->weight));
   EXPECT_FALSE(
       torch::equal(a->experts->as<nn::MlpExperts>()->w1, c->experts->as<nn::MlpExperts>()->w1));
+}
+
+/// The mean outputs of the five experts, made up.
+at::Tensor some_means() {
+  return randn({5, 6}, 77, torch::kFloat);
+}
+
+TEST(MoELayer, StandInsTakeTheGatesOfRemovedExperts) {
+  for (const nn::RoutingRule& rule :
+       {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
+        nn::RoutingRule(TokenChoiceOptions{.k = 2, .capacity_factor = 0.7}),
+        nn::RoutingRule(ExpertChoiceOptions{.capacity_factor = 1.5})}) {
+    const torch::NoGradGuard no_grad;
+    nn::MoELayerOptions options = small_layer();
+    options.rule = rule;
+    nn::MoELayer whole(options, 3), layer(options, 3);
+    const at::Tensor x = randn({9, 6}, 5, torch::kFloat), means = some_means();
+    layer->keep_experts({0, 3}, means);
+    const at::Tensor weights = combine_weights(whole->forward(x).routing);
+    nn::MoELayer bare(options, 3);
+    bare->keep_experts({0, 3});
+    at::Tensor wanted = bare->forward(x).y_Td;
+    double left = 0.0;
+    for (const int64_t e : {1, 2, 4}) {
+      for (int64_t t = 0; t < 9; ++t) {
+        wanted[t] += weights[t][e] * means[e];
+        left += weights[t][e].item<double>();
+      }
+    }
+    EXPECT_GT(left, 0.1);
+    expect_close(layer->forward(x).y_Td, wanted, 1e-5);
+  }
+}
+
+TEST(MoELayer, StandInsOfTwoPruningsAreThoseOfOne) {
+  nn::MoELayer once(small_layer(), 3), twice(small_layer(), 3);
+  const at::Tensor means = some_means();
+  once->keep_experts({0, 3}, means);
+  twice->keep_experts({0, 1, 3}, means);
+  twice->keep_experts({0, 3}, means);
+  EXPECT_EQ(twice->removed(), (std::vector<int64_t>{1, 2, 4}));
+  EXPECT_TRUE(at::equal(once->stand_in, twice->stand_in));
+  EXPECT_TRUE(once->named_parameters().contains("stand_in"));
+  EXPECT_THROW(twice->keep_experts({0}), Error) << "the others left their means";
+}
+
+TEST(MoELayer, StandInsAreTrained) {
+  nn::MoELayer layer(small_layer(), 3);
+  layer->keep_experts({0, 3}, some_means());
+  layer->forward(randn({9, 6}, 5, torch::kFloat)).y_Td.square().sum().backward();
+  EXPECT_GT(layer->stand_in.grad().abs().sum().item<double>(), 0.0);
 }
 
 }  // namespace

@@ -89,12 +89,16 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"{\n \"1\": [0,\n 0]}", "keep.json:3:2: expert 0 is named twice"},
                       Wrong{"{\"1\": []}", "keep.json:1:7: at least 1 expert"},
                       Wrong{"{\"1\": [-1]}", "keep.json:1:8: experts count from 0"},
-                      Wrong{"{\"one\": 2}", "keep.json:1:2: 'one' is not the number of a block"},
+                      Wrong{"{\"one\": 2}", "keep.json:1:2: unknown key 'one' in keep"},
                       Wrong{"{\"-1\": 2}", "keep.json:1:2: '-1' is not the number of a block"},
                       Wrong{"{\"1\": 2, \"01\": 3}", "keep.json:1:10: block 1 is named twice"},
                       Wrong{"{\"1\": 0.5}", "keep.json:1:7: '1' must be"},
                       Wrong{"{\"1\": [true]}", "keep.json:1:8: '1' must be"},
                       Wrong{"true", "keep.json:1:1: 'keep' must be"},
+                      Wrong{"{\"fraction\": 0.5, \"count\": 2}", "one of fraction, count"},
+                      Wrong{"{\"whole\": [1]}", "one of fraction, count and parameters, found 0"},
+                      Wrong{"{\"count\": 2, \"scope\": \"all\"}", "choose one of layer, network"},
+                      Wrong{"{\"parameters\": 1.5}", "keep.json:1:16"},
                       Wrong{"2.5", "keep.json:1:1: a fraction"}));
 
 TEST(KeepSpec, NamesABlockWithoutExperts) {
@@ -119,6 +123,27 @@ TEST(KeepSpec, OtherNotationsOfNumbersAreUnderstoodInTheMessage) {
     EXPECT_THAT(test::usage_of([&, &given = text] { KeepSpec::parse(given); }),
                 ::testing::EndsWith("; did you mean '" + meant + "'?"));
   }
+}
+
+TEST(KeepSpec, OfSettingsHasScopeAndWholeBlocks) {
+  const KeepSpec spec = from_text("{\"fraction\": 0.5, \"scope\": \"network\", \"whole\": [3]}");
+  EXPECT_EQ(spec.scope(), KeepScope::network);
+  EXPECT_EQ(spec.rule_of(3), nullptr);
+  EXPECT_EQ(spec.rule_of(1)->count(6), 3);
+  EXPECT_EQ(spec.rule_of_network()->count(12), 6);
+  EXPECT_TRUE(spec.chooses_among_layers());
+  EXPECT_FALSE(KeepSpec::count(2).chooses_among_layers());
+  EXPECT_TRUE(from_text("{\"parameters\": 0.5}").chooses_among_layers());
+  EXPECT_THAT(test::usage_of([&] {
+                spec.check_blocks({1, 5});
+              }),
+              HasSubstr("block 3, which is to stay whole, has no experts"));
+  EXPECT_THAT(test::usage_of([&] { spec.check_blocks({3}); }),
+              HasSubstr("every block stays whole"));
+  KeepSpec blocks = from_text("{\"1\": 2}");
+  EXPECT_THAT(test::usage_of([&] { blocks.set_scope(KeepScope::network); }),
+              HasSubstr("not for rules of blocks"));
+  EXPECT_THAT(test::usage_of([&] { blocks.leave_whole({1}); }), HasSubstr("leave 1 out"));
 }
 
 }  // namespace

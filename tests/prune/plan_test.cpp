@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/prune/plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/support.h"
@@ -209,9 +210,10 @@ TEST(FirstExperts, AreAsManyOfEachMemberAsARuleKeeps) {
 
 TEST(PrunePlan, PrintsAsJson) {
   const PrunePlan plan{"random", {{3, 2, {1}, {0.25, -1.5}}}};
-  EXPECT_EQ(to_json(plan).dump(),
-            R"({"criterion":"random","layers":[{"layer":3,"experts":2,"kept":[1],)"
-            R"("scores":[0.25,-1.5]}]})");
+  EXPECT_EQ(
+      to_json(plan).dump(),
+      R"({"criterion":"random","replace":"nothing","layers":[{"layer":3,"experts":2,"kept":[1],)"
+      R"("scores":[0.25,-1.5]}]})");
 }
 
 TEST(ApplyPlan, OfAnotherNetworkRemovesNothing) {
@@ -258,6 +260,109 @@ TEST_P(Surgery, LeavesTheOthersTermsAsTheyWere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, Surgery, ::testing::Values("softmax_all", "softmax_selected"));
+
+/// Gives the two blocks' rows these norms.
+void set_norms_of_blocks(const Model& model, const std::vector<double>& first,
+                         const std::vector<double>& second) {
+  set_norms(model, first);
+  const torch::NoGradGuard no_grad;
+  at::Tensor weight = model.moe_blocks()[1].layer->router->weight;
+  for (size_t row = 0; row < second.size(); ++row) {
+    weight[static_cast<int64_t>(row)][0] = second[row];
+  }
+}
+
+std::vector<Ids> kept_of(const PrunePlan& plan) {
+  std::vector<Ids> kept;
+  for (const PruneLayerPlan& layer : plan.layers) kept.push_back(layer.kept);
+  return kept;
+}
+
+TEST(PrunePlan, OfTheNetworkComparesAllExpertsAndKeepsWhatATokenSelects) {
+  const auto model = small_vmoe();
+  set_norms_of_blocks(*model, {9, 8, 7, 6, 5, 4}, {1, 2, 3, 0.5, 0.4, 8.5});
+  const auto kept = [&](const std::string& keep) {
+    return kept_of(plan_pruning(*model, nullptr, "router-magnitude", spec(keep)));
+  };
+  EXPECT_EQ(kept(R"({"count": 5, "scope": "network"})"), (std::vector<Ids>{{0, 1, 2}, {2, 5}}));
+  EXPECT_EQ(kept(R"({"fraction": 0.75, "scope": "network"})"),
+            (std::vector<Ids>{{0, 1, 2, 3, 4, 5}, {1, 2, 5}}));
+  EXPECT_EQ(kept(R"({"count": 3, "scope": "network", "whole": [1]})"),
+            (std::vector<Ids>{{0, 1, 2, 3, 4, 5}, {1, 2, 5}}));
+  EXPECT_THAT(test::usage_of([&] { kept(R"({"count": 3, "scope": "network"})"); }),
+              HasSubstr("would keep 3 of 12 experts, fewer than the 4 that tokens select"));
+  EXPECT_THAT(test::usage_of([&] { kept(R"({"count": 13, "scope": "network"})"); }),
+              HasSubstr("cannot keep 13 experts, it has 12"));
+}
+
+TEST(PrunePlan, AnEqualScoreInTwoBlocksKeepsTheEarlierOne) {
+  const auto model = small_vmoe();
+  set_norms_of_blocks(*model, {5, 5, 1, 1, 1, 1}, {5, 5, 1, 1, 1, 1});
+  EXPECT_EQ(kept_of(plan_pruning(*model, nullptr, "router-magnitude",
+                                 spec(R"({"count": 5, "scope": "network"})"))),
+            (std::vector<Ids>{{0, 1, 2}, {0, 1}}));
+}
+
+TEST(PrunePlan, KeepsAsManyAsFitIntoAFractionOfTheParameters) {
+  const auto model = small_vmoe();
+  set_norms_of_blocks(*model, {9, 8, 7, 6, 5, 4}, {1, 2, 3, 0.5, 0.4, 8.5});
+  const auto all = static_cast<double>(model->parameter_count());
+  const double expert = 12 * 20 * 2 + 20 + 12;
+  const auto plan = [&](double parameters, const std::string& more) {
+    return plan_pruning(*model, nullptr, "router-magnitude",
+                        spec(fmt::format("{{\"parameters\": {:.17g}{}}}", parameters / all, more)));
+  };
+  const auto parameters_after = [&](const PrunePlan& plan) {
+    const auto copy = small_vmoe();
+    apply_plan(*copy, plan);
+    return static_cast<double>(copy->parameter_count());
+  };
+  // Exactly four experts fewer, two of each layer; and half an expert less than that.
+  EXPECT_EQ(parameters_after(plan(all - 4 * expert, "")), all - 4 * expert);
+  EXPECT_EQ(parameters_after(plan(all - 4.5 * expert, "")), all - 6 * expert);
+  const char* const network = ", \"scope\": \"network\"";
+  EXPECT_EQ(parameters_after(plan(all - 4.5 * expert, network)), all - 5 * expert);
+  EXPECT_EQ(kept_of(plan(all - 5 * expert, network)), (std::vector<Ids>{{0, 1, 2, 3, 4}, {2, 5}}));
+  EXPECT_EQ(parameters_after(plan(all - 2 * expert, ", \"whole\": [3]")), all - 2 * expert);
+  for (const char* more : {"", network}) {
+    EXPECT_THAT(test::usage_of([&] { plan(all - 9 * expert, more); }),
+                HasSubstr(fmt::format("choose at least {:.4f}", 1 - 8 * expert / all + 5e-5)));
+  }
+}
+
+TEST(PrunePlan, IsAFileThatCanBeEdited) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  const PrunePlan plan = plan_pruning(*model, nullptr, "router-magnitude", KeepSpec::count(3));
+  const auto file = folder / "plan.json";
+  test::put(file, to_json(plan).dump());
+  EXPECT_EQ(to_json(read_plan(file)), to_json(plan));
+  const auto refusal = [&](const std::string& text) {
+    test::put(file, text);
+    return test::usage_of([&] { read_plan(file); });
+  };
+  EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": [3, 1]}]})"),
+              HasSubstr("plan.json:1:48: 'kept' must be ascending experts below 6"));
+  EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": [6]}]})"),
+              HasSubstr("ascending experts below 6"));
+  EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": []}]})"),
+              HasSubstr("kept"));
+  EXPECT_THAT(refusal(R"({"layers": []})"), HasSubstr("layers"));
+  EXPECT_THAT(refusal(R"({"criterium": "x", "layers": []})"), HasSubstr("'criterion'"));
+  test::put(file, R"({"layers": [{"layer": 3, "experts": 6, "kept": [1, 4]}]})");
+  apply_plan(*model, read_plan(file));
+  EXPECT_EQ(model->moe_blocks()[0].layer->kept().size(), 6U);
+  EXPECT_EQ(model->moe_blocks()[1].layer->kept(), (Ids{1, 4}));
+}
+
+TEST(PrunePlan, GroupsOfABlockAreRankedApart) {
+  const auto model = small_vmoe();
+  set_norms(*model, {3, 1, 6, 2, 5, 4});
+  MoEBlock block = model->moe_blocks()[0];
+  block.groups = 2;
+  const Ids first = first_experts(*KeepSpec::count(1).rule_of(1), block);
+  EXPECT_EQ(first, (Ids{0, 3}));
+}
 
 }  // namespace
 }  // namespace moesaic

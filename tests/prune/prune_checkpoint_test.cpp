@@ -39,7 +39,7 @@ class PruneCheckpoint : public ::testing::Test {
     options_.pretrained = folder_ / "pretrained";
     options_.finetuned = folder_ / "finetuned";
     options_.out = folder_ / "out";
-    options_.keep = KeepSpec::count(2);
+    options_.prune.keep = KeepSpec::count(2);
   }
 
   const test::TempDir folder_;
@@ -111,9 +111,9 @@ TEST_F(PruneCheckpoint, TellsTheMembersOfAnEnsembleApart) {
   config.encoder.moe.router.num_selected_experts = 1;
   save(folder_ / "ensemble", *small_vmoe(config));
   options_.finetuned = folder_ / "ensemble";
-  options_.criterion = "random";
+  options_.prune.criterion = "random";
   test::put(folder_ / "keep.json", R"({"1": [0, 3, 4, 5]})");
-  options_.keep = KeepSpec::parse((folder_ / "keep.json").string());
+  options_.prune.keep = KeepSpec::parse((folder_ / "keep.json").string());
   EXPECT_THAT(describe(prune_checkpoint(options_)),
               AllOf(HasSubstr("4 of 6  0 | 3 | 4 5\n"), HasSubstr("6 of 6  0 1 | 2 3 | 4 5\n")));
 }
@@ -145,7 +145,7 @@ TEST_F(PruneCheckpoint, NeedsThePretrainedNetworkForItsChangeOnly) {
   options_.pretrained.clear();
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("--pretrained"));
   EXPECT_FALSE(fs::exists(options_.out));
-  options_.criterion = "magnitude";
+  options_.prune.criterion = "magnitude";
   prune_checkpoint(options_);
   EXPECT_TRUE(fs::exists(options_.out / "MANIFEST.json"));
 }
@@ -173,12 +173,12 @@ TEST_F(PruneCheckpoint, OverwritesNothing) {
 }
 
 TEST_F(PruneCheckpoint, AnErrorLeavesNothing) {
-  options_.keep = KeepSpec::count(1);
+  options_.prune.keep = KeepSpec::count(1);
   test::usage_of([&] { prune_checkpoint(options_); });
-  options_.keep = KeepSpec::count(2);
-  options_.criterion = "randm";
+  options_.prune.keep = KeepSpec::count(2);
+  options_.prune.criterion = "randm";
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("'random'"));
-  options_.criterion = "random";
+  options_.prune.criterion = "random";
   options_.finetuned = folder_ / "nowhere";
   test::usage_of([&] { prune_checkpoint(options_); });
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
@@ -200,7 +200,7 @@ std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& fine
   options.pretrained = pretrained;
   options.finetuned = finetuned;
   options.out = folder / "out";
-  options.keep = KeepSpec::count(2);
+  options.prune.keep = KeepSpec::count(2);
   ::testing::internal::CaptureStderr();
   prune_checkpoint(options);
   return ::testing::internal::GetCapturedStderr();
@@ -226,11 +226,95 @@ TEST(PruneCheckpointTies, AreWorthAWarning) {
   PruneCheckpointOptions options;
   options.pretrained = options.finetuned = folder / "same";
   options.out = folder / "out";
-  options.keep = KeepSpec::count(2);
+  options.prune.keep = KeepSpec::count(2);
   ::testing::internal::CaptureStderr();
   prune_checkpoint(options);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("warning: "), HasSubstr("the same network?")));
+}
+
+TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
+  options_.dry_run = true;
+  options_.out.clear();
+  const PruneCheckpointResult planned = prune_checkpoint(options_);
+  EXPECT_LT(planned.after.parameters, planned.before.parameters);
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
+
+  test::put(folder_ / "plan.json", to_json(planned.plan).dump());
+  PruneCheckpointOptions by_plan;
+  by_plan.finetuned = options_.finetuned;
+  by_plan.plan = folder_ / "plan.json";
+  by_plan.out = folder_ / "by_plan";
+  prune_checkpoint(by_plan);
+  options_.dry_run = false;
+  options_.out = folder_ / "out";
+  prune_checkpoint(options_);
+  for (const char* file : {"model.safetensors", "config.json", "state.json"}) {
+    EXPECT_EQ(test::get(by_plan.out / file), test::get(options_.out / file)) << file;
+  }
+  test::put(folder_ / "plan.json", R"({"layers": [{"layer": 2, "experts": 6, "kept": [1]}]})");
+  by_plan.out = folder_ / "other";
+  EXPECT_THAT(test::failure_of([&] { prune_checkpoint(by_plan); }),
+              HasSubstr("block 2 has no experts"));
+  EXPECT_FALSE(fs::exists(by_plan.out));
+}
+
+/// The use of a network's experts on a few images.
+ExpertUse use_on_images(const Checkpoint&, Model& model) {
+  const ExpertUseMeter meter(model);
+  run(model, small_images(4));
+  return meter.use();
+}
+
+TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
+  options_.prune.criterion = "reap";
+  options_.prune.replace = kReplaceByMean;
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("images are needed"));
+  options_.calibrate = use_on_images;
+  options_.prune.keep = KeepSpec::count(4);
+  const PrunePlan plan = prune_checkpoint(options_).plan;
+  const auto before = load_model(options_.finetuned);
+  apply_plan(*before, plan);
+  const auto after = load_model(options_.out);
+  EXPECT_TRUE(after->config()["encoder"]["moe"]["stand_ins"]);
+  const at::Tensor images = small_images(3);
+  EXPECT_TRUE(at::equal(run(*after, images).logits, run(*before, images).logits));
+  EXPECT_GT(after->flops_per_image(even_rows_per_token(*after)), 0.0);
+
+  // Pruned again, once with what it takes and once without.
+  PruneCheckpointOptions again = options_;
+  again.finetuned = options_.out;
+  again.out = folder_ / "again";
+  again.prune.keep = KeepSpec::count(2);
+  prune_checkpoint(again);
+  const auto twice = load_model(again.out);
+  EXPECT_EQ(twice->moe_blocks()[0].layer->stand_in.size(0), 4);
+  again.out = folder_ / "mixed";
+  again.prune.replace = kReplaceByNothing;
+  EXPECT_THAT(test::failure_of([&] { prune_checkpoint(again); }),
+              HasSubstr("left their means; these need --replace mean too"));
+  EXPECT_FALSE(fs::exists(again.out));
+}
+
+TEST_F(PruneCheckpoint, EqualsRemovalInMemoryForEveryFamilyAndCriterion) {
+  const auto mixture = mixture_with_norms({1, 6, 3, 5, 2, 4});
+  save(options_.finetuned = folder_ / "mixture", *mixture);
+  options_.pretrained = options_.finetuned;
+  for (const char* criterion : {"magnitude", "router-magnitude", "aimer", "random"}) {
+    SCOPED_TRACE(criterion);
+    options_.prune.criterion = criterion;
+    options_.out = folder_ / criterion;
+    const PrunePlan written = prune_checkpoint(options_).plan;
+    const auto copy = load_model(options_.finetuned);
+    const PrunePlan plan = plan_pruning(*copy, nullptr, criterion, options_.prune.keep);
+    EXPECT_EQ(to_json(written), to_json(plan));
+    apply_plan(*copy, plan);
+    const auto after = load_model(options_.out);
+    const TensorMap wanted = state_of(*copy), found = state_of(*after);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (const auto& [name, tensor] : wanted)
+      EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  }
 }
 
 }  // namespace

@@ -24,12 +24,15 @@ Results two_rows() {
 }
 
 TEST(Results, JsonHasEveryKeyInOrderAndNullForWhatIsAbsent) {
-  EXPECT_EQ(to_json(two_rows()).dump(),
-            R"({"experiment":"demo","scale":"paper","rows":[)"
-            R"({"name":"pretrain","metric":"test_accuracy","measured":88.25,"std":null,"runs":1,)"
-            R"("paper":null,"paper_std":null,"verdict":null},)"
-            R"({"name":"keep4/random","metric":"bytes","measured":1234567,"std":0.5,"runs":3,)"
-            R"("paper":87,"paper_std":0.25,"verdict":"outside"}],"seconds":12.5})");
+  EXPECT_EQ(
+      to_json(two_rows()).dump(),
+      R"({"experiment":"demo","scale":"paper","rows":[)"
+      R"({"name":"pretrain","metric":"test_accuracy","measured":88.25,"std":null,"runs":1,"min":null,)"
+      R"("median":null,"max":null,)"
+      R"("paper":null,"paper_std":null,"verdict":null},)"
+      R"({"name":"keep4/random","metric":"bytes","measured":1234567,"std":0.5,"runs":3,"min":null,)"
+      R"("median":null,"max":null,)"
+      R"("paper":87,"paper_std":0.25,"verdict":"outside"}],"seconds":12.5})");
 }
 
 TEST(Results, ANumberThatIsNoneIsRefusedByName) {

@@ -37,21 +37,25 @@ TEST_F(RunsReport, HasNumbersWithAVerdictAndFigures) {
       markdown(),
       AllOf(HasSubstr("![test accuracy, %](figure.svg)"),
             HasSubstr("![training examples](figure-2.svg)"),
-            HasSubstr("| row            | metric        | n |  mean |   std | paper | paper std | "
-                      "verdict |\n"),
-            HasSubstr("| it's_a mixture | test_accuracy | 2 | 92.00 |  2.00 | 91.00 |      1.50 | "
-                      " inside |\n"),
+            HasSubstr(
+                "| row            | metric        | n |  mean |   std | median |   min |   max | "
+                "paper | paper std | verdict |\n"),
+            HasSubstr(
+                "| it's_a mixture | test_accuracy | 2 | 92.00 |  2.00 |  92.00 | 90.00 | 94.00 | "
+                "91.00 |      1.50 |  inside |\n"),
             HasSubstr("| it's_a mixture | entropy       | 2 | 0.250 |")));
 }
 
 TEST_F(RunsReport, HasTablesBesideThePapers) {
-  EXPECT_THAT(markdown(), AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 updates:\n\n"),
-                                HasSubstr("| all, before training |        4 |        6 |\n"
-                                          "| all, at the end      |        4 |       16 |\n"
-                                          "| cluster 1            |        1 |        2 |\n"),
-                                HasSubstr("The paper's it's_a mixture, training examples:"),
-                                HasSubstr("| all, at the end      |        5 |        5 |\n"),
-                                HasSubstr("| expert and signal | expert 1 | expert 2 |\n")));
+  EXPECT_THAT(
+      markdown(),
+      AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 updates:\n\n"),
+            HasSubstr("| all, before training |        4 |        6 |\n"
+                      "| all, at the end      |        4 |       16 |\n"
+                      "| cluster 1            |        1 |        2 |\n"),
+            HasSubstr("The paper's it's_a mixture, training examples:"),
+            HasSubstr("| all, at the end      |        5 |        5 |\n"),
+            HasSubstr("| expert and signal | expert 1 | expert 2 |\n")));
   experiment_.scale = Scale::quick;
   EXPECT_THAT(markdown(), Not(HasSubstr("The paper's it's_a mixture")));
 }

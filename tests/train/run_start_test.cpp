@@ -48,7 +48,7 @@ TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
   pruning.pretrained = from;
   pruning.finetuned = folder / "run/checkpoints/finetune";
   pruning.out = folder / "pruned";
-  pruning.keep = KeepSpec::from_value(Value::from_json(0.5, "keep"));
+  pruning.prune.keep = KeepSpec::from_value(Value::from_json(0.5, "keep"));
   EXPECT_NO_THROW(prune_checkpoint(pruning));
 
   const std::string run = (folder / "run").string();
@@ -86,10 +86,10 @@ TEST(RunStart, PlansThePrunedNetworkOfInit) {
   const test::TempDir folder;
   train_test::train(folder / "run", {"phases.finetune.loss=sigmoid"});
   PruneCheckpointOptions pruning;
-  pruning.criterion = "magnitude";
+  pruning.prune.criterion = "magnitude";
   pruning.finetuned = folder / "run/checkpoints/finetune";
   pruning.out = folder / "pruned";
-  pruning.keep = KeepSpec::count(2);
+  pruning.prune.keep = KeepSpec::count(2);
   const PruneCheckpointResult pruned = prune_checkpoint(pruning);
   EXPECT_EQ(trained_loss(load_checkpoint(folder / "pruned")), "sigmoid");
   const RunConfig config =

@@ -37,6 +37,7 @@ struct LoadOptions {
   bool verify = true;     ///< Verify SHA-256 hashes, not only sizes.
   bool model = true;      ///< Read model.safetensors; its hash is verified either way.
   bool optimizer = true;  ///< Read optimizer.safetensors; otherwise it is not hashed either.
+  bool mapped = false;    ///< Leave model.safetensors in the file, see map_tensors().
 };
 
 /// Reads a JSON file of a run or a checkpoint, with positions for messages. What a stranger's file

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -15,10 +16,19 @@ namespace moesaic {
 /// whatever formats/safetensors.h rejects.
 TensorMap read_tensors(const std::filesystem::path& path);
 
+/// Returns the same tensors in the file's memory, which is read as it is used: they must not be
+/// written, and the file must stay as it is.
+TensorMap map_tensors(const std::filesystem::path& path);
+
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
 /// support and for undefined or sparse tensors.
 void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
                    const std::map<std::string, std::string>& metadata = {});
+
+/// Writes the same file from tensors that are made one at a time, by name; `shapes` have their
+/// sizes and dtypes and may be on the meta device.
+void write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
+                   const std::function<at::Tensor(const std::string& name)>& make);
 
 }  // namespace moesaic

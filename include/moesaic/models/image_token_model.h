@@ -34,7 +34,10 @@ class ImageTokenModel : public Model {
   /// Returns the configuration with the list of the experts that are present.
   template <class Config>
   nlohmann::ordered_json config_of(Config config) const {
-    if (!moe.is_empty()) config.router->kept_experts = nn::kept_experts(moe->options().rule);
+    if (!moe.is_empty()) {
+      config.router->kept_experts = nn::kept_experts(moe->options().rule);
+      config.router->stand_ins = moe->stand_in.defined();
+    }
     return to_json(config);
   }
 

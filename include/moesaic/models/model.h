@@ -35,10 +35,17 @@ struct ModelOutput {
 struct MoEBlock {
   int64_t block = 0;
   nn::MoELayer layer{nullptr};
+  int64_t groups = 0;  ///< Equal parts of the experts, in turn, that pruning ranks apart; 0: the
+                       ///< members of an ensemble.
+
+  int64_t ranked_groups() const { return groups > 0 ? groups : layer->options().members; }
 };
 
 /// Rows that experts compute per token, by block; a block without an entry computes all choices.
 using RowsPerToken = std::map<int64_t, double>;
+
+/// Returns the FLOPs that a layer's stand-ins cost per token.
+double stand_in_flops(const nn::MoELayer& layer);
 
 /// Returns the FLOPs (multiplications and additions of matrix products) of a layer for an image of
 /// `tokens` tokens: those of its router and of its experts' rows.

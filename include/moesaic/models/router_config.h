@@ -107,6 +107,13 @@ ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherCon
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
                            const std::string& key);
 
+inline constexpr const char* kStandInsMeaning =
+    "an expert that pruning removed left its mean output, for tokens that still select it";
+
+/// Returns what is wrong with stand-ins where no token selects a pruned expert.
+ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
+                                const std::string& router, const std::string& key);
+
 /// Router of a network that routes each image as one token; top-1 by default (clusters paper,
 /// section 3).
 struct ImageTokenRouterConfig : RoutingConfig {
@@ -118,6 +125,7 @@ struct ImageTokenRouterConfig : RoutingConfig {
   double noise_scale = 1.0;
   bool noise_in_evaluation = false, gate_noise = true;
   std::vector<int64_t> kept_experts;
+  bool stand_ins = false;
 };
 template <class Fields>
 void describe(Fields& f, ImageTokenRouterConfig& c) {
@@ -133,6 +141,7 @@ void describe(Fields& f, ImageTokenRouterConfig& c) {
   f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
   f("gate_noise", c.gate_noise, "the gate has it as well; false: it decides on the expert alone");
   f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+  f("stand_ins", c.stand_ins, kStandInsMeaning);
 }
 
 /// Returns what is wrong with such a router, or with several experts where `config` is null.

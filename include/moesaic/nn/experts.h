@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "moesaic/ops/routing.h"
@@ -20,6 +21,20 @@ struct ExpertRows {
 struct ExpertsOutput {
   at::Tensor y_To;          ///< Outputs [T, o]: the sum over a token's rows of gate times output.
   at::Tensor embedding_Td;  ///< Sum [T, d'] of a token's embeddings, without gates; or undefined.
+};
+
+/// Returns the values of a parameter: its own, or those that a file holds for a network on the meta
+/// device.
+using ParameterValues = std::function<at::Tensor(const at::Tensor& parameter)>;
+
+/// Returns the parameter itself.
+at::Tensor own_values(const at::Tensor& parameter);
+
+/// Weights of one expert without biases: views [neurons, inputs], a row for each neuron.
+struct ExpertMatrices {
+  std::vector<at::Tensor> hidden;  ///< Of the neurons whose magnitude counts (pruning paper,
+                                   ///< section 5, III).
+  std::vector<at::Tensor> others;
 };
 
 /// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.
@@ -44,13 +59,19 @@ class Experts : public torch::nn::Module {
   /// Number K of experts that are present.
   virtual int64_t count() const = 0;
 
+  /// Numbers o of one output.
+  virtual int64_t outputs() const = 0;
+
   /// FLOPs of one row: multiplications and additions of its matrix products.
   virtual double flops_per_row() const = 0;
 
-  /// Returns [K] float64: for each expert the mean over its neurons of the Euclidean norm of the
-  /// neuron's incoming weights, without biases (pruning paper, section 5, III).
-  virtual at::Tensor neuron_magnitudes() const = 0;
+  /// Returns the weights of the expert in this slot.
+  virtual ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const = 0;
 };
+
+/// Returns the mean over an expert's hidden neurons of the Euclidean norm of the neuron's incoming
+/// weights, accumulated in float64 (pruning paper, section 5, III).
+double neuron_magnitude(const ExpertMatrices& expert);
 
 /// Reduces stacked parameters [K, ...] to the rows of these slots in place and drops gradients.
 void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots);

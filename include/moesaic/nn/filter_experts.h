@@ -32,8 +32,9 @@ class FilterExpertsImpl : public Experts {
                      const at::Generator& random) override;
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
+  int64_t outputs() const override { return options_.outputs; }
   double flops_per_row() const override;
-  at::Tensor neuron_magnitudes() const override;
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
 
   const FilterExpertsOptions& options() const { return options_; }
 

@@ -27,8 +27,9 @@ class ImageExpertsImpl : public Experts {
                      const at::Generator& random) override;
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
+  int64_t outputs() const override;
   double flops_per_row() const override { return networks_.front()->flops(); }
-  at::Tensor neuron_magnitudes() const override;
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.
   void reset_heads(int64_t classes);

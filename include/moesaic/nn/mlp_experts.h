@@ -38,8 +38,9 @@ class MlpExpertsImpl : public Experts {
                      const at::Generator& random) override;
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w1.size(0); }
+  int64_t outputs() const override { return w2.size(2); }
   double flops_per_row() const override;
-  at::Tensor neuron_magnitudes() const override;
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
 
   const MlpExpertsOptions& options() const { return options_; }
 

@@ -17,6 +17,9 @@ using TensorMap = std::map<std::string, at::Tensor>;
 /// memory: clone what must stay the same while the module trains on.
 TensorMap state_of(const torch::nn::Module& module);
 
+/// Returns whether no number is NaN or infinite; always for integers.
+bool all_finite(const at::Tensor& tensor);
+
 /// Copies tensors into the module's parameters and buffers, on the module's device. Throws Error
 /// (failure), before anything is copied, unless every name, shape and dtype agrees; its one line
 /// begins with `from` and says what is missing, unexpected or different. Where the number of

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,6 +26,7 @@ struct MoELayerOptions {
   double dropout = 0.0;      ///< Dropout rate of the experts in training.
   bool shared_init = false;  ///< See MlpExpertsOptions.
   RoutingRule rule;          ///< `kept` names the experts that exist; empty means all.
+  bool stand_ins = false;    ///< See MoELayer::stand_in.
   NoiseOptions noise = {.scale = 0.0};
   std::optional<uint64_t> evaluation_seed = {};           ///< See RouterOptions.
   std::optional<double> evaluation_capacity_factor = {};  ///< See RouterOptions.
@@ -35,6 +37,10 @@ struct MoEOutput : RoutingRecord {
   at::Tensor y_Td;          ///< Output [T, o]; o = d where the experts are MLPs.
   at::Tensor embedding_Td;  ///< See ExpertsOutput; undefined where the experts are MLPs.
 };
+
+/// Is given the routing and the experts' inputs of a forward pass, before the experts compute.
+using LayerObserver =
+    std::function<void(const RoutingRecord& record, const at::Tensor& experts_input)>;
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
 ///
@@ -49,6 +55,9 @@ class MoELayerImpl : public torch::nn::Module {
   /// `generator`. Throws Error where there are not as many experts as the router's rule keeps.
   MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> experts, at::Generator generator);
 
+  /// Gives every pruned expert a stand-in of zeros; see `stand_in`.
+  void add_stand_ins();
+
   /// Runs the layer on x_Td [T, d] float32 or float64, whose rows are of members 0..M-1 in turn.
   /// Router noise and, in training, dropout are drawn from `random`; where it is undefined there is
   /// no dropout, and noise only with `evaluation_seed`.
@@ -59,8 +68,16 @@ class MoELayerImpl : public torch::nn::Module {
 
   /// Removes all experts except these ids, ascending among the E experts of the router. The router
   /// keeps its rows; with PrunedSelection::zero the gates of the kept experts do not change
-  /// (pruning paper, eqs. 5-6). Throws Error for an expert that was removed before.
-  void keep_experts(const std::vector<int64_t>& ids);
+  /// (pruning paper, eqs. 5-6). With `means` [E, o], the mean outputs of the E experts, those of
+  /// the removed ones stand in for them. Throws Error for an expert that was removed before, for
+  /// means where pruned experts cannot be selected, and for none where there are stand-ins.
+  void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
+
+  /// Has every later forward pass seen by `observer`; an empty function ends it.
+  void observe(LayerObserver observer) { observer_ = std::move(observer); }
+
+  /// Returns the ids of the experts that pruning removed, ascending.
+  std::vector<int64_t> removed() const;
 
   /// Returns the ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const { return router->kept(); }
@@ -70,7 +87,21 @@ class MoELayerImpl : public torch::nn::Module {
 
   Router router{nullptr};
   std::shared_ptr<Experts> experts;
+  /// Vectors [E - K, o] that pruned experts left behind, in the order of removed(): a token that
+  /// selects such an expert gets its vector, weighted with its gate, in place of its output.
+  /// Undefined where removed experts give 0.
+  at::Tensor stand_in;
+
+ private:
+  at::Tensor stand_ins_of(const RoutingRecord& record) const;
+
+  LayerObserver observer_;
 };
 TORCH_MODULE(MoELayer);
+
+/// Returns what all removed experts leave behind, [E - K, o]: the mean outputs of those that are
+/// removed now, and `old` of those that are `gone` already.
+at::Tensor merged_stand_ins(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
+                            const at::Tensor& old, const std::vector<int64_t>& kept);
 
 }  // namespace moesaic::nn

@@ -43,6 +43,9 @@ class RouterImpl : public torch::nn::Module {
   /// `evaluation_seed`, or none. Its standard deviation is that for E / M experts.
   RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
 
+  /// Returns the routing of the same tokens to all E experts, as before any was pruned.
+  Routing route_to_all(const RoutingRecord& record) const;
+
   /// Sets the index of the first token of later forward passes, initially 0. Noise by
   /// `evaluation_seed` is a function of a token's index.
   void set_first_sample_index(int64_t token) { first_token_ = token; }
@@ -62,6 +65,8 @@ class RouterImpl : public torch::nn::Module {
   at::Tensor weight;
 
  private:
+  /// Routes by the record's logits; `rule` says to which experts.
+  Routing routed(const RoutingRecord& record, const RoutingRule& rule) const;
   at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random) const;
   at::Tensor evaluation_noise(int64_t tokens) const;
 

@@ -7,32 +7,61 @@
 #include <vector>
 
 #include "moesaic/models/model.h"
+#include "moesaic/prune/expert_use.h"
 
 namespace moesaic {
 
-/// Returns the names of the criteria:
+/// What the experts of a layer are scored by.
+struct ScoreInput {
+  const MoEBlock& finetuned;
+  const MoEBlock* pretrained = nullptr;  ///< The same layer before fine-tuning.
+  const LayerUse* use = nullptr;         ///< Of the fine-tuned layer, on calibration images.
+  uint64_t seed = 0;
+  nn::ParameterValues finetuned_values = nn::own_values;
+  nn::ParameterValues pretrained_values = nn::own_values;
+};
+
+/// Something that ranks experts.
+struct Criterion {
+  std::string name;
+  std::string meaning;  ///< One line for lists.
+  bool needs_pretrained = false, needs_images = false;
+  std::vector<double> (*score)(const ScoreInput& input) = nullptr;
+};
+
+/// Returns all criteria. Of a layer with the router rows w_s, the experts E_s, and over calibration
+/// images the T tokens x with gates g_s(x), of which T_s are routed to s:
 ///
-///   router-norm-change  ||w_s fine-tuned|| - ||w_s pre-trained||, signed (paper, sec. 3.2)
-///   router-magnitude    ||w_s|| (sec. 5, II)
-///   neuron-magnitude    mean over the expert's neurons of the norm of their incoming weights, of
-///                       MLPs ||w1[s, :, r]||: the average neuron magnitude (sec. 5, III), see
-///                       nn::Experts::neuron_magnitudes()
-///   magnitude           alias of neuron-magnitude
-///   random              uniform on [0, 1), a function of seed, block and expert only
+///   router-norm-change       ||w_s fine-tuned|| - ||w_s pre-trained||, signed (paper, sec. 3.2)
+///   router-magnitude         ||w_s|| (sec. 5, II)
+///   neuron-magnitude         mean over the expert's neurons of the norm of their incoming weights,
+///                            see nn::neuron_magnitude() (sec. 5, III); alias: magnitude
+///   neuron-magnitude-change  the same fine-tuned, less pre-trained, signed (sec. 5, IV)
+///   importance               sum of the gates of the tokens whose largest gate is s, over T: their
+///                            fraction times their mean gate (sec. 5, I)
+///   load                     fraction of the tokens that select s, with those that find no room
+///   frequency                T_s / T
+///   reap                     mean over T_s of g ||E_s(x)|| (arXiv 2510.13999)
+///   man, msan                means over T_s of ||E_s(x)|| and ||E_s(x)||^2 (arXiv 2606.15716)
+///   aimer                    -mean |w| / sqrt(mean w^2) of the expert's weights, without biases
+///                            (arXiv 2603.18492)
+///   random                   uniform on [0, 1), a function of seed, block and expert only
 ///
-/// The paper is the pruning paper; w_s is row s of the layer's router. Norms are Euclidean and
-/// accumulated in float64.
+/// The paper is the pruning paper. Norms are Euclidean and accumulated in float64.
+const std::vector<Criterion>& criteria();
+
 std::vector<std::string> criterion_names();
 
-/// Returns whether the criterion compares with a pre-trained network. Throws Error (usage) with the
-/// nearest name for an unknown criterion.
+/// Returns the criterion of this name. Throws Error (usage) with the nearest one for another.
+const Criterion& find_criterion(const std::string& name);
+
 bool criterion_needs_pretrained(const std::string& criterion);
+bool criterion_needs_images(const std::string& criterion);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose
-/// weights were removed has neuron magnitude 0. `pretrained` may be null if the criterion does not
-/// need it. Throws Error (usage) for an unknown criterion or a missing pre-trained layer, Error
-/// with the block and both shapes if the routers differ.
-std::vector<double> expert_scores(const std::string& criterion, const MoEBlock& finetuned,
-                                  const MoEBlock* pretrained, uint64_t seed);
+/// weights were removed has the lowest score that a criterion of weights gives, or the sums of no
+/// rows. Throws Error (usage) for an unknown criterion and for a pre-trained layer or calibration
+/// that it needs and that is missing, Error with the block and both shapes if the layers differ.
+std::vector<double> expert_scores(const std::string& criterion, const ScoreInput& input);
 
 }  // namespace moesaic

@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/plan.h"
 
 namespace moesaic {
@@ -23,14 +27,19 @@ Footprint footprint(const Model& model);
 /// with K experts left. The true number depends on the data.
 RowsPerToken even_rows_per_token(const Model& model);
 
+/// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
+using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
+
 struct PruneCheckpointOptions {
   std::filesystem::path finetuned;   ///< Run or checkpoint to prune.
   std::filesystem::path pretrained;  ///< Run or checkpoint to compare with; may be empty.
   std::filesystem::path out;         ///< Output directory; absent or empty.
-  std::string criterion = "router-norm-change";
-  KeepSpec keep;
-  uint64_t seed = 0;
-  std::string device = "cpu";  ///< Where the criterion is computed.
+  std::filesystem::path plan;      ///< A plan's file in place of criterion and keep; may be empty.
+  std::optional<PrunePlan> found;  ///< A plan in place of all these.
+  PruneOptions prune;
+  bool dry_run = false;        ///< Plans only.
+  Calibrate calibrate;         ///< For criteria that need images, and for means.
+  std::string device = "cpu";  ///< Where it runs.
 };
 
 struct PruneCheckpointResult {
@@ -39,10 +48,19 @@ struct PruneCheckpointResult {
 };
 
 /// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
-/// optimizer state is dropped. Warns where the pre-trained checkpoint is the later one by what the
-/// two say of their runs. Throws Error (usage) before any work if `out` is not empty; a
-/// failure leaves no partial checkpoint.
+/// optimizer state is dropped. The network is built only where images are needed: else weights are
+/// read from the files as they are needed, and written one tensor at a time. Warns where the
+/// pre-trained checkpoint is the later one by what the two say of their runs. Throws Error (usage)
+/// before any work if `out` is not empty; a failure leaves no partial checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
+
+/// Returns the pruned network of a checkpoint, in memory.
+std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan);
+
+/// Plans by `options`, whose checkpoint is read already; `shape` is its network. Throws as
+/// prune_checkpoint() does.
+PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
+                          const Model& shape);
 
 /// Returns the plan and the footprints as a text table.
 std::string describe(const PruneCheckpointResult& result);

@@ -18,6 +18,7 @@ struct ResultRow {
   double measured = 0.0;
   std::optional<double> std = {};  ///< Standard deviation over the runs; unset for one run.
   int64_t runs = 1;
+  std::optional<double> min = {}, median = {}, max = {};  ///< Over the runs; unset for one run.
   std::optional<double> paper = {}, paper_std = {};
   int digits = 2;  ///< Decimal places of values below 1000.
 
@@ -35,13 +36,14 @@ struct Results {
   const ResultRow* find(std::string_view name, std::string_view metric) const;
 };
 
-/// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "paper",
-/// "paper_std", "verdict"}], "seconds"}; unset values are null. Throws Error for a value that is
-/// not finite.
+/// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "min",
+/// "median", "max", "paper", "paper_std", "verdict"}], "seconds"}; unset values are null. Throws
+/// Error for a value that is not finite.
 nlohmann::ordered_json to_json(const Results& results);
 
-/// Returns a table of every row with n, mean and standard deviation of its runs, the paper's mean
-/// and standard deviation, and the verdict; "-" for unset values.
+/// Returns a table of every row with n, mean and standard deviation of its runs (and median, min
+/// and max, where any row has several), the paper's mean and standard deviation, and the verdict;
+/// "-" for unset values.
 TextTable results_table(const Results& results);
 
 }  // namespace moesaic

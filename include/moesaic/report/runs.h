@@ -72,6 +72,7 @@ struct RunsConfig {
   std::vector<std::vector<RowConfig>> grid;
   std::string separator = ", ";
   std::vector<std::string> probes = {"test_accuracy", "entropy", "steps"};
+  std::map<std::string, std::map<std::string, std::string>> after;
   std::optional<SnapshotConfig> snapshots;
   std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
   std::map<std::string, std::map<std::string, Value>> paper;
@@ -92,6 +93,8 @@ void describe(Fields& f, RunsConfig& c) {
   f("grid", c.grid, "and axes, each a list of points: a row for one point of each");
   f("separator", c.separator, "between the names of a row's points");
   f("probes", c.probes, "what is measured at the end of a run");
+  f("after", c.after,
+    "by phase: metrics that are measured at its end, and what they are called in the results");
   f("snapshots", c.snapshots, "what is measured while it trains");
   f("plots", c.plots, "a figure each", not_empty);
   f("paper", c.paper,

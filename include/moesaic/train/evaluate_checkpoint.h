@@ -2,11 +2,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/input_spec.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 
@@ -41,6 +43,22 @@ std::string trained_loss(const Checkpoint& checkpoint);
 /// images of a batch share the capacity of experts; the default where it is not stored. Throws
 /// Error (failure) where what is stored is out of range.
 int64_t trained_batch_size(const Checkpoint& checkpoint);
+
+/// A split of data, and how a checkpoint's network takes it.
+struct CheckpointData {
+  std::string name, split;
+  std::shared_ptr<const Dataset> dataset;
+  InputSpec input = {};
+};
+
+/// Opens a split of `data`, of what the checkpoint was trained on where that is empty, by default
+/// the split of calibration images; its examples are as they are stored. Throws Error (usage) for
+/// data or a split that is not there.
+CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetOpener& open,
+                                    const std::string& data, const std::string& split);
+
+/// Makes the examples what the checkpoint's network takes.
+void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model);
 
 /// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
 /// has, or does not fit the checkpoint.

@@ -52,7 +52,7 @@ struct ObjectiveKind {
 };
 
 /// Returns softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid
-/// (train/classification_loss.h) for classes, and squared for real-valued targets.
+/// (train/classification_loss.h) and hinge for classes, and squared for real-valued targets.
 Registry<ObjectiveKind>& objectives();
 
 /// Returns the settings of all objectives, "softmax" first.

@@ -9,6 +9,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/prune/plan.h"
 
 namespace moesaic {
 
@@ -22,22 +23,35 @@ struct PrunePhaseConfig {
   std::string criterion = "router-norm-change";
   Value keep;
   std::string pretrained;
+  std::string replace = kReplaceByNothing;
+  int64_t images = 1024;
   Value source;  ///< where it was written
 };
 template <class Fields>
 void describe(Fields& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "what ranks the experts (moesaic list criteria)");
-  f("keep", c.keep, "experts that stay in a layer: a fraction (0.25), a number (2) or a file",
+  f("keep", c.keep,
+    "experts that stay in a layer: a fraction (0.25), a number (2), a file, or {\"fraction\", "
+    "\"count\" or \"parameters\", \"scope\", \"whole\"}",
     required, common);
   f("pretrained", c.pretrained, "an earlier phase, or a checkpoint, to compare with");
+  f("replace", c.replace, "what removed experts leave to tokens that still select them",
+    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("images", c.images,
+    "of the phase's data, its validation split where there is one, for criteria and means that "
+    "need them",
+    between(1, kMaxSteps));
 }
 
 struct EntryConfig {
+  std::string restore;
   bool new_head = false;
   std::optional<PrunePhaseConfig> prune;
 };
 template <class Fields>
 void describe(Fields& f, EntryConfig& c) {
+  f("restore", c.restore,
+    "an earlier phase, at whose end the network is taken up again; empty: where it is");
   f("new_head", c.new_head, "a fresh head for the classes of the phase's data", common);
   f("prune", c.prune, "remove experts");
 }

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 
 #include "moesaic/models/model.h"
@@ -11,10 +12,20 @@
 
 namespace moesaic {
 
-/// Applies the changes of a phase before its first step: prunes, then gives the network a new head
-/// of `classes` outputs. `pretrained` is the checkpoint that pruning compares with, empty without
-/// one. Returns what was pruned, if anything.
-std::optional<PrunePlan> apply_entry(Model& model, const EntryConfig& entry, int64_t classes,
-                                     const std::filesystem::path& pretrained, uint64_t seed);
+/// What entry of a phase needs beside the network.
+struct EntryContext {
+  int64_t classes = 0;                ///< Outputs of a new head.
+  std::shared_ptr<Model> pretrained;  ///< Network that pruning compares with, or null.
+  uint64_t seed = 0;
+  std::function<ExpertUse()> calibrate;  ///< Measures the use of the experts where it is needed.
+};
+
+/// Returns whether the criterion, or what removed experts leave behind, needs images.
+bool needs_images(const PrunePhaseConfig& prune);
+
+/// Applies the changes of a phase before its first step: prunes, then gives the network a new head.
+/// Returns what was pruned, if anything.
+std::optional<PrunePlan> apply_entry(Model& model, const EntryConfig& entry,
+                                     const EntryContext& context);
 
 }  // namespace moesaic

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ struct TrainerOptions {
   /// Called before each step and after the last one, with the number of steps made so far; false
   /// ends the run.
   std::function<bool(Model& model, int64_t step)> watch = {};
+  /// Called at the end of each phase, with the number of steps made so far.
+  std::function<void(Model& model, const std::string& phase, int64_t step)> phase_ended = {};
 };
 
 struct TrainResult {
@@ -72,6 +75,12 @@ class Trainer {
     bool last;  ///< Of its phase.
   };
 
+  /// The network at the end of a phase of a run in memory.
+  struct EndedPhase {
+    nlohmann::ordered_json model;
+    TensorMap tensors;
+  };
+
   void train(Phase& phase);
   MadeStep step(Phase& phase);
   /// Reads the metrics of the last step, if they are not, and records it.
@@ -79,6 +88,10 @@ class Trainer {
   std::unique_ptr<Phase> enter_phase();
   void leave_phase(const Phase& phase);
   void prepare_network();
+  std::shared_ptr<Model> network_after(const std::string& phase) const;
+  /// Returns what pruning on entry compares with, null without.
+  std::shared_ptr<Model> pretrained_network(const EntryConfig& entry) const;
+  bool is_taken_up_later(const std::string& phase) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
   /// Evaluates on the splits that are due; ends early where the run is stopped.
@@ -99,7 +112,6 @@ class Trainer {
   void save(const Phase& phase, const std::filesystem::path& folder);
   void save_step(const Phase& phase);
   void restore();
-  void check_needs_no_folder() const;
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
@@ -122,7 +134,8 @@ class Trainer {
   TrainState state_;
   std::optional<MadeStep> unread_;  ///< Read while the next step runs: a device never waits.
   TensorMap resumed_tensors_;
-  std::optional<InputSpec> input_;  ///< Resolved when the phase begins.
+  std::map<std::string, EndedPhase> ended_;  ///< Of a run in memory, those that are needed.
+  std::optional<InputSpec> input_;           ///< Resolved when the phase begins.
   bool warned_of_best_ = false;
   TrainResult result_;
 };

@@ -63,6 +63,9 @@ at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
 
 void ImageMoE::reset_head(int64_t classes) {
   experts->reset_heads(classes);
+  if (!moe.is_empty() && moe->stand_in.defined()) {
+    moe->stand_in.set_data(at::zeros({moe->stand_in.size(0), classes}, moe->stand_in.options()));
+  }
   config_.classes = classes;
 }
 

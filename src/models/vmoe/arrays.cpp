@@ -24,6 +24,12 @@ VMoEStateArrays::VMoEStateArrays(const VMoEConfig& config, TensorMap state, std:
       state_(std::move(state)),
       from_(std::move(from)),
       tensors_(vmoe_tensors(config)) {
+  if (config_.encoder.moe.stand_ins) {
+    fail_usage(
+        "{}: its pruned experts left mean outputs, for which a V-MoE of the reference has "
+        "no place",
+        from_);
+  }
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (!state_.contains(tensors_[t].name)) {
       fail("{}: '{}' is missing", from_, tensors_[t].name);

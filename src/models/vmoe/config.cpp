@@ -48,6 +48,11 @@ ConfigProblem group_problem(const VMoEMoeConfig& moe) {
   return capacity_problem(moe.router, moe.router.dispatcher, router_place(moe));
 }
 
+ConfigProblem means_problem(const VMoEMoeConfig& moe) {
+  return stand_ins_problem(moe.stand_ins, moe.router, "encoder.moe.router.",
+                           "encoder.moe.stand_ins");
+}
+
 /// Checks that members divide the experts and the tokens of each group evenly.
 ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   const int64_t members = moe.ensemble_size;
@@ -106,7 +111,8 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
                         moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
             {"encoder.moe.layers", "encoder.num_layers"}};
   }
-  for (const auto check : {router_problem, ensemble_problem, group_problem, kept_blocks_problem}) {
+  for (const auto check :
+       {router_problem, ensemble_problem, group_problem, kept_blocks_problem, means_problem}) {
     const ConfigProblem problem = check(moe);
     if (!problem.empty()) return problem;
   }

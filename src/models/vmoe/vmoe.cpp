@@ -39,6 +39,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   const bool pruned =
       kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
   if (pruned) nn::set_kept_experts(options.rule, kept->second);
+  options.stand_ins = moe.stand_ins;
   return options;
 }
 
@@ -219,9 +220,13 @@ void VMoE::set_first_sample_index(int64_t image) {
 
 nlohmann::ordered_json VMoE::config() const {
   VMoEConfig config = config_;
-  config.encoder.moe.kept_experts.clear();
-  for (const auto& [block, layer] : moe_blocks()) {
-    if (layer->is_pruned()) config.encoder.moe.kept_experts[std::to_string(block)] = layer->kept();
+  VMoEMoeConfig& moe = config.encoder.moe;
+  moe.kept_experts.clear();
+  moe.stand_ins = false;
+  for (const MoEBlock& block : moe_blocks()) {
+    if (!block.layer->is_pruned()) continue;
+    moe.kept_experts[std::to_string(block.block)] = block.layer->kept();
+    moe.stand_ins |= block.layer->stand_in.defined();
   }
   return to_json(config);
 }
@@ -278,6 +283,9 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
             : found->second;
     products += views * (attention + T * d * static_cast<double>(moe.num_experts) +
                          rows * T * 2 * d * expert);
+  }
+  for (const MoEBlock& block : moe_blocks()) {
+    products += views * T * stand_in_flops(block.layer) / 2;
   }
   if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
   const auto representation = static_cast<double>(config_.pre_logits_size());

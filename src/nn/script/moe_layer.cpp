@@ -12,10 +12,23 @@ namespace {
 // x [T, d] is the router's input, inputs [T, ...] are the experts'.
 constexpr char kForward[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
-    weights = self.combine_weights(self.router.forward(x)).t().contiguous()
+    return self.of_experts(self.combine_weights(self.router.forward(x)), inputs)
+)";
+
+constexpr char kOfExperts[] = R"(
+def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
+    weights = gates.t().contiguous()
     tokens = inputs{0}
     routed = weights != 0
     counts: List[int] = routed.sum([1]).tolist()
+)";
+
+// The other form gives the vectors of pruned experts to the tokens that still select them.
+constexpr char kWithStandIns[] = R"(
+def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
+    logits = self.router.forward(x)
+    gates = self.removed_weights(logits)
+    return self.of_experts(self.combine_weights(logits), inputs) + torch.mm(gates, self.stand_in)
 )";
 
 // If few rows are evenly spread, they are padded with tokens of weight 0, so that two products
@@ -42,14 +55,15 @@ constexpr char kOneByOne[] = R"(
 // TorchScript names a dtype only by its number.
 constexpr char kRounded[] = ".to({}).to(inputs.dtype)";
 
-std::string forward_source(const nn::Experts& experts) {
-  const auto* mlps = experts.as<nn::MlpExperts>();
+std::string forward_source(const nn::MoELayerImpl& layer) {
+  const auto* mlps = layer.experts->as<nn::MlpExperts>();
   const bool rounds = mlps != nullptr && mlps->options().bfloat16;
   const std::string rounded =
       rounds ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
-  std::string source = fmt::format(kForward, rounded);
+  std::string source = fmt::format(kOfExperts, rounded);
   if (mlps != nullptr) source += fmt::format(kFewAtOnce, rounded, kFewRows);
-  return source + fmt::format(kOneByOne, rounded);
+  source += fmt::format(kOneByOne, rounded);
+  return source + (layer.stand_in.defined() ? kWithStandIns : kForward);
 }
 
 }  // namespace
@@ -60,7 +74,7 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                      {{"router", make_router(unit, *from.router)},
                       {"experts", make_experts(unit, *from.experts, shape)}},
                      weights_source(from.router->evaluation_rule(), from.options().experts) +
-                         forward_source(*from.experts));
+                         forward_source(from));
 }
 
 }  // namespace moesaic::script

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -208,8 +209,14 @@ std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
     return text + "    return self.weights_of_seen(" + fmt::format(kColumns, "logits", columns) +
            ")\n";
   }
-  return text + "    return " + fmt::format(kColumns, "self.weights_of_seen(logits)", columns) +
-         "\n";
+  std::vector<int64_t> removed;
+  for (int64_t id = 0; id < experts; ++id) {
+    if (!std::binary_search(kept.begin(), kept.end(), id)) removed.push_back(id);
+  }
+  const std::string weights = "self.weights_of_seen(logits)";
+  return text + "    return " + fmt::format(kColumns, weights, columns) +
+         "\ndef removed_weights(self, logits: Tensor) -> Tensor:\n    return " +
+         fmt::format(kColumns, weights, fmt::format("{}", fmt::join(removed, ", "))) + "\n";
 }
 
 }  // namespace moesaic::script

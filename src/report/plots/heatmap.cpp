@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "panels.h"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr const char* kNumbers =
     ", \\\n    data index first using 1:2:3 with labels textcolor rgb ink notitle";
+
+constexpr size_t kMaxColumnNames = 40;
 
 std::string axis_label(const char* axis, const std::string& label) {
   return label.empty()
@@ -38,27 +41,31 @@ Panel heatmap_panel(const HeatMap& map) {
   }
   // The entries are boxes, since gnuplot's images have at least two rows and columns.
   return {
-      fmt::format("  unset grid\n  unset colorbox\n  unset key\n"
-                  "  set title {} textcolor rgb ink\n{}{}{}{}"
-                  "  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n"
-                  "  set cbrange {}\n"
-                  "  plot data index first using 1:2:($1 - 0.5):($1 + 0.5):($2 - 0.5):"
-                  "($2 + 0.5):{} with boxxyerror fc palette fs solid noborder notitle{}\n",
-                  plot_name(map.title), axis_label("x", map.x_label), axis_label("y", map.y_label),
-                  axis_names("x", table.columns, map.names), axis_names("y", table.rows, map.names),
-                  table.columns.size() - 1, table.rows.size() - 1, padded_range(all),
-                  map.root_colors ? "(sqrt($3))" : "3", map.numbers ? kNumbers : ""),
+      fmt::format(
+          "  unset grid\n  unset colorbox\n  unset key\n"
+          "  set title {} textcolor rgb ink\n{}{}{}{}"
+          "  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n"
+          "  set cbrange {}\n"
+          "  plot data index first using 1:2:($1 - 0.5):($1 + 0.5):($2 - 0.5):"
+          "($2 + 0.5):{} with boxxyerror fc palette fs solid noborder notitle{}\n",
+          plot_name(map.title), axis_label("x", map.x_label), axis_label("y", map.y_label),
+          axis_names("x", table.columns, map.names && table.columns.size() <= kMaxColumnNames),
+          axis_names("y", table.rows, map.names), table.columns.size() - 1, table.rows.size() - 1,
+          padded_range(all), map.root_colors ? "(sqrt($3))" : "3", map.numbers ? kNumbers : ""),
       {data}};
 }
 
 Figure heatmap_plot(const PlotInput& input) {
   std::vector<Panel> panels;
   constexpr size_t kMaxWithNumbers = 12;  // Numbers of more columns would cover each other.
+  constexpr int kLine = 17;               // Pixels of a row's name.
+  int height = 200;
   for (const std::string& name : input.plot.metrics) {
     for (const MeasuredRow& row : input.rows) {
       const Metric* metric = find_metric(row.metrics, name);
       if (metric == nullptr) continue;
       const MeasuredTable& table = row.runs.front().final.tables.at(name);
+      height = std::max(height, 60 + kLine * static_cast<int>(table.rows.size()));
       panels.push_back(heatmap_panel({.title = name_of_first_run(row) + ": " + metric->label,
                                       .table = table,
                                       .digits = metric->digits,
@@ -66,7 +73,7 @@ Figure heatmap_plot(const PlotInput& input) {
     }
   }
   return panel_figure(input.stem, panels,
-                      {.columns = 2, .height = 200, .left = 110, .bottom = 80, .gap_x = 110});
+                      {.columns = 2, .height = height, .left = 110, .bottom = 80, .gap_x = 110});
 }
 
 }  // namespace moesaic

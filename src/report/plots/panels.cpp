@@ -62,7 +62,9 @@ std::string padded_range(const std::vector<double>& values) {
 std::string named_tics(const std::vector<std::string>& names) {
   std::string tics;
   for (size_t i = 0; i < names.size(); ++i) {
-    tics += fmt::format("{}{} {}", i == 0 ? "" : ", ", plot_name(names[i]), i);
+    std::string name;  // A tic's label is a format.
+    for (const char c : names[i]) name += c == '%' ? std::string("%%") : std::string(1, c);
+    tics += fmt::format("{}{} {}", i == 0 ? "" : ", ", plot_name(name), i);
   }
   return "(" + tics + ")";
 }

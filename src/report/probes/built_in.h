@@ -32,6 +32,7 @@ Probe alignment_probe();
 /// Returns the probe of recovery_error() (report/recovery.h): "error_A", "error_W", and
 /// "recovered", 1 where the first is at most 0.05 and, unless all gates are 0, the second too.
 Probe recovery_probe();
+Probe proficiency_probe();
 
 /// Returns the probe of a recurrent network's gates (Model::gates_over_time()): for each a table
 /// "<name>_gate" of their means over the test data, by class and step.

@@ -9,5 +9,6 @@ namespace moesaic {
 /// Returns the objective of one of classification_losses().
 ObjectiveKind classification_objective(const std::string& loss);
 ObjectiveKind squared_objective();
+ObjectiveKind hinge_objective();
 
 }  // namespace moesaic

@@ -64,6 +64,7 @@ struct VMoEMoeConfig {
   bool split_rngs = true;
   VMoERouterConfig router;
   std::map<std::string, std::vector<int64_t>> kept_experts;
+  bool stand_ins = false;
 };
 template <class Fields>
 void describe(Fields& f, VMoEMoeConfig& c) {
@@ -89,6 +90,7 @@ void describe(Fields& f, VMoEMoeConfig& c) {
     "then drops the same units of all experts, too; here each has its own dropout)");
   f("router", c.router, "how tokens select experts");
   f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
+  f("stand_ins", c.stand_ins, kStandInsMeaning);
 }
 
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The smallest pruned network whose accuracy is still near that of the whole one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/report/figure.h"
+#include "moesaic/train/datasets.h"
+#include "moesaic/train/evaluate.h"
+
+namespace moesaic {
+
+/// How sizes are tried. Bisection takes accuracy to fall with every expert that goes, and needs a
+/// logarithm of evaluations. The greedy way removes, one at a time, the expert whose layer bears it
+/// best, and tries every layer for it.
+inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
+
+struct PruneSearchOptions {
+  double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
+  std::string method = kBisection;
+  EvaluateOptions evaluate;  ///< `proceed` is not called.
+  /// Called before each evaluation with their number so far and a bound on all of them; false ends
+  /// the search.
+  std::function<bool(int64_t done, int64_t at_most)> proceed;
+};
+
+/// A network that was tried.
+struct PrunePoint {
+  std::string experts;      ///< Experts that stay, by layer: "6, 6, 8".
+  double parameters = 0.0;  ///< Fraction of the network's parameters that stay.
+  double accuracy = 0.0;    ///< In %.
+  bool is_near = false;     ///< Whether it is within max_drop.
+};
+
+struct PruneSearch {
+  PrunePlan plan;                  ///< The smallest one within max_drop.
+  std::vector<PrunePoint> points;  ///< In the order in which they were tried; first the whole.
+  std::string method;
+  double max_drop = 0.0;
+  bool complete = true;
+
+  const PrunePoint& found() const;
+};
+
+/// Searches among the plans of `options.prune`, whose `keep` gives scope and whole blocks only;
+/// accuracy is that on `data`, which the search must not take from the test split.
+/// Throws Error (usage) where the data has no classes, or nothing can be pruned.
+PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
+                           const std::shared_ptr<const Dataset>& data,
+                           const PruneSearchOptions& search);
+
+/// Returns the tried networks, the largest first, as a table.
+std::string to_text(const PruneSearch& search);
+nlohmann::ordered_json to_json(const PruneSearch& search);
+
+/// Returns the figure of accuracy over the fraction of parameters that stays.
+Figure search_figure(const PruneSearch& search, const std::string& stem);
+
+}  // namespace moesaic

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which experts stay, given their scores.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "moesaic/base/error.h"
+#include "moesaic/prune/plan.h"
+
+namespace moesaic {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+/// Divides ascending ids among a layer's groups, of which each owns E / G experts in turn.
+std::vector<Ids> by_group(const Ids& ids, const MoEBlock& block) {
+  const int64_t count = block.ranked_groups(), each = block.layer->options().experts / count;
+  std::vector<Ids> groups(static_cast<size_t>(count));
+  for (const int64_t id : ids) {
+    groups[static_cast<size_t>(std::min(id / each, count - 1))].push_back(id);
+  }
+  return groups;
+}
+
+/// Returns the `count` present experts of highest score, ascending; the lower index wins a tie.
+Ids best(const std::vector<double>& scores, Ids present, int64_t count) {
+  std::stable_sort(present.begin(), present.end(),
+                   [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
+  present.resize(static_cast<size_t>(count));
+  std::sort(present.begin(), present.end());
+  return present;
+}
+
+/// Experts that are ranked together: of a layer, or of one of its groups.
+struct Group {
+  const MoEBlock* block;
+  std::string where;
+  Ids present;
+
+  int64_t size() const { return static_cast<int64_t>(present.size()); }
+  /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
+  int64_t least() const {
+    const int64_t selected = nn::choices_of_token(block->layer->options().rule);
+    return std::clamp<int64_t>(selected, 1, size());
+  }
+};
+
+std::vector<Group> groups_of(const MoEBlock& block) {
+  std::vector<Group> groups;
+  const char* what = block.groups > 0 ? "group" : "member";
+  for (Ids& present : by_group(block.layer->kept(), block)) {
+    std::string where = fmt::format("block {}", block.block);
+    if (block.ranked_groups() > 1) where += fmt::format(", {} {}", what, groups.size());
+    groups.push_back({&block, std::move(where), std::move(present)});
+  }
+  return groups;
+}
+
+/// Checks the number of experts to keep of a group.
+void check_count(const KeepRule& rule, const Group& group, int64_t count) {
+  const nn::RouterOptions& router = group.block->layer->options();
+  if (count > group.size()) {
+    fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, group.where, count,
+               group.size());
+  }
+  const int64_t selected = nn::choices_of_token(router.rule);
+  if (count < std::min(selected, group.size())) {
+    fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects",
+               rule.where, group.where, count, router.experts / group.block->ranked_groups(),
+               selected);
+  }
+}
+
+void check_present(const KeepRule& rule, const MoEBlock& block) {
+  const Ids present = block.layer->kept();
+  for (const int64_t id : *rule.ids()) {
+    if (!std::binary_search(present.begin(), present.end(), id)) {
+      fail_usage("{}: block {} has no expert {}; it has {}", rule.where, block.block, id,
+                 fmt::join(present, ", "));
+    }
+  }
+}
+
+/// Returns the number of experts that the rule keeps of each group, unchecked.
+Ids counts_of(const KeepRule& rule, const MoEBlock& block) {
+  if (rule.ids() == nullptr) {
+    const int64_t groups = block.ranked_groups();
+    return Ids(static_cast<size_t>(groups), rule.count(block.layer->options().experts / groups));
+  }
+  Ids counts;
+  for (const Ids& own : by_group(*rule.ids(), block)) {
+    counts.push_back(static_cast<int64_t>(own.size()));
+  }
+  return counts;
+}
+
+Ids checked_counts(const KeepRule& rule, const MoEBlock& block) {
+  if (rule.ids() != nullptr) check_present(rule, block);
+  const std::vector<Group> groups = groups_of(block);
+  const Ids counts = counts_of(rule, block);
+  for (size_t i = 0; i < counts.size(); ++i) check_count(rule, groups[i], counts[i]);
+  return counts;
+}
+
+/// Returns the `counts[i]` present experts of highest score of each group i, or all that it has.
+Ids best_by_group(const MoEBlock& block, const std::vector<double>& scores, const Ids& counts) {
+  Ids kept;
+  const auto present = by_group(block.layer->kept(), block);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const auto count = std::min(counts[i], static_cast<int64_t>(present[i].size()));
+    const Ids own = best(scores, present[i], count);
+    kept.insert(kept.end(), own.begin(), own.end());
+  }
+  return kept;
+}
+
+int64_t parameters_of_expert(const MoEBlock& block) {
+  int64_t numbers = 0;
+  for (const at::Tensor& parameter : block.layer->experts->parameters())
+    numbers += parameter.numel();
+  return numbers / block.layer->experts->count();
+}
+
+/// Chooses among the experts of all blocks that a rule for all of them covers.
+class NetworkChoice {
+ public:
+  NetworkChoice(const Model& model, const KeepSpec& keep, const std::vector<MoEBlock>& blocks)
+      : parameters_(model.parameter_count()) {
+    for (const MoEBlock& block : blocks) {
+      if (keep.rule_of(block.block) == nullptr) continue;
+      experts_ += block.layer->options().experts;
+      for (Group& group : groups_of(block)) groups_.push_back(std::move(group));
+    }
+  }
+
+  /// Returns the largest count of every group whose network is within the bound.
+  int64_t count_within(const KeepRule& bound) const {
+    int64_t count = 1;
+    for (const Group& group : groups_) count = std::max(count, group.size());
+    const auto fits = [&](int64_t kept) {
+      int64_t removed = 0;
+      for (const Group& group : groups_) {
+        const int64_t stays = std::max(group.least(), std::min(kept, group.size()));
+        removed += (group.size() - stays) * parameters_of_expert(*group.block);
+      }
+      return within(bound, parameters_ - removed);
+    };
+    for (; count > 0; --count) {
+      if (fits(count)) return count;
+    }
+    fail_too_small(bound);
+  }
+
+  KeptExperts best_of_all(const KeepRule& rule, const ExpertScores& scores) const {
+    KeptExperts kept;
+    std::vector<Candidate> rest;
+    int64_t chosen = 0, parameters = parameters_;
+    for (const Group& group : groups_) {
+      const std::vector<double>& own = scores.at(group.block->block);
+      const Ids first = best(own, group.present, group.least());
+      chosen += group.least();
+      for (const int64_t id : group.present) {
+        if (std::binary_search(first.begin(), first.end(), id)) {
+          kept[group.block->block].push_back(id);
+          continue;
+        }
+        const int64_t size = parameters_of_expert(*group.block);
+        rest.push_back({group.block->block, id, own[static_cast<size_t>(id)], size});
+        parameters -= size;
+      }
+    }
+    std::stable_sort(rest.begin(), rest.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    const bool bounded = rule.parameters() != nullptr;
+    const int64_t wanted = bounded ? 0 : checked_total(rule, chosen, rest.size());
+    if (bounded && !within(rule, parameters)) fail_too_small(rule);
+    for (const Candidate& candidate : rest) {
+      parameters += candidate.parameters;
+      if (bounded ? !within(rule, parameters) : chosen == wanted) break;
+      kept[candidate.block].push_back(candidate.id);
+      ++chosen;
+    }
+    for (auto& [block, ids] : kept) std::sort(ids.begin(), ids.end());
+    return kept;
+  }
+
+ private:
+  struct Candidate {
+    int64_t block, id;
+    double score;
+    int64_t parameters;
+  };
+
+  bool within(const KeepRule& bound, int64_t parameters) const {
+    // A bound of exactly what some experts leave holds in spite of rounding.
+    return static_cast<double>(parameters) <=
+           *bound.parameters() * static_cast<double>(parameters_) * (1 + 1e-12);
+  }
+
+  int64_t checked_total(const KeepRule& rule, int64_t least, size_t others) const {
+    const int64_t wanted = rule.count(experts_), present = least + static_cast<int64_t>(others);
+    if (wanted > present) {
+      fail_usage("{}: the network cannot keep {} experts, it has {}", rule.where, wanted, present);
+    }
+    if (wanted < least) {
+      fail_usage(
+          "{}: the network would keep {} of {} experts, fewer than the {} that tokens select",
+          rule.where, wanted, experts_, least);
+    }
+    return wanted;
+  }
+
+  [[noreturn]] void fail_too_small(const KeepRule& bound) const {
+    int64_t smallest = parameters_;
+    for (const Group& group : groups_) {
+      smallest -= (group.size() - group.least()) * parameters_of_expert(*group.block);
+    }
+    fail_usage(
+        "{}: {} of the parameters must stay, since a token selects the experts; choose at "
+        "least {:.4f}",
+        bound.where, smallest,
+        static_cast<double>(smallest) / static_cast<double>(parameters_) + 5e-5);
+  }
+
+  int64_t parameters_, experts_ = 0;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
+  const std::vector<double> equal(static_cast<size_t>(block.layer->options().experts), 0.0);
+  return best_by_group(block, equal, counts_of(rule, block));
+}
+
+KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores) {
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  if (blocks.empty()) fail_usage("prune: the network has no layer with experts");
+  Ids numbers;
+  for (const MoEBlock& block : blocks) numbers.push_back(block.block);
+  keep.check_blocks(numbers);
+  const NetworkChoice network(model, keep, blocks);
+  KeptExperts kept;
+  if (keep.rule_of_network() != nullptr) {
+    kept = network.best_of_all(*keep.rule_of_network(), scores);
+  }
+  for (const MoEBlock& block : blocks) {
+    if (kept.contains(block.block)) continue;
+    const KeepRule* rule = keep.rule_of(block.block);
+    Ids& own = kept[block.block];
+    if (rule == nullptr) {
+      own = block.layer->kept();
+    } else if (rule->parameters() != nullptr) {
+      const int64_t count = network.count_within(*rule);
+      Ids counts;
+      for (const Group& group : groups_of(block)) {
+        counts.push_back(std::max(group.least(), std::min(count, group.size())));
+      }
+      own = best_by_group(block, scores.at(block.block), counts);
+    } else {
+      const Ids counts = checked_counts(*rule, block);
+      own = rule->ids() != nullptr ? *rule->ids()
+                                   : best_by_group(block, scores.at(block.block), counts);
+    }
+  }
+  return kept;
+}
+
+void check_keep(const Model& model, const KeepSpec& keep) {
+  ExpertScores equal;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    equal[block.block].assign(static_cast<size_t>(block.layer->options().experts), 0.0);
+  }
+  choose_experts(model, keep, equal);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/prune/expert_use.h"
+
+#include <torch/torch.h>
+
+namespace moesaic {
+namespace {
+
+at::Tensor zeros(at::IntArrayRef shape) {
+  return at::zeros(shape, at::kDouble);
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.to(at::kCPU, at::kDouble);
+}
+
+LayerUse empty_use(int64_t experts) {
+  LayerUse use;
+  for (const Powers powers : kUsePowers) use.sums[powers] = zeros({experts});
+  use.selections = zeros({experts});
+  use.first_gates = zeros({experts});
+  return use;
+}
+
+/// Adds what tokens select, and the gates of those that an expert has the largest of.
+void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse& use) {
+  const Routing& routing = record.routing;
+  const auto [gate_T, slot_T] = combine_weights(routing).max(1);
+  const at::Tensor routed_T = gate_T > 0;
+  use.first_gates.index_add_(0, ids_K.index_select(0, slot_T.masked_select(routed_T).cpu()),
+                             on_host(gate_T.masked_select(routed_T)));
+  if (routing.choice.size(1) == 0) {
+    use.selections.index_add_(0, ids_K, on_host(routing.offsets.diff()));
+    return;
+  }
+  const at::Tensor choice = routing.choice.flatten().to(at::kCPU, at::kLong);
+  use.selections.index_add_(0, choice, at::ones_like(choice, at::kDouble));
+}
+
+void add_rows(const RoutingRecord& record, const at::Tensor& outputs_Ao, const at::Tensor& ids_K,
+              LayerUse& use) {
+  const Routing& routing = record.routing;
+  const auto rows = routing.offsets[-1].item<int64_t>();
+  const at::Tensor id_R =
+      ids_K.index_select(0, row_experts(routing).narrow(0, 0, rows).to(at::kCPU));
+  const at::Tensor outputs_Ro = on_host(outputs_Ao.narrow(0, 0, rows));
+  const at::Tensor gate_R = on_host(routing.gate.narrow(0, 0, rows));
+  const at::Tensor norm_R = outputs_Ro.norm(2, {1});
+  for (auto& [powers, sum] : use.sums) {
+    sum.index_add_(0, id_R, gate_R.pow(powers.gate) * norm_R.pow(powers.norm));
+  }
+  if (!use.outputs_Eo.defined()) {
+    use.outputs_Eo = zeros({use.selections.size(0), outputs_Ro.size(1)});
+  }
+  use.outputs_Eo.index_add_(0, id_R, outputs_Ro);
+}
+
+}  // namespace
+
+double LayerUse::sum(Powers powers, int64_t expert) const {
+  return sums.at(powers)[expert].item<double>();
+}
+
+int64_t LayerUse::rows(int64_t expert) const {
+  return static_cast<int64_t>(sum({0, 0}, expert));
+}
+
+at::Tensor LayerUse::mean_outputs_Eo() const {
+  return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
+}
+
+ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
+  for (MoEBlock& block : blocks_) {
+    LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
+    block.layer->observe([&use, experts = block.layer->experts](const RoutingRecord& record,
+                                                                const at::Tensor& inputs) {
+      const torch::NoGradGuard no_grad;
+      const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
+      use.tokens += record.routing.tokens();
+      add_choices(record, ids_K, use);
+      add_rows(record, experts->compute(inputs, record.routing, {}).outputs, ids_K, use);
+    });
+  }
+}
+
+ExpertUseMeter::~ExpertUseMeter() {
+  for (MoEBlock& block : blocks_) block.layer->observe({});
+}
+
+}  // namespace moesaic

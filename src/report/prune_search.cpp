@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/prune_search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/report/table.h"
+#include "moesaic/train/task.h"
+#include "plots/panels.h"
+
+namespace moesaic {
+namespace {
+
+std::string experts_text(const PrunePlan& plan) {
+  std::vector<size_t> counts;
+  for (const PruneLayerPlan& layer : plan.layers) counts.push_back(layer.kept.size());
+  return fmt::format("{}", fmt::join(counts, ", "));
+}
+
+/// Ends a search that is not to go on.
+struct Ended {};
+
+class Search {
+ public:
+  Search(const Checkpoint& checkpoint, std::shared_ptr<const Dataset> data,
+         const PruneSearchOptions& options, PrunePlan ranking, const KeepSpec& keep)
+      : checkpoint_(checkpoint),
+        data_(std::move(data)),
+        options_(options),
+        ranking_(std::move(ranking)),
+        keep_(keep),
+        shape_(shape_of(checkpoint)) {
+    for (const PruneLayerPlan& layer : ranking_.layers) scores_[layer.block] = layer.scores;
+  }
+
+  PruneSearch run() {
+    result_.method = options_.method;
+    result_.max_drop = options_.max_drop;
+    result_.plan = ranking_;  // It keeps all experts.
+    try {
+      at_most_ = 1;
+      whole_ = accuracy_of(ranking_);
+      add_point(ranking_, whole_);
+      options_.method == kGreedy ? search_greedily() : bisect();
+    } catch (const Ended&) {
+      result_.complete = false;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  double accuracy_of(const PrunePlan& plan) {
+    if (options_.proceed && !options_.proceed(done_, at_most_)) throw Ended{};
+    const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
+    EvaluateOptions evaluate = options_.evaluate;
+    evaluate.proceed = nullptr;
+    ++done_;
+    return moesaic::evaluate(*model, data_, evaluate).metric("accuracy");
+  }
+
+  bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
+
+  void add_point(const PrunePlan& plan, double accuracy) {
+    const auto all = static_cast<double>(shape_->parameter_count());
+    result_.points.push_back(
+        {experts_text(plan), parameters_of(plan) / all, accuracy, is_near(accuracy)});
+  }
+
+  double parameters_of(const PrunePlan& plan) const {
+    const std::shared_ptr<Model> shape = shape_of(checkpoint_);
+    apply_plan(*shape, plan);
+    return static_cast<double>(shape->parameter_count());
+  }
+
+  /// Tries a plan and keeps it where it is near. Returns whether it is.
+  bool try_plan(const PrunePlan& plan) {
+    const double accuracy = accuracy_of(plan);
+    add_point(plan, accuracy);
+    if (!is_near(accuracy)) return false;
+    result_.plan = plan;
+    return true;
+  }
+
+  PrunePlan plan_with(const KeepSpec& keep) const {
+    PrunePlan plan = ranking_;
+    const KeptExperts kept = choose_experts(*shape_, keep, scores_);
+    for (PruneLayerPlan& layer : plan.layers) layer.kept = kept.at(layer.block);
+    return plan;
+  }
+
+  KeepSpec keep_count(int64_t count) const {
+    KeepSpec keep = KeepSpec::count(count);
+    keep.set_scope(keep_.scope());
+    keep.leave_whole(keep_.whole());
+    return keep;
+  }
+
+  /// Returns the counts between which bisection searches: fewer than the first are not allowed, the
+  /// second removes nothing.
+  std::pair<int64_t, int64_t> bounds() const {
+    int64_t least = 1, all = 0;
+    for (const MoEBlock& block : shape_->moe_blocks()) {
+      if (keep_.rule_of(block.block) == nullptr) continue;
+      const int64_t groups = block.ranked_groups();
+      const int64_t selected = nn::choices_of_token(block.layer->options().rule);
+      const auto present = static_cast<int64_t>(block.layer->kept().size());
+      if (keep_.scope() == KeepScope::network) {
+        least = (all == 0 ? 0 : least) + groups * std::max<int64_t>(1, selected);
+        all += present;
+      } else {
+        least = std::max(least, selected);
+        all = all == 0 ? present / groups : std::min(all, present / groups);
+      }
+    }
+    return {least, all};
+  }
+
+  void bisect() {
+    auto [least, good] = bounds();
+    int64_t bad = least - 1;
+    at_most_ = 2;
+    for (int64_t width = good - least + 1; width > 1; width = (width + 1) / 2) ++at_most_;
+    while (good - bad > 1) {
+      const int64_t middle = bad + (good - bad) / 2;
+      (try_plan(plan_with(keep_count(middle))) ? good : bad) = middle;
+    }
+  }
+
+  /// Returns the plan without the expert of lowest score of each group of this layer, or nothing
+  /// where tokens select all that are left.
+  std::optional<PrunePlan> with_one_less(const PrunePlan& plan, size_t index) const {
+    PrunePlan next = plan;
+    PruneLayerPlan& layer = next.layers[index];
+    const std::vector<MoEBlock> blocks = shape_->moe_blocks();
+    const MoEBlock& block = blocks[index];
+    if (keep_.rule_of(block.block) == nullptr) return std::nullopt;
+    const int64_t selected =
+        std::max<int64_t>(1, nn::choices_of_token(block.layer->options().rule));
+    const int64_t each = layer.experts / layer.groups;
+    std::vector<int64_t> left;
+    for (int64_t group = 0; group < layer.groups; ++group) {
+      std::vector<int64_t> own;
+      for (const int64_t id : layer.kept) {
+        if (id / each == group) own.push_back(id);
+      }
+      if (static_cast<int64_t>(own.size()) <= selected) return std::nullopt;
+      // Of equal scores the higher index goes, as elsewhere.
+      own.erase(std::min_element(own.begin(), own.end(), [&](int64_t a, int64_t b) {
+        return layer.scores[a] != layer.scores[b] ? layer.scores[a] < layer.scores[b] : a > b;
+      }));
+      left.insert(left.end(), own.begin(), own.end());
+    }
+    layer.kept = std::move(left);
+    return next;
+  }
+
+  void search_greedily() {
+    at_most_ = 1;
+    for (size_t i = 0; i < ranking_.layers.size(); ++i) {
+      at_most_ += static_cast<int64_t>(ranking_.layers.size()) *
+                  (ranking_.layers[i].experts / ranking_.layers[i].groups - 1);
+    }
+    for (;;) {
+      std::optional<PrunePlan> best;
+      double best_accuracy = 0.0;
+      for (size_t i = 0; i < ranking_.layers.size(); ++i) {
+        const std::optional<PrunePlan> next = with_one_less(result_.plan, i);
+        if (!next) continue;
+        const double accuracy = accuracy_of(*next);
+        if (best && accuracy <= best_accuracy) continue;
+        best = next;
+        best_accuracy = accuracy;
+      }
+      if (!best) return;
+      add_point(*best, best_accuracy);
+      if (!is_near(best_accuracy)) return;
+      result_.plan = *best;
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  std::shared_ptr<const Dataset> data_;
+  const PruneSearchOptions& options_;
+  PrunePlan ranking_;
+  const KeepSpec& keep_;
+  std::shared_ptr<Model> shape_;
+  ExpertScores scores_;
+  double whole_ = 0.0;
+  int64_t done_ = 0, at_most_ = 1;
+  PruneSearch result_;
+};
+
+std::vector<PrunePoint> by_size(const PruneSearch& search) {
+  std::vector<PrunePoint> points = search.points;
+  std::stable_sort(points.begin(), points.end(), [](const PrunePoint& a, const PrunePoint& b) {
+    return a.parameters > b.parameters;
+  });
+  return points;
+}
+
+}  // namespace
+
+const PrunePoint& PruneSearch::found() const {
+  const std::string experts = experts_text(plan);
+  return *std::find_if(points.begin(), points.end(),
+                       [&](const PrunePoint& point) { return point.experts == experts; });
+}
+
+PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
+                           const std::shared_ptr<const Dataset>& data,
+                           const PruneSearchOptions& search) {
+  if (data->info().classes.empty()) {
+    fail_usage("--max-drop: '{}' has no classes to be right or wrong about", data->info().name);
+  }
+  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  PruneCheckpointOptions whole = options;
+  whole.prune.keep = KeepSpec::keep_all();
+  PrunePlan ranking = plan_checkpoint(whole, checkpoint, *shape);
+  std::vector<int64_t> blocks;
+  for (const PruneLayerPlan& layer : ranking.layers) blocks.push_back(layer.block);
+  options.prune.keep.check_blocks(blocks);
+  return Search(checkpoint, data, search, std::move(ranking), options.prune.keep).run();
+}
+
+std::string to_text(const PruneSearch& search) {
+  TextTable table({"experts of each layer", "parameters, %", "accuracy, %", ""});
+  for (const PrunePoint& point : by_size(search)) {
+    table.add({point.experts, fmt::format("{:.1f}", 100.0 * point.parameters),
+               fmt::format("{:.2f}", point.accuracy),
+               point.experts == search.found().experts ? "chosen"
+               : point.is_near                         ? ""
+                                                       : "too low"});
+  }
+  return fmt::format("{}, {} networks, the smallest at most {:g} points below the whole one\n\n{}",
+                     search.method, search.points.size(), 100.0 * search.max_drop, table.text());
+}
+
+nlohmann::ordered_json to_json(const PruneSearch& search) {
+  auto points = nlohmann::ordered_json::array();
+  for (const PrunePoint& point : search.points) {
+    points.push_back({{"experts", point.experts},
+                      {"parameters", point.parameters},
+                      {"accuracy", point.accuracy},
+                      {"is_near", point.is_near}});
+  }
+  return {{"method", search.method}, {"max_drop", search.max_drop}, {"points", points}};
+}
+
+Figure search_figure(const PruneSearch& search, const std::string& stem) {
+  std::string data = "# parameters, %\taccuracy, %\n";
+  std::vector<double> sizes, accuracies;
+  for (const PrunePoint& point : by_size(search)) {
+    data += fmt::format("{:.3f}\t{:.4f}\n", 100.0 * point.parameters, point.accuracy);
+    sizes.push_back(100.0 * point.parameters);
+    accuracies.push_back(point.accuracy);
+  }
+  const PrunePoint &whole = search.points.front(), &found = search.found();
+  const double bar = whole.accuracy - 100.0 * search.max_drop;
+  accuracies.push_back(bar);
+  Panel panel;
+  panel.blocks = {data, fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters,
+                                    found.accuracy)};
+  panel.commands = fmt::format(
+      "  set xlabel 'parameters that stay, %' textcolor rgb ink\n"
+      "  set ylabel 'accuracy, %' textcolor rgb ink\n"
+      "  set xrange {}\n  set yrange {}\n"
+      "  set key at graph 0, 1.03 left bottom horizontal Left reverse samplen 2 textcolor rgb ink\n"
+      "  plot {:.4f} with lines lc rgb colour_of(2) dt (6, 4) lw 2 title 'lowest allowed', \\\n"
+      "    data index first using 1:2 with linespoints lc rgb colour_of(1) lw 2 pt 7 ps 0.9 "
+      "title {}, \\\n"
+      "    data index first + 1 using 1:2 with points lc rgb colour_of(1) pt 6 ps 2.2 lw 2 "
+      "title 'chosen'\n",
+      padded_range(sizes), padded_range(accuracies), bar,
+      gnuplot_quoted("tried by " + search.method));
+  return panel_figure(stem, {panel}, {.width = 560, .height = 340});
+}
+
+}  // namespace moesaic

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/prune_search.h"
+
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/base/process.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/report/figure.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): runs of a second
+using ::testing::HasSubstr;
+
+/// A network of two layers with four experts each, of which a token selects one, on three quarters.
+class PruneSearchOf : public ::testing::Test {
+ protected:
+  PruneSearchOf() {
+    const RunConfig run = config_of(
+        R"({"name": "small", "seed": 2, "loader_threads": 0, "checkpoint_every": 0,
+            "model": {"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 8,
+                      "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8,
+                      "moe": {"layers": [0, 1], "num_experts": 4,
+                              "router": {"num_selected_experts": 1}}}},
+            "phases": [{"name": "learn", "data": "three", "batch_size": 6, "steps": 120,
+                        "optimizer": {"name": "adamw", "lr": 0.02}}]})");
+    Trainer(run, options_for(folder_ / "run")).run();
+    checkpoint_ = load_newest_checkpoint(folder_ / "run", {.optimizer = false});
+    options_.finetuned = folder_ / "run";
+    options_.prune.criterion = "random";
+    search_.evaluate.batch_size = 9;
+    search_.evaluate.loader_threads = 0;
+  }
+
+  PruneSearch search() { return search_pruning(options_, checkpoint_, data_, search_); }
+
+  double accuracy(const PrunePlan& plan) const {
+    return evaluate(*pruned_model(checkpoint_, plan), data_, search_.evaluate).metric("accuracy");
+  }
+
+  TempDir folder_;
+  std::shared_ptr<const Dataset> data_ = quarters("three", "validation", 3, 90);
+  Checkpoint checkpoint_;
+  PruneCheckpointOptions options_;
+  PruneSearchOptions search_;
+};
+
+TEST_F(PruneSearchOf, BisectionFindsANetworkWithinTheDropAndSaysWhatItTried) {
+  for (const double drop : {0.0, 0.1, 0.99}) {
+    SCOPED_TRACE(drop);
+    search_.max_drop = drop;
+    const PruneSearch found = search();
+    const double whole = found.points.front().accuracy;
+    EXPECT_EQ(found.points.front().experts, "4, 4");
+    EXPECT_EQ(found.points.front().parameters, 1.0);
+    EXPECT_GE(accuracy(found.plan), whole - 100 * drop);
+    EXPECT_EQ(found.found().accuracy, accuracy(found.plan));
+    EXPECT_LE(found.points.size(), 4U);
+    for (const PrunePoint& point : found.points) {
+      EXPECT_EQ(point.is_near, point.accuracy >= whole - 100 * drop);
+    }
+    EXPECT_EQ(found.plan.layers[0].kept.size(), found.plan.layers[1].kept.size());
+  }
+  search_.max_drop = 0.99;
+  EXPECT_EQ(search().found().experts, "1, 1") << "a token still selects one";
+}
+
+TEST_F(PruneSearchOf, ScopeAndWholeBlocksHold) {
+  search_.max_drop = 0.99;
+  options_.prune.keep = KeepSpec::fraction(1.0);
+  options_.prune.keep.leave_whole({1});
+  EXPECT_EQ(search().found().experts, "1, 4");
+  options_.prune.keep = KeepSpec::fraction(1.0);
+  options_.prune.keep.set_scope(KeepScope::network);
+  EXPECT_EQ(search().found().experts, "1, 1");
+  options_.prune.keep.leave_whole({7});
+  EXPECT_THAT(test::usage_of([&] { search(); }), HasSubstr("block 7"));
+}
+
+TEST_F(PruneSearchOf, TheGreedyWayTakesOneExpertAtATime) {
+  search_.method = kGreedy;
+  search_.max_drop = 0.99;
+  const PruneSearch found = search();
+  EXPECT_EQ(found.points.size(), 7U) << "the whole network, and six experts that can go";
+  EXPECT_EQ(found.found().experts, "1, 1");
+  search_.max_drop = 0.05;
+  const PruneSearch near = search();
+  EXPECT_GE(accuracy(near.plan), near.points.front().accuracy - 5);
+  for (size_t i = 1; i < near.points.size(); ++i) {
+    EXPECT_LT(near.points[i].parameters, near.points[i - 1].parameters);
+    EXPECT_TRUE(near.points[i].is_near || i + 1 == near.points.size());
+  }
+}
+
+TEST_F(PruneSearchOf, MayBeEndedAndIsShown) {
+  int64_t calls = 0;
+  search_.proceed = [&](int64_t done, int64_t at_most) {
+    EXPECT_LT(done, at_most);
+    return ++calls < 3;
+  };
+  EXPECT_FALSE(search().complete);
+  search_.proceed = nullptr;
+  search_.max_drop = 0.1;
+  const PruneSearch found = search();
+  EXPECT_THAT(to_text(found), HasSubstr("at most 10 points below"));
+  EXPECT_THAT(to_text(found), HasSubstr("chosen"));
+  EXPECT_EQ(to_json(found)["points"].size(), found.points.size());
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  draw_figure_file(folder_ / "curve.png", search_figure(found, "curve"));
+  EXPECT_TRUE(fs::exists(folder_ / "curve.png"));
+}
+
+}  // namespace
+}  // namespace moesaic

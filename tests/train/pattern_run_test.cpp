@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Algorithm 1 of the pruning paper as a run: phases that restore, prune and go on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TrainerOptions pattern_options(const fs::path& out, bool resume = false) {
+  TrainerOptions options = options_for(out, resume);
+  options.open = [](std::string_view name, std::string_view split) {
+    return name == "patterns" ? open_dataset(name, split) : open_tiny(name, split);
+  };
+  return options;
+}
+
+RunConfig pattern_run(const std::vector<std::string>& changes = {}) {
+  return config_of(
+      R"({"name": "patterns", "seed": 5, "checkpoint_every": 8, "keep_checkpoints": 100,
+          "loader_threads": 0, "evaluate_batch_size": 500,
+          "model": {"name": "pattern-moe", "experts": 8},
+          "phases": [
+            {"name": "start", "kind": "pattern_sgd", "data": "patterns", "steps": 0},
+            {"name": "learn", "kind": "pattern_sgd", "data": "patterns", "steps": 40,
+             "expert_lr": 0.2, "router_lr": 0.1, "block": 8},
+            {"name": "random", "kind": "pattern_sgd", "data": "patterns", "steps": 0,
+             "on_entry": {"prune": {"criterion": "random", "keep": 1}}},
+            {"name": "prune", "kind": "pattern_sgd", "data": "patterns", "steps": 0,
+             "on_entry": {"restore": "learn", "prune": {"keep": 1, "pretrained": "start"}}},
+            {"name": "recover", "kind": "pattern_sgd", "data": "patterns", "steps": 12,
+             "until_zero": false, "block": 5}]})",
+      changes);
+}
+
+TEST(PatternRun, BranchesAreTheSameInMemoryAndFromCheckpoints) {
+  const TempDir folder;
+  Trainer on_disk(pattern_run(), pattern_options(folder / "run"));
+  on_disk.run();
+  std::map<std::string, size_t> experts;
+  TrainerOptions options = pattern_options("");
+  options.phase_ended = [&](Model& model, const std::string& phase, int64_t) {
+    experts[phase] = model.moe_blocks()[0].layer->kept().size();
+  };
+  Trainer in_memory(pattern_run(), options);
+  in_memory.run();
+  EXPECT_EQ(experts, (std::map<std::string, size_t>{
+                         {"start", 8}, {"learn", 8}, {"random", 2}, {"prune", 2}, {"recover", 2}}));
+  EXPECT_EQ(on_disk.model()->config(), in_memory.model()->config());
+  const TensorMap wanted = state_of(*on_disk.model());
+  for (const auto& [name, tensor] : state_of(*in_memory.model())) {
+    EXPECT_TRUE(torch::equal(tensor, wanted.at(name))) << name;
+  }
+}
+
+TEST(PatternRun, GoesOnWithTheSameBits) {
+  const TempDir folder;
+  const fs::path whole = folder / "whole";
+  Trainer(pattern_run(), pattern_options(whole)).run();
+  const auto last = load_checkpoint(whole / "checkpoints/recover", {.optimizer = false});
+  for (const int64_t step : {8, 24}) {
+    SCOPED_TRACE(step);
+    const fs::path run = folder / ("from" + std::to_string(step));
+    copy_killed_after(whole, step, run);
+    Trainer(pattern_run(), pattern_options(run, true)).run();
+    EXPECT_EQ(read_text(run / "checkpoints/recover/model.safetensors"),
+              read_text(whole / "checkpoints/recover/model.safetensors"));
+  }
+}
+
+TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {
+  const std::vector<std::string> quick = {"phases.learn.steps=2000"};
+  Trainer trainer(pattern_run(quick), pattern_options(""));
+  TrainerOptions options = pattern_options("");
+  int64_t learned = 0;
+  options.phase_ended = [&](Model&, const std::string& phase, int64_t step) {
+    if (phase == "learn") learned = step;
+  };
+  Trainer(pattern_run(quick), options).run();
+  EXPECT_GT(learned, 10);
+  EXPECT_LT(learned, 1000);
+}
+
+TEST(PatternRun, RefusesWhatDoesNotFit) {
+  const auto refusal = [](const std::vector<std::string>& changes) {
+    return error_of([&] { Trainer(pattern_run(changes), pattern_options("")); });
+  };
+  EXPECT_THAT(refusal({"phases.prune.on_entry.restore=lern"}),
+              AllOf(HasSubstr("no earlier phase 'lern' to restore"), HasSubstr("'learn'")));
+  EXPECT_THAT(refusal({"phases.learn.on_entry.restore=recover"}),
+              HasSubstr("no earlier phase 'recover'"));
+  EXPECT_THAT(refusal({"phases.learn.data=three"}), HasSubstr("the model takes 1 x 1 x 100"));
+  EXPECT_THAT(refusal({"phases.learn.frozen=[\"router\"]"}), HasSubstr("set a learning rate to 0"));
+  EXPECT_THAT(error_of([] {
+                Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +
+                                  R"(, "phases": [{"name": "p", "kind": "pattern_sgd",
+                                     "data": "three", "steps": 1}]})"),
+                        pattern_options(""));
+              }),
+              HasSubstr("needs a model whose experts are of patterns"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -41,9 +41,17 @@ std::string criteria_text() {
   return text;
 }
 
+void check_split(const std::string& split) {
+  if (split != "test") return;
+  fail_usage(
+      "--split: a network that is chosen by test images has none left to be tested on; "
+      "choose train or validation");
+}
+
 ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,
                              Model& model) {
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
+  check_split(data.split);
   adapt_data(data, checkpoint, model);
   log_info("calibrating by {} images of {}", data.split, data.name);
   Progress bar({.label = "calibrate"});
@@ -70,6 +78,13 @@ KeepSpec keep_of(const PruneArguments& arguments) {
 void check_one_size(const PruneArguments& arguments) {
   const int given = int{!arguments.keep.empty()} + int{arguments.keep_parameters.has_value()} +
                     int{arguments.max_drop.has_value()} + int{!arguments.options.plan.empty()};
+  if (arguments.max_drop && !(*arguments.max_drop >= 0.0)) {
+    fail_usage("--max-drop: must be a fraction from 0 to 0.99, found {}", *arguments.max_drop);
+  }
+  const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
+  if (!arguments.options.plan.empty() && chooses) {
+    fail_usage("--plan: it says which experts stay; leave --whole and --scope out");
+  }
   if (given == 1) return;
   fail_usage("prune: give one of --keep, --keep-parameters, --max-drop and --plan, found {}",
              given == 0 ? "none" : "more");
@@ -83,17 +98,14 @@ std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
   const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
-  if (data.split == "test") {
-    fail_usage(
-        "--split: a network that is chosen by test images has none left to be tested on; "
-        "choose train or validation");
-  }
+  check_split(data.split);
   adapt_data(data, checkpoint, *shape);
   log_info("searching by {} images of {}", data.split, data.name);
   const StopSignal stop;
   PruneSearchOptions search;
   search.max_drop = *arguments.max_drop;
   search.method = arguments.search;
+  search.device = options.device;
   search.evaluate.batch_size = trained_batch_size(checkpoint);
   search.evaluate.loss = trained_loss(checkpoint);
   PruneSearch found;
@@ -233,7 +245,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_choice(*verb, arguments);
   add_images(*verb, arguments);
   add_device(*verb, options.device);
-  verb->add_flag("--dry-run", options.dry_run, "show the plan, write nothing");
+  verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments, &exit_code] { exit_code = prune(*arguments); });
 }

@@ -45,7 +45,7 @@ ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
 void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots) {
   const torch::NoGradGuard no_grad;
   for (at::Tensor* parameter : parameters) {
-    const at::Tensor index = torch::tensor(slots, torch::kLong).to(parameter->device());
+    const at::Tensor index = index_on(parameter->device(), slots);
     parameter->mutable_grad() = at::Tensor();
     parameter->set_data(at::index(*parameter, {index}));  // index_select() has no meta kernel.
   }

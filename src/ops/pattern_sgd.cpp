@@ -163,7 +163,8 @@ PatternStep pattern_sgd_step(PatternWeights& weights, const PatternBatch& batch,
   PatternStep step;
   for (int64_t b = 0; b < examples; ++b) {
     const double margin = y[b] * f[static_cast<size_t>(b)];
-    step.hinge += std::max(0.0, 1.0 - margin) / static_cast<double>(examples);
+    // NaN is no loss of 0.
+    if (!(margin >= 1.0)) step.hinge += (1.0 - margin) / static_cast<double>(examples);
     step.accuracy += (margin > 0.0 ? 1.0 : 0.0) / static_cast<double>(examples);
   }
   return step;

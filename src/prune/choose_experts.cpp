@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "choose_experts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/prune/plan.h"
 
@@ -43,7 +44,7 @@ struct Group {
   /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
   int64_t least() const {
     const int64_t selected = nn::choices_of_token(block->layer->options().rule);
-    return std::clamp<int64_t>(selected, 1, size());
+    return std::min(std::max<int64_t>(selected, 1), size());
   }
 };
 
@@ -229,6 +230,18 @@ class NetworkChoice {
 };
 
 }  // namespace
+
+std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept) {
+  const std::vector<Group> groups = groups_of(block);
+  const std::vector<Ids> left = by_group(kept, block);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto count = static_cast<int64_t>(left[i].size());
+    if (count >= std::min(groups[i].least(), groups[i].size())) continue;
+    return fmt::format("{} would keep {} experts, fewer than the {} that a token selects",
+                       groups[i].where, count, groups[i].least());
+  }
+  return "";
+}
 
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
   const std::vector<double> equal(static_cast<size_t>(block.layer->options().experts), 0.0);

@@ -25,16 +25,20 @@ LayerUse empty_use(int64_t experts) {
 /// Adds what tokens select, and the gates of those that an expert has the largest of.
 void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse& use) {
   const Routing& routing = record.routing;
-  const auto [gate_T, slot_T] = combine_weights(routing).max(1);
-  const at::Tensor routed_T = gate_T > 0;
-  use.first_gates.index_add_(0, ids_K.index_select(0, slot_T.masked_select(routed_T).cpu()),
-                             on_host(gate_T.masked_select(routed_T)));
+  const at::Tensor weights_TK = on_host(combine_weights(routing));
   if (routing.choice.size(1) == 0) {
+    const auto [gate_T, slot_T] = weights_TK.max(1);
+    use.first_gates.index_add_(0, ids_K.index_select(0, slot_T), gate_T.clamp_min(0));
     use.selections.index_add_(0, ids_K, on_host(routing.offsets.diff()));
     return;
   }
-  const at::Tensor choice = routing.choice.flatten().to(at::kCPU, at::kLong);
-  use.selections.index_add_(0, choice, at::ones_like(choice, at::kDouble));
+  const at::Tensor choice_Tk = routing.choice.to(at::kCPU, at::kLong);
+  use.selections.index_add_(0, choice_Tk.flatten(), at::ones({choice_Tk.numel()}, at::kDouble));
+  // A first choice that finds no room, or was pruned, is received by no one.
+  at::Tensor weights_TE = zeros({weights_TK.size(0), use.selections.size(0)});
+  weights_TE.index_copy_(1, ids_K, weights_TK);
+  const at::Tensor first_T1 = choice_Tk.narrow(1, 0, 1);
+  use.first_gates.index_add_(0, first_T1.squeeze(1), weights_TE.gather(1, first_T1).squeeze(1));
 }
 
 void add_rows(const RoutingRecord& record, const at::Tensor& outputs_Ao, const at::Tensor& ids_K,

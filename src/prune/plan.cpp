@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "choose_experts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/prune/criteria.h"
@@ -78,6 +79,7 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PrunePlan& 
                        fmt::join(layer.kept, ", "), fmt::join(present, ", "));
   }
   if (layer.kept.size() == present.size()) return "";
+  if (std::string problem = too_few_problem(*block, layer.kept); !problem.empty()) return problem;
   const bool reroutes =
       nn::pruned_selection(block->layer->options().rule) == PrunedSelection::reroute;
   if (layer.means_Eo.defined() && reroutes) {

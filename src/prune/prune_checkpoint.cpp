@@ -56,6 +56,14 @@ std::string kept_text(const PruneLayerPlan& layer) {
   return text;
 }
 
+/// Whether such a criterion exists and compares; a plan's file may name any.
+bool compares(const std::string& name) {
+  const auto& all = criteria();
+  return std::any_of(all.begin(), all.end(), [&](const Criterion& criterion) {
+    return criterion.name == name && criterion.needs_pretrained;
+  });
+}
+
 /// Warns if all experts among which a token chooses have the same score, since the choice is then
 /// arbitrary.
 void warn_of_ties(const PrunePlan& plan) {
@@ -67,11 +75,10 @@ void warn_of_ties(const PrunePlan& plan) {
       const auto begin = layer.scores.begin() + first;
       const auto [min, max] = std::minmax_element(begin, begin + each);
       if (*min < *max) continue;
-      log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
-                  layer.block, plan.criterion, *min,
-                  criterion_needs_pretrained(plan.criterion)
-                      ? "; are --pretrained and --finetuned the same network?"
-                      : "");
+      log_warning(
+          "prune: block {}: {} gives every expert {}, so the first ones are kept{}", layer.block,
+          plan.criterion, *min,
+          compares(plan.criterion) ? "; are --pretrained and --finetuned the same network?" : "");
       break;
     }
   }
@@ -81,7 +88,8 @@ void warn_of_ties(const PrunePlan& plan) {
 void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
-    if (finetuned.may_differ_from_pretrained(item.key())) continue;
+    const bool left_behind = item.key().ends_with("stand_in");
+    if (left_behind || finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
     if (other != nullptr && other->sizes() == item.value().sizes()) continue;
     fail_usage(
@@ -89,6 +97,19 @@ void check_related(const Model& finetuned, const Model& pretrained, const fs::pa
         "here",
         folder.string(), item.key(), other == nullptr ? "not" : c10::str(other->sizes()),
         c10::str(item.value().sizes()));
+  }
+}
+
+/// Checks that the configuration of the pruned network says all that it has.
+void check_rebuilds(const Model& pruned) {
+  const auto again = build_model_shape(Value::from_json(pruned.config(), "model"));
+  const TensorMap wanted = state_of(pruned), found = state_of(*again);
+  for (const auto& [name, tensor] : wanted) {
+    if (found.contains(name)) continue;
+    fail_usage(
+        "prune: networks of the family '{}' have no place for '{}', so experts can leave "
+        "nothing behind",
+        pruned.config().at("name").get<std::string>(), name);
   }
 }
 
@@ -217,10 +238,11 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointResult result;
   result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);
-  warn_of_ties(result.plan);
   result.before = footprint(*shape);
   const PrunedTensors tensors(*shape, checkpoint.model, result.plan);
   apply_plan(*shape, result.plan);
+  check_rebuilds(*shape);
+  warn_of_ties(result.plan);
   result.after = footprint(*shape);
   if (options.dry_run) return result;
 

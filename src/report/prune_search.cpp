@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/report/table.h"
 #include "moesaic/train/task.h"
@@ -62,7 +63,8 @@ class Search {
     const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
     EvaluateOptions evaluate = options_.evaluate;
     evaluate.proceed = nullptr;
-    ++done_;
+    model->to(at::Device(options_.device));
+    result_.evaluations = ++done_;
     return moesaic::evaluate(*model, data_, evaluate).metric("accuracy");
   }
 
@@ -239,8 +241,9 @@ std::string to_text(const PruneSearch& search) {
                : point.is_near                         ? ""
                                                        : "too low"});
   }
-  return fmt::format("{}, {} networks, the smallest at most {:g} points below the whole one\n\n{}",
-                     search.method, search.points.size(), 100.0 * search.max_drop, table.text());
+  return fmt::format("{}, {}: the smallest network at most {:g} points below the whole one\n\n{}",
+                     search.method, count_text(search.evaluations, "evaluation"),
+                     100.0 * search.max_drop, table.text());
 }
 
 nlohmann::ordered_json to_json(const PruneSearch& search) {
@@ -251,7 +254,10 @@ nlohmann::ordered_json to_json(const PruneSearch& search) {
                       {"accuracy", point.accuracy},
                       {"is_near", point.is_near}});
   }
-  return {{"method", search.method}, {"max_drop", search.max_drop}, {"points", points}};
+  return {{"method", search.method},
+          {"max_drop", search.max_drop},
+          {"evaluations", search.evaluations},
+          {"points", points}};
 }
 
 Figure search_figure(const PruneSearch& search, const std::string& stem) {
@@ -266,8 +272,8 @@ Figure search_figure(const PruneSearch& search, const std::string& stem) {
   const double bar = whole.accuracy - 100.0 * search.max_drop;
   accuracies.push_back(bar);
   Panel panel;
-  panel.blocks = {data, fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters,
-                                    found.accuracy)};
+  panel.blocks = {
+      data, fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters, found.accuracy)};
   panel.commands = fmt::format(
       "  set xlabel 'parameters that stay, %' textcolor rgb ink\n"
       "  set ylabel 'accuracy, %' textcolor rgb ink\n"

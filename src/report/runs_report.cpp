@@ -56,6 +56,9 @@ Numbers initial_sums(const RunRecord& run, const std::string& metric) {
                                                      : column_sums(found->second.values);
 }
 
+/// Wider tables are for figures and runs.json.
+constexpr size_t kMaxColumns = 20;
+
 /// Returns the tables of each row's first run, each beside the paper's.
 std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfig& config,
                                    const std::vector<MeasuredRow>& rows) {
@@ -65,6 +68,7 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
     for (const Metric& metric : row.metrics) {
       if (!metric.is_table) continue;
       const MeasuredTable& table = run.final.tables.at(metric.name);
+      if (table.columns.size() > kMaxColumns) continue;
       tables.push_back({fmt::format("{}, {} after {}", name_of_first_run(row), metric.label,
                                     count_text(run.final.step, "update")),
                         text_table(metric, table, table.values, initial_sums(run, metric.name))});

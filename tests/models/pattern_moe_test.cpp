@@ -50,7 +50,7 @@ TEST(PatternMoE, IsTheNetworkThatTheStepTrains) {
   EXPECT_NEAR(step.accuracy, margin.gt(0).to(torch::kDouble).mean().item<double>(), 1e-12);
 }
 
-TEST(PatternMoE, PruningRanksTheSignsApartAndDropsRouters) {
+TEST(PatternMoE, PruningRanksTheSignsApart) {
   PatternMoE model(small_patterns(), 3);
   {
     const torch::NoGradGuard no_grad;

@@ -125,6 +125,12 @@ TEST(PatternSgd, ItsGradientIsThatOfAutograd) {
   testing::expect_close(before.neurons_Kdm - weights.neurons_Kdm, neurons.grad(), 1e-6);
 }
 
+TEST(PatternSgd, NotANumberIsNoLossOfZero) {
+  PatternWeights weights = some_weights(0.7);
+  weights.neurons_Kdm.fill_(std::nanf(""));
+  EXPECT_TRUE(std::isnan(pattern_sgd_step(weights, some_batch(5), {3, 0.1, 0.1}).hinge));
+}
+
 TEST(PatternSgd, RefusesWhatDoesNotFit) {
   const auto refusal = [](const std::function<void(PatternWeights&, PatternBatch&)>& change,
                           int64_t selected = 3) {

@@ -38,14 +38,12 @@ std::vector<PlainUse> plain_use(Model& model, const at::Tensor& images) {
     const auto* experts = block.layer->experts->as<nn::MlpExperts>();
     const at::Tensor weights_TK = combine_weights(record.routing);
     for (int64_t t = 0; t < x_Td.size(0); ++t) {
-      double most = 0.0;
-      size_t first = 0;
+      const int64_t first = record.routing.choice[t][0].item<int64_t>();
       for (int64_t slot = 0; slot < weights_TK.size(1); ++slot) {
         const auto gate = weights_TK[t][slot].item<double>();
         if (gate == 0.0) continue;
         const auto id = static_cast<size_t>(record.kept[static_cast<size_t>(slot)]);
-        if (gate > most) first = id;
-        most = std::max(most, gate);
+        if (static_cast<int64_t>(id) == first) uses[id].first_gates += gate;
         const at::Tensor output = output_of(*experts, slot, x_Td[t]);
         const auto norm = output.norm().item<double>();
         uses[id].rows += 1;
@@ -54,7 +52,6 @@ std::vector<PlainUse> plain_use(Model& model, const at::Tensor& images) {
         uses[id].gate_norms += gate * norm;
         uses[id].outputs += output;
       }
-      if (most > 0.0) uses[first].first_gates += most;
       for (int64_t k = 0; k < record.routing.choice.size(1); ++k) {
         uses[record.routing.choice[t][k].item<int64_t>()].selections += 1;
       }

@@ -296,6 +296,33 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   EXPECT_FALSE(fs::exists(again.out));
 }
 
+TEST_F(PruneCheckpoint, APlanKeepsWhatATokenSelectsAndMayNameNoCriterion) {
+  PruneCheckpointOptions by_plan;
+  by_plan.finetuned = options_.finetuned;
+  by_plan.plan = folder_ / "plan.json";
+  by_plan.out = folder_ / "out";
+  test::put(by_plan.plan, R"({"layers": [{"layer": 1, "experts": 6, "kept": [3]}]})");
+  EXPECT_THAT(test::failure_of([&] { prune_checkpoint(by_plan); }),
+              HasSubstr("block 1 would keep 1 experts, fewer than the 2 that a token selects"));
+  EXPECT_FALSE(fs::exists(by_plan.out));
+  test::put(by_plan.plan, R"({"criterion": "mine", "layers":
+      [{"layer": 1, "experts": 6, "kept": [1, 3], "scores": [1, 1, 1, 1, 1, 1]}]})");
+  prune_checkpoint(by_plan);
+  EXPECT_EQ(load_model(by_plan.out)->moe_blocks()[0].layer->kept().size(), 2U);
+}
+
+TEST_F(PruneCheckpoint, MeansAreComparedWithThePretrainedNetworkToo) {
+  options_.prune.replace = kReplaceByMean;
+  options_.calibrate = use_on_images;
+  options_.prune.keep = KeepSpec::count(4);
+  prune_checkpoint(options_);
+  options_.finetuned = options_.out;
+  options_.out = folder_ / "again";
+  options_.prune.keep = KeepSpec::count(2);
+  prune_checkpoint(options_);
+  EXPECT_EQ(load_model(options_.out)->moe_blocks()[1].layer->stand_in.size(0), 4);
+}
+
 TEST_F(PruneCheckpoint, EqualsRemovalInMemoryForEveryFamilyAndCriterion) {
   const auto mixture = mixture_with_norms({1, 6, 3, 5, 2, 4});
   save(options_.finetuned = folder_ / "mixture", *mixture);

@@ -63,8 +63,8 @@ TEST(PatternRun, GoesOnWithTheSameBits) {
   const TempDir folder;
   const fs::path whole = folder / "whole";
   Trainer(pattern_run(), pattern_options(whole)).run();
-  const auto last = load_checkpoint(whole / "checkpoints/recover", {.optimizer = false});
-  for (const int64_t step : {8, 24}) {
+  EXPECT_EQ(load_model(whole)->moe_blocks()[0].layer->kept().size(), 2U);
+  for (const int64_t step : {8, 24, 45}) {
     SCOPED_TRACE(step);
     const fs::path run = folder / ("from" + std::to_string(step));
     copy_killed_after(whole, step, run);
@@ -72,6 +72,19 @@ TEST(PatternRun, GoesOnWithTheSameBits) {
     EXPECT_EQ(read_text(run / "checkpoints/recover/model.safetensors"),
               read_text(whole / "checkpoints/recover/model.safetensors"));
   }
+}
+
+TEST(PatternRun, RestoresTheWholeNetwork) {
+  // With four experts of either sign left at random, one of either is chosen among all eight.
+  const std::vector<std::string> mild = {"phases.random.on_entry.prune.keep=3"};
+  const auto weights = [](const std::vector<std::string>& changes) {
+    Trainer trainer(pattern_run(changes), pattern_options(""));
+    trainer.run();
+    return trainer.model();
+  };
+  EXPECT_EQ(weights(mild)->config(), weights({})->config());
+  EXPECT_EQ(weights({"phases.prune.on_entry.prune.keep=4"})->moe_blocks()[0].layer->kept().size(),
+            8U);
 }
 
 TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {

@@ -24,7 +24,8 @@ struct LayerUse {
   int64_t tokens = 0;
   std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of each of kUsePowers.
   at::Tensor selections;   ///< Tokens that select the expert, with those that find no room there.
-  at::Tensor first_gates;  ///< Over tokens whose largest gate is the expert's, of that gate.
+  at::Tensor first_gates;  ///< Over tokens whose first choice it is, and that it computes, of their
+                           ///< gates; where tokens do not choose, of their largest gates.
   at::Tensor outputs_Eo;   ///< Over an expert's rows, of its output, [E, o].
 
   /// Returns the sum of these powers over the rows of one expert.

@@ -24,7 +24,8 @@ inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
 struct PruneSearchOptions {
   double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
   std::string method = kBisection;
-  EvaluateOptions evaluate;  ///< `proceed` is not called.
+  EvaluateOptions evaluate;    ///< `proceed` is not called.
+  std::string device = "cpu";  ///< Where networks are evaluated.
   /// Called before each evaluation with their number so far and a bound on all of them; false ends
   /// the search.
   std::function<bool(int64_t done, int64_t at_most)> proceed;
@@ -43,6 +44,7 @@ struct PruneSearch {
   std::vector<PrunePoint> points;  ///< In the order in which they were tried; first the whole.
   std::string method;
   double max_drop = 0.0;
+  int64_t evaluations = 0;
   bool complete = true;
 
   const PrunePoint& found() const;

@@ -27,8 +27,8 @@ struct PatternSgdConfig {
 template <class Fields>
 void describe(Fields& f, PatternSgdConfig& c) {
   f("batch_size", c.batch_size, "fresh examples a step", between(1, 65536));
-  f("expert_lr", c.expert_lr, "eta_e, of the neurons", at_least(0.0));
-  f("router_lr", c.router_lr, "eta_r, of the routers", at_least(0.0));
+  f("expert_lr", c.expert_lr, "eta_e, of the neurons", between(0.0, 1e6));
+  f("router_lr", c.router_lr, "eta_r, of the routers", between(0.0, 1e6));
   f("until_zero", c.until_zero, "end with the first batch whose hinge loss is 0");
   f("block", c.block, "steps that are made at once", between(1, 4096));
 }
@@ -83,7 +83,9 @@ class PatternSgd final : public Phase {
       accuracy += made.accuracy;
       ++report.steps;
     }
-    if (!std::isfinite(hinge)) throw Diverged("the loss is not finite");
+    const bool finite =
+        std::isfinite(hinge) && all_finite(weights.router_Kd) && all_finite(weights.neurons_Kdm);
+    if (!finite) throw Diverged("the loss or a weight is not finite");
     write(weights);
     made_ += report.steps;
     const auto steps = static_cast<double>(report.steps);
@@ -155,6 +157,14 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
         "{}: phase '{}': a phase of kind '{}' needs an endless stream of patterns of two "
         "classes, which '{}' is not",
         places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+  }
+  const Directions known = data.directions();
+  const auto patterns = known.find("pattern");
+  const int64_t width = (*find_pattern_layer(model))->options().width;
+  if (patterns == known.end() || patterns->second.size(0) != width) {
+    fail_usage("{}: phase '{}': the model has {} patterns, '{}' has {}",
+               places.of_model("patterns", "data"), phase.name, width, phase.data,
+               patterns == known.end() ? 0 : patterns->second.size(0));
   }
   if (trained_parameters(model, phase) != pattern_parameters(model)) {
     fail_usage(

@@ -32,6 +32,12 @@ MlpExpertsOptions experts_options(const MoELayerOptions& options, int64_t expert
           .shared_init = options.shared_init};
 }
 
+void check_can_stand_in(const RoutingRule& rule) {
+  if (pruned_selection(rule) == PrunedSelection::reroute) {
+    fail("MoELayer: no token selects a pruned expert, so nothing can stand in for it");
+  }
+}
+
 }  // namespace
 
 MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
@@ -86,9 +92,7 @@ std::vector<int64_t> MoELayerImpl::removed() const {
 }
 
 void MoELayerImpl::add_stand_ins() {
-  if (pruned_selection(options().rule) == PrunedSelection::reroute) {
-    fail("MoELayer: no token selects a pruned expert, so nothing can stand in for it");
-  }
+  check_can_stand_in(options().rule);
   stand_in = register_parameter(
       "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->outputs()},
                                router->weight.options().requires_grad(false)));
@@ -109,6 +113,7 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
   if (!std::is_sorted(slots.begin(), slots.end(), std::less_equal<>())) {
     fail("MoELayer: the experts to keep must be ascending, each once");
   }
+  if (means.defined()) check_can_stand_in(options().rule);
   if (stand_in.defined() && !means.defined() && ids.size() < present.size()) {
     fail("MoELayer: experts that were removed before left their means, so these need theirs");
   }

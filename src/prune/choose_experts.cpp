@@ -281,12 +281,12 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
   return kept;
 }
 
-void check_keep(const Model& model, const KeepSpec& keep) {
+KeptExperts check_keep(const Model& model, const KeepSpec& keep) {
   ExpertScores equal;
   for (const MoEBlock& block : model.moe_blocks()) {
     equal[block.block].assign(static_cast<size_t>(block.layer->options().experts), 0.0);
   }
-  choose_experts(model, keep, equal);
+  return choose_experts(model, keep, equal);
 }
 
 }  // namespace moesaic

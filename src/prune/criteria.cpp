@@ -147,28 +147,30 @@ Scores random_scores(const ScoreInput& in) {
 const std::vector<Criterion>& criteria() {
   constexpr bool kCompares = true, kImages = true;
   static const std::vector<Criterion> list = {
-      {"router-norm-change", "how much the router row's norm grew in fine-tuning", kCompares, false,
-       router_norm_change},
-      {"router-magnitude", "norm of the router's row", false, false, router_magnitude},
-      {"neuron-magnitude", "mean norm of the expert's neurons", false, false, neuron_magnitude},
-      {"magnitude", "neuron-magnitude by a shorter name", false, false, neuron_magnitude},
-      {"neuron-magnitude-change", "how much that grew in fine-tuning", kCompares, false,
-       neuron_magnitude_change},
-      {"importance", "fraction of tokens with the largest gate, times their mean gate", false,
-       kImages, importance},
-      {"load", "fraction of tokens that select it, room or not", false, kImages, load},
-      {"frequency", "fraction of tokens that it computes", false, kImages, frequency},
-      {"reap", "mean over its tokens of gate times norm of its output", false, kImages,
-       mean_over_rows<1, 1>},
-      {"man", "mean over its tokens of the norm of its output", false, kImages,
-       mean_over_rows<0, 1>},
-      {"msan", "mean over its tokens of the squared norm of its output", false, kImages,
-       mean_over_rows<0, 2>},
-      {"aimer", "how far its weights are from all being of one size", false, false, aimer},
-      {"random", "nothing", false, false, random_scores},
+      {"router-norm-change", kCompares, false, router_norm_change},
+      {"router-magnitude", false, false, router_magnitude},
+      {"neuron-magnitude", false, false, neuron_magnitude},
+      {"magnitude", false, false, neuron_magnitude},
+      {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change},
+      {"importance", false, kImages, importance},
+      {"load", false, kImages, load},
+      {"frequency", false, kImages, frequency},
+      {"reap", false, kImages, mean_over_rows<1, 1>},
+      {"man", false, kImages, mean_over_rows<0, 1>},
+      {"msan", false, kImages, mean_over_rows<0, 2>},
+      {"aimer", false, false, aimer},
+      {"random", false, false, random_scores},
   };
   return list;
 }
+
+std::vector<std::string> criterion_names() {
+  std::vector<std::string> names;
+  for (const Criterion& criterion : criteria()) names.push_back(criterion.name);
+  return names;
+}
+
+namespace {
 
 const Criterion& find_criterion(const std::string& name) {
   for (const Criterion& criterion : criteria()) {
@@ -177,11 +179,7 @@ const Criterion& find_criterion(const std::string& name) {
   fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 
-std::vector<std::string> criterion_names() {
-  std::vector<std::string> names;
-  for (const Criterion& criterion : criteria()) names.push_back(criterion.name);
-  return names;
-}
+}  // namespace
 
 bool criterion_needs_pretrained(const std::string& criterion) {
   return find_criterion(criterion).needs_pretrained;

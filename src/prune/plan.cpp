@@ -29,17 +29,14 @@ bool is_ascending(const std::vector<int64_t>& ids) {
 }
 
 /// Throws Error (failure) for a number that is not finite, wherever it is: no criterion would see
-/// all.
-void check_finite(const TensorMap& values, const char* which) {
-  for (const auto& [name, tensor] : values) {
+/// all. Values apart from the network, those of a file, were checked when they were read.
+void check_finite(const Model& model, const TensorMap* values, const char* which) {
+  if (values != nullptr) return;
+  for (const auto& [name, tensor] : state_of(model)) {
     if (!all_finite(tensor)) {
       fail("prune: '{}' of the {} network holds NaN or infinity", name, which);
     }
   }
-}
-
-void check_finite(const Model& model, const TensorMap* values, const char* which) {
-  check_finite(values == nullptr ? state_of(model) : *values, which);
 }
 
 const LayerUse* use_of(const ExpertUse* use, int64_t block) {
@@ -62,8 +59,7 @@ void add_means(PrunePlan& plan, const ExpertUse* use) {
 }
 
 /// What is wrong with the plan for a layer of this network, "" if nothing is.
-std::string layer_problem(const std::vector<MoEBlock>& blocks, const PrunePlan& plan,
-                          const PruneLayerPlan& layer) {
+std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerPlan& layer) {
   const MoEBlock* block = find_block(blocks, layer.block);
   if (block == nullptr) return fmt::format("block {} has no experts", layer.block);
   const int64_t experts = block->layer->options().experts;
@@ -79,26 +75,7 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PrunePlan& 
                        fmt::join(layer.kept, ", "), fmt::join(present, ", "));
   }
   if (layer.kept.size() == present.size()) return "";
-  if (std::string problem = too_few_problem(*block, layer.kept); !problem.empty()) return problem;
-  const bool reroutes =
-      nn::pruned_selection(block->layer->options().rule) == PrunedSelection::reroute;
-  if (layer.means_Eo.defined() && reroutes) {
-    return fmt::format("block {} routes tokens past pruned experts, so no mean can replace one",
-                       layer.block);
-  }
-  const bool replaced = std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& other) {
-    return other.layer->stand_in.defined();
-  });
-  if (replaced && plan.replace != kReplaceByMean) {
-    return "experts that were removed before left their means; these need --replace mean too";
-  }
-  const bool bare = std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& other) {
-    return other.layer->is_pruned() && !other.layer->stand_in.defined();
-  });
-  if (bare && plan.replace == kReplaceByMean) {
-    return "experts that were removed before left nothing, so these cannot leave their means";
-  }
-  return "";
+  return too_few_problem(*block, layer.kept);
 }
 
 }  // namespace
@@ -192,12 +169,33 @@ void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
   add_means(plan, use);
 }
 
+std::string replacement_problem(const Model& model, const std::string& replace) {
+  const bool means = replace == kReplaceByMean;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::MoELayer& layer = block.layer;
+    if (means && nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute) {
+      return fmt::format("block {} routes tokens past pruned experts, so no mean can replace one",
+                         block.block);
+    }
+    if (!layer->is_pruned() || means == layer->stand_in.defined()) continue;
+    return means
+               ? "experts that were removed before left nothing, so these cannot leave their means"
+               : "experts that were removed before left their means; these need --replace mean too";
+  }
+  return "";
+}
+
 void apply_plan(Model& model, const PrunePlan& plan) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   for (const PruneLayerPlan& layer : plan.layers) {
-    const std::string problem = layer_problem(blocks, plan, layer);
+    const std::string problem = layer_problem(blocks, layer);
     if (!problem.empty()) fail("apply_plan: {}", problem);
   }
+  const bool removes = std::any_of(plan.layers.begin(), plan.layers.end(), [&](const auto& layer) {
+    return layer.kept.size() < find_block(blocks, layer.block)->layer->kept().size();
+  });
+  const std::string problem = removes ? replacement_problem(model, plan.replace) : "";
+  if (!problem.empty()) fail("apply_plan: {}", problem);
   for (const PruneLayerPlan& layer : plan.layers) {
     nn::MoELayer target = find_block(blocks, layer.block)->layer;
     if (layer.kept.size() < target->kept().size()) {

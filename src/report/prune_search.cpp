@@ -246,20 +246,6 @@ std::string to_text(const PruneSearch& search) {
                      100.0 * search.max_drop, table.text());
 }
 
-nlohmann::ordered_json to_json(const PruneSearch& search) {
-  auto points = nlohmann::ordered_json::array();
-  for (const PrunePoint& point : search.points) {
-    points.push_back({{"experts", point.experts},
-                      {"parameters", point.parameters},
-                      {"accuracy", point.accuracy},
-                      {"is_near", point.is_near}});
-  }
-  return {{"method", search.method},
-          {"max_drop", search.max_drop},
-          {"evaluations", search.evaluations},
-          {"points", points}};
-}
-
 Figure search_figure(const PruneSearch& search, const std::string& stem) {
   std::string data = "# parameters, %\taccuracy, %\n";
   std::vector<double> sizes, accuracies;

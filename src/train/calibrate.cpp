@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/calibrate.h"
 
-#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -9,17 +8,13 @@
 #include "evaluation_mode.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 
 ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options) {
-  const DatasetInfo& info = dataset->info();
-  const std::vector<int64_t> shape = {info.channels, info.height, info.width};
-  if (model.input_shape() != shape) {
-    fail_usage("'{}' has images of [{}] (channels, height, width), the model takes [{}]", info.name,
-               fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
-  }
+  check_takes(model, dataset->info());
   if (dataset->size() == 0) fail_usage("'{}' has no images to calibrate by", dataset->info().name);
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;

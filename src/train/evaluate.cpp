@@ -95,12 +95,16 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-void check_fits(const Model& model, const DatasetInfo& data) {
+void check_takes(const Model& model, const DatasetInfo& data) {
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() != shape) {
     fail_usage("'{}' has images of [{}] (channels, height, width), the model takes [{}]", data.name,
                fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
   }
+}
+
+void check_fits(const Model& model, const DatasetInfo& data) {
+  check_takes(model, data);
   task_of(data).check_outputs(model, data);
 }
 

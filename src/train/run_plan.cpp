@@ -74,11 +74,7 @@ class Rehearsal {
  private:
   /// Which layers keep how many is not known before there are scores; here all are equal.
   void prune_as_if_equal(const KeepSpec& keep) {
-    ExpertScores equal;
-    for (const MoEBlock& block : copy_->moe_blocks()) {
-      equal[block.block].assign(static_cast<size_t>(block.layer->options().experts), 0.0);
-    }
-    const KeptExperts kept = choose_experts(*copy_, keep, equal);
+    const KeptExperts kept = check_keep(*copy_, keep);
     for (MoEBlock& block : copy_->moe_blocks()) {
       if (kept.at(block.block).size() == block.layer->kept().size()) continue;
       guessed_.insert(block.block);
@@ -190,24 +186,6 @@ void check_pretrained(const RunConfig& config, size_t index) {
   at_place(place, [&] { return load_newest_checkpoint(prune.pretrained, kPresent); });
 }
 
-/// Checks that what removed experts leave behind fits the network and what earlier ones left.
-void check_replacement(const PhasePlaces& places, const Model& model,
-                       const PrunePhaseConfig& prune) {
-  const std::string place = place_of(prune.source, {"replace", "keep"});
-  for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::MoELayer& layer = block.layer;
-    const bool means = prune.replace == kReplaceByMean;
-    if (means && nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute) {
-      fail_usage("{}: phase '{}': tokens are routed past pruned experts, so no mean replaces one",
-                 place, places.phase().name);
-    }
-    if (layer->is_pruned() && means != layer->stand_in.defined()) {
-      fail_usage("{}: phase '{}': experts that were removed before left {}; these have to, too",
-                 place, places.phase().name, means ? "nothing" : "their means");
-    }
-  }
-}
-
 /// Checks the batches of an evaluation, whose last one may be smaller.
 void check_evaluation(const RunConfig& config, const PhasePlaces& places, const Model& model,
                       int64_t images) {
@@ -263,7 +241,11 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
     check_pretrained(config, index);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
     const bool means = prune.replace == kReplaceByMean;
-    check_replacement(places, rehearsal.model(), prune);
+    const std::string problem = replacement_problem(rehearsal.model(), prune.replace);
+    if (!problem.empty()) {
+      fail_usage("{}: phase '{}': {}", place_of(prune.source, {"replace", "keep"}), phase.name,
+                 problem);
+    }
     rehearsal.prune(KeepSpec::from_value(prune.keep), means);
   }
   PhasePlan plan;

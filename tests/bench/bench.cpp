@@ -82,6 +82,18 @@ void bind_threads() {
   });
 }
 
+Row row_of(const Contest& contest, const Times& times) {
+  Row row;
+  row.name = contest.name;
+  row.ours = times.ours * contest.per_second;
+  row.peer = times.peer * contest.per_second;
+  row.unit = contest.unit;
+  row.ratio = times.peer / times.ours;
+  row.at_least = contest.goal;
+  row.meaning = contest.meaning;
+  return row;
+}
+
 void touch_memory() {
   constexpr size_t kMaxBytes = size_t{2} << 30, kPage = 4096;
   const size_t bytes = std::min(kMaxBytes, static_cast<size_t>(memory_limit() / 8));

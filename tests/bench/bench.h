@@ -28,6 +28,17 @@ struct Times {
 };
 Times alternate(const std::function<void()>& ours, const std::function<void()>& peer);
 
+/// What a row of times compares: `per_second` of `unit` are a second, and `goal` is the least
+/// ratio.
+struct Contest {
+  const char* name;
+  double goal;
+  const char* meaning;
+  const char* unit = "us";
+  double per_second = 1e6;
+};
+Row row_of(const Contest& contest, const Times& times);
+
 /// Alternates with the fastest of several peers, whose index is returned.
 struct Race {
   Times times;

@@ -97,15 +97,7 @@ void check_same_step(OurStep& ours, const ClusterExamples& examples, PeerStep pe
   for (Tensor parameter : model.parameters()) parameter.mutable_grad().reset();
 }
 
-struct Contest {
-  const char* name;
-  PeerStep peer;
-  double goal;
-  const char* meaning;
-};
-
-Row against(const Contest& contest, const ClusterExamples& examples) {
-  const PeerStep peer = contest.peer;
+Row against(PeerStep peer, const Contest& contest, const ClusterExamples& examples) {
   OurStep ours(examples);
   for (int i = 0; i < 50; ++i) ours();  // so that the experts have something to tell apart
   check_same_step(ours, examples, peer);
@@ -121,15 +113,7 @@ Row against(const Contest& contest, const ClusterExamples& examples) {
                                   step.noise_NE = at::rand({step.x_NPd.size(0), step.w.size(0)});
                                   descend(step, peer(step));
                                 });
-  Row row;
-  row.name = contest.name;
-  row.ours = times.ours * 1e3;
-  row.peer = times.peer * 1e3;
-  row.unit = "ms";
-  row.ratio = times.peer / times.ours;
-  row.at_least = contest.goal;
-  row.meaning = contest.meaning;
-  return row;
+  return row_of(contest, times);
 }
 
 }  // namespace
@@ -137,13 +121,16 @@ Row against(const Contest& contest, const ClusterExamples& examples) {
 void bench_clusters(const Report& report) {
   const OneThread one;
   const ClusterExamples examples = cluster_examples(ClusterMixtureConfig(), "train");
-  const Contest contests[] = {
-      {"cpu/step_vs_dense_dispatch", dense_dispatch_step, 30.0,
-       "every expert computes every input, one-hot; ours knows the sums of patches before"},
-      {"cpu/step_vs_closed_form", closed_form_step, 2.0,
-       "selected experts only, gradients by formulas; ours as above"},
-  };
-  for (const Contest& contest : contests) report(against(contest, examples));
+  report(
+      against(dense_dispatch_step,
+              {"cpu/step_vs_dense_dispatch", 30.0,
+               "every expert computes every input, one-hot; ours knows the sums of patches before",
+               "ms", 1e3},
+              examples));
+  report(against(closed_form_step,
+                 {"cpu/step_vs_closed_form", 2.0,
+                  "selected experts only, gradients by formulas; ours as above", "ms", 1e3},
+                 examples));
 }
 
 }  // namespace moesaic::bench

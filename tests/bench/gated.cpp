@@ -90,14 +90,9 @@ void check_l4_gradient(const char* what, const Tensor& ours, const Tensor& peer)
   if (!(off < 1e-3)) fail("bench gated: the peer's {} differs by {:.3g} of it", what, off);
 }
 
-struct L4Contest {
-  const char* name;
-  Tensor (*peer)(const GatedExamples&, const Tensor&, const OutputTransforms&);
-  double goal;
-  const char* meaning;
-};
+using L4Peer = Tensor (*)(const GatedExamples&, const Tensor&, const OutputTransforms&);
 
-Row l4_against(const L4Contest& contest) {
+Row l4_against(L4Peer peer, const Contest& contest) {
   const GatedMixtureConfig config;
   const GatedTruth truth = gated_truth(config);
   const OutputTransforms transforms = output_transforms(Link::identity, config.noise);
@@ -106,7 +101,7 @@ Row l4_against(const L4Contest& contest) {
   Tensor theirs = ours.clone();
   const GatedExamples same = gated_examples(config, truth, "train", 0, kL4Batch);
   check_l4_gradient("gradient", l4_loss(same.x_Nd, same.y_N, ours, transforms, kWeights).regressors,
-                    contest.peer(same, ours, transforms));
+                    peer(same, ours, transforms));
   int64_t made = 0;
   const Times times = alternate(
       [&] {
@@ -122,30 +117,24 @@ Row l4_against(const L4Contest& contest) {
       },
       [&] {
         for (int64_t i = 0; i < kL4Block; ++i) {
-          theirs.sub_(contest.peer(drawn_samples(config, truth), theirs, transforms), kL4Rate);
+          theirs.sub_(peer(drawn_samples(config, truth), theirs, transforms), kL4Rate);
         }
       });
   for (const Tensor* trained : {&ours, &theirs}) {
     if (!trained->isfinite().all().item<bool>()) fail("bench gated: a step diverged");
   }
-  Row row;
-  row.name = contest.name;
-  row.ours = times.ours / kL4Block * 1e6;
-  row.peer = times.peer / kL4Block * 1e6;
-  row.unit = "us";
-  row.ratio = times.peer / times.ours;
-  row.at_least = contest.goal;
-  row.meaning = contest.meaning;
-  return row;
+  return row_of(contest, {times.ours / kL4Block, times.peer / kL4Block});
 }
 
 }  // namespace
 
 void bench_gated(const Report& report) {
   const OneThread one;
-  report(l4_against({"cpu/l4_step_vs_eager", gradient_of, 25.0,
-                     "autograd of the loss; samples of both by their own generators"}));
-  report(l4_against({"cpu/l4_step_vs_closed_form", closed_form_l4, 3.0,
+  report(
+      l4_against(gradient_of, {"cpu/l4_step_vs_eager", 25.0,
+                               "autograd of the loss; samples of both by their own generators"}));
+  report(l4_against(closed_form_l4,
+                    {"cpu/l4_step_vs_closed_form", 3.0,
                      "the gradient's formula in products of matrices; samples as above"}));
 }
 

@@ -76,21 +76,14 @@ void step_on_indices(const Tensor& token_Bn, const PatternProblem& problem, Tens
   descend((1 - problem.batch.y_B * f).mean(), router, neurons);
 }
 
-struct PatternContest {
-  const char* name;
-  bool vectors;
-  double goal;
-  const char* meaning;
-};
-
-Row patterns_against(const PatternContest& contest) {
+Row patterns_against(bool vectors, const Contest& contest) {
   PatternProblem ours = pattern_problem();
   Tensor router = ours.weights.router_Kd.clone().requires_grad_(true);
   Tensor neurons = ours.weights.neurons_Kdm.clone().requires_grad_(true);
   const Tensor token_Bn = ours.batch.tokens_Bn.to(at::kLong);
   const Tensor x_BnD = at::one_hot(token_Bn, kPatterns).to(at::kFloat);
   const auto peer = [&] {
-    if (contest.vectors) {
+    if (vectors) {
       step_on_vectors(x_BnD, ours, router, neurons);
     } else {
       step_on_indices(token_Bn, ours, router, neurons);
@@ -103,24 +96,16 @@ Row patterns_against(const PatternContest& contest) {
                      (ours.weights.router_Kd - router.detach()).abs().max().item<double>();
   if (!(off < 1e-6)) fail("bench pruning: a step of the peer differs by {:.3g}", off);
   const Times times = alternate(own, peer);
-  Row row;
-  row.name = contest.name;
-  row.ours = times.ours * 1e6;
-  row.peer = times.peer * 1e6;
-  row.unit = "us";
-  row.ratio = times.peer / times.ours;
-  row.at_least = contest.goal;
-  row.meaning = contest.meaning;
-  return row;
+  return row_of(contest, times);
 }
 
 }  // namespace
 
 void bench_pruning(const Report& report) {
   const OneThread one;
-  report(patterns_against({"cpu/synthetic_step", true, 10.0, "autograd, tokens as vectors"}));
+  report(patterns_against(true, {"cpu/synthetic_step", 10.0, "autograd, tokens as vectors"}));
   report(patterns_against(
-      {"cpu/synthetic_step_vs_indices", false, 3.0, "autograd, products looked up by index"}));
+      false, {"cpu/synthetic_step_vs_indices", 3.0, "autograd, products looked up by index"}));
 }
 
 }  // namespace moesaic::bench

@@ -96,7 +96,6 @@ TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {
     if (row.at("name") != "synthetic") continue;
     const std::string metric = row.at("metric");
     seen += metric.starts_with("accuracy_") || metric == "separation" ? 1 : 0;
-    EXPECT_LE(row.at("min").get<double>(), row.at("max").get<double>());
   }
   EXPECT_EQ(seen, 5U);
 }

@@ -18,17 +18,9 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TrainerOptions gated_options(const fs::path& out, bool resume = false) {
-  TrainerOptions options = options_for(out, resume);
-  options.open = [](std::string_view name, std::string_view split) {
-    return name.starts_with("gated") ? open_dataset(name, split) : open_tiny(name, split);
-  };
-  return options;
-}
-
 /// Trains without a folder.
 std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
-  TrainerOptions options = gated_options("");
+  TrainerOptions options = options_with_described("");
   options.watch = [](Model&, int64_t) { return true; };
   Trainer trainer(config, options);
   trainer.run();
@@ -86,13 +78,13 @@ TEST(GatedRun, RecoversTheMixtureByTheTwoLosses) {
 TEST(GatedRun, GoesOnWithTheSameBits) {
   const TempDir folder;
   const fs::path whole = folder / "whole";
-  EXPECT_EQ(Trainer(gated_run(), gated_options(whole)).run().steps, 125);
+  EXPECT_EQ(Trainer(gated_run(), options_with_described(whole)).run().steps, 125);
   for (const int64_t step : {16, 40, 73, 105, 112}) {
     SCOPED_TRACE(step);
     ASSERT_TRUE(fs::exists(whole / "checkpoints" / ("step_" + std::to_string(step))));
     const fs::path run = folder / ("from" + std::to_string(step));
     copy_killed_after(whole, step, run);
-    Trainer(gated_run(), gated_options(run, true)).run();
+    Trainer(gated_run(), options_with_described(run, true)).run();
     for (const char* file : {"model.safetensors", "state.json"}) {
       const fs::path last = fs::path("checkpoints/step_125") / file;
       EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
@@ -143,14 +135,15 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
   EXPECT_EQ(by_em("\"regressors\""), std::pair(false, true));
   EXPECT_EQ(by_em("\"gates\""), std::pair(true, false));
   EXPECT_THAT(error_of([] {
-                Trainer(gated_run({"phases.signs.frozen=[\"regressors\"]"}), gated_options(""));
+                Trainer(gated_run({"phases.signs.frozen=[\"regressors\"]"}),
+                        options_with_described(""));
               }),
               AllOf(HasSubstr("phase 'signs'"), HasSubstr("leave nothing")));
 }
 
 TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return error_of([&] { Trainer(gated_run(changes), gated_options("")); });
+    return error_of([&] { Trainer(gated_run(changes), options_with_described("")); });
   };
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
@@ -164,14 +157,14 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   EXPECT_THAT(error_of([] {
                 Trainer(config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
                     "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})"),
-                        gated_options(""));
+                        options_with_described(""));
               }),
               HasSubstr("needs a model with a gated mixture"));
 }
 
 TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
   ::testing::internal::CaptureStderr();
-  Trainer(gated_run({"phases.regressors.batch_size=64"}), gated_options(""));
+  Trainer(gated_run({"phases.regressors.batch_size=64"}), options_with_described(""));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("a batch of 64 is small for L4: fourth moments of 5 dimensions are 70"));
 }

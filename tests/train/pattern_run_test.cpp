@@ -13,14 +13,6 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TrainerOptions pattern_options(const fs::path& out, bool resume = false) {
-  TrainerOptions options = options_for(out, resume);
-  options.open = [](std::string_view name, std::string_view split) {
-    return name == "patterns" ? open_dataset(name, split) : open_tiny(name, split);
-  };
-  return options;
-}
-
 RunConfig pattern_run(const std::vector<std::string>& changes = {}) {
   return config_of(
       R"({"name": "patterns", "seed": 5, "checkpoint_every": 8, "keep_checkpoints": 100,
@@ -41,10 +33,10 @@ RunConfig pattern_run(const std::vector<std::string>& changes = {}) {
 
 TEST(PatternRun, BranchesAreTheSameInMemoryAndFromCheckpoints) {
   const TempDir folder;
-  Trainer on_disk(pattern_run(), pattern_options(folder / "run"));
+  Trainer on_disk(pattern_run(), options_with_described(folder / "run"));
   on_disk.run();
   std::map<std::string, size_t> experts;
-  TrainerOptions options = pattern_options("");
+  TrainerOptions options = options_with_described("");
   options.phase_ended = [&](Model& model, const std::string& phase, int64_t) {
     experts[phase] = model.moe_blocks()[0].layer->kept().size();
   };
@@ -62,23 +54,23 @@ TEST(PatternRun, BranchesAreTheSameInMemoryAndFromCheckpoints) {
 TEST(PatternRun, GoesOnWithTheSameBits) {
   const TempDir folder;
   const fs::path whole = folder / "whole";
-  Trainer(pattern_run(), pattern_options(whole)).run();
+  Trainer(pattern_run(), options_with_described(whole)).run();
   EXPECT_EQ(load_model(whole)->moe_blocks()[0].layer->kept().size(), 2U);
   for (const int64_t step : {8, 24, 45}) {
     SCOPED_TRACE(step);
     const fs::path run = folder / ("from" + std::to_string(step));
     copy_killed_after(whole, step, run);
-    Trainer(pattern_run(), pattern_options(run, true)).run();
+    Trainer(pattern_run(), options_with_described(run, true)).run();
     EXPECT_EQ(read_text(run / "checkpoints/recover/model.safetensors"),
               read_text(whole / "checkpoints/recover/model.safetensors"));
   }
 }
 
 TEST(PatternRun, RestoresTheWholeNetwork) {
-  // With four experts of either sign left at random, one of either is chosen among all eight.
+  // Whatever a branch left at random, the next one chooses among all eight.
   const std::vector<std::string> mild = {"phases.random.on_entry.prune.keep=3"};
   const auto weights = [](const std::vector<std::string>& changes) {
-    Trainer trainer(pattern_run(changes), pattern_options(""));
+    Trainer trainer(pattern_run(changes), options_with_described(""));
     trainer.run();
     return trainer.model();
   };
@@ -89,8 +81,7 @@ TEST(PatternRun, RestoresTheWholeNetwork) {
 
 TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {
   const std::vector<std::string> quick = {"phases.learn.steps=2000"};
-  Trainer trainer(pattern_run(quick), pattern_options(""));
-  TrainerOptions options = pattern_options("");
+  TrainerOptions options = options_with_described("");
   int64_t learned = 0;
   options.phase_ended = [&](Model&, const std::string& phase, int64_t step) {
     if (phase == "learn") learned = step;
@@ -102,7 +93,7 @@ TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {
 
 TEST(PatternRun, RefusesWhatDoesNotFit) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return error_of([&] { Trainer(pattern_run(changes), pattern_options("")); });
+    return error_of([&] { Trainer(pattern_run(changes), options_with_described("")); });
   };
   EXPECT_THAT(refusal({"phases.prune.on_entry.restore=lern"}),
               AllOf(HasSubstr("no earlier phase 'lern' to restore"), HasSubstr("'learn'")));
@@ -114,7 +105,7 @@ TEST(PatternRun, RefusesWhatDoesNotFit) {
                 Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +
                                   R"(, "phases": [{"name": "p", "kind": "pattern_sgd",
                                      "data": "three", "steps": 1}]})"),
-                        pattern_options(""));
+                        options_with_described(""));
               }),
               HasSubstr("needs a model whose experts are of patterns"));
 }

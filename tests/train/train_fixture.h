@@ -109,6 +109,16 @@ inline TrainerOptions options_for(const fs::path& out, bool resume = false) {
   return options;
 }
 
+/// The same with the data sets that are described, beside those of open_tiny().
+inline TrainerOptions options_with_described(const fs::path& out, bool resume = false) {
+  TrainerOptions options = options_for(out, resume);
+  options.open = [](std::string_view name, std::string_view split) {
+    const bool tiny = name == "three" || name == "two";
+    return tiny ? open_tiny(name, split) : open_dataset(name, split);
+  };
+  return options;
+}
+
 inline TrainResult train(const fs::path& out, const std::vector<std::string>& changes = {},
                          bool resume = false) {
   return Trainer(config_of(four_phases(), changes), options_for(out, resume)).run();

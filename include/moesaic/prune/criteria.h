@@ -24,7 +24,6 @@ struct ScoreInput {
 /// Something that ranks experts.
 struct Criterion {
   std::string name;
-  std::string meaning;  ///< One line for lists.
   bool needs_pretrained = false, needs_images = false;
   std::vector<double> (*score)(const ScoreInput& input) = nullptr;
 };
@@ -37,8 +36,8 @@ struct Criterion {
 ///   neuron-magnitude         mean over the expert's neurons of the norm of their incoming weights,
 ///                            see nn::neuron_magnitude() (sec. 5, III); alias: magnitude
 ///   neuron-magnitude-change  the same fine-tuned, less pre-trained, signed (sec. 5, IV)
-///   importance               sum of the gates of the tokens whose largest gate is s, over T: their
-///                            fraction times their mean gate (sec. 5, I)
+///   importance               sum of the gates of the tokens whose first choice is s and that it
+///                            computes, over T: their fraction times their mean gate (sec. 5, I)
 ///   load                     fraction of the tokens that select s, with those that find no room
 ///   frequency                T_s / T
 ///   reap                     mean over T_s of g ||E_s(x)|| (arXiv 2510.13999)
@@ -52,16 +51,15 @@ const std::vector<Criterion>& criteria();
 
 std::vector<std::string> criterion_names();
 
-/// Returns the criterion of this name. Throws Error (usage) with the nearest one for another.
-const Criterion& find_criterion(const std::string& name);
-
+/// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
+/// another.
 bool criterion_needs_pretrained(const std::string& criterion);
 bool criterion_needs_images(const std::string& criterion);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose
-/// weights were removed has the lowest score that a criterion of weights gives, or the sums of no
-/// rows. Throws Error (usage) for an unknown criterion and for a pre-trained layer or calibration
-/// that it needs and that is missing, Error with the block and both shapes if the layers differ.
+/// weights were removed has 0 by them (-1 by aimer), and the sums of no rows. Throws Error (usage)
+/// for an unknown criterion and for a pre-trained layer or calibration that it needs and that is
+/// missing, Error with the block and both shapes if the layers differ.
 std::vector<double> expert_scores(const std::string& criterion, const ScoreInput& input);
 
 }  // namespace moesaic

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <vector>
 
 #include "moesaic/models/model.h"
 
@@ -22,7 +22,8 @@ struct Powers {
 /// Sums over the tokens that a layer routed, [E] float64 by the experts' ids; 0 for pruned experts.
 struct LayerUse {
   int64_t tokens = 0;
-  std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of each of kUsePowers.
+  std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of the terms that criteria
+                                      ///< mean over.
   at::Tensor selections;   ///< Tokens that select the expert, with those that find no room there.
   at::Tensor first_gates;  ///< Over tokens whose first choice it is, and that it computes, of their
                            ///< gates; where tokens do not choose, of their largest gates.
@@ -34,8 +35,6 @@ struct LayerUse {
   /// Returns the mean output of each expert over its rows, [E, o]; 0 without rows.
   at::Tensor mean_outputs_Eo() const;
 };
-
-inline constexpr Powers kUsePowers[] = {{0, 0}, {1, 1}, {0, 1}, {0, 2}};
 
 /// By block.
 using ExpertUse = std::map<int64_t, LayerUse>;

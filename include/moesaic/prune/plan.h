@@ -94,12 +94,17 @@ using KeptExperts = std::map<int64_t, std::vector<int64_t>>;  ///< By block, asc
 /// plan_pruning() does.
 KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores);
 
-/// Checks `keep` against the experts of the network. Throws Error (usage), as plan_pruning() would.
-void check_keep(const Model& model, const KeepSpec& keep);
+/// Checks `keep` against the experts of the network and returns what it would keep of experts that
+/// are all equal. Throws Error (usage), as plan_pruning() would.
+KeptExperts check_keep(const Model& model, const KeepSpec& keep);
 
 /// Returns the first experts of each group, as many as the rule keeps: the shape of a pruned layer
 /// before there are scores. Checks nothing.
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
+
+/// Returns why experts that are removed from the network cannot leave this behind, "" where they
+/// can: what earlier ones left, and routing past pruned experts, decide.
+std::string replacement_problem(const Model& model, const std::string& replace);
 
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
 /// all rows. Throws Error for a plan of another network, before anything is removed.

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -59,7 +58,6 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
 
 /// Returns the tried networks, the largest first, as a table.
 std::string to_text(const PruneSearch& search);
-nlohmann::ordered_json to_json(const PruneSearch& search);
 
 /// Returns the figure of accuracy over the fraction of parameters that stays.
 Figure search_figure(const PruneSearch& search, const std::string& stem);

@@ -77,6 +77,9 @@ struct Evaluation {
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 
+/// Throws Error (usage) that names both shapes of inputs if they differ.
+void check_takes(const Model& model, const DatasetInfo& data);
+
 /// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
 void check_fits(const Model& model, const DatasetInfo& data);
 

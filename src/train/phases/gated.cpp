@@ -11,14 +11,14 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "stream_begin.h"
 
 namespace moesaic {
 
 SampleSource::SampleSource(std::shared_ptr<const Dataset> data, uint64_t seed, int64_t batch)
     : data_(std::move(data)), batch_(batch) {
   if (data_->endless()) {
-    constexpr int kFreeBits = 23;  // Begins below 2^41: samples are left for any number of steps.
-    offset_ = static_cast<int64_t>(mix64(seed) >> kFreeBits);
+    offset_ = stream_begin(seed);
     return;
   }
   all_ = read(0, data_->size());

@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/random.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/ops/pattern_sgd.h"
 #include "pattern_sgd.h"
+#include "stream_begin.h"
 
 namespace moesaic {
 namespace {
@@ -56,8 +56,7 @@ class PatternSgd final : public Phase {
         model_(std::move(context.model)),
         data_(std::move(context.data)),
         layer_(*find_pattern_layer(*model_)) {
-    constexpr int kFreeBits = 23;  // Begins below 2^41: samples are left for any number of steps.
-    offset_ = static_cast<int64_t>(mix64(context.seed) >> kFreeBits);
+    offset_ = stream_begin(context.seed);
   }
 
   bool done() const override { return made_ >= plan_.steps || (config_.until_zero && is_zero_); }

@@ -18,6 +18,7 @@ namespace moesaic {
 namespace {
 
 constexpr int kPart = 256;  // Examples that are made side by side.
+constexpr int kLanes = 64;  // Of them in registers: some vectors of any processor.
 
 at::Tensor unit_rows(const at::Tensor& rows) {
   return rows / rows.norm(2, {1}, true);
@@ -45,11 +46,14 @@ struct Part {
 MOESAIC_IN_CLONE void project_part(const float* x, const float* weights, int64_t rows, int64_t d,
                                    float* to) {
   for (int64_t i = 0; i < rows; ++i) {
-    float* const out = to + i * kPart;
-    for (int s = 0; s < kPart; ++s) out[s] = 0.0f;
-    for (int64_t j = 0; j < d; ++j) {
-      const float weight = weights[i * d + j];
-      for (int s = 0; s < kPart; ++s) out[s] += weight * x[j * kPart + s];
+    for (int begin = 0; begin < kPart; begin += kLanes) {
+      float sums[kLanes] = {};
+      for (int64_t j = 0; j < d; ++j) {
+        const float weight = weights[i * d + j];
+        const float* const numbers = x + j * kPart + begin;
+        for (int l = 0; l < kLanes; ++l) sums[l] += weight * numbers[l];
+      }
+      std::copy_n(sums, kLanes, to + i * kPart + begin);
     }
   }
 }

@@ -89,11 +89,13 @@ TEST(SampleRandom, NormalsHaveTheMomentsAndTheDistribution) {
   EXPECT_LT(worst * std::sqrt(n), 2.0);
 }
 
-TEST(SampleRandom, UniformsAreHighBitsOfTheFirstWord) {
-  std::vector<float> found(150);
-  SampleRandom(kSeed, kStream).uniforms(3, 150, 6, found.data());
-  for (uint64_t i = 0; i < 150; ++i) {
-    EXPECT_EQ(found[i], static_cast<float>(words(3 + i, 6)[0] >> 8) / 16777216.0f);
+TEST(SampleRandom, UniformsAreHighBitsOfABlockOfFourNeighbours) {
+  constexpr int64_t kFirst = 3, kCount = 600;
+  std::vector<float> found(kCount);
+  SampleRandom(kSeed, kStream).uniforms(kFirst, kCount, 6, found.data());
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const uint64_t sample = kFirst + i;
+    EXPECT_EQ(found[i], static_cast<float>(words(sample / 4, 6)[sample % 4] >> 8) / 16777216.0f);
   }
 }
 

@@ -18,7 +18,8 @@ class SampleRandom {
   /// independent samples of N(0, 1) by Box-Muller, |z| < 6.7, to 4e-6 but near 0. Numbers 4 b to
   /// 4 b + 3 are made of block b.
   void normals(int64_t first, int64_t count, int64_t numbers, float* to, int64_t stride) const;
-  /// Writes a number in [0, 1) of 24 random bits for each of these samples, made of one block.
+  /// Writes a number in [0, 1) of 24 random bits for each of these samples: word i % 4 of the block
+  /// (i / 4, block), which four neighbours share and no call of `normals` may use.
   void uniforms(int64_t first, int64_t count, int64_t block, float* to) const;
 
  private:

@@ -93,7 +93,7 @@ MOESAIC_IN_CLONE SineCosine turn(uint32_t word) {
   return {(quarter & 2) != 0 ? -s : s, ((quarter + 1) & 2) != 0 ? -c : c};
 }
 
-/// Writes the numbers 4 block to 4 block + 3.
+/// Writes the numbers 4 block to 4 block + 3 of the samples from `first` on.
 MOESAIC_VECTOR_CLONES
 void normals_of_block(uint64_t first, uint32_t block, uint32_t key0, uint32_t key1,
                       float (*to)[kLanes]) {
@@ -109,12 +109,16 @@ void normals_of_block(uint64_t first, uint32_t block, uint32_t key0, uint32_t ke
   }
 }
 
+/// Writes those of the samples from 4 first to 4 (first + kLanes) - 1.
 MOESAIC_VECTOR_CLONES
 void uniforms_of_block(uint64_t first, uint32_t block, uint32_t key0, uint32_t key1, float* to) {
   Words words;
   philox(first, block, key0, key1, words);
   for (int l = 0; l < kLanes; ++l) {
-    to[l] = static_cast<float>(static_cast<int32_t>(words.at[0][l] >> 8)) * 0x1.0p-24f;
+    for (int word = 0; word < 4; ++word) {
+      to[4 * l + word] =
+          static_cast<float>(static_cast<int32_t>(words.at[word][l] >> 8)) * 0x1.0p-24f;
+    }
   }
 }
 
@@ -141,12 +145,13 @@ void SampleRandom::normals(int64_t first, int64_t count, int64_t numbers, float*
 }
 
 void SampleRandom::uniforms(int64_t first, int64_t count, int64_t block, float* to) const {
-  float part[kLanes];
-  for (int64_t i = 0; i < count; i += kLanes) {
-    uniforms_of_block(static_cast<uint64_t>(first + i), static_cast<uint32_t>(block), key_[0],
-                      key_[1], part);
-    std::memcpy(to + i, part,
-                sizeof(float) * static_cast<size_t>(std::min<int64_t>(kLanes, count - i)));
+  float part[4 * kLanes];
+  for (int64_t i = first; i < first + count;) {
+    const int64_t skipped = i % 4, taken = std::min(4 * kLanes - skipped, first + count - i);
+    uniforms_of_block(static_cast<uint64_t>(i / 4), static_cast<uint32_t>(block), key_[0], key_[1],
+                      part);
+    std::copy_n(part + skipped, taken, to + (i - first));
+    i += taken;
   }
 }
 

@@ -169,6 +169,13 @@ TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
               HasSubstr("a batch of 64 is small for L4: fourth moments of 5 dimensions are 70"));
 }
 
+TEST(GatedRun, WarnsOfFewerSamplesThanARegressorHasNumbers) {
+  ::testing::internal::CaptureStderr();
+  Trainer(gated_run({"phases.signs.samples=4"}), options_with_described(""));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("phase 'signs': 4 samples do not determine regressors of 5 dimensions"));
+}
+
 TEST(GatedRun, ARateThatIsTooHighIsADivergence) {
   EXPECT_THAT(error_of([] { train_in_memory(gated_run({"phases.regressors.optimizer.lr=10"})); }),
               HasSubstr("lower phases.regressors.optimizer.lr (10 now)"));

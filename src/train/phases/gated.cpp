@@ -84,6 +84,13 @@ std::vector<std::string> Moves::names(const Model& model) const {
 
 namespace {
 
+/// Warns of fewer samples than a regressor has numbers, which no loss determines.
+void check_samples(const PhasePlaces& places, int64_t samples, int64_t width) {
+  if (samples >= width) return;
+  log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
+              places.of({"batch_size", "samples"}), places.phase().name, samples, width);
+}
+
 /// Checks the network's mixture against what can be recovered, and against the data's.
 void check_mixture(const PhasePlaces& places, const nn::GatedMixtureOptions& mixture,
                    const Dataset& data) {
@@ -124,6 +131,7 @@ void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, 
         places.of({"data"}), phase.name, phase.kind.name(), mixture->options().width, phase.data);
   }
   check_mixture(places, mixture->options(), data);
+  check_samples(places, batch, mixture->options().width);
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage("{}: phase '{}': it moves {}, of which 'trains' and 'frozen' leave nothing",
                places.of({"frozen", "trains", "kind"}), phase.name,

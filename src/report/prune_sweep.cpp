@@ -19,6 +19,7 @@
 #include "moesaic/export/torchscript.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/calibrate.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
@@ -50,57 +51,105 @@ struct Network {
 };
 
 Json sections_of(const PruneSweepConfig& config) {
-  return {{"experiment", config.name},
-          {"train", to_json(config.train)},
-          {"recover", to_json(config.recover)}};
+  return {
+      {"experiment", config.name},
+      {"train", to_json(config.train)},
+      {"prune", {{"whole", config.whole}, {"replace", config.replace}, {"images", config.images}}},
+      {"recover", to_json(config.recover)}};
 }
 
 /// Throws Error (usage) for other training settings; numbers to keep and criteria may change.
 void check_same_experiment(const Json& started, const Json& now, const fs::path& out) {
-  for (const char* key : {"experiment", "train", "recover"}) {
+  for (const char* key : {"experiment", "train", "prune", "recover"}) {
     if (!started.contains(key)) {
       fail_usage("{}: holds a config.json of something else; give another --out", out.string());
     }
   }
-  check_same_run(started.at("train"), now.at("train"), (out / "train").string());
-  check_same_run({{"recover", started.at("recover")}}, {{"recover", now.at("recover")}},
-                 out.string());
+  check_same_run(started.at("train"), now.at("train"), out.string());
+  for (const char* key : {"prune", "recover"}) {
+    check_same_run({{key, started.at(key)}}, {{key, now.at(key)}}, out.string());
+  }
 }
 
-class PruneSweep {
+/// Adds a run's values to those of the runs before.
+void append(std::vector<double>& values, const std::vector<double>& more) {
+  values.insert(values.end(), more.begin(), more.end());
+}
+
+/// One seed's run: trains a network, prunes it and recovers what is left.
+class SweepRun {
  public:
-  PruneSweep(const PruneSweepConfig& config, const ReproduceOptions& options)
+  SweepRun(const PruneSweepConfig& config, const ReproduceOptions& options,
+           std::shared_ptr<Datasets> datasets, fs::path folder, int64_t seed)
       : config_(config),
         options_(options),
-        folder_(options.out),
-        out_(folder_.path()),
-        datasets_(std::make_shared<Datasets>(options.open)),
+        datasets_(std::move(datasets)),
+        folder_(std::move(folder)),
+        train_(config.train),
         device_(options.device) {
-    const Json started = RunFolder::started_config(out_);
-    const Json now = sections_of(config_);
-    if (!started.is_null()) check_same_experiment(started, now, out_);
-    remove_leftovers(out_);
-    write_atomic(out_ / "config.json", now.dump(2) + "\n");
+    train_.seed = seed;
   }
 
-  void run(SweepOutcome& outcome) {
-    outcome.keep = config_.keep;
-    outcome.criteria = config_.criteria;
-    outcome.exported = config_.exported;
-    outcome.phases = train();
-    std::vector<Network> networks = list_networks(outcome.experts);
-    for (size_t i = 0; i < networks.size(); ++i) {
-      log_info("network {} of {}: {}", i + 1, networks.size(), networks[i].name());
-      prune_and_recover(networks[i]);
+  /// Trains the network and returns what its phases came to.
+  std::vector<SweepPhase> train() {
+    complete_run(train_, folder_ / "train", options_.progress);
+    std::vector<SweepPhase> phases;
+    for (const PhaseConfig& phase : train_.phases) {
+      finetuned_ = load(phase_checkpoint(phase));
+      const Evaluation evaluation = measure(*finetuned_, phase);
+      const double accuracy = evaluation.metric("accuracy");
+      log_info("{}: test accuracy {:.2f} % on {}", phase.name, accuracy, phase.data);
+      phases.push_back({phase.name, phase.data, evaluation.images, {accuracy}});
     }
-    const Network& chosen = find(networks, config_.exported.keep, config_.exported.criterion);
-    const Checkpoint exported = load_checkpoint(chosen.recovered, {.optimizer = false});
-    const auto network = model_of(exported);
-    export_torchscript(*network, out_ / kModelFile, export_info(exported, *network));
-    outcome.model = kModelFile;
-    const double exported_rate = time(networks);
-    outcome.export_time = chosen.measured.images_per_second / exported_rate;
-    outcome.points = list_points(networks, outcome.experts);
+    return phases;
+  }
+
+  /// Returns the max number of experts of a layer, of an ensemble's member.
+  int64_t experts() const {
+    int64_t experts = 0;
+    for (const MoEBlock& block : finetuned_->moe_blocks()) {
+      const nn::RouterOptions& router = block.layer->options();
+      experts = std::max(experts, router.experts / router.members);
+    }
+    return experts;
+  }
+
+  /// Lists every network once: unpruned networks are the same for every criterion.
+  std::vector<Network> list_networks() const {
+    std::vector<Network> networks;
+    for (const int64_t keep : config_.keep) {
+      if (keep > experts()) fail_usage("keep: {} of {} experts", keep, experts());
+      if (keep == experts()) {
+        networks.push_back({.keep = keep, .start = phase_checkpoint(train_.phases.back())});
+        continue;
+      }
+      for (const std::string& criterion : config_.criteria) {
+        Network network{.keep = keep, .criterion = criterion};
+        network.start = folder_ / "pruned" / network.name();
+        networks.push_back(std::move(network));
+      }
+    }
+    for (Network& network : networks) {
+      network.recovered = folder_ / network.name() / "checkpoints" / config_.recover.name;
+    }
+    return networks;
+  }
+
+  void prune_and_recover(Network& network) const {
+    go_on();
+    prune(network);
+    SweepPoint& point = network.measured;
+    point.keep = network.keep;
+    point.accuracy = {measure(*load(network.start), config_.recover).metric("accuracy")};
+    complete_run(recovery_of(network), folder_ / network.name(), false);
+    network.model = load(network.recovered);
+    const Evaluation after = measure(*network.model, config_.recover);
+    point.accuracy_recovered = {after.metric("accuracy")};
+    point.parameters = network.model->parameter_count();
+    point.flops = {network.model->flops_per_image(after.rows_per_token())};
+    point.bytes = static_cast<int64_t>(fs::file_size(network.recovered / "model.safetensors"));
+    log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.name(), point.accuracy[0],
+             point.accuracy_recovered[0]);
   }
 
  private:
@@ -109,7 +158,7 @@ class PruneSweep {
   }
 
   fs::path phase_checkpoint(const PhaseConfig& phase) const {
-    return out_ / "train" / "checkpoints" / phase.name;
+    return folder_ / "train" / "checkpoints" / phase.name;
   }
 
   /// Trains, resumes training, or returns if the run is complete.
@@ -133,109 +182,155 @@ class PruneSweep {
     return model;
   }
 
-  Evaluation measure(Model& model, const std::string& data) const {
+  Evaluation measure(Model& model, const PhaseConfig& phase) const {
     EvaluateOptions options;
-    options.batch_size = config_.train.evaluate_batch_size;
-    options.loader_threads = config_.train.loader_threads;
+    options.batch_size = train_.evaluate_batch_size;
+    options.loader_threads = train_.loader_threads;
     options.proceed = [this](int64_t, int64_t) {
       go_on();
       return true;
     };
-    return evaluate(model, datasets_->get(data, "test"), options);
+    return evaluate(model, datasets_->get(phase.data, "test", phase.preprocess), options);
   }
 
-  std::vector<SweepPhase> train() {
-    complete_run(config_.train, out_ / "train", options_.progress);
-    std::vector<SweepPhase> phases;
-    for (const PhaseConfig& phase : config_.train.phases) {
-      finetuned_ = load(phase_checkpoint(phase));
-      const Evaluation evaluation = measure(*finetuned_, phase.data);
-      log_info("{}: test accuracy {:.2f} % on {}", phase.name, evaluation.metric("accuracy"),
-               phase.data);
-      phases.push_back({phase.name, phase.data, evaluation.images, evaluation.metric("accuracy")});
-    }
-    return phases;
-  }
-
-  /// Lists every network once: unpruned networks are the same for every criterion.
-  std::vector<Network> list_networks(int64_t& experts) const {
-    for (const MoEBlock& block : finetuned_->moe_blocks()) {
-      const nn::RouterOptions& router = block.layer->options();
-      experts = std::max(experts, router.experts / router.members);
-    }
-    std::vector<Network> networks;
-    for (const int64_t keep : config_.keep) {
-      if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
-      if (keep == experts) {
-        networks.push_back({.keep = keep, .start = phase_checkpoint(config_.train.phases.back())});
-        continue;
-      }
-      for (const std::string& criterion : config_.criteria) {
-        Network network{.keep = keep, .criterion = criterion};
-        network.start = out_ / "pruned" / network.name();
-        networks.push_back(std::move(network));
-      }
-    }
-    for (Network& network : networks) {
-      network.recovered = out_ / network.name() / "checkpoints" / config_.recover.name;
-    }
-    return networks;
+  ExpertUse use_of_experts(Model& model) const {
+    const PhaseConfig& phase = train_.phases.back();
+    const std::string split = calibration_split(datasets_->evaluation_splits(phase.data));
+    return calibrate(model, datasets_->get(phase.data, split, phase.preprocess),
+                     {.images = config_.images,
+                      .batch_size = train_.evaluate_batch_size,
+                      .loader_threads = train_.loader_threads,
+                      .seed = static_cast<uint64_t>(train_.seed)});
   }
 
   void prune(const Network& network) const {
     if (network.criterion.empty() || fs::exists(network.start)) return;
     PruneCheckpointOptions options;
-    options.finetuned = phase_checkpoint(config_.train.phases.back());
-    options.pretrained = phase_checkpoint(config_.train.phases.front());
+    options.finetuned = phase_checkpoint(train_.phases.back());
+    options.pretrained = phase_checkpoint(train_.phases.front());
     options.out = network.start;
     options.prune.criterion = network.criterion;
     options.prune.keep = KeepSpec::count(network.keep);
-    options.prune.seed = static_cast<uint64_t>(config_.train.seed);
+    options.prune.keep.leave_whole(config_.whole);
+    options.prune.replace = config_.replace;
+    options.prune.seed = static_cast<uint64_t>(train_.seed);
+    options.calibrate = [this](const Checkpoint&, Model& model) { return use_of_experts(model); };
     options.device = options_.device;
     prune_checkpoint(options);
   }
 
   RunConfig recovery_of(const Network& network) const {
-    RunConfig run = config_.train;
+    RunConfig run = train_;
     run.name = network.name();
     run.init = network.start.string();
     run.model = Value();
     run.checkpoint_every = 0;  // The run is too short for checkpoints.
     run.phases = {config_.recover};
-    run.phases.front().evaluate = false;  // The network is measured below, with its routing.
+    run.phases.front().evaluate = false;  // The network is measured afterwards, with its routing.
     return run;
   }
 
-  void prune_and_recover(Network& network) const {
-    go_on();
-    prune(network);
-    SweepPoint& point = network.measured;
-    point.keep = network.keep;
-    point.accuracy = measure(*load(network.start), config_.recover.data).metric("accuracy");
-    complete_run(recovery_of(network), out_ / network.name(), false);
-    network.model = load(network.recovered);
-    const Evaluation after = measure(*network.model, config_.recover.data);
-    point.accuracy_recovered = after.metric("accuracy");
-    point.parameters = network.model->parameter_count();
-    point.flops = network.model->flops_per_image(after.rows_per_token());
-    point.bytes = static_cast<int64_t>(fs::file_size(network.recovered / "model.safetensors"));
-    log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.name(), point.accuracy,
-             point.accuracy_recovered);
+  const PruneSweepConfig& config_;
+  const ReproduceOptions& options_;
+  std::shared_ptr<Datasets> datasets_;
+  fs::path folder_;
+  RunConfig train_;
+  at::Device device_;
+  std::shared_ptr<Model> finetuned_;
+};
+
+/// All runs, and the first one's speed.
+class PruneSweep {
+ public:
+  PruneSweep(const PruneSweepConfig& config, const ReproduceOptions& options)
+      : config_(config),
+        options_(options),
+        folder_(options.out),
+        out_(folder_.path()),
+        datasets_(std::make_shared<Datasets>(options.open)),
+        device_(options.device) {
+    const Json started = RunFolder::started_config(out_);
+    const Json now = sections_of(config_);
+    if (!started.is_null()) check_same_experiment(started, now, out_);
+    remove_leftovers(out_);
+    write_atomic(out_ / "config.json", now.dump(2) + "\n");
   }
 
-  /// Measures all networks and the exported one in turn. Returns images per second of the latter.
-  double time(std::vector<Network>& networks) const {
-    log_info("timing {} networks and the exported one in turn", networks.size());
+  void run(SweepOutcome& outcome) {
+    outcome.keep = config_.keep;
+    outcome.criteria = config_.criteria;
+    std::vector<Network> networks;
+    for (int64_t i = 0; i < config_.runs; ++i) {
+      const int64_t seed = config_.train.seed + i;
+      SweepRun run(config_, options_, datasets_, out_ / fmt::format("seed{}", seed), seed);
+      add_phases(outcome, run.train());
+      outcome.experts = run.experts();
+      add_networks(networks, run, i);
+    }
+    if (config_.exported) outcome.exported = export_network(networks);
+    time(networks, outcome);
+    outcome.points = list_points(networks);
+  }
+
+ private:
+  static void add_phases(SweepOutcome& outcome, std::vector<SweepPhase> phases) {
+    if (outcome.phases.empty()) {
+      outcome.phases = std::move(phases);
+      return;
+    }
+    for (size_t i = 0; i < phases.size(); ++i) {
+      append(outcome.phases[i].accuracy, phases[i].accuracy);
+    }
+  }
+
+  /// Makes the networks of run i, of which `networks` keeps the numbers, and the first run's
+  /// models.
+  void add_networks(std::vector<Network>& networks, const SweepRun& run, int64_t i) const {
+    std::vector<Network> made = run.list_networks();
+    for (size_t n = 0; n < made.size(); ++n) {
+      log_info("run {} of {}, network {} of {}: {}", i + 1, config_.runs, n + 1, made.size(),
+               made[n].name());
+      run.prune_and_recover(made[n]);
+      if (i == 0) continue;
+      SweepPoint& point = networks[n].measured;
+      append(point.accuracy, made[n].measured.accuracy);
+      append(point.accuracy_recovered, made[n].measured.accuracy_recovered);
+      append(point.flops, made[n].measured.flops);
+      made[n].model = nullptr;
+    }
+    if (i == 0) networks = std::move(made);
+  }
+
+  SweepExport export_network(const std::vector<Network>& networks) const {
+    const Network& chosen = find(networks, config_.exported->keep, config_.exported->criterion);
+    const Checkpoint exported = load_checkpoint(chosen.recovered, {.optimizer = false});
+    const auto network = model_of(exported);
+    export_torchscript(*network, out_ / kModelFile, export_info(exported, *network));
+    return {.choice = *config_.exported, .file = kModelFile};
+  }
+
+  /// Measures all networks of the first run and the exported one in turn.
+  void time(std::vector<Network>& networks, SweepOutcome& outcome) const {
+    log_info("timing {} networks in turn", networks.size() + (outcome.exported ? 1 : 0));
     std::vector<ForwardPass> passes;
     for (const Network& network : networks) passes.push_back(forward_pass(network.model));
-    auto script = std::make_shared<torch::jit::Module>(
-        torch::jit::load((out_ / kModelFile).string(), device_));
-    passes.emplace_back([script](const at::Tensor& images) { script->forward({images}); });
-    const std::vector<double> rates = measure_passes(
-        passes, datasets_->get(config_.recover.data, "test"), config_.throughput,
-        [this] { return go_on(), true; }, device_);
+    if (outcome.exported) {
+      auto script = std::make_shared<torch::jit::Module>(
+          torch::jit::load((out_ / outcome.exported->file).string(), device_));
+      passes.emplace_back([script](const at::Tensor& images) { script->forward({images}); });
+    }
+    const PhaseConfig& phase = config_.recover;
+    const auto proceed = [this] {
+      if (options_.stop != nullptr && options_.stop->requested()) throw Stopped{};
+      return true;
+    };
+    const std::vector<double> rates =
+        measure_passes(passes, datasets_->get(phase.data, "test", phase.preprocess),
+                       config_.throughput, proceed, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
-    return rates.back();
+    if (!outcome.exported) return;
+    const Network& same = find(networks, config_.exported->keep, config_.exported->criterion);
+    outcome.exported->time = same.measured.images_per_second / rates.back();
   }
 
   static const Network& find(const std::vector<Network>& networks, int64_t keep,
@@ -246,7 +341,7 @@ class PruneSweep {
     return *std::find_if(networks.begin(), networks.end(), fits);  // The list has all pairs.
   }
 
-  std::vector<SweepPoint> list_points(const std::vector<Network>& networks, int64_t experts) const {
+  std::vector<SweepPoint> list_points(const std::vector<Network>& networks) const {
     std::vector<SweepPoint> points;
     for (const int64_t keep : config_.keep) {
       for (const std::string& criterion : config_.criteria) {
@@ -263,7 +358,6 @@ class PruneSweep {
   fs::path out_;
   std::shared_ptr<Datasets> datasets_;
   at::Device device_;
-  std::shared_ptr<Model> finetuned_;
 };
 
 template <class T>
@@ -297,10 +391,10 @@ ConfigProblem config_problem(const PruneSweepConfig& config) {
   if (std::set(config.criteria.begin(), config.criteria.end()).size() != config.criteria.size()) {
     return {"criteria names one twice", {"criteria"}};
   }
-  if (!contains(config.keep, config.exported.keep) ||
-      !contains(config.criteria, config.exported.criterion)) {
+  if (config.exported && (!contains(config.keep, config.exported->keep) ||
+                          !contains(config.criteria, config.exported->criterion))) {
     return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
-                        config.exported.keep, config.exported.criterion),
+                        config.exported->keep, config.exported->criterion),
             {"export.keep", "export.criterion", "keep", "criteria"}};
   }
   return {};

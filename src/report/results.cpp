@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/report/measurement.h"
 
 namespace moesaic {
 namespace {
@@ -37,6 +38,20 @@ std::string cell(const std::optional<double>& value, int digits) {
 std::string ResultRow::verdict() const {
   if (!paper || !paper_std) return "";
   return std::abs(measured - *paper) <= *paper_std ? "inside" : "outside";
+}
+
+ResultRow row_of_runs(const std::string& name, const std::string& metric,
+                      std::vector<double> values) {
+  const Moments over_runs = moments(values);
+  ResultRow row{name, metric, over_runs.mean};
+  row.runs = over_runs.n;
+  if (over_runs.n == 1) return row;
+  row.std = over_runs.std;
+  std::sort(values.begin(), values.end());
+  row.min = values.front();
+  row.median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+  row.max = values.back();
+  return row;
 }
 
 const ResultRow* Results::find(std::string_view name, std::string_view metric) const {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <utility>
 
 #include "moesaic/report/runs.h"
@@ -17,17 +16,8 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
         if (found != run.final.numbers.end()) values.push_back(found->second);
       }
       if (metric.is_table || values.empty()) continue;
-      const Moments over_runs = moments(values);
-      ResultRow result{row.name, metric.name, over_runs.mean};
-      result.runs = over_runs.n;
+      ResultRow result = row_of_runs(row.name, metric.name, std::move(values));
       result.digits = metric.digits;
-      if (over_runs.n > 1) {
-        result.std = over_runs.std;
-        std::sort(values.begin(), values.end());
-        result.min = values.front();
-        result.median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-        result.max = values.back();
-      }
       if (const auto paper = paper_number(config, row.name, metric.name)) {
         result.paper = paper->value;
         result.paper_std = paper->std;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "moesaic/report/measurement.h"
 #include "moesaic/report/sweep_report.h"
 #include "plots/panels.h"
 
@@ -13,12 +14,14 @@ namespace {
 
 constexpr std::string_view kSweepStyle = R"(
 array marker[6] = [7, 5, 9, 13, 11, 15]
-set xlabel sprintf('experts kept in each layer, of %d', experts) textcolor rgb ink
+set xlabel sprintf('parameters pruned, %%; below: experts kept in each layer, of %d', experts) \
+  textcolor rgb ink
 set offsets graph 0.04, graph 0.04, 0, 0
 set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen 2.4 \
   spacing 1.1 textcolor rgb ink
 
-entry(c, which) = column(1 + 4 * (c - 1) + which)
+pruned(c) = column(2 + 7 * (c - 1))
+entry(c, which) = column(2 + 7 * (c - 1) + which)
 heading(text) = sprintf('{/:Bold %s}', text)
 
 )";
@@ -30,19 +33,19 @@ constexpr std::string_view kSweepPanels =
   set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink
   set ylabel 'test accuracy, %' textcolor rgb ink
   set yrange [*:* < 100]
-  plot for [c=1:words(criteria)] data using 1:(entry(c, 2)) with linespoints \
-         lc rgb colour_of(c) lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
-       for [c=1:words(criteria)] data using 1:(entry(c, 1)) with linespoints \
-         lc rgb colour_of(c) lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
+  plot for [c=1:words(criteria)] data using (pruned(c)):(entry(c, 3)):(entry(c, 4)) \
+         with yerrorlines lc rgb colour_of(c) lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
+       for [c=1:words(criteria)] data using (pruned(c)):(entry(c, 1)):(entry(c, 2)) \
+         with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
        NaN with lines lc rgb ink lw 2 title 'with recovery', \
        NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
 
   set label 1 heading('Cost, experts ranked by ' . word(criteria, 1))
   set ylabel sprintf('fraction of the network with %d, %%', whole) textcolor rgb ink
   set yrange [0:*]
-  plot data using 1:(entry(1, 3)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
+  plot data using (pruned(1)):(entry(1, 5)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
          title 'FLOPs an image', \
-       data using 1:(entry(1, 4)) with linespoints lc rgb colour_of(5) lw 2 pt 5 ps 0.8 \
+       data using (pruned(1)):(entry(1, 6)) with linespoints lc rgb colour_of(5) lw 2 pt 5 ps 0.8 \
          title 'forward time'
   unset multiplot
 }
@@ -51,7 +54,8 @@ constexpr std::string_view kSweepPanels =
 std::string data_of(const SweepOutcome& outcome) {
   std::string text = "# experts";
   for (const std::string& criterion : outcome.criteria) {
-    for (const char* what : {"accuracy, %", "recovered, %", "FLOPs, %", "forward time, %"}) {
+    for (const char* what : {"parameters pruned, %", "accuracy, %", "std", "recovered, %", "std",
+                             "FLOPs, %", "forward time, %"}) {
       text += fmt::format("\t{}: {}", criterion, what);
     }
   }
@@ -62,12 +66,25 @@ std::string data_of(const SweepOutcome& outcome) {
     text += std::to_string(outcome.keep[i]);
     for (size_t c = 0; c < outcome.criteria.size(); ++c) {
       const SweepPoint& point = outcome.at(outcome.keep[i], outcome.criteria[c]);
-      text += fmt::format("\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}", point.accuracy,
-                          point.accuracy_recovered, fractions[c][i].flops, fractions[c][i].time);
+      const WorkFraction& fraction = fractions[c][i];
+      const Moments pruned = moments(point.accuracy), recovered = moments(point.accuracy_recovered);
+      text += fmt::format("\t{:.3f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}",
+                          100.0 - fraction.parameters, pruned.mean, pruned.std, recovered.mean,
+                          recovered.std, fraction.flops, fraction.time);
     }
     text += "\n";
   }
   return text;
+}
+
+/// Returns a tic for each network of the first criterion, where markers stand.
+std::string tics_of(const SweepOutcome& outcome) {
+  std::vector<std::string> tics;
+  for (const WorkFraction& fraction : work_fractions(outcome, outcome.criteria.front())) {
+    const double pruned = 100.0 - fraction.parameters;
+    tics.push_back(fmt::format("\"{:.0f}\\n{}\" {:.3f}", pruned, fraction.keep, pruned));
+  }
+  return fmt::format("{}", fmt::join(tics, ", "));
 }
 
 }  // namespace
@@ -78,7 +95,7 @@ Figure sweep_figure(const SweepOutcome& outcome) {
   head += fmt::format("experts = {}\n", outcome.experts);
   head += fmt::format("whole = {}  # the network that the fractions are of\n",
                       *std::max_element(outcome.keep.begin(), outcome.keep.end()));
-  head += fmt::format("set xtics ({})\n", fmt::join(outcome.keep, ", "));
+  head += fmt::format("set xtics ({})\n", tics_of(outcome));
   head += std::string(kSweepStyle) + for_both_files(960, 450);
   return {head + std::string(kSweepPanels), data_of(outcome)};
 }

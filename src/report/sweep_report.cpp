@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
+#include "moesaic/report/measurement.h"
 #include "report_text.h"
 
 namespace moesaic {
@@ -15,8 +16,16 @@ namespace {
 
 constexpr int64_t kTerminalColumns = 100;
 
-std::string percent(double value) {
-  return fmt::format("{:.2f}", value);
+/// Returns the mean over the runs and, of several, their standard deviation.
+std::string percent(const std::vector<double>& values) {
+  const Moments over_runs = moments(values);
+  return over_runs.n == 1 ? fmt::format("{:.2f}", over_runs.mean)
+                          : fmt::format("{:.2f} ({:.2f})", over_runs.mean, over_runs.std);
+}
+
+std::string runs_sentence(const SweepOutcome& outcome) {
+  if (outcome.runs() == 1) return "";
+  return fmt::format(", mean and in brackets standard deviation of {} runs", outcome.runs());
 }
 
 const SweepPoint& largest(const SweepOutcome& outcome, const std::string& criterion) {
@@ -53,7 +62,7 @@ TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) 
     const SweepPoint& point = outcome.at(fraction.keep, criterion);
     table.add({fmt::format("{} of {}", fraction.keep, outcome.experts),
                with_commas(point.parameters), bytes_text(static_cast<double>(point.bytes)),
-               fmt::format("{:.2f}", point.flops / 1e6),
+               fmt::format("{:.2f}", moments(point.flops).mean / 1e6),
                with_commas(std::llround(point.images_per_second)),
                fmt::format("{:.1f}", fraction.flops), fmt::format("{:.1f}", fraction.time)});
   }
@@ -91,8 +100,8 @@ std::string paper_sentence(const Results& results) {
 
 std::string exported_sentence(const SweepOutcome& outcome) {
   return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
-                     outcome.exported.keep, outcome.experts, outcome.exported.criterion,
-                     outcome.export_time);
+                     outcome.exported->choice.keep, outcome.experts,
+                     outcome.exported->choice.criterion, outcome.exported->time);
 }
 
 }  // namespace
@@ -103,7 +112,9 @@ std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome,
   std::vector<WorkFraction> fractions;
   for (const int64_t keep : outcome.keep) {
     const SweepPoint& point = outcome.at(keep, criterion);
-    fractions.push_back({keep, 100.0 * point.flops / whole.flops,
+    const auto parameters = static_cast<double>(point.parameters);
+    fractions.push_back({keep, 100.0 * parameters / static_cast<double>(whole.parameters),
+                         100.0 * moments(point.flops).mean / moments(whole.flops).mean,
                          100.0 * whole.images_per_second / point.images_per_second});
   }
   return fractions;
@@ -112,22 +123,23 @@ std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome,
 std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
   std::vector<ResultRow> rows;
   for (const SweepPhase& phase : outcome.phases) {
-    rows.push_back({.name = phase.name, .metric = "test_accuracy", .measured = phase.accuracy});
+    rows.push_back(row_of_runs(phase.name, "test_accuracy", phase.accuracy));
   }
   for (const SweepPoint& point : outcome.points) {
     const std::string name = fmt::format("keep{}/{}", point.keep, point.criterion);
-    const auto add = [&](const char* metric, double value) {
-      rows.push_back({.name = name, .metric = metric, .measured = value});
+    const auto add = [&](const char* metric, const std::vector<double>& values) {
+      rows.push_back(row_of_runs(name, metric, values));
     };
     add("accuracy", point.accuracy);
     add("accuracy_recovered", point.accuracy_recovered);
-    add("parameters", static_cast<double>(point.parameters));
+    add("parameters", {static_cast<double>(point.parameters)});
     add("flops", point.flops);
-    add("images_per_second", point.images_per_second);
-    add("bytes", static_cast<double>(point.bytes));
+    add("images_per_second", {point.images_per_second});
+    add("bytes", {static_cast<double>(point.bytes)});
   }
-  rows.push_back(
-      {.name = "export", .metric = "forward_time_ratio", .measured = outcome.export_time});
+  if (outcome.exported) {
+    rows.push_back(row_of_runs("export", "forward_time_ratio", {outcome.exported->time}));
+  }
   return rows;
 }
 
@@ -140,16 +152,19 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
   text += phase_table(outcome).markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
-      "layer and by what ranked them.\n\n{}\n![Accuracy and cost over the number of kept experts]"
-      "(figure.svg)\n",
-      data, accuracy_table(outcome, outcome.criteria).markdown());
+      "layer and by what ranked them{}.\n\n{}\n![Accuracy and cost over the fraction of pruned "
+      "parameters](figure.svg)\n",
+      data, runs_sentence(outcome), accuracy_table(outcome, outcome.criteria).markdown());
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
       "{} "
       "experts. FLOPs count the matrix products of the rows that the test split's routing really "
       "computed. Speed is the median over forward passes in which all networks took turns.\n\n{}",
       criterion, largest(outcome, criterion).keep, cost_table(outcome, criterion).markdown());
-  text += fmt::format("\nExported: `{}` ({}).\n", outcome.model, exported_sentence(outcome));
+  if (outcome.exported) {
+    text +=
+        fmt::format("\nExported: `{}` ({}).\n", outcome.exported->file, exported_sentence(outcome));
+  }
   text += fmt::format("\n## Every value\n\n{}\n\n{}", paper_sentence(results),
                       results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
@@ -163,13 +178,15 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
   std::string text =
       fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
   text += phase_table(outcome).text();
-  text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered\n\n{}",
-                      outcome.phases.back().data, accuracy_texts(outcome));
+  text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
+                      outcome.phases.back().data, runs_sentence(outcome), accuracy_texts(outcome));
   text += fmt::format("\nCost by {}; fractions are of the network with {} experts\n\n{}", criterion,
                       largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
   text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");
-  text += summary_line("model", (out / outcome.model).string());
-  text += summary_line("", exported_sentence(outcome));
+  if (outcome.exported) {
+    text += summary_line("model", (out / outcome.exported->file).string());
+    text += summary_line("", exported_sentence(outcome));
+  }
   text += summary_line("report", (out / "report.md").string());
   text += summary_line("results", (out / "results.json").string());
   return text;

@@ -70,7 +70,7 @@ TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
   EXPECT_EQ(config.keep, (std::vector<int64_t>{8, 6, 4, 3, 2}));
   EXPECT_EQ(config.criteria,
             (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
-  EXPECT_EQ(config.exported.keep, 4);
+  EXPECT_EQ(config.exported->keep, 4);
   EXPECT_EQ(config.train.phases.front().name, "pretrain");
   EXPECT_EQ(config.train.phases.back().name, "finetune");
 }

@@ -26,19 +26,35 @@ std::vector<std::string> names_in(const fs::path& folder) {
 
 TEST(SweepFigure, DataHasAColumnForEachNumber) {
   EXPECT_EQ(sweep_figure(report_test::outcome()).data,
-            "# experts\trouter-norm-change: accuracy, %\trouter-norm-change: recovered, %\t"
+            "# experts\trouter-norm-change: parameters pruned, %\trouter-norm-change: accuracy, %\t"
+            "router-norm-change: std\trouter-norm-change: recovered, %\trouter-norm-change: std\t"
             "router-norm-change: FLOPs, %\trouter-norm-change: forward time, %\t"
-            "random: accuracy, %\trandom: recovered, %\trandom: FLOPs, %\t"
-            "random: forward time, %\n"
-            "8\t96.5000\t96.7500\t100.000\t100.000\t96.5000\t96.7500\t100.000\t100.000\n"
-            "4\t93.2500\t96.2500\t75.000\t80.000\t71.0000\t95.0000\t60.000\t62.500\n");
+            "random: parameters pruned, %\trandom: accuracy, %\trandom: std\t"
+            "random: recovered, %\trandom: std\trandom: FLOPs, %\trandom: forward time, %\n"
+            "8\t0.000\t96.5000\t0.0000\t96.7500\t0.0000\t100.000\t100.000"
+            "\t0.000\t96.5000\t0.0000\t96.7500\t0.0000\t100.000\t100.000\n"
+            "4\t40.000\t93.2500\t0.0000\t96.2500\t0.0000\t75.000\t80.000"
+            "\t40.000\t71.0000\t0.0000\t95.0000\t0.0000\t60.000\t62.500\n");
+}
+
+TEST(SweepFigure, ErrorBarsAreTheSpreadOverTheRuns) {
+  SweepOutcome sweep = report_test::outcome();
+  for (SweepPhase& phase : sweep.phases) phase.accuracy.push_back(90.0);
+  for (SweepPoint& point : sweep.points) {
+    point.accuracy.push_back(point.accuracy[0] + 2.0);
+    point.accuracy_recovered.push_back(point.accuracy_recovered[0] + 1.0);
+    point.flops.push_back(point.flops[0]);
+  }
+  EXPECT_NE(
+      sweep_figure(sweep).data.find("\n4\t40.000\t94.2500\t1.0000\t96.7500\t0.5000\t75.000\t"),
+      std::string::npos);
 }
 
 TEST(SweepFigure, ScriptKnowsTheSweep) {
   const std::string script = sweep_figure(report_test::outcome()).script;
   EXPECT_NE(script.find("criteria = 'router-norm-change random'\n"), std::string::npos);
   EXPECT_NE(script.find("experts = 8\n"), std::string::npos);
-  EXPECT_NE(script.find("set xtics (8, 4)\n"), std::string::npos);
+  EXPECT_NE(script.find("set xtics (\"0\\n8\" 0.000, \"40\\n4\" 40.000)\n"), std::string::npos);
 }
 
 TEST(GnuplotQuoted, EndsNoStringWithinTheText) {
@@ -56,7 +72,7 @@ TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   EXPECT_EQ(read_text(folder / "figure.png").substr(1, 3), "PNG");
   const std::string svg = read_text(folder / "figure.svg");
   for (const char* text : {"router-norm-change", "random", "test accuracy, %", "forward time",
-                           "experts kept in each layer, of 8"}) {
+                           "experts kept in each layer, of 8", "parameters pruned, %"}) {
     EXPECT_NE(svg.find(text), std::string::npos) << text;
   }
   EXPECT_NE(svg.find("</svg>"), std::string::npos);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/prune_sweep.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
 
@@ -45,11 +46,13 @@ SweepOutcome run(const fs::path& out, const std::vector<std::string>& changes = 
 std::string numbers(const SweepOutcome& outcome) {
   std::string text;
   for (const SweepPhase& phase : outcome.phases) {
-    text += fmt::format("{} {} {} {}\n", phase.name, phase.data, phase.images, phase.accuracy);
+    text += fmt::format("{} {} {} {}\n", phase.name, phase.data, phase.images,
+                        fmt::join(phase.accuracy, " "));
   }
   for (const SweepPoint& p : outcome.points) {
-    text += fmt::format("{} {} {} {} {} {} {}\n", p.keep, p.criterion, p.accuracy,
-                        p.accuracy_recovered, p.parameters, p.flops, p.bytes);
+    text += fmt::format("{} {} {} {} {} {} {}\n", p.keep, p.criterion, fmt::join(p.accuracy, " "),
+                        fmt::join(p.accuracy_recovered, " "), p.parameters, fmt::join(p.flops, " "),
+                        p.bytes);
   }
   return text;
 }
@@ -57,7 +60,7 @@ std::string numbers(const SweepOutcome& outcome) {
 class PruneSweepRun : public ::testing::Test {
  protected:
   TempDir temp;
-  fs::path out = temp / "out";
+  fs::path out = temp / "out", first = out / "seed5";
 };
 
 TEST_F(PruneSweepRun, MeasuresEveryPair) {
@@ -70,8 +73,9 @@ TEST_F(PruneSweepRun, MeasuresEveryPair) {
   ASSERT_EQ(outcome.points.size(), 6u);
   for (const SweepPoint& point : outcome.points) {
     EXPECT_GT(point.images_per_second, 0.0);
-    EXPECT_GE(point.accuracy_recovered, 0.0);
-    EXPECT_LE(point.accuracy_recovered, 100.0);
+    ASSERT_EQ(point.accuracy_recovered.size(), 1u);
+    EXPECT_GE(point.accuracy_recovered[0], 0.0);
+    EXPECT_LE(point.accuracy_recovered[0], 100.0);
     EXPECT_GT(point.bytes, 4 * point.parameters);  // float32 and a header
   }
   // An expert of width 8 with 8 hidden neurons has 64 + 8 + 64 + 8 numbers.
@@ -83,10 +87,10 @@ TEST_F(PruneSweepRun, MeasuresEveryPair) {
     return evaluate(*load_model(checkpoint), report_test::open_tiny("two", "test"))
         .metric("accuracy");
   };
-  EXPECT_EQ(half.accuracy, measured(out / "pruned" / "keep2-random"));
-  EXPECT_EQ(half.accuracy_recovered, measured(out / "keep2-random"));
+  EXPECT_EQ(half.accuracy[0], measured(first / "pruned" / "keep2-random"));
+  EXPECT_EQ(half.accuracy_recovered[0], measured(first / "keep2-random"));
   EXPECT_NE(half.accuracy, half.accuracy_recovered);
-  EXPECT_GT(outcome.phases[1].accuracy, 70.0);
+  EXPECT_GT(outcome.phases[1].accuracy[0], 70.0);
   // Nothing is pruned: no criterion has a say, and fine-tuning says how good it is.
   EXPECT_EQ(whole.accuracy, outcome.phases[1].accuracy);
   const SweepPoint& same = outcome.at(4, "router-norm-change");
@@ -97,33 +101,33 @@ TEST_F(PruneSweepRun, MeasuresEveryPair) {
 TEST_F(PruneSweepRun, LeavesRunsAndCheckpointsThatLoad) {
   run(out);
   std::set<std::string> folders;
-  for (const auto& entry : fs::directory_iterator(out)) {
+  for (const auto& entry : fs::directory_iterator(first)) {
     if (entry.is_directory()) folders.insert(entry.path().filename().string());
   }
   EXPECT_EQ(folders,
             (std::set<std::string>{"train", "pruned", "keep4", "keep3-random", "keep2-random",
                                    "keep3-router-norm-change", "keep2-router-norm-change"}));
-  EXPECT_FALSE(fs::exists(out / "pruned" / "keep4"));
-  const auto pruned = load_model(out / "pruned" / "keep2-router-norm-change");
-  const auto recovered = load_model(out / "keep2-router-norm-change" / "checkpoints" / "recover");
+  EXPECT_FALSE(fs::exists(first / "pruned" / "keep4"));
+  const auto pruned = load_model(first / "pruned" / "keep2-router-norm-change");
+  const auto recovered = load_model(first / "keep2-router-norm-change" / "checkpoints" / "recover");
   EXPECT_EQ(pruned->moe_blocks()[0].layer->kept().size(), 2u);
   EXPECT_EQ(pruned->moe_blocks()[0].layer->kept(), recovered->moe_blocks()[0].layer->kept());
-  EXPECT_EQ(load_model(out / "keep4")->moe_blocks()[0].layer->kept().size(), 4u);
+  EXPECT_EQ(load_model(first / "keep4")->moe_blocks()[0].layer->kept().size(), 4u);
 }
 
 TEST_F(PruneSweepRun, ExportsTheChosenNetwork) {
   const SweepOutcome outcome = run(out);
-  EXPECT_EQ(outcome.model, "model.ts.pt");
-  auto script = torch::jit::load((out / outcome.model).string());
+  EXPECT_EQ(outcome.exported->file, "model.ts.pt");
+  auto script = torch::jit::load((out / outcome.exported->file).string());
   const at::Tensor images = torch::linspace(-1.0, 1.0, 3 * 16).reshape({3, 1, 4, 4});
   const at::Tensor ours =
-      load_model(out / "keep2-router-norm-change")->forward(images).logits.detach();
+      load_model(first / "keep2-router-norm-change")->forward(images).logits.detach();
   EXPECT_TRUE(torch::allclose(script.forward({images}).toTensor(), ours, 1e-5, 1e-6));
 }
 
 TEST_F(PruneSweepRun, TheSameCallUsesWhatIsFinished) {
-  const std::string first = numbers(run(out));
-  const auto written = fs::last_write_time(out / "keep3-random" / "checkpoints" / "recover");
+  const std::string before = numbers(run(out));
+  const auto written = fs::last_write_time(first / "keep3-random" / "checkpoints" / "recover");
   ReproduceOptions options = options_for(out);
   options.open = [](std::string_view name, std::string_view split) {
     if (split == "train") ADD_FAILURE() << "trains again on " << name;
@@ -131,8 +135,8 @@ TEST_F(PruneSweepRun, TheSameCallUsesWhatIsFinished) {
   };
   SweepOutcome again;
   EXPECT_TRUE(run_prune_sweep(config_of(), options, again));
-  EXPECT_EQ(numbers(again), first);
-  EXPECT_EQ(fs::last_write_time(out / "keep3-random" / "checkpoints" / "recover"), written);
+  EXPECT_EQ(numbers(again), before);
+  EXPECT_EQ(fs::last_write_time(first / "keep3-random" / "checkpoints" / "recover"), written);
 }
 
 TEST_F(PruneSweepRun, AnotherNumberToKeepJoinsWhatIsThere) {
@@ -143,12 +147,48 @@ TEST_F(PruneSweepRun, AnotherNumberToKeepJoinsWhatIsThere) {
   EXPECT_EQ(two.at(2, "random").accuracy_recovered, three.at(2, "random").accuracy_recovered);
 }
 
+TEST_F(PruneSweepRun, MoreRunsJoinWhatIsThereWithSeedsThatFollow) {
+  const SweepOutcome one = run(out, {"keep=[4, 2]"});
+  const SweepOutcome two = run(out, {"keep=[4, 2]", "runs=2"});
+  const SweepOutcome other = run(temp / "other", {"keep=[4, 2]", "train.seed=6"});
+  EXPECT_EQ(two.runs(), 2);
+  for (size_t i = 0; i < two.phases.size(); ++i) {
+    EXPECT_EQ(two.phases[i].accuracy,
+              (std::vector<double>{one.phases[i].accuracy[0], other.phases[i].accuracy[0]}));
+  }
+  ASSERT_EQ(two.points.size(), 4u);
+  for (size_t i = 0; i < two.points.size(); ++i) {
+    const SweepPoint &a = one.points[i], &b = other.points[i], &both = two.points[i];
+    EXPECT_EQ(both.accuracy, (std::vector<double>{a.accuracy[0], b.accuracy[0]}));
+    EXPECT_EQ(both.accuracy_recovered,
+              (std::vector<double>{a.accuracy_recovered[0], b.accuracy_recovered[0]}));
+    EXPECT_EQ(both.flops, (std::vector<double>{a.flops[0], b.flops[0]}));
+  }
+}
+
+TEST_F(PruneSweepRun, PrunesByImagesLeavesMeansAndNeedsNoExport) {
+  const SweepOutcome outcome =
+      run(out, {"keep=[2]", "criteria=[\"reap\"]", "replace=mean", "images=20", "export=null"});
+  EXPECT_FALSE(outcome.exported);
+  EXPECT_FALSE(fs::exists(out / "model.ts.pt"));
+  EXPECT_TRUE(load_model(first / "keep2-reap")->moe_blocks()[0].layer->stand_in.defined());
+  EXPECT_NE(error_of([&] {
+              run(out, {"keep=[2]", "criteria=[\"reap\"]", "export=null"});
+            }).find("'prune.replace' was"),
+            std::string::npos);
+}
+
+TEST_F(PruneSweepRun, BlocksThatAreWholeKeepTheirExperts) {
+  run(out, {"keep=[2]", "whole=[1]"});
+  EXPECT_EQ(load_model(first / "keep2-random")->moe_blocks()[0].layer->kept().size(), 4u);
+}
+
 TEST_F(PruneSweepRun, OtherSettingsDoNotMixWithWhatIsThere) {
   run(out, {"keep=[2]"});
   const std::string folder = fs::canonical(out).string();
   EXPECT_EQ(error_of([&] { run(out, {"train.phases.pretrain.steps=7"}); }),
             "usage: " + folder +
-                "/train: cannot resume with other settings: 'phases.0.steps' was 30 and is 7 now; "
+                ": cannot resume with other settings: 'phases.0.steps' was 30 and is 7 now; "
                 "set back what changed or give another --out");
   EXPECT_EQ(error_of([&] { run(out, {"recover.steps=4"}); }),
             "usage: " + folder +
@@ -202,7 +242,8 @@ TEST_F(PruneSweepRun, StoppedAnywhereItGoesOnToTheSameNumbers) {
   EXPECT_EQ(numbers(run(out)), expected);
   const fs::path weights = fs::path("checkpoints") / "recover" / "model.safetensors";
   for (const char* name : {"keep4", "keep3-random", "keep2-router-norm-change"}) {
-    EXPECT_TRUE(read_text(out / name / weights) == read_text(whole / name / weights)) << name;
+    EXPECT_TRUE(read_text(first / name / weights) == read_text(whole / "seed5" / name / weights))
+        << name;
   }
 }
 

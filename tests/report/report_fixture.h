@@ -61,23 +61,21 @@ inline std::string tiny_sweep() {
 
 inline SweepPoint point(int64_t keep, const std::string& criterion, double accuracy,
                         double recovered, int64_t parameters, double flops, double speed) {
-  return {keep, criterion, accuracy, recovered, parameters, flops, speed, 4 * parameters};
+  return {keep, criterion, {accuracy}, {recovered}, parameters, {flops}, speed, 4 * parameters};
 }
 
 /// Eight and four experts of eight, by two criteria.
 inline SweepOutcome outcome() {
   SweepOutcome outcome;
   outcome.experts = 8;
-  outcome.phases = {{"pretrain", "fashion", 10000, 88.125}, {"finetune", "shoes", 3000, 96.5}};
+  outcome.phases = {{"pretrain", "fashion", 10000, {88.125}}, {"finetune", "shoes", 3000, {96.5}}};
   outcome.keep = {8, 4};
   outcome.criteria = {"router-norm-change", "random"};
   outcome.points = {point(8, "router-norm-change", 96.5, 96.75, 1500000, 20e6, 4000.0),
                     point(8, "random", 96.5, 96.75, 1500000, 20e6, 4000.0),
                     point(4, "router-norm-change", 93.25, 96.25, 900000, 15e6, 5000.0),
                     point(4, "random", 71.0, 95.0, 900000, 12e6, 6400.0)};
-  outcome.exported = {4, "router-norm-change"};
-  outcome.model = "model.ts.pt";
-  outcome.export_time = 1.125;
+  outcome.exported = SweepExport{{4, "router-norm-change"}, "model.ts.pt", 1.125};
   return outcome;
 }
 

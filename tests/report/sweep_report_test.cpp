@@ -40,6 +40,26 @@ TEST(WorkFractions, AreOfTheNetworkWithTheMostExperts) {
   EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].time, 62.5);
 }
 
+TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
+  SweepOutcome sweep = outcome();
+  sweep.exported = {};
+  for (SweepPhase& phase : sweep.phases) phase.accuracy.push_back(phase.accuracy[0] + 1.0);
+  for (SweepPoint& point : sweep.points) {
+    point.accuracy.push_back(point.accuracy[0] + 2.0);
+    point.accuracy_recovered.push_back(point.accuracy_recovered[0]);
+    point.flops.push_back(point.flops[0]);
+  }
+  const Results results = results_of(sweep);
+  const std::string text = sweep_summary(experiment(), sweep, results, "out");
+  EXPECT_NE(text.find("pruned -> recovered, mean and in brackets standard deviation of 2 runs\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("94.25 (1.00) -> 96.25 (0.00)"), std::string::npos) << text;
+  EXPECT_EQ(text.find("TorchScript"), std::string::npos);
+  EXPECT_EQ(results.find("keep4/random", "accuracy")->std, 1.0);
+  EXPECT_EQ(results.find("keep4/random", "accuracy")->runs, 2);
+  EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
+}
+
 TEST(SweepRows, NameEveryNumber) {
   const Results results = results_of(outcome());
   EXPECT_EQ(results.rows.size(), 2u + 4u * 6u + 1u);
@@ -86,7 +106,7 @@ Test accuracy in %, pruned -> recovered, by experts kept in each layer and by wh
 | 8 of 8  |     96.50 -> 96.75 | 96.50 -> 96.75 |
 | 4 of 8  |     93.25 -> 96.25 | 71.00 -> 95.00 |
 
-![Accuracy and cost over the number of kept experts](figure.svg)
+![Accuracy and cost over the fraction of pruned parameters](figure.svg)
 
 ## Cost, experts ranked by router-norm-change
 

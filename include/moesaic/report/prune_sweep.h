@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The experiment "prune-sweep": trains a network, prunes it to several sizes by several criteria,
-// recovers each, and measures accuracy and cost.
+// recovers each, and measures accuracy and cost, with one seed or several.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,12 +26,15 @@ void describe(Fields& f, ExportChoice& c) {
 
 struct PruneSweepConfig {
   std::string name, kind, description;
+  int64_t runs = 1;
   RunConfig train;
-  std::vector<int64_t> keep;
+  std::vector<int64_t> keep, whole;
   std::vector<std::string> criteria;
+  std::string replace = kReplaceByNothing;
+  int64_t images = 1024;
   PhaseConfig recover;
   ThroughputConfig throughput;
-  ExportChoice exported;
+  std::optional<ExportChoice> exported;
   Value quick;
 };
 template <class Fields>
@@ -38,33 +42,50 @@ void describe(Fields& f, PruneSweepConfig& c) {
   f("name", c.name, "of the experiment", required, not_empty);
   f("kind", c.kind, "what is done", required, one_of({"prune-sweep"}));
   f("description", c.description, "one line for lists and the report", required, not_empty);
+  f("runs", c.runs, "networks that are trained and pruned, with seeds that follow each other",
+    between(1, 1000));
   f("train", c.train, "the run that is pruned: its first phase pre-trains, its last one fine-tunes",
     required);
   f("keep", c.keep, "numbers of experts that stay in a layer", required, not_empty, at_least(1));
+  f("whole", c.whole, "blocks whose experts all stay", at_least(0));
   f("criteria", c.criteria, "what ranks the experts (moesaic list criteria)", required, not_empty);
+  f("replace", c.replace, "what removed experts leave to tokens that still select them",
+    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("images", c.images,
+    "of the last phase's data, its validation split where there is one, for criteria and means "
+    "that need them",
+    between(1, kMaxSteps));
   f("recover", c.recover, "the phase that follows pruning, on the data of the last one", required);
   f("throughput", c.throughput, "how forward passes are timed");
-  f("export", c.exported, "which recovered network becomes TorchScript", required);
+  f("export", c.exported, "which recovered network of the first run becomes TorchScript");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
 ConfigProblem config_problem(const PruneSweepConfig& config);
 
-/// A phase of the training run, evaluated on the test split of its data.
+/// A phase of the training runs, evaluated on the test split of its data.
 struct SweepPhase {
   std::string name, data;
-  int64_t images = 0;     ///< Number of images in the test split.
-  double accuracy = 0.0;  ///< Accuracy in %.
+  int64_t images = 0;            ///< Number of images in the test split.
+  std::vector<double> accuracy;  ///< Accuracy in % of each run.
 };
 
-/// A pruned network. FLOPs, parameters, bytes and speed are those after recovery.
+/// A pruned network. FLOPs, parameters, bytes and speed are those after recovery; parameters, bytes
+/// and speed of the first run.
 struct SweepPoint {
   int64_t keep = 0;
   std::string criterion;
-  double accuracy = 0.0, accuracy_recovered = 0.0;  ///< Accuracy in %, before and after recovery.
+  std::vector<double> accuracy, accuracy_recovered;  ///< In % of each run, and after recovery.
   int64_t parameters = 0;
-  double flops = 0.0;  ///< FLOPs per image, by the rows computed on the test split.
+  std::vector<double> flops;  ///< FLOPs per image, by the rows computed on the test split.
   double images_per_second = 0.0;
   int64_t bytes = 0;  ///< Size of model.safetensors.
+};
+
+/// The exported network, a file in the output folder.
+struct SweepExport {
+  ExportChoice choice;
+  std::string file;
+  double time = 0.0;  ///< Forward time relative to the network before export.
 };
 
 struct SweepOutcome {
@@ -73,20 +94,20 @@ struct SweepOutcome {
   std::vector<int64_t> keep;          ///< Numbers of kept experts, as configured.
   std::vector<std::string> criteria;  ///< Criteria, as configured.
   std::vector<SweepPoint> points;     ///< One for each pair of these, criteria varying fastest.
-  ExportChoice exported;
-  std::string model;         ///< File name of the exported network in the output folder.
-  double export_time = 0.0;  ///< Forward time relative to the network before export.
+  std::optional<SweepExport> exported;
 
+  /// Returns the number of runs.
+  int64_t runs() const { return static_cast<int64_t>(phases.front().accuracy.size()); }
   const SweepPoint& at(int64_t keep, const std::string& criterion) const;
 };
 
 /// Runs the experiment in `options.out`:
 ///
 ///     config.json             the settings of the networks in this folder
-///     train/                  the run that is pruned
-///     pruned/keep<N>-<criterion>/    checkpoints
-///     keep<N>-<criterion>/    the runs that recover them; keep<N>/ of the unpruned network
 ///     model.ts.pt             the exported network
+///     seed<S>/train/          the run that is pruned
+///     seed<S>/pruned/keep<N>-<criterion>/    checkpoints
+///     seed<S>/keep<N>-<criterion>/    the runs that recover them; keep<N>/ of the unpruned network
 ///
 /// Finished parts are reused and interrupted runs resumed, so that the same call continues after an
 /// interruption. Networks that keep all experts are the same for every criterion and exist once.

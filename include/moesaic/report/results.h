@@ -27,6 +27,11 @@ struct ResultRow {
   std::string verdict() const;
 };
 
+/// Returns the row of a metric's values, one of each run: their mean and, of several, their spread.
+/// There must be a value.
+ResultRow row_of_runs(const std::string& name, const std::string& metric,
+                      std::vector<double> values);
+
 struct Results {
   std::string experiment, scale;
   std::vector<ResultRow> rows = {};

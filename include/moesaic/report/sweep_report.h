@@ -17,6 +17,7 @@ namespace moesaic {
 /// Remaining cost in % of the network with the max number of experts in the sweep.
 struct WorkFraction {
   int64_t keep = 0;
+  double parameters = 0.0;
   double flops = 0.0;
   double time = 0.0;  ///< Fraction of the time of a forward pass.
 };
@@ -36,8 +37,9 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
 std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
                           const Results& results, const std::filesystem::path& out);
 
-/// Returns two panels over the number of kept experts: accuracy without and with recovery for each
-/// criterion; FLOPs and forward time of the first criterion.
+/// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
+/// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward
+/// time of the first criterion.
 Figure sweep_figure(const SweepOutcome& outcome);
 
 }  // namespace moesaic

@@ -14,28 +14,30 @@ namespace {
 
 constexpr std::string_view kSweepStyle = R"(
 array marker[6] = [7, 5, 9, 13, 11, 15]
-set xlabel sprintf('parameters pruned, %%; below: experts kept in each layer, of %d', experts) \
-  textcolor rgb ink
+set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) \
+  textcolor rgb ink offset 0, -1
 set offsets graph 0.04, graph 0.04, 0, 0
 set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen 2.4 \
   spacing 1.1 textcolor rgb ink
 
 pruned(c) = column(2 + 7 * (c - 1))
+# Bars at one place stand side by side.
+beside(c, half) = pruned(c) + span * (c + half - words(criteria) / 2.0) / 60
 entry(c, which) = column(2 + 7 * (c - 1) + which)
 heading(text) = sprintf('{/:Bold %s}', text)
 
 )";
 
 constexpr std::string_view kSweepPanels =
-    R"(  set multiplot layout 1,2 margins screen 0.1, screen 0.97, screen 0.16, screen 0.75 \
+    R"(  set multiplot layout 1,2 margins screen 0.1, screen 0.97, screen 0.2, screen 0.75 \
     spacing screen 0.11
 
   set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink
   set ylabel 'test accuracy, %' textcolor rgb ink
   set yrange [*:* < 100]
-  plot for [c=1:words(criteria)] data using (pruned(c)):(entry(c, 3)):(entry(c, 4)) \
+  plot for [c=1:words(criteria)] data using (beside(c, 0)):(entry(c, 3)):(entry(c, 4)) \
          with yerrorlines lc rgb colour_of(c) lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
-       for [c=1:words(criteria)] data using (pruned(c)):(entry(c, 1)):(entry(c, 2)) \
+       for [c=1:words(criteria)] data using (beside(c, -0.5)):(entry(c, 1)):(entry(c, 2)) \
          with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
        NaN with lines lc rgb ink lw 2 title 'with recovery', \
        NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
@@ -87,14 +89,25 @@ std::string tics_of(const SweepOutcome& outcome) {
   return fmt::format("{}", fmt::join(tics, ", "));
 }
 
+double largest_pruned(const SweepOutcome& outcome) {
+  double pruned = 0.0;
+  for (const WorkFraction& fraction : work_fractions(outcome, outcome.criteria.front())) {
+    pruned = std::max(pruned, 100.0 - fraction.parameters);
+  }
+  return pruned;
+}
+
 }  // namespace
 
 Figure sweep_figure(const SweepOutcome& outcome) {
+  const bool bars = outcome.runs() > 1;
   std::string head = script_head("figure");
   head += fmt::format("criteria = '{}'\n", fmt::join(outcome.criteria, " "));
   head += fmt::format("experts = {}\n", outcome.experts);
   head += fmt::format("whole = {}  # the network that the fractions are of\n",
                       *std::max_element(outcome.keep.begin(), outcome.keep.end()));
+  head += fmt::format("span = {:.3f}\n", bars ? largest_pruned(outcome) : 0.0);
+  head += fmt::format("set errorbars {}\n", bars ? "0.5" : "0");
   head += fmt::format("set xtics ({})\n", tics_of(outcome));
   head += std::string(kSweepStyle) + for_both_files(960, 450);
   return {head + std::string(kSweepPanels), data_of(outcome)};

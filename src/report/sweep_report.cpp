@@ -25,7 +25,7 @@ std::string percent(const std::vector<double>& values) {
 
 std::string runs_sentence(const SweepOutcome& outcome) {
   if (outcome.runs() == 1) return "";
-  return fmt::format(", mean and in brackets standard deviation of {} runs", outcome.runs());
+  return fmt::format(", mean (standard deviation) of {} runs", outcome.runs());
 }
 
 const SweepPoint& largest(const SweepOutcome& outcome, const std::string& criterion) {

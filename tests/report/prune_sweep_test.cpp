@@ -179,8 +179,10 @@ TEST_F(PruneSweepRun, PrunesByImagesLeavesMeansAndNeedsNoExport) {
 }
 
 TEST_F(PruneSweepRun, BlocksThatAreWholeKeepTheirExperts) {
-  run(out, {"keep=[2]", "whole=[1]"});
-  EXPECT_EQ(load_model(first / "keep2-random")->moe_blocks()[0].layer->kept().size(), 4u);
+  run(out, {"keep=[2]", "whole=[1]", "train.model.encoder.moe.layers=[0, 1]"});
+  const auto blocks = load_model(first / "keep2-random")->moe_blocks();
+  EXPECT_EQ(blocks[0].layer->kept().size(), 2u);
+  EXPECT_EQ(blocks[1].layer->kept().size(), 4u);
 }
 
 TEST_F(PruneSweepRun, OtherSettingsDoNotMixWithWhatIsThere) {

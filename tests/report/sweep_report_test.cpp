@@ -51,7 +51,7 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   }
   const Results results = results_of(sweep);
   const std::string text = sweep_summary(experiment(), sweep, results, "out");
-  EXPECT_NE(text.find("pruned -> recovered, mean and in brackets standard deviation of 2 runs\n"),
+  EXPECT_NE(text.find("pruned -> recovered, mean (standard deviation) of 2 runs\n"),
             std::string::npos);
   EXPECT_NE(text.find("94.25 (1.00) -> 96.25 (0.00)"), std::string::npos) << text;
   EXPECT_EQ(text.find("TorchScript"), std::string::npos);

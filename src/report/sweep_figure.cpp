@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kSweepStyle = R"(
 array marker[6] = [7, 5, 9, 13, 11, 15]
 set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) \
-  textcolor rgb ink offset 0, -1
+  textcolor rgb ink offset 0, -0.7
 set offsets graph 0.04, graph 0.04, 0, 0
 set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen 2.4 \
   spacing 1.1 textcolor rgb ink
@@ -29,7 +29,7 @@ heading(text) = sprintf('{/:Bold %s}', text)
 )";
 
 constexpr std::string_view kSweepPanels =
-    R"(  set multiplot layout 1,2 margins screen 0.1, screen 0.97, screen 0.2, screen 0.75 \
+    R"(  set multiplot layout 1,2 margins screen 0.1, screen 0.97, screen 0.25, screen 0.75 \
     spacing screen 0.11
 
   set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink

@@ -17,12 +17,16 @@ namespace {
 struct ReproduceArguments {
   std::string experiment, scale = "paper", out, device = "cpu";
   std::vector<std::string> overrides;
-  bool json = false;
+  bool json = false, dry_run = false;
 };
 
 int run_reproduce(const ReproduceArguments& arguments) {
   const Experiment experiment =
       load_experiment(arguments.experiment, parse_scale(arguments.scale), arguments.overrides);
+  if (arguments.dry_run) {
+    std::fputs(plan_experiment(experiment).c_str(), stdout);
+    return 0;
+  }
   const StopSignal stop;
   ReproduceOptions options;
   options.out =
@@ -59,6 +63,8 @@ void add_reproduce(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   add_device(*verb, arguments->device);
   verb->add_flag("--json", arguments->json, "print results.json on standard output");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "check everything, print the plan, train nothing");
   verb->callback([arguments, &exit_code] { exit_code = run_reproduce(*arguments); });
 }
 

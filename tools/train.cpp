@@ -13,9 +13,8 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/report/run_curve.h"
-#include "moesaic/train/memory.h"
+#include "moesaic/train/dry_run.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
@@ -47,23 +46,6 @@ RunConfig read_config(const TrainArguments& arguments) {
   return parse<RunConfig>(document.root());
 }
 
-/// Prints the plan without allocating the network.
-void print_plan(const RunConfig& given) {
-  RunConfig config = given;
-  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
-  const std::shared_ptr<Model> model = build_initial_shape(config);
-  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
-  config.model = Value::from_json(model->config(), "model");
-  std::string text = describe_run(config, *model, phases) + describe_memory(*model, config, phases);
-  if (!config.init.empty() && !path_exists(config.init)) {
-    text += fmt::format("init          not found ({}); shapes are checked from the recipe alone\n",
-                        config.init);
-  } else {
-    check_initial_weights(config);
-  }
-  std::fputs(text.c_str(), stdout);
-}
-
 /// Draws the curve; a failure does not fail the run.
 void draw_curve(const std::string& out) {
   try {
@@ -92,7 +74,7 @@ int train(const TrainArguments& arguments) {
   options.stop = &stop;
   if (arguments.dry_run) {
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    print_plan(config);
+    std::fputs(dry_run(config).c_str(), stdout);
     return 0;
   }
   const TrainResult result = Trainer(config, options).run();

@@ -86,6 +86,16 @@ void warn_of_ties(const PrunePlan& plan) {
 
 /// Checks that both are one network, since the change of router norms means nothing otherwise.
 void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
+  const std::vector<MoEBlock> blocks = finetuned.moe_blocks(), others = pretrained.moe_blocks();
+  for (size_t i = 0; i < std::min(blocks.size(), others.size()); ++i) {
+    const int64_t here = nn::choices_of_token(blocks[i].layer->options().rule);
+    const int64_t there = nn::choices_of_token(others[i].layer->options().rule);
+    if (here == there) continue;
+    fail_usage(
+        "prune: --pretrained {} is another network than --finetuned: in block {} a token selects "
+        "{} experts there and {} here",
+        folder.string(), blocks[i].block, there, here);
+  }
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
     const bool left_behind = item.key().ends_with("stand_in");

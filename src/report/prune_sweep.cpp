@@ -2,6 +2,7 @@
 #include "moesaic/report/prune_sweep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/script.h>
 
 #include <algorithm>
@@ -19,9 +20,12 @@
 #include "moesaic/export/torchscript.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/report/sweep_report.h"
 #include "moesaic/train/calibrate.h"
+#include "moesaic/train/dry_run.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/run_folder.h"
+#include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -71,6 +75,21 @@ void check_same_experiment(const Json& started, const Json& now, const fs::path&
   }
 }
 
+/// Returns the max number of experts of a layer, of an ensemble's member.
+int64_t experts_of_member(const Model& model) {
+  int64_t experts = 0;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RouterOptions& router = block.layer->options();
+    experts = std::max(experts, router.experts / router.members);
+  }
+  return experts;
+}
+
+void check_count(int64_t keep, const Model& model) {
+  const int64_t experts = experts_of_member(model);
+  if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
+}
+
 /// Adds a run's values to those of the runs before.
 void append(std::vector<double>& values, const std::vector<double>& more) {
   values.insert(values.end(), more.begin(), more.end());
@@ -104,21 +123,13 @@ class SweepRun {
     return phases;
   }
 
-  /// Returns the max number of experts of a layer, of an ensemble's member.
-  int64_t experts() const {
-    int64_t experts = 0;
-    for (const MoEBlock& block : finetuned_->moe_blocks()) {
-      const nn::RouterOptions& router = block.layer->options();
-      experts = std::max(experts, router.experts / router.members);
-    }
-    return experts;
-  }
+  int64_t experts() const { return experts_of_member(*finetuned_); }
 
   /// Lists every network once: unpruned networks are the same for every criterion.
   std::vector<Network> list_networks() const {
     std::vector<Network> networks;
     for (const int64_t keep : config_.keep) {
-      if (keep > experts()) fail_usage("keep: {} of {} experts", keep, experts());
+      check_count(keep, *finetuned_);
       if (keep == experts()) {
         networks.push_back({.keep = keep, .start = phase_checkpoint(train_.phases.back())});
         continue;
@@ -159,6 +170,11 @@ class SweepRun {
 
   fs::path phase_checkpoint(const PhaseConfig& phase) const {
     return folder_ / "train" / "checkpoints" / phase.name;
+  }
+
+  fs::path pretrained() const {
+    return train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front())
+                                    : fs::path(train_.init);
   }
 
   /// Trains, resumes training, or returns if the run is complete.
@@ -207,7 +223,7 @@ class SweepRun {
     if (network.criterion.empty() || fs::exists(network.start)) return;
     PruneCheckpointOptions options;
     options.finetuned = phase_checkpoint(train_.phases.back());
-    options.pretrained = phase_checkpoint(train_.phases.front());
+    options.pretrained = pretrained();
     options.out = network.start;
     options.prune.criterion = network.criterion;
     options.prune.keep = KeepSpec::count(network.keep);
@@ -365,12 +381,56 @@ bool contains(const std::vector<T>& list, const T& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
+std::vector<std::string> row_names(const PruneSweepConfig& config) {
+  std::vector<std::string> names;
+  for (const PhaseConfig& phase : config.train.phases) names.push_back(phase.name);
+  for (const int64_t keep : config.keep) {
+    for (const std::string& criterion : config.criteria)
+      names.push_back(sweep_row(keep, criterion));
+  }
+  return names;
+}
+
+/// Returns how many networks a run makes: those that keep all experts are one.
+size_t count_networks(const PruneSweepConfig& config, const Model& whole) {
+  size_t count = 0;
+  for (const int64_t keep : config.keep) {
+    count += keep == experts_of_member(whole) ? 1 : config.criteria.size();
+  }
+  return count;
+}
+
 }  // namespace
+
+std::string plan_prune_sweep(const PruneSweepConfig& config) {
+  RunConfig run = config.train;
+  run.phases.push_back(config.recover);
+  std::string text = dry_run(run);
+  RunConfig shape = config.train;
+  const std::shared_ptr<Model> model = build_initial_shape(shape);
+  for (const int64_t keep : config.keep) {
+    check_count(keep, *model);
+    KeepSpec spec = KeepSpec::count(keep);
+    spec.leave_whole(config.whole);
+    check_keep(*model, spec);
+  }
+  text += fmt::format(
+      "\nseeds         {}\nnetworks      {} of each seed, recovered and measured: {} of {} experts "
+      "a "
+      "layer by {}\n",
+      config.runs, count_networks(config, *model), fmt::join(config.keep, ", "),
+      experts_of_member(*model), fmt::join(config.criteria, ", "));
+  if (!config.whole.empty()) {
+    text += fmt::format("whole         blocks {}\n", fmt::join(config.whole, ", "));
+  }
+  return text;
+}
 
 ConfigProblem config_problem(const PruneSweepConfig& config) {
   const std::vector<PhaseConfig>& phases = config.train.phases;
-  if (phases.size() < 2) {
-    return {"train.phases must pre-train and fine-tune, found one phase", {"train.phases"}};
+  if (phases.size() < 2 && config.train.init.empty()) {
+    return {"train.phases must pre-train and fine-tune: one phase needs train.init",
+            {"train.phases"}};
   }
   if (config.recover.data != phases.back().data) {
     return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
@@ -396,6 +456,18 @@ ConfigProblem config_problem(const PruneSweepConfig& config) {
     return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
                         config.exported->keep, config.exported->criterion),
             {"export.keep", "export.criterion", "keep", "criteria"}};
+  }
+  if (ConfigProblem problem = paper_problem(config.paper, row_names(config)); !problem.empty()) {
+    return problem;
+  }
+  for (const auto& [row, metrics] : config.paper) {
+    for (const auto& [metric, unused] : metrics) {
+      const std::vector<std::string>& measured = sweep_metrics(row.starts_with("keep"));
+      if (contains(measured, metric)) continue;
+      return {
+          fmt::format("'{}' has no metric '{}'; {}", row, metric, did_you_mean(metric, measured)),
+          {"paper." + row, "paper"}};
+    }
   }
   return {};
 }

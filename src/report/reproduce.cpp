@@ -14,6 +14,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/report/paper.h"
 #include "moesaic/report/prune_sweep.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/report/runs_report.h"
@@ -73,6 +74,8 @@ class Kind {
   virtual ~Kind() = default;
   /// Runs the experiment. Returns false if a signal stopped it.
   virtual bool run(const ReproduceOptions& options) = 0;
+  /// Returns the plan as text.
+  virtual std::string plan() const = 0;
   virtual std::vector<ResultRow> rows() const = 0;
   virtual std::string markdown(const Results& results) const = 0;
   virtual std::vector<Figure> figures(const Results& results) const = 0;
@@ -96,7 +99,12 @@ class PruneSweepKind final : public KindOf<PruneSweepConfig> {
   bool run(const ReproduceOptions& options) override {
     return run_prune_sweep(config_, options, outcome_);
   }
-  std::vector<ResultRow> rows() const override { return sweep_rows(outcome_); }
+  std::string plan() const override { return plan_prune_sweep(config_); }
+  std::vector<ResultRow> rows() const override {
+    std::vector<ResultRow> rows = sweep_rows(outcome_);
+    for (ResultRow& row : rows) beside_paper(row, config_.paper);
+    return rows;
+  }
   std::string markdown(const Results& results) const override {
     return sweep_markdown(experiment_, outcome_, results);
   }
@@ -124,6 +132,7 @@ class RunsKind final : public KindOf<RunsConfig> {
   bool run(const ReproduceOptions& options) override {
     return measure_rows(config_, options, rows_);
   }
+  std::string plan() const override { return plan_rows_of(config_); }
   std::vector<ResultRow> rows() const override { return runs_results(config_, rows_); }
   std::string markdown(const Results& results) const override {
     return runs_markdown(experiment_, config_, rows_, results);
@@ -147,6 +156,7 @@ class SamplesKind final : public KindOf<SamplesConfig> {
     fs::create_directories(options.out);
     return true;
   }
+  std::string plan() const override { return "draws images, trains nothing\n"; }
   std::vector<ResultRow> rows() const override { return {}; }
   std::string markdown(const Results&) const override {
     return fmt::format("# {}\n\n{} Made by `{}`.\n\n![{}](figure.svg)\n", experiment_.name,
@@ -175,6 +185,12 @@ std::unique_ptr<Kind> kind_of(const Experiment& experiment) {
 }
 
 }  // namespace
+
+std::string plan_experiment(const Experiment& experiment) {
+  return fmt::format("experiment    {}, scale {}\n", experiment.name,
+                     scale_name(experiment.scale)) +
+         kind_of(experiment)->plan();
+}
 
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options) {
   const std::unique_ptr<Kind> kind = kind_of(experiment);

@@ -13,6 +13,9 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/experiment.h"
+#include "moesaic/report/table.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
 #include "run_log.h"
 #include "run_pool.h"
 
@@ -94,9 +97,9 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
                    is_argument(config.source, "probes") ? place_of(config.source, {"probes"})
                                                         : value.where());
       if (find_metric(final, name)->is_table) {
-        paper_table(config, row, name);
+        paper_table(config.paper, row, name);
       } else {
-        paper_number(config, row, name);
+        paper_number(config.paper, row, name);
       }
     }
   }
@@ -197,6 +200,21 @@ bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog&
 }
 
 }  // namespace
+
+std::string plan_rows_of(const RunsConfig& config) {
+  TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
+  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
+  for (const PlannedRow& row : planned_rows(config)) {
+    const RunConfig run = config_of(config, row);
+    const std::shared_ptr<Model> model = build_initial_shape(run);
+    int64_t updates = 0;
+    for (const PhasePlan& phase : plan_phases(run, *model, datasets)) updates += phase.steps;
+    table.add({row.name, model->config().at("name").get<std::string>(),
+               with_commas(model->parameter_count()), std::to_string(run.phases.size()),
+               with_commas(updates), std::to_string(row.runs)});
+  }
+  return table.text();
+}
 
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {

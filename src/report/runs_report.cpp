@@ -73,7 +73,7 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
                                     count_text(run.final.step, "update")),
                         text_table(metric, table, table.values, initial_sums(run, metric.name))});
       if (experiment.scale == Scale::quick) continue;
-      const std::optional<PaperTable> paper = paper_table(config, row.name, metric.name);
+      const std::optional<PaperTable> paper = paper_table(config.paper, row.name, metric.name);
       if (!paper || paper->rows.front().size() != table.columns.size()) continue;
       tables.push_back({fmt::format("The paper's {}, {}", row.name, metric.label),
                         text_table(metric, table, paper->rows, paper->initial)});

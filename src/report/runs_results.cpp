@@ -5,6 +5,13 @@
 
 namespace moesaic {
 
+void beside_paper(ResultRow& row, const PaperValues& values) {
+  const std::optional<PaperNumber> paper = paper_number(values, row.name, row.metric);
+  if (!paper) return;
+  row.paper = paper->value;
+  row.paper_std = paper->std;
+}
+
 std::vector<ResultRow> runs_results(const RunsConfig& config,
                                     const std::vector<MeasuredRow>& rows) {
   std::vector<ResultRow> results;
@@ -18,10 +25,7 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       if (metric.is_table || values.empty()) continue;
       ResultRow result = row_of_runs(row.name, metric.name, std::move(values));
       result.digits = metric.digits;
-      if (const auto paper = paper_number(config, row.name, metric.name)) {
-        result.paper = paper->value;
-        result.paper_std = paper->std;
-      }
+      beside_paper(result, config.paper);
       results.push_back(std::move(result));
     }
   }

@@ -32,6 +32,21 @@ const SweepPoint& largest(const SweepOutcome& outcome, const std::string& criter
   return outcome.at(*std::max_element(outcome.keep.begin(), outcome.keep.end()), criterion);
 }
 
+WorkFraction work_fraction(const SweepOutcome& outcome, const SweepPoint& point) {
+  const SweepPoint& whole = largest(outcome, point.criterion);
+  return {point.keep,
+          100.0 * static_cast<double>(point.parameters) / static_cast<double>(whole.parameters),
+          100.0 * moments(point.flops).mean / moments(whole.flops).mean,
+          100.0 * whole.images_per_second / point.images_per_second};
+}
+
+/// Returns what each run lost against its fine-tuned network, in points.
+std::vector<double> lost(const SweepOutcome& outcome, const std::vector<double>& accuracy) {
+  std::vector<double> points = outcome.phases.back().accuracy;
+  for (size_t i = 0; i < points.size(); ++i) points[i] -= accuracy[i];
+  return points;
+}
+
 TextTable phase_table(const SweepOutcome& outcome) {
   TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
   for (const SweepPhase& phase : outcome.phases) {
@@ -108,16 +123,24 @@ std::string exported_sentence(const SweepOutcome& outcome) {
 
 std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome,
                                          const std::string& criterion) {
-  const SweepPoint& whole = largest(outcome, criterion);
   std::vector<WorkFraction> fractions;
   for (const int64_t keep : outcome.keep) {
-    const SweepPoint& point = outcome.at(keep, criterion);
-    const auto parameters = static_cast<double>(point.parameters);
-    fractions.push_back({keep, 100.0 * parameters / static_cast<double>(whole.parameters),
-                         100.0 * moments(point.flops).mean / moments(whole.flops).mean,
-                         100.0 * whole.images_per_second / point.images_per_second});
+    fractions.push_back(work_fraction(outcome, outcome.at(keep, criterion)));
   }
   return fractions;
+}
+
+std::string sweep_row(int64_t keep, const std::string& criterion) {
+  return fmt::format("keep{}/{}", keep, criterion);
+}
+
+const std::vector<std::string>& sweep_metrics(bool of_network) {
+  static const std::vector<std::string> of_networks = {
+      "accuracy",          "accuracy_lost", "accuracy_recovered", "accuracy_lost_recovered",
+      "parameters",        "flops",         "images_per_second",  "bytes",
+      "parameters_pruned", "flops_saved",   "time_saved"};
+  static const std::vector<std::string> of_phases = {"test_accuracy"};
+  return of_network ? of_networks : of_phases;
 }
 
 std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
@@ -126,16 +149,22 @@ std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
     rows.push_back(row_of_runs(phase.name, "test_accuracy", phase.accuracy));
   }
   for (const SweepPoint& point : outcome.points) {
-    const std::string name = fmt::format("keep{}/{}", point.keep, point.criterion);
+    const std::string name = sweep_row(point.keep, point.criterion);
     const auto add = [&](const char* metric, const std::vector<double>& values) {
       rows.push_back(row_of_runs(name, metric, values));
     };
     add("accuracy", point.accuracy);
+    add("accuracy_lost", lost(outcome, point.accuracy));
     add("accuracy_recovered", point.accuracy_recovered);
+    add("accuracy_lost_recovered", lost(outcome, point.accuracy_recovered));
     add("parameters", {static_cast<double>(point.parameters)});
     add("flops", point.flops);
     add("images_per_second", {point.images_per_second});
     add("bytes", {static_cast<double>(point.bytes)});
+    const WorkFraction left = work_fraction(outcome, point);
+    add("parameters_pruned", {100.0 - left.parameters});
+    add("flops_saved", {100.0 - left.flops});
+    add("time_saved", {100.0 - left.time});
   }
   if (outcome.exported) {
     rows.push_back(row_of_runs("export", "forward_time_ratio", {outcome.exported->time}));

@@ -101,6 +101,21 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
   expect_one_line_error(run_program({"bench", text_path("none")}), 2, "none");
 }
 
+// Without the papers' data and checkpoints, and without the memory that they take.
+TEST(Verbs, EveryExperimentPassesADryRun) {
+  for (const std::string name : run_program({"list", "experiments", "--json"}).json()) {
+    if (!have_fashion_mnist() && name == "quickstart") continue;
+    const auto result = run_program({"reproduce", name, "--dry-run"});
+    EXPECT_EQ(result.exit_code, 0) << name << result.err;
+    EXPECT_THAT(result.out, HasSubstr("experiment    " + name + ", scale paper\n"));
+    EXPECT_FALSE(fs::exists("checkpoints/" + name));
+  }
+  const auto sweep = run_program({"reproduce", "pruning/vmoe-cifar10", "--dry-run"});
+  EXPECT_THAT(sweep.out, HasSubstr("37 of each seed"));  // six numbers by six criteria, and one
+  expect_one_line_error(run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[9]", "--dry-run"}),
+                        2, "keep: 9 of 8 experts");
+}
+
 TEST_F(OwnNetwork, IsTakenToADeviceThatIsThere) {
   const std::string out = text_path("out");
   const std::vector<std::vector<std::string>> verbs = {

@@ -62,6 +62,16 @@ TEST_F(PruneCheckpoint, WritesASmallerNetworkThatLoads) {
             fs::file_size(options_.finetuned / "model.safetensors"));
 }
 
+TEST_F(PruneCheckpoint, APretrainedNetworkWithAnotherKIsAnother) {
+  auto config = small_vmoe_config();
+  config.encoder.moe.router.num_selected_experts = 1;
+  save(folder_ / "top-1", *small_vmoe(config, 1));
+  options_.pretrained = folder_ / "top-1";
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
+              HasSubstr("a token selects 1 experts there and 2 here"));
+  EXPECT_FALSE(fs::exists(options_.out));
+}
+
 /// A mixture of six experts, of which the router's rows have these norms.
 std::shared_ptr<ClusterMoE> mixture_with_norms(const std::vector<double>& norms) {
   ClusterMoEConfig config;

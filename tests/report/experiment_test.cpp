@@ -67,7 +67,7 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
 
 TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
   const auto config = parse<PruneSweepConfig>(load_experiment("quickstart", Scale::paper).config);
-  EXPECT_EQ(config.keep, (std::vector<int64_t>{8, 6, 4, 3, 2}));
+  EXPECT_EQ(config.keep, (std::vector<int64_t>{16, 12, 8, 6, 4, 2}));
   EXPECT_EQ(config.criteria,
             (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
   EXPECT_EQ(config.exported->keep, 4);
@@ -170,7 +170,7 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
       {"keep=[4, 2, 4]", "keep names a number twice"},
       {"criteria=[\"router-norm-change\", \"router-norm-change\"]", "criteria names one twice"},
       {"train.phases=[" + one_phase + "]",
-       "train.phases must pre-train and fine-tune, found one phase"}};
+       "train.phases must pre-train and fine-tune: one phase needs train.init"}};
   for (const auto& [change, problem] : cases) {
     EXPECT_EQ(file.error({change}), "usage: argument '" + change + "': " + problem);
   }

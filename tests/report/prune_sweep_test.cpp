@@ -12,6 +12,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/report/reproduce.h"
 #include "report/report_fixture.h"
 
@@ -178,6 +179,44 @@ TEST_F(PruneSweepRun, PrunesByImagesLeavesMeansAndNeedsNoExport) {
             std::string::npos);
 }
 
+TEST_F(PruneSweepRun, OfOnePhaseIsComparedWithWhatItBeganWith) {
+  run(out, {"keep=[2]"});
+  const fs::path pretrained = first / "train" / "checkpoints" / "pretrain";
+  const std::string one = R"(train.phases=[{"name": "finetune", "data": "two", "batch_size": 6,
+    "steps": 20, "optimizer": {"name": "adamw", "lr": 0.01}, "on_entry": {"new_head": true}}])";
+  const SweepOutcome outcome =
+      run(temp / "one", {"keep=[2]", one, "train.model=null", "train.init=" + pretrained.string()});
+  EXPECT_EQ(outcome.phases.size(), 1u);
+  const fs::path folder = temp / "one" / "seed5";
+  const auto kept = load_model(folder / "pruned" / "keep2-router-norm-change")->moe_blocks();
+  const PrunePlan plan = plan_pruning(*load_model(folder / "train"), load_model(pretrained).get(),
+                                      "router-norm-change", KeepSpec::count(2));
+  EXPECT_EQ(kept[0].layer->kept(), plan.layers[0].kept);
+}
+
+TEST_F(PruneSweepRun, APapersValuesNameItsRowsAndMetrics) {
+  const auto reproduced = [&](const std::string& paper) {
+    Experiment experiment{.name = "tiny", .kind = "prune-sweep", .description = "Two quarters."};
+    Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
+    for (const std::string& change : {std::string("keep=[2]"), "paper=" + paper}) {
+      document.set(change);
+    }
+    experiment.config = document.root();
+    return reproduce(experiment, options_for(out)).results;
+  };
+  const Results results = reproduced(R"({"keep2/random": {"flops_saved": [40, 100]}})");
+  EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
+  EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");
+  EXPECT_FALSE(results.find("keep2/random", "accuracy")->paper);
+  EXPECT_NE(
+      error_of([&] { reproduced(R"({"keep3/random": {"accuracy": 1}})"); }).find("'keep3/random'"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] {
+              reproduced(R"({"keep2/random": {"acuracy": 1}})");
+            }).find("did you mean 'accuracy'"),
+            std::string::npos);
+}
+
 TEST_F(PruneSweepRun, BlocksThatAreWholeKeepTheirExperts) {
   run(out, {"keep=[2]", "whole=[1]", "train.model.encoder.moe.layers=[0, 1]"});
   const auto blocks = load_model(first / "keep2-random")->moe_blocks();
@@ -257,7 +296,7 @@ TEST_F(PruneSweepRun, ReproduceWritesResultsReportAndFigure) {
   const auto written = nlohmann::ordered_json::parse(read_text(out / "results.json"));
   EXPECT_EQ(written, to_json(done.results));
   EXPECT_EQ(written.at("experiment"), "tiny");
-  EXPECT_EQ(written.at("rows").size(), 2u + 6u * 6u + 1u);
+  EXPECT_EQ(written.at("rows").size(), 2u + 6u * 11u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
   EXPECT_TRUE(fs::exists(out / "figure.svg"));
   EXPECT_TRUE(fs::exists(out / "figure.png"));

@@ -84,17 +84,17 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "a, b"}], "paper": {"a, b": {
       "entropy": 0.5, "steps": [3], "test_accuracy": [99, 0.5],
       "dispatch": {"initial": [1, 2], "rows": [[1, 0], [0, 2]]}}})");
-  EXPECT_EQ(paper_number(config, "a, b", "entropy")->value, 0.5);
-  EXPECT_FALSE(paper_number(config, "a, b", "steps")->std);
-  EXPECT_EQ(paper_number(config, "a, b", "test_accuracy")->std, 0.5);
-  EXPECT_FALSE(paper_number(config, "a, b", "load"));
-  EXPECT_FALSE(paper_number(config, "c", "entropy"));
-  EXPECT_EQ(paper_table(config, "a, b", "dispatch")->rows[1][1], 2);
-  EXPECT_THAT(test::usage_of([&] { paper_number(config, "a, b", "dispatch"); }),
+  EXPECT_EQ(paper_number(config.paper, "a, b", "entropy")->value, 0.5);
+  EXPECT_FALSE(paper_number(config.paper, "a, b", "steps")->std);
+  EXPECT_EQ(paper_number(config.paper, "a, b", "test_accuracy")->std, 0.5);
+  EXPECT_FALSE(paper_number(config.paper, "a, b", "load"));
+  EXPECT_FALSE(paper_number(config.paper, "c", "entropy"));
+  EXPECT_EQ(paper_table(config.paper, "a, b", "dispatch")->rows[1][1], 2);
+  EXPECT_THAT(test::usage_of([&] { paper_number(config.paper, "a, b", "dispatch"); }),
               HasSubstr("'paper.a, b.dispatch' must be a number"));
   const RunsConfig negative =
       runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, -1]}})");
-  EXPECT_THAT(test::usage_of([&] { paper_number(negative, "a", "entropy"); }),
+  EXPECT_THAT(test::usage_of([&] { paper_number(negative.paper, "a", "entropy"); }),
               HasSubstr("a standard deviation is not negative, found -1"));
   EXPECT_THAT(problem(R"("rows": [{"name": "cubic"}], "paper": {"cubik": {}})"),
               HasSubstr("did you mean 'cubic'?"));
@@ -102,7 +102,7 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
               HasSubstr("a value, or [value, std]"));
   const RunsConfig uneven = runs_config(R"("rows": [{"name": "a"}],
       "paper": {"a": {"dispatch": {"rows": [[1, 2], [3]]}}})");
-  EXPECT_THAT(test::usage_of([&] { paper_table(uneven, "a", "dispatch"); }),
+  EXPECT_THAT(test::usage_of([&] { paper_table(uneven.paper, "a", "dispatch"); }),
               HasSubstr("every list must have 2 numbers, found one of 1"));
 }
 
@@ -177,7 +177,7 @@ TEST(ShippedRuns, Figure3AndTable4AreOfGeneratedDataAndFiguresOfWeightsOfOneRun)
   EXPECT_EQ(activation(shipped_runs("clusters/figure4").at("cubic")), "cubic");
   EXPECT_EQ(activation(shipped_runs("clusters/figure5").at("linear")), "identity");
   const auto table4 = parse<RunsConfig>(load_experiment("clusters/table4", Scale::paper).config);
-  EXPECT_EQ(paper_table(table4, "cubic, seed 2", "dispatch")->rows[2][7], 2711);
+  EXPECT_EQ(paper_table(table4.paper, "cubic, seed 2", "dispatch")->rows[2][7], 2711);
 }
 
 }  // namespace

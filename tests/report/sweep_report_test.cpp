@@ -62,12 +62,17 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
 
 TEST(SweepRows, NameEveryNumber) {
   const Results results = results_of(outcome());
-  EXPECT_EQ(results.rows.size(), 2u + 4u * 6u + 1u);
+  EXPECT_EQ(results.rows.size(), 2u + 4u * 11u + 1u);
   const auto value = [&](const char* name, const char* metric) {
     const ResultRow* row = results.find(name, metric);
     EXPECT_NE(row, nullptr) << name << " " << metric;
     return row == nullptr ? -1.0 : row->measured;
   };
+  std::vector<std::string> metrics;
+  for (const ResultRow& row : results.rows) {
+    if (row.name == "keep4/random") metrics.push_back(row.metric);
+  }
+  EXPECT_EQ(metrics, sweep_metrics(true));
   EXPECT_EQ(value("pretrain", "test_accuracy"), 88.125);
   EXPECT_EQ(value("finetune", "test_accuracy"), 96.5);
   EXPECT_EQ(value("keep4/random", "accuracy"), 71.0);
@@ -76,6 +81,12 @@ TEST(SweepRows, NameEveryNumber) {
   EXPECT_EQ(value("keep4/random", "flops"), 12e6);
   EXPECT_EQ(value("keep4/random", "images_per_second"), 6400.0);
   EXPECT_EQ(value("keep4/random", "bytes"), 3600000.0);
+  EXPECT_EQ(value("keep4/random", "accuracy_lost"), 25.5);  // 96.5 - 71
+  EXPECT_EQ(value("keep4/random", "accuracy_lost_recovered"), 1.5);
+  EXPECT_EQ(value("keep4/random", "parameters_pruned"), 40.0);
+  EXPECT_EQ(value("keep4/random", "flops_saved"), 40.0);
+  EXPECT_EQ(value("keep4/random", "time_saved"), 37.5);  // 1 - 4000 / 6400
+  EXPECT_EQ(value("keep8/random", "time_saved"), 0.0);
   EXPECT_EQ(value("keep8/random", "accuracy"), 96.5);
   EXPECT_EQ(value("export", "forward_time_ratio"), 1.125);
   for (const ResultRow& row : results.rows) {
@@ -123,14 +134,14 @@ Exported: `model.ts.pt` (4 of 8 experts by router-norm-change, recovered; TorchS
 
 No paper has this task, so the columns with a paper's values stay empty ("-").
 
-| row                      | metric             | n |       mean | std | paper | paper std | verdict |
-|--------------------------|--------------------|--:|-----------:|----:|------:|----------:|--------:|
-| pretrain                 | test_accuracy      | 1 |      88.12 |   - |     - |         - |       - |
+| row                      | metric                  | n |       mean | std | paper | paper std | verdict |
+|--------------------------|-------------------------|--:|-----------:|----:|------:|----------:|--------:|
+| pretrain                 | test_accuracy           | 1 |      88.12 |   - |     - |         - |       - |
 )";
   EXPECT_EQ(text.substr(0, head.size()), head);
   const std::string tail =
-      R"(| keep4/random             | bytes              | 1 |  3,600,000 |   - |     - |         - |       - |
-| export                   | forward_time_ratio | 1 |       1.12 |   - |     - |         - |       - |
+      R"(| keep4/random             | time_saved              | 1 |      37.50 |   - |     - |         - |       - |
+| export                   | forward_time_ratio      | 1 |       1.12 |   - |     - |         - |       - |
 
 Made by `moesaic reproduce demo --scale paper`; `gnuplot figure.gp` draws the figure again.
 )";
@@ -153,8 +164,9 @@ TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
   const std::string text = sweep_markdown(experiment(), outcome(), results);
   EXPECT_EQ(text.find("No paper has this task"), std::string::npos);
   EXPECT_NE(
-      text.find("| pretrain                 | test_accuracy      | 1 |      88.12 |   - | 89.50 | "
-                "        - |       - |"),
+      text.find(
+          "| pretrain                 | test_accuracy           | 1 |      88.12 |   - | 89.50 | "
+          "        - |       - |"),
       std::string::npos);
 }
 

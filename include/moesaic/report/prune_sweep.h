@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moesaic/report/experiment.h"
+#include "moesaic/report/paper.h"
 #include "moesaic/report/throughput.h"
 #include "moesaic/train/run_config.h"
 
@@ -35,6 +36,7 @@ struct PruneSweepConfig {
   PhaseConfig recover;
   ThroughputConfig throughput;
   std::optional<ExportChoice> exported;
+  PaperValues paper;
   Value quick;
 };
 template <class Fields>
@@ -44,7 +46,9 @@ void describe(Fields& f, PruneSweepConfig& c) {
   f("description", c.description, "one line for lists and the report", required, not_empty);
   f("runs", c.runs, "networks that are trained and pruned, with seeds that follow each other",
     between(1, 1000));
-  f("train", c.train, "the run that is pruned: its first phase pre-trains, its last one fine-tunes",
+  f("train", c.train,
+    "the run that is pruned: its last phase fine-tunes what its first one, or of a single phase "
+    "its init, pre-trained",
     required);
   f("keep", c.keep, "numbers of experts that stay in a layer", required, not_empty, at_least(1));
   f("whole", c.whole, "blocks whose experts all stay", at_least(0));
@@ -58,6 +62,7 @@ void describe(Fields& f, PruneSweepConfig& c) {
   f("recover", c.recover, "the phase that follows pruning, on the data of the last one", required);
   f("throughput", c.throughput, "how forward passes are timed");
   f("export", c.exported, "which recovered network of the first run becomes TorchScript");
+  f("paper", c.paper, "by row and metric what the paper prints: a value, or [value, std]");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
 ConfigProblem config_problem(const PruneSweepConfig& config);
@@ -100,6 +105,10 @@ struct SweepOutcome {
   int64_t runs() const { return static_cast<int64_t>(phases.front().accuracy.size()); }
   const SweepPoint& at(int64_t keep, const std::string& criterion) const;
 };
+
+/// Checks the experiment and returns its plan as text: the run that is pruned, with its recovery,
+/// and the networks. Throws Error (usage) as the experiment would.
+std::string plan_prune_sweep(const PruneSweepConfig& config);
 
 /// Runs the experiment in `options.out`:
 ///

@@ -11,6 +11,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/report/measurement.h"
+#include "moesaic/report/paper.h"
 #include "moesaic/report/results.h"
 
 namespace moesaic {
@@ -75,7 +76,7 @@ struct RunsConfig {
   std::map<std::string, std::map<std::string, std::string>> after;
   std::optional<SnapshotConfig> snapshots;
   std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
-  std::map<std::string, std::map<std::string, Value>> paper;
+  PaperValues paper;
   Value quick;
   Value source;  ///< Origin in the configuration.
 };
@@ -104,29 +105,6 @@ void describe(Fields& f, RunsConfig& c) {
 }
 ConfigProblem config_problem(const RunsConfig& config);
 
-/// A value that a paper prints.
-struct PaperNumber {
-  double value = 0.0;
-  std::optional<double> std;
-};
-/// A table that a paper prints as an example; its rows and columns may be in another order.
-struct PaperTable {
-  std::vector<std::vector<double>> rows;
-  std::vector<double> initial;  ///< Sums over the rows before training; empty if not printed.
-};
-template <class Fields>
-void describe(Fields& f, PaperTable& c) {
-  f("rows", c.rows, "numbers, a list for each row", required, not_empty);
-  f("initial", c.initial, "sums over the rows before training");
-}
-ConfigProblem config_problem(const PaperTable& table);
-
-/// Returns the paper's value for a row's metric, if it prints one.
-std::optional<PaperNumber> paper_number(const RunsConfig& config, const std::string& row,
-                                        const std::string& metric);
-std::optional<PaperTable> paper_table(const RunsConfig& config, const std::string& row,
-                                      const std::string& metric);
-
 /// A row of the experiment: the run's configuration with every element of `sets`,
 /// {"dotted.key": value}, applied in order.
 struct PlannedRow {
@@ -138,6 +116,9 @@ struct PlannedRow {
 /// Returns all rows: the single rows, then those of the grid, whose first axis varies slowest.
 std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 
+/// Checks every row and returns a table of them as text: runs, phases and updates.
+std::string plan_rows_of(const RunsConfig& config);
+
 /// Makes all runs, in parallel on one thread each; run i of a row is a function of its settings and
 /// seed + i. Writes config.json and runs.json, with every finished run, to `out`, so that the same
 /// call continues after an interruption. Returns false, with `rows` incomplete, if a signal stopped
@@ -145,6 +126,9 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 /// has, before anything is trained, and if `out` was made with other settings.
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
+
+/// Adds what a paper prints for this row, if anything.
+void beside_paper(ResultRow& row, const PaperValues& values);
 
 /// Returns every number of every row, in the order of the probes: mean and standard deviation over
 /// the runs beside the paper's values.

@@ -25,8 +25,16 @@ struct WorkFraction {
 /// Returns one element for each number of kept experts, in their order.
 std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome, const std::string& criterion);
 
-/// Returns rows "<phase>" with test_accuracy, and "keep<N>/<criterion>" with accuracy,
-/// accuracy_recovered, parameters, flops, images_per_second and bytes.
+/// Returns the name of a pruned network's row, "keep<N>/<criterion>".
+std::string sweep_row(int64_t keep, const std::string& criterion);
+
+/// Returns the metrics of a pruned network's row, or of a phase's.
+const std::vector<std::string>& sweep_metrics(bool of_network);
+
+/// Returns rows "<phase>" with test_accuracy, and sweep_row() with accuracy, accuracy_recovered and
+/// what they lost against fine-tuning (of each run, in points), parameters, flops,
+/// images_per_second and bytes, and what of parameters, FLOPs and time the largest network of the
+/// sweep has more (in %).
 std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome);
 
 /// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <vector>
+
+#include "moesaic/base/path.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/train/memory.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
+
+namespace moesaic {
+
+std::string dry_run(const RunConfig& given) {
+  RunConfig config = given;
+  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
+  const std::shared_ptr<Model> model = build_initial_shape(config);
+  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
+  config.model = Value::from_json(model->config(), "model");
+  std::string text = describe_run(config, *model, phases) + describe_memory(*model, config, phases);
+  if (config.init.empty() || path_exists(config.init)) {
+    check_initial_weights(config);
+    return text;
+  }
+  return text +
+         fmt::format("init          not found ({}); shapes are checked from the recipe alone\n",
+                     config.init);
+}
+
+}  // namespace moesaic

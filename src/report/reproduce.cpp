@@ -110,7 +110,9 @@ class PruneSweepKind final : public KindOf<PruneSweepConfig> {
   }
   std::vector<Figure> figures(const Results&) const override { return {sweep_figure(outcome_)}; }
   std::string summary(const Results& results, const fs::path& out) const override {
-    return sweep_summary(experiment_, outcome_, results, out);
+    const bool beside = experiment_.scale == Scale::paper && !config_.kept.is_null();
+    return sweep_summary(experiment_, outcome_, results, out,
+                         beside ? measured_rows(config_.kept) : std::vector<ResultRow>());
   }
 
  private:

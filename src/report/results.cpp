@@ -88,6 +88,20 @@ nlohmann::ordered_json to_json(const Results& results) {
           {"seconds", number(results.seconds)}};
 }
 
+std::vector<ResultRow> measured_rows(const Value& results) {
+  std::vector<ResultRow> rows;
+  for (const Value& item : results.at("rows").items("rows")) {
+    ResultRow row;
+    row.name = item.at("name").as_string("name");
+    row.metric = item.at("metric").as_string("metric");
+    row.measured = item.at("measured").as_double("measured");
+    row.runs = item.at("runs").as_int("runs");
+    if (!item.at("std").is_null()) row.std = item.at("std").as_double("std");
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 TextTable results_table(const Results& results) {
   const bool spread = std::any_of(results.rows.begin(), results.rows.end(),
                                   [](const ResultRow& row) { return row.median.has_value(); });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "moesaic/base/text.h"
@@ -55,16 +56,39 @@ TextTable phase_table(const SweepOutcome& outcome) {
   return table;
 }
 
-TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::string>& criteria) {
+/// Returns the text of a network's accuracies, "pruned -> recovered".
+using Accuracies = std::function<std::string(int64_t keep, const std::string& criterion)>;
+
+Accuracies measured_in(const SweepOutcome& outcome) {
+  return [&](int64_t keep, const std::string& criterion) {
+    const SweepPoint& point = outcome.at(keep, criterion);
+    return percent(point.accuracy) + " -> " + percent(point.accuracy_recovered);
+  };
+}
+
+/// Returns those of rows that were kept, "-" where there is none.
+Accuracies kept_in(const std::vector<ResultRow>& rows) {
+  return [&](int64_t keep, const std::string& criterion) {
+    const auto text = [&](const char* metric) -> std::string {
+      for (const ResultRow& row : rows) {
+        if (row.name != sweep_row(keep, criterion) || row.metric != metric) continue;
+        return row.std ? fmt::format("{:.2f} ({:.2f})", row.measured, *row.std)
+                       : fmt::format("{:.2f}", row.measured);
+      }
+      return "-";
+    };
+    return text("accuracy") + " -> " + text("accuracy_recovered");
+  };
+}
+
+TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::string>& criteria,
+                         const Accuracies& accuracies) {
   std::vector<std::string> header = {"experts"};
   header.insert(header.end(), criteria.begin(), criteria.end());
   TextTable table(header);
   for (const int64_t keep : outcome.keep) {
     std::vector<std::string> row = {fmt::format("{} of {}", keep, outcome.experts)};
-    for (const std::string& criterion : criteria) {
-      const SweepPoint& point = outcome.at(keep, criterion);
-      row.push_back(percent(point.accuracy) + " -> " + percent(point.accuracy_recovered));
-    }
+    for (const std::string& criterion : criteria) row.push_back(accuracies(keep, criterion));
     table.add(std::move(row));
   }
   return table;
@@ -85,22 +109,29 @@ TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) 
 }
 
 /// Returns one table, or several with fewer criteria where one would be too wide.
-std::string accuracy_texts(const SweepOutcome& outcome) {
+std::string accuracy_texts(const SweepOutcome& outcome, const Accuracies& accuracies) {
   std::string text;
   std::vector<std::string> group;
   const auto flush = [&] {
     if (!text.empty()) text += '\n';
-    text += accuracy_table(outcome, group).text();
+    text += accuracy_table(outcome, group, accuracies).text();
     group.clear();
   };
   for (const std::string& criterion : outcome.criteria) {
     std::vector<std::string> wider = group;
     wider.push_back(criterion);
-    if (!group.empty() && accuracy_table(outcome, wider).width() > kTerminalColumns) flush();
+    if (!group.empty() && accuracy_table(outcome, wider, accuracies).width() > kTerminalColumns)
+      flush();
     group.push_back(criterion);
   }
   flush();
   return text;
+}
+
+int64_t most_runs(const std::vector<ResultRow>& rows) {
+  int64_t most = 0;
+  for (const ResultRow& row : rows) most = std::max(most, row.runs);
+  return most;
 }
 
 bool has_paper_values(const Results& results) {
@@ -183,7 +214,8 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
       "layer and by what ranked them{}.\n\n{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      data, runs_sentence(outcome), accuracy_table(outcome, outcome.criteria).markdown());
+      data, runs_sentence(outcome),
+      accuracy_table(outcome, outcome.criteria, measured_in(outcome)).markdown());
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
       "{} "
@@ -202,13 +234,19 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
 }
 
 std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
-                          const Results& results, const std::filesystem::path& out) {
+                          const Results& results, const std::filesystem::path& out,
+                          const std::vector<ResultRow>& kept) {
   const std::string& criterion = outcome.criteria.front();
   std::string text =
       fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
   text += phase_table(outcome).text();
   text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
-                      outcome.phases.back().data, runs_sentence(outcome), accuracy_texts(outcome));
+                      outcome.phases.back().data, runs_sentence(outcome),
+                      accuracy_texts(outcome, measured_in(outcome)));
+  if (outcome.runs() == 1 && !kept.empty()) {
+    text += fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", most_runs(kept),
+                        accuracy_texts(outcome, kept_in(kept)));
+  }
   text += fmt::format("\nCost by {}; fractions are of the network with {} experts\n\n{}", criterion,
                       largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
   text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "moesaic/config/document.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -58,6 +59,20 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   EXPECT_EQ(results.find("keep4/random", "accuracy")->std, 1.0);
   EXPECT_EQ(results.find("keep4/random", "accuracy")->runs, 2);
   EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
+}
+
+TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
+  const Value kept = Document::from_text(R"({"rows": [
+    {"name": "keep4/random", "metric": "accuracy", "measured": 70.5, "std": 2.25, "runs": 5},
+    {"name": "keep4/random", "metric": "accuracy_recovered", "measured": 95, "std": null, "runs": 5}]})",
+                                         "kept.json")
+                         .root();
+  const SweepOutcome one = outcome();
+  const Results results = results_of(one);
+  const std::string text = sweep_summary(experiment(), one, results, "out", measured_rows(kept));
+  EXPECT_NE(text.find("Kept from 5 runs, mean (standard deviation)\n"), std::string::npos);
+  EXPECT_NE(text.find("70.50 (2.25) -> 95.00"), std::string::npos) << text;
+  EXPECT_EQ(sweep_summary(experiment(), one, results, "out").find("Kept"), std::string::npos);
 }
 
 TEST(SweepRows, NameEveryNumber) {

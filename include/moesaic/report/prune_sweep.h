@@ -37,6 +37,7 @@ struct PruneSweepConfig {
   ThroughputConfig throughput;
   std::optional<ExportChoice> exported;
   PaperValues paper;
+  Value kept;
   Value quick;
 };
 template <class Fields>
@@ -63,6 +64,7 @@ void describe(Fields& f, PruneSweepConfig& c) {
   f("throughput", c.throughput, "how forward passes are timed");
   f("export", c.exported, "which recovered network of the first run becomes TorchScript");
   f("paper", c.paper, "by row and metric what the paper prints: a value, or [value, std]");
+  f("kept", c.kept, "results.json of more runs, shown beside those of fewer");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
 ConfigProblem config_problem(const PruneSweepConfig& config);

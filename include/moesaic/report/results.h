@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/config/value.h"
 #include "moesaic/report/table.h"
 
 namespace moesaic {
@@ -45,6 +46,10 @@ struct Results {
 /// "median", "max", "paper", "paper_std", "verdict"}], "seconds"}; unset values are null. Throws
 /// Error for a value that is not finite.
 nlohmann::ordered_json to_json(const Results& results);
+
+/// Returns the rows of results.json with what was measured: means, standard deviations and numbers
+/// of runs. Throws Error (usage) with the location of what is missing.
+std::vector<ResultRow> measured_rows(const Value& results);
 
 /// Returns a table of every row with n, mean and standard deviation of its runs (and median, min
 /// and max, where any row has several), the paper's mean and standard deviation, and the verdict;

@@ -41,9 +41,11 @@ std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome);
 std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& outcome,
                            const Results& results);
 
-/// Returns a summary for a terminal of 100 columns; `out` is the folder of the files.
+/// Returns a summary for a terminal of 100 columns; `out` is the folder of the files. Beside one
+/// run stand the rows of `kept`, of more.
 std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
-                          const Results& results, const std::filesystem::path& out);
+                          const Results& results, const std::filesystem::path& out,
+                          const std::vector<ResultRow>& kept = {});
 
 /// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
 /// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward

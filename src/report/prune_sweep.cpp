@@ -7,18 +7,15 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "experiment_folder.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
-#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/sweep_report.h"
 #include "moesaic/train/calibrate.h"
@@ -376,21 +373,6 @@ class PruneSweep {
   at::Device device_;
 };
 
-template <class T>
-bool contains(const std::vector<T>& list, const T& item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-std::vector<std::string> row_names(const PruneSweepConfig& config) {
-  std::vector<std::string> names;
-  for (const PhaseConfig& phase : config.train.phases) names.push_back(phase.name);
-  for (const int64_t keep : config.keep) {
-    for (const std::string& criterion : config.criteria)
-      names.push_back(sweep_row(keep, criterion));
-  }
-  return names;
-}
-
 /// Returns how many networks a run makes: those that keep all experts are one.
 size_t count_networks(const PruneSweepConfig& config, const Model& whole) {
   size_t count = 0;
@@ -424,52 +406,6 @@ std::string plan_prune_sweep(const PruneSweepConfig& config) {
     text += fmt::format("whole         blocks {}\n", fmt::join(config.whole, ", "));
   }
   return text;
-}
-
-ConfigProblem config_problem(const PruneSweepConfig& config) {
-  const std::vector<PhaseConfig>& phases = config.train.phases;
-  if (phases.size() < 2 && config.train.init.empty()) {
-    return {"train.phases must pre-train and fine-tune: one phase needs train.init",
-            {"train.phases"}};
-  }
-  if (config.recover.data != phases.back().data) {
-    return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
-                        config.recover.data, phases.back().data),
-            {"recover.data", fmt::format("train.phases.{}.data", phases.size() - 1)}};
-  }
-  const std::vector<std::string> known = criterion_names();
-  for (size_t i = 0; i < config.criteria.size(); ++i) {
-    const std::string& criterion = config.criteria[i];
-    if (!contains(known, criterion)) {
-      return {fmt::format("criteria has no '{}'; {}", criterion, did_you_mean(criterion, known)),
-              {fmt::format("criteria.{}", i)}};
-    }
-  }
-  if (std::set(config.keep.begin(), config.keep.end()).size() != config.keep.size()) {
-    return {"keep names a number twice", {"keep"}};
-  }
-  if (std::set(config.criteria.begin(), config.criteria.end()).size() != config.criteria.size()) {
-    return {"criteria names one twice", {"criteria"}};
-  }
-  if (config.exported && (!contains(config.keep, config.exported->keep) ||
-                          !contains(config.criteria, config.exported->criterion))) {
-    return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
-                        config.exported->keep, config.exported->criterion),
-            {"export.keep", "export.criterion", "keep", "criteria"}};
-  }
-  if (ConfigProblem problem = paper_problem(config.paper, row_names(config)); !problem.empty()) {
-    return problem;
-  }
-  for (const auto& [row, metrics] : config.paper) {
-    for (const auto& [metric, unused] : metrics) {
-      const std::vector<std::string>& measured = sweep_metrics(row.starts_with("keep"));
-      if (contains(measured, metric)) continue;
-      return {
-          fmt::format("'{}' has no metric '{}'; {}", row, metric, did_you_mean(metric, measured)),
-          {"paper." + row, "paper"}};
-    }
-  }
-  return {};
 }
 
 const SweepPoint& SweepOutcome::at(int64_t keep, const std::string& criterion) const {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kSweepStyle = R"(
 array marker[6] = [7, 5, 9, 13, 11, 15]
+marker_of(c) = marker[1 + (c - 1) % 6]
 set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) \
   textcolor rgb ink offset 0, -0.7
 set offsets graph 0.04, graph 0.04, 0, 0
@@ -36,9 +37,9 @@ constexpr std::string_view kSweepPanels =
   set ylabel 'test accuracy, %' textcolor rgb ink
   set yrange [*:* < 100]
   plot for [c=1:words(criteria)] data using (beside(c, 0)):(entry(c, 3)):(entry(c, 4)) \
-         with yerrorlines lc rgb colour_of(c) lw 2 pt marker[c] ps 0.8 title word(criteria, c), \
+         with yerrorlines lc rgb colour_of(c) lw 2 pt marker_of(c) ps 0.8 title word(criteria, c), \
        for [c=1:words(criteria)] data using (beside(c, -0.5)):(entry(c, 1)):(entry(c, 2)) \
-         with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker[c] - 1 ps 0.8 notitle, \
+         with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker_of(c) - 1 ps 0.8 notitle, \
        NaN with lines lc rgb ink lw 2 title 'with recovery', \
        NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
 

@@ -18,7 +18,8 @@ std::string dry_run(const RunConfig& given) {
   RunConfig config = given;
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_shape(config);
-  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets);
+  const std::vector<PhasePlan> phases =
+      plan_phases(config, *model, datasets, MissingFiles::planned);
   config.model = Value::from_json(model->config(), "model");
   std::string text = describe_run(config, *model, phases) + describe_memory(*model, config, phases);
   if (config.init.empty() || path_exists(config.init)) {

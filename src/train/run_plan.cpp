@@ -11,6 +11,7 @@
 
 #include "check_routing.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
@@ -161,7 +162,7 @@ void check_restored(const RunConfig& config, size_t index, const PhasePlaces& pl
 }
 
 /// Checks the pre-trained network of phase `index`.
-void check_pretrained(const RunConfig& config, size_t index) {
+void check_pretrained(const RunConfig& config, size_t index, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
   const std::string place = place_of(prune.source, {"pretrained", "criterion"});
@@ -178,6 +179,12 @@ void check_pretrained(const RunConfig& config, size_t index) {
   for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
   if (std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end()) return;
   if (!path_exists(prune.pretrained)) {
+    const bool is_path = prune.pretrained.find('/') != std::string::npos;
+    if (missing == MissingFiles::planned && is_path) {
+      log_warning("phase '{}': prune.pretrained {} is not here; it is left unchecked", phase.name,
+                  prune.pretrained);
+      return;
+    }
     fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder; {}",
                place, phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
   }
@@ -226,7 +233,7 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
 }
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,
-                     Datasets& datasets) {
+                     Datasets& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PhasePlaces places(config.model, phase);
   const std::shared_ptr<const Dataset> data = open_data(places, datasets);
@@ -238,7 +245,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   check_images(places, rehearsal.model(), data->info());
   check_outputs(places, index, rehearsal.model(), data->info());
   if (phase.on_entry.prune) {
-    check_pretrained(config, index);
+    check_pretrained(config, index, missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
     const bool means = prune.replace == kReplaceByMean;
     const std::string problem = replacement_problem(rehearsal.model(), prune.replace);
@@ -270,12 +277,12 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
 
 }  // namespace
 
-std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,
-                                   Datasets& datasets) {
+std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
+                                   MissingFiles missing) {
   std::vector<PhasePlan> plans;
   Rehearsal rehearsal(config, model);
   for (size_t i = 0; i < config.phases.size(); ++i) {
-    plans.push_back(plan_phase(config, i, rehearsal, datasets));
+    plans.push_back(plan_phase(config, i, rehearsal, datasets, missing));
   }
   return plans;
 }

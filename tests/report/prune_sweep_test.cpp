@@ -208,13 +208,28 @@ TEST_F(PruneSweepRun, APapersValuesNameItsRowsAndMetrics) {
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");
   EXPECT_FALSE(results.find("keep2/random", "accuracy")->paper);
-  EXPECT_NE(
-      error_of([&] { reproduced(R"({"keep3/random": {"accuracy": 1}})"); }).find("'keep3/random'"),
-      std::string::npos);
+  // What the sweep leaves out, as overrides do, is no mistake.
+  EXPECT_EQ(reproduced(R"({"keep3/random": {"accuracy": 1}})").find("keep3/random", "accuracy"),
+            nullptr);
+  EXPECT_NE(error_of([&] {
+              reproduced(R"({"keep2/radom": {"accuracy": 1}})");
+            }).find("did you mean 'keep2/random'"),
+            std::string::npos);
   EXPECT_NE(error_of([&] {
               reproduced(R"({"keep2/random": {"acuracy": 1}})");
             }).find("did you mean 'accuracy'"),
             std::string::npos);
+}
+
+TEST_F(PruneSweepRun, MoreCriteriaThanMarkersAreDrawn) {
+  Experiment experiment{.name = "tiny", .kind = "prune-sweep", .description = "Two quarters."};
+  Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
+  document.set("keep=[2]");
+  document.set(R"(criteria=["router-norm-change", "router-magnitude", "magnitude", "importance",
+                            "load", "frequency", "reap", "man", "random"])");
+  experiment.config = document.root();
+  reproduce(experiment, options_for(out));
+  EXPECT_TRUE(fs::exists(out / "figure.png"));
 }
 
 TEST_F(PruneSweepRun, BlocksThatAreWholeKeepTheirExperts) {

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "experiment_folder.h"
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/experiment.h"
@@ -29,6 +31,28 @@ struct ReadyRow {
   PlannedRow row;
   ExperimentRun run;
 };
+
+/// Refuses arguments of the command line that every row's own settings replace, and warns of those
+/// that some rows' do.
+void check_arguments(const RunsConfig& config) {
+  const std::vector<PlannedRow> rows = planned_rows(config);
+  std::map<std::string, std::vector<std::string>> lost;
+  for (const PlannedRow& row : rows) {
+    for (const std::string& argument : lost_arguments(config, row)) {
+      lost[argument].push_back(row.name);
+    }
+  }
+  for (const auto& [argument, names] : lost) {
+    if (names.size() == rows.size()) {
+      fail_usage(
+          "{}: it would change nothing, since every row ('{}') sets this itself; change the rows "
+          "in a copy of the experiment",
+          argument, names.front());
+    }
+    log_warning("{}: {} of {} rows set this themselves and keep theirs, the first is '{}'",
+                argument, names.size(), rows.size(), names.front());
+  }
+}
 
 std::vector<ReadyRow> plan_rows(const RunsConfig& config, const std::string& device,
                                 Datasets& datasets) {
@@ -202,6 +226,7 @@ bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog&
 }  // namespace
 
 std::string plan_rows_of(const RunsConfig& config) {
+  check_arguments(config);
   TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   for (const PlannedRow& row : planned_rows(config)) {
@@ -219,6 +244,7 @@ std::string plan_rows_of(const RunsConfig& config) {
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
+  check_arguments(config);
   Datasets datasets(options.open);
   const std::vector<ReadyRow> ready = plan_rows(config, options.device, datasets);
   check_metrics(config, ready);

@@ -140,9 +140,7 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
     const std::string where = place_of(experiment.source, {"after." + phase, "after"});
     std::vector<std::string> phases;
     for (const PhaseConfig& known : config.phases) phases.push_back(known.name);
-    if (std::find(phases.begin(), phases.end(), phase) == phases.end()) {
-      fail_usage("{}: there is no phase '{}'; {}", where, phase, did_you_mean(phase, phases));
-    }
+    if (std::find(phases.begin(), phases.end(), phase) == phases.end()) continue;
     run.after[phase] = probes_after(wanted, where, *shape, run.data, run.metrics);
   }
   const std::vector<std::string> best =
@@ -153,16 +151,15 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
     run.best.push_back(name);
     run.metrics.push_back({"best_" + name, "best " + metric->label, metric->digits});
   }
-  int64_t updates = 0;
   for (const PhasePlan& plan : plans) {
-    if (plan.steps > 0) run.earlier_phases = std::exchange(updates, updates + plan.steps);
+    if (plan.steps > 0) run.earlier_phases = std::exchange(run.updates, run.updates + plan.steps);
   }
   run.config = std::move(config);
   return run;
 }
 
 std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                  const std::function<bool()>& going) {
+                                  const Going& going) {
   RunRecord record;
   const auto take_snapshot = [&](Model& model, int64_t step) {
     // The last step of a run makes no update, so two snapshots may have the same step.
@@ -178,7 +175,7 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
   };
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
-    if (!going()) return false;
+    if (!going(step)) return false;
     if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
     return true;

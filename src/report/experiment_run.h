@@ -13,6 +13,7 @@
 #include "moesaic/report/runs.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
+#include "run_pool.h"
 
 namespace moesaic {
 
@@ -37,6 +38,7 @@ struct ExperimentRun {
   std::vector<Metric> snapshot_metrics;
   std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
   int64_t every = 1;              ///< Updates between two snapshots.
+  int64_t updates = 0;            ///< Planned updates of all phases.
   int64_t earlier_phases = 0;     ///< Updates before the last phase that makes any.
 };
 
@@ -46,6 +48,6 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only.
 /// Returns nothing where `going` ended it.
 std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                  const std::function<bool()>& going);
+                                  const Going& going);
 
 }  // namespace moesaic

@@ -56,9 +56,9 @@ struct PlotConfig {
 template <class Fields>
 void describe(Fields& f, PlotConfig& c) {
   f("kind", c.kind,
-    "rows as points with error bars, snapshots as curves with bands, tables as heat maps, or one "
-    "metric over another",
-    required, one_of({"points", "curves", "heatmap", "scatter"}));
+    "rows as points with error bars, snapshots as curves with bands, tables as heat maps, one "
+    "metric over another, or fits over their x",
+    required, one_of({"points", "curves", "heatmap", "scatter", "power"}));
   f("metrics", c.metrics, "a panel each; of a scatter plot x and y", required, not_empty);
   f("rows", c.rows, "those it shows; none named: all");
   f("last_phase", c.last_phase, "curves: of each run's last phase alone, from its first update");

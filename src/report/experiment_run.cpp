@@ -95,6 +95,16 @@ void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
 
 }  // namespace
 
+int64_t ExperimentRun::images(int64_t updates) const {
+  int64_t sum = 0;
+  for (const auto& [steps, batch] : phases) {
+    const int64_t made = std::min(steps, updates);
+    sum += made * batch;
+    updates -= made;
+  }
+  return sum;
+}
+
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
   Document document(experiment.train);
   for (const Value& set : row.sets) {
@@ -151,8 +161,10 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
     run.best.push_back(name);
     run.metrics.push_back({"best_" + name, "best " + metric->label, metric->digits});
   }
+  int64_t updates = 0;
   for (const PhasePlan& plan : plans) {
-    if (plan.steps > 0) run.earlier_phases = std::exchange(run.updates, run.updates + plan.steps);
+    if (plan.steps > 0) run.earlier_phases = std::exchange(updates, updates + plan.steps);
+    run.phases.emplace_back(plan.steps, plan.batch);
   }
   run.config = std::move(config);
   return run;
@@ -175,7 +187,7 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
   };
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
-    if (!going(step)) return false;
+    if (!going(run.images(step))) return false;
     if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
     return true;

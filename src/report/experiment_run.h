@@ -2,11 +2,14 @@
 // A run of an experiment, planned once for all its seeds and held in memory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/report/probe.h"
@@ -38,8 +41,11 @@ struct ExperimentRun {
   std::vector<Metric> snapshot_metrics;
   std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
   int64_t every = 1;              ///< Updates between two snapshots.
-  int64_t updates = 0;            ///< Planned updates of all phases.
   int64_t earlier_phases = 0;     ///< Updates before the last phase that makes any.
+  std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned updates, and images of each.
+
+  /// Returns how many images the first so many updates take; all of them by default.
+  int64_t images(int64_t updates = std::numeric_limits<int64_t>::max()) const;
 };
 
 /// Plans a run. Throws Error (usage) for inconsistent settings and unknown probes.

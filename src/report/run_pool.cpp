@@ -20,13 +20,13 @@ namespace {
 /// A pool of threads that process runs one after the other.
 class RunPool {
  public:
-  RunPool(const std::vector<int64_t>& updates, const ReproduceOptions& options, const MakeRun& make)
-      : updates_(updates), options_(options), make_(make), made_(updates.size()) {
-    if (options.progress && !updates.empty()) {
+  RunPool(const std::vector<int64_t>& images, const ReproduceOptions& options, const MakeRun& make)
+      : images_(images), options_(options), make_(make), made_(images.size()) {
+    if (options.progress && !images.empty()) {
       progress_.emplace(
           ProgressOptions{.label = "runs",
-                          .total = std::accumulate(updates.begin(), updates.end(), int64_t{0}),
-                          .unit = "updates"});
+                          .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
+                          .unit = "images"});
     }
   }
 
@@ -34,7 +34,7 @@ class RunPool {
   bool run() {
     std::vector<std::thread> threads;
     const int wanted = options_.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
-    const auto side_by_side = std::min(static_cast<size_t>(wanted), updates_.size());
+    const auto side_by_side = std::min(static_cast<size_t>(wanted), images_.size());
     for (size_t i = 0; i < side_by_side; ++i) threads.emplace_back([this] { work(); });
     for (std::thread& thread : threads) thread.join();
     if (error_) std::rethrow_exception(error_);
@@ -49,10 +49,10 @@ class RunPool {
     omp_set_num_threads(1);  // Other threads already use the remaining cores.
     try {
       while (const std::optional<size_t> task = next()) {
-        const auto said = make_(*task, [&](int64_t updates) { return going(*task, updates); });
+        const auto said = make_(*task, [&](int64_t images) { return going(*task, images); });
         if (!said) return;
         const std::lock_guard lock(mutex_);
-        advance(*task, updates_[*task], *said);  // It may have ended early.
+        advance(*task, images_[*task], *said);  // It may have ended early.
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -60,28 +60,28 @@ class RunPool {
     }
   }
 
-  bool going(size_t task, int64_t updates) {
+  bool going(size_t task, int64_t images) {
     const std::lock_guard lock(mutex_);
-    advance(task, updates);
+    advance(task, images);
     return !error_ && !stopped();
   }
 
-  void advance(size_t task, int64_t updates, std::string_view note = {}) {
-    const int64_t more = updates - std::exchange(made_[task], updates);
+  void advance(size_t task, int64_t images, std::string_view note = {}) {
+    const int64_t more = images - std::exchange(made_[task], images);
     if (progress_) progress_->advance(more, note);
   }
 
   std::optional<size_t> next() {
     const std::lock_guard lock(mutex_);
-    if (taken_ == updates_.size() || error_ || stopped()) return std::nullopt;
+    if (taken_ == images_.size() || error_ || stopped()) return std::nullopt;
     return taken_++;
   }
 
-  const std::vector<int64_t>& updates_;
+  const std::vector<int64_t>& images_;
   const ReproduceOptions& options_;
   const MakeRun& make_;
   std::mutex mutex_;
-  std::vector<int64_t> made_;  ///< Updates of each run.
+  std::vector<int64_t> made_;  ///< Images that each run has taken.
   size_t taken_ = 0;
   std::exception_ptr error_;
   std::optional<Progress> progress_;
@@ -89,9 +89,9 @@ class RunPool {
 
 }  // namespace
 
-bool make_runs(const std::vector<int64_t>& updates, const ReproduceOptions& options,
+bool make_runs(const std::vector<int64_t>& images, const ReproduceOptions& options,
                const MakeRun& make) {
-  return RunPool(updates, options, make).run();
+  return RunPool(images, options, make).run();
 }
 
 }  // namespace moesaic

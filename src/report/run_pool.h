@@ -12,16 +12,16 @@
 
 namespace moesaic {
 
-/// Is told how many updates a run has made; returns whether it is to go on.
-using Going = std::function<bool(int64_t updates)>;
+/// Is told how many images a run has taken; returns whether it is to go on.
+using Going = std::function<bool(int64_t images)>;
 
 /// Makes run number `task` while `going()`; returns text for a progress bar, or nothing where it
 /// was ended.
 using MakeRun = std::function<std::optional<std::string>(size_t task, const Going& going)>;
 
-/// Makes runs of so many updates in parallel, one per thread. Returns false if a signal stopped it.
+/// Makes runs of so many images in parallel, one per thread. Returns false if a signal stopped it.
 /// An exception of a run ends all runs and is rethrown.
-bool make_runs(const std::vector<int64_t>& updates, const ReproduceOptions& options,
+bool make_runs(const std::vector<int64_t>& images, const ReproduceOptions& options,
                const MakeRun& make);
 
 }  // namespace moesaic

@@ -203,15 +203,15 @@ std::string headline(const ReadyRow& row, const RunRecord& record) {
 bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog& log,
                   const ReproduceOptions& options) {
   std::vector<std::pair<const ReadyRow*, int64_t>> missing;
-  std::vector<int64_t> updates;
+  std::vector<int64_t> images;
   for (const ReadyRow& row : rows) {
     for (int64_t i = 0; i < row.row.runs; ++i) {
       if (log.find(row.row.name, i) != nullptr) continue;
       missing.emplace_back(&row, i);
-      updates.push_back(row.run.updates);
+      images.push_back(row.run.images());
     }
   }
-  return make_runs(updates, options,
+  return make_runs(images, options,
                    [&](size_t task, const Going& going) -> std::optional<std::string> {
                      const auto [row, index] = missing[task];
                      const auto record = make_run(row->run, index, datasets, going);

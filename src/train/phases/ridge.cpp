@@ -14,7 +14,7 @@ namespace moesaic {
 namespace {
 
 struct RidgeConfig {
-  double bias = 1.0;
+  double bias = 3.0;
   bool flip = true;
   std::vector<double> lambdas = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1};
   int64_t held_out = 8192, block = 4096;

@@ -5,6 +5,7 @@
 #include "moesaic/models/gated_moe/gated_moe.h"
 #include "moesaic/models/gru/gru.h"
 #include "moesaic/models/image_moe/image_moe.h"
+#include "moesaic/models/latent_moe/latent_moe.h"
 #include "moesaic/models/pattern_moe/pattern_moe.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
@@ -27,6 +28,7 @@ Registry<Family>& families() {
                                          {kGatedMoE, family_of<GatedMoE, GatedMoEConfig>()},
                                          {kGru, family_of<Gru, GruConfig>()},
                                          {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()},
+                                         {kLatentMoE, family_of<LatentMoE, LatentMoEConfig>()},
                                          {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()}});
   return list;
 }

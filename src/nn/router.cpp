@@ -146,6 +146,14 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   return record;
 }
 
+void RouterImpl::set_options(RouterOptions options) {
+  if (options.width != options_.width || options.experts != options_.experts) {
+    fail("Router: {} x {} weights cannot become {} x {} ones", options_.experts, options_.width,
+         options.experts, options.width);
+  }
+  options_ = std::move(options);
+}
+
 void RouterImpl::keep(const std::vector<int64_t>& experts) {
   const bool all = static_cast<int64_t>(experts.size()) == options_.experts;
   set_kept_experts(options_.rule, all ? std::vector<int64_t>{} : experts);

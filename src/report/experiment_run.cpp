@@ -94,10 +94,6 @@ void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// Returns the run with all that the row sets.
 Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
   Document document(experiment.train);
@@ -110,6 +106,16 @@ Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
 }
 
 }  // namespace
+
+int64_t ExperimentRun::images(int64_t updates) const {
+  int64_t sum = 0;
+  for (const auto& [steps, batch] : phases) {
+    const int64_t made = std::min(steps, updates);
+    sum += made * batch;
+    updates -= made;
+  }
+  return sum;
+}
 
 std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
   std::set<std::string> lost = arguments_in(experiment.train);
@@ -160,9 +166,7 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
     const std::string where = place_of(experiment.source, {"after." + phase, "after"});
     std::vector<std::string> phases;
     for (const PhaseConfig& known : config.phases) phases.push_back(known.name);
-    if (std::find(phases.begin(), phases.end(), phase) == phases.end()) {
-      fail_usage("{}: there is no phase '{}'; {}", where, phase, did_you_mean(phase, phases));
-    }
+    if (std::find(phases.begin(), phases.end(), phase) == phases.end()) continue;
     run.after[phase] = probes_after(wanted, where, *shape, run.data, run.metrics);
   }
   const std::vector<std::string> best =
@@ -176,13 +180,14 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
   int64_t updates = 0;
   for (const PhasePlan& plan : plans) {
     if (plan.steps > 0) run.earlier_phases = std::exchange(updates, updates + plan.steps);
+    run.phases.emplace_back(plan.steps, plan.batch);
   }
   run.config = std::move(config);
   return run;
 }
 
 std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                  const std::function<bool()>& going) {
+                                  const Going& going) {
   RunRecord record;
   const auto take_snapshot = [&](Model& model, int64_t step) {
     // The last step of a run makes no update, so two snapshots may have the same step.
@@ -198,7 +203,7 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
   };
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
-    if (!going()) return false;
+    if (!going(run.images(step))) return false;
     if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
     return true;

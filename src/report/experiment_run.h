@@ -2,18 +2,22 @@
 // A run of an experiment, planned once for all its seeds and held in memory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/report/probe.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
+#include "run_pool.h"
 
 namespace moesaic {
 
@@ -42,6 +46,10 @@ struct ExperimentRun {
   std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
   int64_t every = 1;              ///< Updates between two snapshots.
   int64_t earlier_phases = 0;     ///< Updates before the last phase that makes any.
+  std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned updates, and images of each.
+
+  /// Returns how many images the first so many updates take; all of them by default.
+  int64_t images(int64_t updates = std::numeric_limits<int64_t>::max()) const;
 };
 
 /// Plans a run. Throws Error (usage) for inconsistent settings and unknown probes.
@@ -50,6 +58,6 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only.
 /// Returns nothing where `going` ended it.
 std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                  const std::function<bool()>& going);
+                                  const Going& going);
 
 }  // namespace moesaic

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/progress.h"
@@ -18,11 +20,13 @@ namespace {
 /// A pool of threads that process runs one after the other.
 class RunPool {
  public:
-  RunPool(size_t count, const ReproduceOptions& options, const MakeRun& make)
-      : count_(count), options_(options), make_(make) {
-    if (options.progress && count > 0) {
+  RunPool(const std::vector<int64_t>& images, const ReproduceOptions& options, const MakeRun& make)
+      : images_(images), options_(options), make_(make), made_(images.size()) {
+    if (options.progress && !images.empty()) {
       progress_.emplace(
-          ProgressOptions{.label = "runs", .total = static_cast<int64_t>(count), .unit = "runs"});
+          ProgressOptions{.label = "runs",
+                          .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
+                          .unit = "images"});
     }
   }
 
@@ -30,7 +34,7 @@ class RunPool {
   bool run() {
     std::vector<std::thread> threads;
     const int wanted = options_.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
-    const auto side_by_side = std::min(static_cast<size_t>(wanted), count_);
+    const auto side_by_side = std::min(static_cast<size_t>(wanted), images_.size());
     for (size_t i = 0; i < side_by_side; ++i) threads.emplace_back([this] { work(); });
     for (std::thread& thread : threads) thread.join();
     if (error_) std::rethrow_exception(error_);
@@ -45,10 +49,10 @@ class RunPool {
     omp_set_num_threads(1);  // Other threads already use the remaining cores.
     try {
       while (const std::optional<size_t> task = next()) {
-        const auto said = make_(*task, [this] { return going(); });
+        const auto said = make_(*task, [&](int64_t images) { return going(*task, images); });
         if (!said) return;
         const std::lock_guard lock(mutex_);
-        if (progress_) progress_->advance(1, *said);
+        advance(*task, images_[*task], *said);  // It may have ended early.
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -56,21 +60,28 @@ class RunPool {
     }
   }
 
-  bool going() {
+  bool going(size_t task, int64_t images) {
     const std::lock_guard lock(mutex_);
+    advance(task, images);
     return !error_ && !stopped();
+  }
+
+  void advance(size_t task, int64_t images, std::string_view note = {}) {
+    const int64_t more = images - std::exchange(made_[task], images);
+    if (progress_) progress_->advance(more, note);
   }
 
   std::optional<size_t> next() {
     const std::lock_guard lock(mutex_);
-    if (taken_ == count_ || error_ || stopped()) return std::nullopt;
+    if (taken_ == images_.size() || error_ || stopped()) return std::nullopt;
     return taken_++;
   }
 
-  size_t count_;
+  const std::vector<int64_t>& images_;
   const ReproduceOptions& options_;
   const MakeRun& make_;
   std::mutex mutex_;
+  std::vector<int64_t> made_;  ///< Images that each run has taken.
   size_t taken_ = 0;
   std::exception_ptr error_;
   std::optional<Progress> progress_;
@@ -78,8 +89,9 @@ class RunPool {
 
 }  // namespace
 
-bool make_runs(size_t count, const ReproduceOptions& options, const MakeRun& make) {
-  return RunPool(count, options, make).run();
+bool make_runs(const std::vector<int64_t>& images, const ReproduceOptions& options,
+               const MakeRun& make) {
+  return RunPool(images, options, make).run();
 }
 
 }  // namespace moesaic

@@ -85,9 +85,24 @@ void check_metric(const std::vector<Metric>& known, const std::string& name,
              did_you_mean(name, names));
 }
 
+/// Checks that some row has the phases after which is measured.
+void check_phases(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
+  std::vector<std::string> phases;
+  for (const ReadyRow& row : rows) {
+    for (const PhaseConfig& phase : row.run.config.phases) phases.push_back(phase.name);
+  }
+  for (const auto& [phase, unused] : config.after) {
+    if (std::find(phases.begin(), phases.end(), phase) != phases.end()) continue;
+    fail_usage("{}: no row has a phase '{}'; {}",
+               place_of(config.source, {"after." + phase, "after"}), phase,
+               did_you_mean(phase, phases));
+  }
+}
+
 /// Checks that plots and the paper's values name measured metrics of the right kind.
 void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
-  const std::vector<Metric> final = all_metrics(rows, false), curves = all_metrics(rows, true);
+  std::vector<Metric> final = all_metrics(rows, false);
+  const std::vector<Metric> curves = all_metrics(rows, true);
   std::vector<std::string> names;
   for (const ReadyRow& row : rows) names.push_back(row.row.name);
   for (size_t i = 0; i < config.plots.size(); ++i) {
@@ -114,6 +129,10 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
     check_metric(curves, name, where);
     if (!find_metric(curves, name)->is_table) continue;
     fail_usage("{}: '{}' is a table, which has no best", where, name);
+  }
+  for (const FitConfig& fit : config.fits) {
+    check_metric(final, fit.metric, place_of(config.source, {"fits"}));
+    final.push_back({fit.exponent(), "exponent of " + fit.metric});
   }
   for (const auto& [row, metrics] : config.paper) {
     for (const auto& [name, value] : metrics) {
@@ -208,13 +227,16 @@ std::string headline(const ReadyRow& row, const RunRecord& record) {
 bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog& log,
                   const ReproduceOptions& options) {
   std::vector<std::pair<const ReadyRow*, int64_t>> missing;
+  std::vector<int64_t> images;
   for (const ReadyRow& row : rows) {
     for (int64_t i = 0; i < row.row.runs; ++i) {
-      if (log.find(row.row.name, i) == nullptr) missing.emplace_back(&row, i);
+      if (log.find(row.row.name, i) != nullptr) continue;
+      missing.emplace_back(&row, i);
+      images.push_back(row.run.images());
     }
   }
-  return make_runs(missing.size(), options,
-                   [&](size_t task, const auto& going) -> std::optional<std::string> {
+  return make_runs(images, options,
+                   [&](size_t task, const Going& going) -> std::optional<std::string> {
                      const auto [row, index] = missing[task];
                      const auto record = make_run(row->run, index, datasets, going);
                      if (!record) return std::nullopt;
@@ -247,6 +269,7 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
   check_arguments(config);
   Datasets datasets(options.open);
   const std::vector<ReadyRow> ready = plan_rows(config, options.device, datasets);
+  check_phases(config, ready);
   check_metrics(config, ready);
   const ExperimentFolder folder(options.out);
   folder.claim(settings_of(config, ready));

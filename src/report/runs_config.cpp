@@ -60,6 +60,14 @@ ConfigProblem config_problem(const PlotConfig& config) {
           {"metrics"}};
 }
 
+ConfigProblem config_problem(const FitConfig& config) {
+  std::set<double> places;
+  for (const auto& [row, x] : config.x) places.insert(x);
+  if (places.size() > 1) return {};
+  return {fmt::format("a fit needs rows at two values of x or more, found {}", places.size()),
+          {"x"}};
+}
+
 ConfigProblem config_problem(const SnapshotConfig& config) {
   if (const auto metric = repeated(config.best)) {
     return {fmt::format("the metric '{}' is listed twice", *metric), {"best"}};
@@ -91,6 +99,14 @@ ConfigProblem config_problem(const RunsConfig& config) {
   if (const auto probe = repeated(config.probes)) {
     return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
   }
+  for (const FitConfig& fit : config.fits) {
+    for (const auto& [row, x] : fit.x) {
+      if (std::find(names.begin(), names.end(), row) != names.end()) continue;
+      return {fmt::format("fits: there is no row '{}'; {}", row, did_you_mean(row, names)),
+              {"fits"}};
+    }
+  }
+  for (const FitConfig& fit : config.fits) names.push_back(fit.name);
   return paper_problem(config.paper, names);
 }
 

@@ -85,6 +85,7 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
 Figure draw_plot(const PlotInput& input) {
   if (input.plot.kind == "points") return points_plot(input);
   if (input.plot.kind == "curves") return curves_plot(input);
+  if (input.plot.kind == "power") return power_plot(input);
   return input.plot.kind == "heatmap" ? heatmap_plot(input) : scatter_plot(input);
 }
 
@@ -150,7 +151,7 @@ std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<Mea
     std::vector<ResultRow> numbers = results.rows;
     std::erase_if(measured, hidden);
     std::erase_if(numbers, hidden);
-    figures.push_back(draw_plot({config.plots[i], measured, numbers, figure_stem(i)}));
+    figures.push_back(draw_plot({config.plots[i], measured, numbers, figure_stem(i), config.fits}));
   }
   return figures;
 }

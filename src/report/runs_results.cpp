@@ -1,9 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "moesaic/report/runs.h"
 
+#include "moesaic/base/error.h"
+
 namespace moesaic {
+namespace {
+
+/// Returns the slope of the least-squares line through the logarithms.
+double exponent_of(const std::vector<std::pair<double, double>>& points) {
+  double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
+  for (const auto& [at, value] : points) {
+    const double a = std::log(at), b = std::log(value);
+    n += 1.0;
+    x += a;
+    y += b;
+    xx += a * a;
+    xy += a * b;
+  }
+  return (n * xy - x * y) / (n * xx - x * x);
+}
+
+ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
+  size_t runs = SIZE_MAX;
+  std::vector<std::pair<double, const MeasuredRow*>> used;
+  for (const MeasuredRow& row : rows) {
+    const auto found = fit.x.find(row.name);
+    if (found == fit.x.end()) continue;
+    used.emplace_back(found->second, &row);
+    runs = std::min(runs, row.runs.size());
+  }
+  std::vector<double> exponents;
+  for (size_t i = 0; i < runs; ++i) {
+    std::vector<std::pair<double, double>> points;
+    for (const auto& [x, row] : used) {
+      const auto& numbers = row->runs[i].final.numbers;
+      const auto value = numbers.find(fit.metric);
+      if (value == numbers.end() || !(value->second > 0.0)) {
+        fail("fit '{}': '{}' has no {} above 0", fit.name, row->name, fit.metric);
+      }
+      points.emplace_back(x, value->second);
+    }
+    exponents.push_back(exponent_of(points));
+  }
+  return row_of_runs(fit.name, fit.exponent(), std::move(exponents));
+}
+
+}  // namespace
 
 void beside_paper(ResultRow& row, const PaperValues& values) {
   const std::optional<PaperNumber> paper = paper_number(values, row.name, row.metric);
@@ -28,6 +74,10 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       beside_paper(result, config.paper);
       results.push_back(std::move(result));
     }
+  }
+  for (const FitConfig& fit : config.fits) {
+    results.push_back(fitted(fit, rows));
+    beside_paper(results.back(), config.paper);
   }
   return results;
 }

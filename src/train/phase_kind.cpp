@@ -5,6 +5,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/train/gradient_phase.h"
 #include "phases/gated.h"
+#include "phases/latent.h"
 #include "phases/pattern_sgd.h"
 
 namespace moesaic {
@@ -14,7 +15,10 @@ Registry<PhaseKind>& phase_kinds() {
                                                         {"gated_sgd", gated_sgd_kind()},
                                                         {"gated_em", gated_em_kind()},
                                                         {"gated_signs", gated_signs_kind()},
-                                                        {"pattern_sgd", pattern_sgd_kind()}});
+                                                        {"pattern_sgd", pattern_sgd_kind()},
+                                                        {"spherical_sgd", spherical_sgd_kind()},
+                                                        {"router_ascent", router_ascent_kind()},
+                                                        {"ridge", ridge_kind()}});
   return registry;
 }
 

@@ -86,6 +86,18 @@ TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {
             "# entropy\ttest_accuracy\n0.25000\t90.00000\n0.25000\t94.00000\n");
 }
 
+const char* const kFit = R"(, "fits": [{"name": "growth", "metric": "test_accuracy",
+    "x": {"it's_a mixture": 10, "single": 20}}], "paper": {"growth": {"test_accuracy_exponent": 2}})";
+
+TEST(PowerPlot, ShowsAFitBesideThePapersExponent) {
+  const Figure drawn = figure({"power", {"test_accuracy"}}, std::string(kRows) + kFit);
+  EXPECT_EQ(drawn.data, "# x\tmean\tstd\n10\t92\t2\n20\t75.5\t0\n");
+  // That of the first runs, which both rows have: ln(75.5 / 90) / ln 2.
+  EXPECT_THAT(drawn.script, HasSubstr("fitted exponent -0.25"));
+  EXPECT_THAT(drawn.script, HasSubstr("the paper''s exponent 2.00"));
+  if (!find_program("gnuplot").empty()) draw(drawn);
+}
+
 TEST(PaddedRange, LeavesRoomEvenAroundEqualValues) {
   EXPECT_EQ(padded_range({1, 3, 2}), "[0.9:3.1]");
   EXPECT_EQ(padded_range({0, 0}), "[-0.001:0.001]");

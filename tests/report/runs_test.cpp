@@ -139,6 +139,57 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
   EXPECT_EQ(found.final.numbers.at("best_test_loss"), *std::ranges::min_element(loss));
 }
 
+TEST_F(Runs, AfterAPhaseIsMeasuredInTheRowsThatHaveIt) {
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1},
+      {"name": "other", "runs": 1, "set": {"phases.0.name": "other"}}],
+    "after": {"other": {"entropy": "entropy_after"}})");
+  const std::vector<MeasuredRow> found = run(config);
+  EXPECT_FALSE(found[0].runs[0].final.numbers.contains("entropy_after"));
+  EXPECT_EQ(found[1].runs[0].final.numbers.at("entropy_after"),
+            found[1].runs[0].final.numbers.at("entropy"));
+}
+
+TEST_F(Runs, AfterAPhaseThatNoRowHasNothingIsMeasured) {
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "after": {"othre": {"entropy": "e"}})"),
+              HasSubstr("no row has a phase 'othre'"));
+}
+
+TEST_F(Runs, FitsAreSlopesOfLogarithms) {
+  const RunsConfig config = runs_config(R"("rows": [
+      {"name": "a", "runs": 2, "set": {"phases.0.steps": 2}},
+      {"name": "b", "runs": 1, "set": {"phases.0.steps": 4}},
+      {"name": "c", "runs": 1, "set": {"phases.0.steps": 16}}],
+    "fits": [{"name": "growth", "metric": "steps", "x": {"a": 10, "b": 30, "c": 40}}],
+    "paper": {"growth": {"steps_exponent": 2}})");
+  const std::vector<ResultRow> results = runs_results(config, run(config));
+  const ResultRow& found = results.back();
+  EXPECT_EQ(found.name, "growth");
+  EXPECT_EQ(found.metric, "steps_exponent");
+  EXPECT_EQ(found.runs, 1);
+  EXPECT_EQ(found.paper, 2.0);
+  const double x[] = {std::log(10.0), std::log(30.0), std::log(40.0)};
+  const double y[] = {std::log(2.0), std::log(4.0), std::log(16.0)};
+  const double mx = (x[0] + x[1] + x[2]) / 3, my = (y[0] + y[1] + y[2]) / 3;
+  double up = 0.0, down = 0.0;
+  for (int i = 0; i < 3; ++i) {
+    up += (x[i] - mx) * (y[i] - my);
+    down += (x[i] - mx) * (x[i] - mx);
+  }
+  EXPECT_NEAR(found.measured, up / down, 1e-9);
+}
+
+TEST_F(Runs, FitsNeedRowsAndMetricsThatExist) {
+  const std::string rows = R"("rows": [{"name": "a"}, {"name": "b"}], "fits": [{"name": "f", )";
+  EXPECT_THAT(refusal(rows + R"("metric": "stepz", "x": {"a": 1, "b": 2}}])"),
+              HasSubstr("no row has the metric 'stepz'"));
+  EXPECT_THAT(
+      test::usage_of([&] { runs_config(rows + R"("metric": "steps", "x": {"a": 1, "c": 2}}])"); }),
+      HasSubstr("fits: there is no row 'c'"));
+  EXPECT_THAT(
+      test::usage_of([&] { runs_config(rows + R"("metric": "steps", "x": {"a": 1, "b": 1}}])"); }),
+      HasSubstr("a fit needs rows at two values of x or more, found 1"));
+}
+
 TEST_F(Runs, ATableHasNoBestSnapshot) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "snapshots": {"probes": ["dispatch"], "best":
                          ["dispatch"]})"),

@@ -115,7 +115,7 @@ TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
   run.snapshot_probes = {&probe};
   run.every = 5;
   Datasets datasets(open_tiny);
-  const auto record = make_run(run, 0, datasets, [] { return true; });
+  const auto record = make_run(run, 0, datasets, [](int64_t) { return true; });
   ASSERT_TRUE(record);
   std::vector<double> steps;
   for (const Measurement& snapshot : record->snapshots)

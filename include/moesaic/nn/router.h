@@ -54,6 +54,8 @@ class RouterImpl : public torch::nn::Module {
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
 
   const RouterOptions& options() const { return options_; }
+  /// Routes by other options from now on. Throws Error where the size of `weight` would differ.
+  void set_options(RouterOptions options);
   /// Returns the rule outside of training.
   RoutingRule evaluation_rule() const;
   /// Routes to only these of the E experts from now on; ids are ascending.

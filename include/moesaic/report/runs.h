@@ -56,14 +56,33 @@ struct PlotConfig {
 template <class Fields>
 void describe(Fields& f, PlotConfig& c) {
   f("kind", c.kind,
-    "rows as points with error bars, snapshots as curves with bands, tables as heat maps, or one "
-    "metric over another",
-    required, one_of({"points", "curves", "heatmap", "scatter"}));
+    "rows as points with error bars, snapshots as curves with bands, tables as heat maps, one "
+    "metric over another, or fits over their x",
+    required, one_of({"points", "curves", "heatmap", "scatter", "power"}));
   f("metrics", c.metrics, "a panel each; of a scatter plot x and y", required, not_empty);
   f("rows", c.rows, "those it shows; none named: all");
   f("last_phase", c.last_phase, "curves: of each run's last phase alone, from its first update");
 }
 ConfigProblem config_problem(const PlotConfig& config);
+
+/// A power law over rows: metric ~ x^exponent.
+struct FitConfig {
+  std::string name, metric;
+  std::map<std::string, double> x;
+
+  /// Name of the exponent in the results.
+  std::string exponent() const { return metric + "_exponent"; }
+};
+template <class Fields>
+void describe(Fields& f, FitConfig& c) {
+  f("name", c.name, "of the row that the exponent has in the results, and in 'paper'", required,
+    not_empty);
+  f("metric", c.metric, "whose logarithm is fitted; the result is <metric>_exponent", required,
+    not_empty);
+  f("x", c.x, "by row, what it is fitted over; runs of one number are fitted together", required,
+    not_empty, above(0.0));
+}
+ConfigProblem config_problem(const FitConfig& config);
 
 struct RunsConfig {
   std::string name, kind, description;
@@ -76,6 +95,7 @@ struct RunsConfig {
   std::map<std::string, std::map<std::string, std::string>> after;
   std::optional<SnapshotConfig> snapshots;
   std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
+  std::vector<FitConfig> fits;
   PaperValues paper;
   Value quick;
   Value source;  ///< Origin in the configuration.
@@ -95,9 +115,11 @@ void describe(Fields& f, RunsConfig& c) {
   f("separator", c.separator, "between the names of a row's points");
   f("probes", c.probes, "what is measured at the end of a run");
   f("after", c.after,
-    "by phase: metrics that are measured at its end, and what they are called in the results");
+    "by phase: metrics that are measured at its end in rows that have it, and what they are called "
+    "in the results");
   f("snapshots", c.snapshots, "what is measured while it trains");
   f("plots", c.plots, "a figure each", not_empty);
+  f("fits", c.fits, "exponents of power laws over rows");
   f("paper", c.paper,
     "by row and metric what the paper prints: a value, [value, std], or for a table {\"rows\": "
     "lists, \"initial\": sums before training}");
@@ -131,7 +153,8 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
 void beside_paper(ResultRow& row, const PaperValues& values);
 
 /// Returns every number of every row, in the order of the probes: mean and standard deviation over
-/// the runs beside the paper's values.
+/// the runs beside the paper's values; then the exponents of the fits, one for each run that all of
+/// their rows have, by least squares of logarithms.
 std::vector<ResultRow> runs_results(const RunsConfig& config, const std::vector<MeasuredRow>& rows);
 
 }  // namespace moesaic

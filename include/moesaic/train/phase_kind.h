@@ -69,7 +69,8 @@ struct PhaseKind {
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
 /// "gated_signs" for gated mixtures (nn/gated_mixture.h), "pattern_sgd" for the pruning paper's
-/// theory (ops/pattern_sgd.h), and those from outside of the library.
+/// theory (ops/pattern_sgd.h), "spherical_sgd", "router_ascent" and "ridge" for experts of two
+/// layers (nn/shallow_experts.h), and those from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 
 /// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.

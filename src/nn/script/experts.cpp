@@ -12,6 +12,7 @@
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/image_experts.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/nn/shallow_experts.h"
 #include "parts.h"
 
 namespace moesaic::script {
@@ -42,6 +43,27 @@ def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
             outputs.append({activation}.unflatten(2, [{outputs}, -1]).sum([1, 3]))
     return torch.cat(outputs)
 )";
+
+// Sums over two-layer networks of one output; `hermite` [J, K] has coefficients of polynomials.
+constexpr char kShallow[] = R"(
+def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
+    outputs = [rows.new_zeros([0, 1])]
+    for x, w, a, b, hermite in zip(rows.split(counts), self.w.unbind(0), self.a.unbind(0),
+                                   self.b.unbind(0), {hermite}.unbind(0)):
+        if x.size(0) > 0:
+            hidden = torch.addmm(b, x, w.t())
+{activation}
+            outputs.append(torch.mv(active, a).unsqueeze(1) / {hidden}.0)
+    return torch.cat(outputs)
+)";
+constexpr char kShallowHermite[] =
+    R"(            before, now = torch.zeros_like(hidden), torch.ones_like(hidden)
+            active = torch.zeros_like(hidden)
+            for k in range({terms}):
+                active = active + hermite[:, k] * now
+                next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
+                before = now
+                now = next)";
 
 constexpr char kNetworks[] = R"(
 def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
@@ -130,6 +152,17 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
                                            ? "self.b.unbind(0)"
                                            : "torch.zeros_like(self.w[:, 0]).unbind(0)"),
                     fmt::arg("activation", activation_of(filters->options().activation))));
+  }
+  if (const auto* shallow = from.as<nn::ShallowExperts>()) {
+    const bool hermite = shallow->hermite.defined();
+    const std::string polynomial =
+        hermite ? fmt::format(kShallowHermite, fmt::arg("terms", shallow->hermite.size(2))) : "";
+    return make_module(
+        unit, "Experts", from, {},
+        fmt::format(kShallow, fmt::arg("hidden", shallow->w.size(1)),
+                    fmt::arg("hermite", hermite ? "self.hermite" : "self.a"),
+                    fmt::arg("activation",
+                             hermite ? polynomial : "            active = torch.relu(hidden)")));
   }
   if (const auto* networks = from.as<nn::ImageExperts>()) {
     return make_networks(unit, *networks, shape);

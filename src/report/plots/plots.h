@@ -16,6 +16,7 @@ struct PlotInput {
   const std::vector<MeasuredRow>& rows;
   const std::vector<ResultRow>& results;
   std::string stem;  ///< Stem of the file names.
+  std::vector<FitConfig> fits = {};
 };
 
 /// Returns a plot of the rows of each metric with standard deviations, beside the paper's values.
@@ -31,5 +32,9 @@ Figure heatmap_plot(const PlotInput& input);
 
 /// Returns a plot with every run as a point by two metrics, coloured by row.
 Figure scatter_plot(const PlotInput& input);
+
+/// Returns a plot of the fits of its metrics over x, both logarithmic, with the power laws of the
+/// fitted exponent and of the paper's.
+Figure power_plot(const PlotInput& input);
 
 }  // namespace moesaic

@@ -34,6 +34,18 @@ Probe alignment_probe();
 Probe recovery_probe();
 Probe proficiency_probe();
 
+/// Returns the probe of the largest |alignment| of each expert's neurons with the data's directions
+/// "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to one
+/// cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5; "experts_<c>" whose
+/// largest alignment with a local task is with c's; and tables of all that.
+Probe specialisation_probe();
+/// Returns the probe of the experts that a router gives to one cluster alone, by the data's
+/// directions "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest
+/// clusters costs the best rule.
+Probe cluster_routing_probe();
+/// Returns the probe "error": the test error over the variance of the targets.
+Probe relative_error_probe();
+
 /// Returns the probe of a recurrent network's gates (Model::gates_over_time()): for each a table
 /// "<name>_gate" of their means over the test data, by class and step.
 Probe gates_probe();

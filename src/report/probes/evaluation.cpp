@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
 #include <algorithm>
 
 #include "built_in.h"
+#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {
@@ -30,6 +33,23 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
                 measurement.numbers[name] = subject.on(split).metric(metric);
+              }};
+}
+
+Probe relative_error_probe() {
+  return {.meaning = "mean squared error on the test split over the variance of its targets",
+          .metrics =
+              [](const Model&, const DataSplits& data) {
+                if (data.at("test")->info().targets.empty()) return std::vector<Metric>{};
+                return std::vector<Metric>{{"error", "test error over the targets' variance", 4}};
+              },
+          .measure =
+              [](ProbeSubject& subject, Measurement& measurement) {
+                const Dataset& data = subject.data("test");
+                const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
+                const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
+                measurement.numbers["error"] =
+                    subject.on("test").metric("mse") / variance_K.mean().item<double>();
               }};
 }
 

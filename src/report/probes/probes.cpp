@@ -6,6 +6,7 @@ namespace moesaic {
 Registry<Probe>& probes() {
   static Registry<Probe> registry = [] {
     Registry<Probe> made("probe", {{"alignment", alignment_probe()},
+                                   {"cluster_routing", cluster_routing_probe()},
                                    {"dispatch", dispatch_probe()},
                                    {"entropy", entropy_probe()},
                                    {"flops", flops_probe()},
@@ -14,6 +15,8 @@ Registry<Probe>& probes() {
                                    {"parameters", parameters_probe()},
                                    {"recovery", recovery_probe()},
                                    {"proficiency", proficiency_probe()},
+                                   {"relative_error", relative_error_probe()},
+                                   {"specialisation", specialisation_probe()},
                                    {"steps", steps_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {

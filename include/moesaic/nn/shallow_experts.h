@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/pimpl.h>
+
+#include <vector>
+
+#include "moesaic/nn/experts.h"
+
+namespace moesaic::nn {
+
+struct ShallowExpertsOptions {
+  int64_t experts = 8, width = 200, hidden = 500;
+  double bias = 1.0;     ///< C_b: biases are U[-C_b, C_b].
+  bool hermite = false;  ///< The randomised polynomial of appendix A.3; false: ReLU.
+  int64_t min_degree = 3, max_degree = 5;  ///< k* and p* of that polynomial.
+};
+
+/// Two-layer networks of the latent paper (section 3.2), f_m(x) = 1/J sum_j a[m, j] sigma(<w[m, j],
+/// x> + b[m, j]) with rows w[m, j] of norm 1. sigma is the ReLU, or for each neuron sum_i eps_i
+/// He_i / sqrt(i!) with random signs eps (appendix A.3). Parameters `w` [M, J, d], `a` [M, J], `b`
+/// [M, J]; buffer `hermite` [M, J, p* + 1] of those signs, and 0 for i < k*.
+class ShallowExpertsImpl : public Experts {
+ public:
+  ShallowExpertsImpl(ShallowExpertsOptions options, const at::Generator& generator);
+
+  /// Draws the first layers, uniform on the sphere, and a = +-1 anew (Algorithm 1).
+  void draw_neurons(const at::Generator& generator);
+
+  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
+                     const at::Generator& random) override;
+  void keep(const std::vector<int64_t>& slots) override;
+  int64_t count() const override { return w.size(0); }
+  int64_t outputs() const override { return 1; }
+  double flops_per_row() const override;
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
+  }
+
+  /// Returns sigma(<w[slot, j], x> + b[slot, j]) for the rows of x_Rd: [R, J].
+  at::Tensor neurons(const at::Tensor& x_Rd, int64_t slot) const;
+  /// Returns the expert's outputs for the rows of x_Rd: [R].
+  at::Tensor outputs_of(const at::Tensor& x_Rd, int64_t slot) const;
+
+  const ShallowExpertsOptions& options() const { return options_; }
+
+  at::Tensor w, a, b, hermite;
+
+ private:
+  ShallowExpertsOptions options_;
+};
+TORCH_MODULE(ShallowExperts);
+
+}  // namespace moesaic::nn

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/shallow_experts.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/ops/autocast.h"
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic::nn {
+namespace {
+
+/// Returns sum_i c[j, i] He_i(z[r, j]) / sqrt(i!).
+at::Tensor hermite_series(const at::Tensor& z_RJ, const at::Tensor& c_JK) {
+  at::Tensor before = at::zeros_like(z_RJ), now = at::ones_like(z_RJ), sum = before;
+  for (int64_t k = 0; k < c_JK.size(1); ++k) {
+    sum = sum + c_JK.select(1, k) * now;
+    const auto degree = static_cast<double>(k);
+    const at::Tensor next = (z_RJ * now - std::sqrt(degree) * before) / std::sqrt(degree + 1.0);
+    before = now;
+    now = next;
+  }
+  return sum;
+}
+
+}  // namespace
+
+ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
+                                       const at::Generator& generator)
+    : options_(options) {
+  const int64_t experts = options.experts, hidden = options.hidden;
+  w = register_parameter("w", torch::empty({experts, hidden, options.width}));
+  a = register_parameter("a", torch::empty({experts, hidden}));
+  b = register_parameter("b", torch::empty({experts, hidden}));
+  draw_neurons(generator);
+  const torch::NoGradGuard no_grad;
+  b.uniform_(-options.bias, options.bias, generator);
+  if (!options.hermite) return;
+  hermite = register_buffer("hermite", torch::zeros({experts, hidden, options.max_degree + 1}));
+  const at::Tensor signs =
+      torch::empty({experts, hidden, options.max_degree - options.min_degree + 1});
+  hermite.slice(2, options.min_degree).copy_(signs.bernoulli_(0.5, generator) * 2 - 1);
+}
+
+void ShallowExpertsImpl::draw_neurons(const at::Generator& generator) {
+  const torch::NoGradGuard no_grad;
+  w.normal_(0.0, 1.0, generator);
+  w.div_(w.norm(2, {2}, /*keepdim=*/true));
+  a.bernoulli_(0.5, generator).mul_(2).sub_(1);
+}
+
+at::Tensor ShallowExpertsImpl::neurons(const at::Tensor& x_Rd, int64_t slot) const {
+  const at::Tensor z = at::addmm(b[slot], x_Rd, w[slot].t());
+  return hermite.defined() ? hermite_series(z, hermite[slot]) : z.relu();
+}
+
+at::Tensor ShallowExpertsImpl::outputs_of(const at::Tensor& x_Rd, int64_t slot) const {
+  return neurons(x_Rd, slot).mv(a[slot]) / static_cast<double>(w.size(1));
+}
+
+ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+                                       const at::Generator&) {
+  const NoAutocast exact;
+  const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
+  if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
+  const at::Tensor offsets = routing.offsets.cpu();
+  const auto* const first = offsets.const_data_ptr<int32_t>();
+  std::vector<at::Tensor> parts;
+  for (int64_t e = 0; e < count(); ++e) {
+    parts.push_back(outputs_of(x_Ad.slice(0, first[e], first[e + 1]), e));
+  }
+  parts.push_back(at::zeros({x_Ad.size(0) - first[count()]}, x_Ad.options()));
+  return {at::cat(parts).unsqueeze(1), {}};
+}
+
+void ShallowExpertsImpl::keep(const std::vector<int64_t>& slots) {
+  std::vector<at::Tensor*> tensors = {&w, &a, &b};
+  if (hermite.defined()) tensors.push_back(&hermite);
+  keep_rows(tensors, slots);
+  options_.experts = count();
+}
+
+double ShallowExpertsImpl::flops_per_row() const {
+  return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
+}
+
+}  // namespace moesaic::nn

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spherical_sgd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "vector_clones.h"
+
+namespace moesaic::ops {
+namespace {
+
+constexpr int kS = kLotSamples;
+
+/// A vector of floats, in memory at any address.
+template <int lanes>
+struct VectorOf {
+  using Type __attribute__((vector_size(4 * lanes), aligned(4), may_alias)) = float;
+};
+template <int lanes>
+using Vector = typename VectorOf<lanes>::Type;
+
+template <int lanes>
+MOESAIC_IN_CLONE Vector<lanes>& at(float* number) {
+  return *reinterpret_cast<Vector<lanes>*>(number);
+}
+template <int lanes>
+MOESAIC_IN_CLONE const Vector<lanes>& at(const float* number) {
+  return *reinterpret_cast<const Vector<lanes>*>(number);
+}
+
+/// The form of an instruction set: how many lanes a vector has, how many vectors of neurons stand
+/// side by side, and how many samples' sums stay in registers beside them.
+template <int lanes_, int vectors_, int samples_>
+struct Form {
+  static constexpr int kLanes = lanes_, kVectors = vectors_, kSamples = samples_;
+  static constexpr int kTile = kLanes * kVectors;
+};
+
+/// Transposes four numbers of four rows.
+MOESAIC_IN_CLONE void transpose4(const float* const from[4], float* const to[4]) {
+  using V = Vector<4>;
+  const V r0 = at<4>(from[0]), r1 = at<4>(from[1]), r2 = at<4>(from[2]), r3 = at<4>(from[3]);
+  const V low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+  const V low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+  const V high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const V high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  at<4>(to[0]) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+  at<4>(to[1]) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+  at<4>(to[2]) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+  at<4>(to[3]) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+}
+
+/// Writes four rows as columns: to[c * stride + i] = rows[i][c].
+MOESAIC_IN_CLONE void gather4(const float* const rows[4], int64_t width, float* to,
+                              int64_t stride) {
+  int64_t c = 0;
+  for (; c + 4 <= width; c += 4) {
+    const float* const from[4] = {rows[0] + c, rows[1] + c, rows[2] + c, rows[3] + c};
+    float* const column = to + c * stride;
+    float* const columns[4] = {column, column + stride, column + 2 * stride, column + 3 * stride};
+    transpose4(from, columns);
+  }
+  for (; c < width; ++c) {
+    for (int i = 0; i < 4; ++i) to[c * stride + i] = rows[i][c];
+  }
+}
+
+/// The other way round: rows[i][c] = from[c * stride + i].
+MOESAIC_IN_CLONE void scatter4(const float* from, int64_t stride, int64_t width,
+                               float* const rows[4]) {
+  int64_t c = 0;
+  for (; c + 4 <= width; c += 4) {
+    const float* const column = from + c * stride;
+    const float* const columns[4] = {column, column + stride, column + 2 * stride,
+                                     column + 3 * stride};
+    float* const to[4] = {rows[0] + c, rows[1] + c, rows[2] + c, rows[3] + c};
+    transpose4(columns, to);
+  }
+  for (; c < width; ++c) {
+    for (int i = 0; i < 4; ++i) rows[i][c] = from[c * stride + i];
+  }
+}
+
+MOESAIC_IN_CLONE void pack_lot(const float* const* rows, const float* strength, int64_t width,
+                               float* lot) {
+  for (int s = 0; s < kS; s += 4) gather4(rows + s, width, lot + s, kS);
+  Vector<kS> gram[kS];
+#pragma GCC unroll 8
+  for (int s = 0; s < kS; ++s) gram[s] = Vector<kS>{};
+  for (int64_t c = 0; c < width; ++c) {
+    const float* const x = lot + c * kS;
+    const Vector<kS> all = at<kS>(x);
+#pragma GCC unroll 8
+    for (int s = 0; s < kS; ++s) gram[s] += x[s] * all;
+  }
+  float* const after = lot + width * kS;
+#pragma GCC unroll 8
+  for (int s = 0; s < kS; ++s) at<kS>(after + s * kS) = gram[s];
+  std::memcpy(after + kS * kS, strength, kS * sizeof(float));
+}
+
+/// A lot as pack_lot() lays it out.
+struct Lot {
+  const float *x, *gram, *strength;
+
+  MOESAIC_IN_CLONE Lot(const float* lot, int64_t width)
+      : x(lot), gram(lot + kS * width), strength(gram + kS * kS) {}
+};
+
+/// Neurons in lanes, in a thread's scratch memory. Missing ones are zero.
+template <class F>
+struct Tile {
+  static constexpr int kT = F::kTile;
+  float* w;          // [width, kT]
+  float *a, *b;      // [kT]
+  float* slope;      // [coefficients - 1, kT], of the derivative's polynomials
+  float *up, *down;  // [coefficients - 1], of their recurrence
+  float* spare;      // [width], a row of no neuron
+  int64_t width, slopes;
+
+  MOESAIC_IN_CLONE Tile(const SphericalRows& rows, float* scratch)
+      : width(rows.width), slopes(std::max<int64_t>(rows.coefficients - 1, 0)) {
+    w = scratch;
+    a = w + width * kT;
+    b = a + kT;
+    slope = b + kT;
+    up = slope + slopes * kT;
+    down = up + slopes;
+    spare = down + slopes;
+  }
+
+  static int64_t numbers(int64_t width, int64_t coefficients) {
+    return width * (kT + 1) + 2 * kT + std::max<int64_t>(coefficients - 1, 0) * (kT + 2);
+  }
+
+  MOESAIC_IN_CLONE void load(const SphericalRows& rows, int64_t first, int64_t neurons) {
+    std::fill_n(spare, width, 0.0F);
+    for (int i = 0; i < kT; i += 4) {
+      const float* from[4];
+      for (int j = 0; j < 4; ++j) {
+        from[j] = i + j < neurons ? rows.w + (first + i + j) * width : spare;
+      }
+      gather4(from, width, w + i, kT);
+    }
+    for (int i = 0; i < kT; ++i) {
+      a[i] = i < neurons ? rows.a[first + i] : 0.0F;
+      b[i] = i < neurons ? rows.b[first + i] : 0.0F;
+    }
+    // With h_k = He_k / sqrt(k!): h_k' = sqrt(k) h_(k-1), and
+    // h_(k+1) = (z h_k - sqrt(k) h_(k-1)) / sqrt(k + 1).
+    for (int64_t k = 0; k < slopes; ++k) {
+      const float root = std::sqrt(static_cast<float>(k + 1));
+      up[k] = 1.0F / root;
+      down[k] = std::sqrt(static_cast<float>(k)) / root;
+      for (int i = 0; i < kT; ++i) {
+        const float* const of = rows.hermite + (first + i) * rows.coefficients;
+        slope[k * kT + i] = i < neurons ? root * of[k + 1] : 0.0F;
+      }
+    }
+  }
+
+  /// Divides by the norms and writes the rows back.
+  MOESAIC_IN_CLONE void store(const SphericalRows& rows, int64_t first, int64_t neurons) const {
+    double squares[kT] = {};
+    for (int64_t c = 0; c < width; ++c) {
+      for (int i = 0; i < kT; ++i) {
+        const double number = w[c * kT + i];
+        squares[i] += number * number;
+      }
+    }
+    float factor[kT];
+    for (int i = 0; i < kT; ++i) factor[i] = static_cast<float>(1.0 / std::sqrt(squares[i]));
+    for (int64_t c = 0; c < width; ++c) {
+      for (int i = 0; i < kT; ++i) w[c * kT + i] *= factor[i];
+    }
+    for (int i = 0; i < kT; i += 4) {
+      float* to[4];
+      for (int j = 0; j < 4; ++j) {
+        to[j] = i + j < neurons ? rows.w + (first + i + j) * width : spare;
+      }
+      scatter4(w + i, kT, width, to);
+    }
+  }
+};
+
+/// What a lot's steps work on: of each sample and neuron the product p, and the coefficient of x in
+/// what the steps make of w; of each neuron the factor of the old w.
+template <class F>
+struct Steps {
+  alignas(64) float product[kS][F::kTile];
+  alignas(64) float of_x[kS][F::kTile];
+  alignas(64) float of_w[F::kTile];
+};
+
+/// p = <w, x> of the whole lot.
+template <class F>
+MOESAIC_IN_CLONE void multiply(const Tile<F>& tile, const Lot& lot, Steps<F>& steps) {
+  constexpr int kV = F::kVectors, kN = F::kSamples;
+  for (int first = 0; first < kS; first += kN) {
+    Vector<F::kLanes> sum[kN][kV];
+#pragma GCC unroll 8
+    for (int s = 0; s < kN; ++s) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kV; ++v) sum[s][v] = Vector<F::kLanes>{};
+    }
+    for (int64_t c = 0; c < tile.width; ++c) {
+      const float* const x = lot.x + c * kS + first;
+      const float* const w = tile.w + c * F::kTile;
+#pragma GCC unroll 8
+      for (int s = 0; s < kN; ++s) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kV; ++v) sum[s][v] += x[s] * at<F::kLanes>(w + v * F::kLanes);
+      }
+    }
+#pragma GCC unroll 8
+    for (int s = 0; s < kN; ++s) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kV; ++v) {
+        at<F::kLanes>(steps.product[first + s] + v * F::kLanes) = sum[s][v];
+      }
+    }
+  }
+}
+
+/// The derivative of a sum of Hermite polynomials.
+template <class F>
+MOESAIC_IN_CLONE void derivative(const Tile<F>& tile, const float* product, float* to) {
+  constexpr int kT = F::kTile;
+  float last[kT], now[kT];
+  for (int i = 0; i < kT; ++i) {
+    last[i] = to[i] = 0.0F;
+    now[i] = 1.0F;
+  }
+  for (int64_t k = 0; k < tile.slopes; ++k) {
+    const float up = tile.up[k], down = tile.down[k];
+    const float* const slope = tile.slope + k * kT;
+    for (int i = 0; i < kT; ++i) {
+      to[i] += slope[i] * now[i];
+      const float next = up * (product[i] + tile.b[i]) * now[i] - down * last[i];
+      last[i] = now[i];
+      now[i] = next;
+    }
+  }
+}
+
+/// The lot's steps: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and so for the
+/// products of the samples to come.
+template <class F, bool relu>
+MOESAIC_IN_CLONE void take_steps(const Tile<F>& tile, const Lot& lot, Steps<F>& steps) {
+  constexpr int kT = F::kTile;
+  alignas(64) float keep[kS][kT], slope[kT];
+#pragma GCC unroll 8
+  for (int s = 0; s < kS; ++s) {
+    const float* const p = steps.product[s];
+    const float square = lot.gram[s * kS + s], strength = lot.strength[s];
+    if constexpr (!relu) derivative(tile, p, slope);
+    for (int i = 0; i < kT; ++i) {
+      const float move = strength * tile.a[i];
+      const float k = relu ? (p[i] + tile.b[i] > 0.0F ? move : 0.0F) : move * slope[i];
+      // Of a sample in the direction of w, rounding must not leave a negative square.
+      const float across = std::max(square - p[i] * p[i], 0.0F);
+      const float r = 1.0F / std::sqrt(1.0F + k * k * across);
+      keep[s][i] = r * (1.0F - k * p[i]);
+      steps.of_x[s][i] = r * k;
+    }
+#pragma GCC unroll 8
+    for (int next = s + 1; next < kS; ++next) {
+      const float both = lot.gram[s * kS + next];
+      float* const q = steps.product[next];
+      for (int i = 0; i < kT; ++i) q[i] = keep[s][i] * q[i] + both * steps.of_x[s][i];
+    }
+  }
+  for (int i = 0; i < kT; ++i) steps.of_w[i] = 1.0F;
+#pragma GCC unroll 8
+  for (int s = kS - 1; s >= 0; --s) {
+    for (int i = 0; i < kT; ++i) {
+      steps.of_x[s][i] *= steps.of_w[i];
+      steps.of_w[i] *= keep[s][i];
+    }
+  }
+}
+
+/// w <- of_w w + sum of of_x x over kSamples samples, for `columns` columns from c on.
+template <class F, int columns>
+MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
+                                  const Vector<F::kLanes> (&of_x)[F::kSamples][F::kVectors],
+                                  const Vector<F::kLanes>* of_w, float* w) {
+  Vector<F::kLanes> sum[columns][F::kVectors];
+#pragma GCC unroll 8
+  for (int c = 0; c < columns; ++c) {
+#pragma GCC unroll 8
+    for (int v = 0; v < F::kVectors; ++v) {
+      sum[c][v] = at<F::kLanes>(w + c * F::kTile + v * F::kLanes);
+      if (of_w != nullptr) sum[c][v] *= of_w[v];
+    }
+  }
+#pragma GCC unroll 8
+  for (int s = 0; s < F::kSamples; ++s) {
+#pragma GCC unroll 8
+    for (int c = 0; c < columns; ++c) {
+#pragma GCC unroll 8
+      for (int v = 0; v < F::kVectors; ++v) sum[c][v] += x[c * kS + s] * of_x[s][v];
+    }
+  }
+#pragma GCC unroll 8
+  for (int c = 0; c < columns; ++c) {
+#pragma GCC unroll 8
+    for (int v = 0; v < F::kVectors; ++v) {
+      at<F::kLanes>(w + c * F::kTile + v * F::kLanes) = sum[c][v];
+    }
+  }
+}
+
+template <class F>
+MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& tile) {
+  constexpr int kColumns = 2;  // Sums of several columns hide the latency of adding to one.
+  Vector<F::kLanes> of_w[F::kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < F::kVectors; ++v) of_w[v] = at<F::kLanes>(steps.of_w + v * F::kLanes);
+  for (int first = 0; first < kS; first += F::kSamples) {
+    Vector<F::kLanes> of_x[F::kSamples][F::kVectors];
+#pragma GCC unroll 8
+    for (int s = 0; s < F::kSamples; ++s) {
+#pragma GCC unroll 8
+      for (int v = 0; v < F::kVectors; ++v) {
+        of_x[s][v] = at<F::kLanes>(steps.of_x[first + s] + v * F::kLanes);
+      }
+    }
+    const Vector<F::kLanes>* const factor = first == 0 ? of_w : nullptr;
+    const float* const x = lot.x + first;
+    int64_t c = 0;
+    for (; c + kColumns <= tile.width; c += kColumns) {
+      add_columns<F, kColumns>(tile, x + c * kS, of_x, factor, tile.w + c * F::kTile);
+    }
+    for (; c < tile.width; ++c) {
+      add_columns<F, 1>(tile, x + c * kS, of_x, factor, tile.w + c * F::kTile);
+    }
+  }
+}
+
+template <class F>
+MOESAIC_IN_CLONE void advance(const SphericalRows& rows, int64_t first, int64_t neurons,
+                              const float* lots, int64_t count, float* scratch) {
+  Tile<F> tile(rows, scratch);
+  tile.load(rows, first, neurons);
+  Steps<F> steps;
+  for (int64_t i = 0; i < count; ++i) {
+    const Lot lot(lots + i * lot_numbers(rows.width), rows.width);
+    multiply(tile, lot, steps);
+    if (rows.hermite == nullptr) {
+      take_steps<F, true>(tile, lot, steps);
+    } else {
+      take_steps<F, false>(tile, lot, steps);
+    }
+    add_lot(steps, lot, tile);
+  }
+  tile.store(rows, first, neurons);
+}
+
+// Sums of 8 samples and 2 vectors of neurons take half of AVX-512's 32 registers, and leave the
+// weights of 32 neurons in the smallest first-level caches.
+using Widest = Form<16, 2, 8>;
+using Wide = Form<8, 2, 4>;
+using Plain = Form<4, 2, 4>;
+
+#define MOESAIC_SPHERICAL(name, form, target)                                             \
+  target void pack_##name(const float* const* rows, const float* strength, int64_t width, \
+                          float* lot) {                                                   \
+    pack_lot(rows, strength, width, lot);                                                 \
+  }                                                                                       \
+  target void advance_##name(const SphericalRows& rows, int64_t first, int64_t neurons,   \
+                             const float* lots, int64_t count, float* scratch) {          \
+    advance<form>(rows, first, neurons, lots, count, scratch);                            \
+  }                                                                                       \
+  constexpr SphericalKernel k_##name {                                                    \
+#name, form::kTile, pack_##name, advance_##name                                       \
+  }
+
+MOESAIC_SPHERICAL(portable, Plain, );
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define MOESAIC_HAS_X86_FORMS
+MOESAIC_SPHERICAL(avx2, Wide, __attribute__((target("arch=x86-64-v3"))));
+MOESAIC_SPHERICAL(avx512, Widest,
+                  __attribute__((target("arch=x86-64-v4,prefer-vector-width=512"))));
+#endif
+#undef MOESAIC_SPHERICAL
+
+}  // namespace
+
+int64_t SphericalKernel::scratch_numbers(int64_t width, int64_t coefficients) const {
+  return Tile<Widest>::numbers(width, coefficients);
+}
+
+std::vector<SphericalKernel> spherical_kernels() {
+  std::vector<SphericalKernel> kernels;
+#ifdef MOESAIC_HAS_X86_FORMS
+  if (__builtin_cpu_supports("x86-64-v4")) kernels.push_back(k_avx512);
+  if (__builtin_cpu_supports("x86-64-v3")) kernels.push_back(k_avx2);
+#endif
+  kernels.push_back(k_portable);
+  return kernels;
+}
+
+}  // namespace moesaic::ops

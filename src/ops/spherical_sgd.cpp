@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/spherical_sgd.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "cpu/expert_work.h"
+#include "cpu/spherical_sgd.h"
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kOp = "spherical_sgd";
+
+void check_plain(const char* name, const Tensor& tensor, std::initializer_list<c10::SymInt> shape) {
+  if (!tensor.defined()) fail("{}: {} is missing", kOp, name);
+  ops::check_shape(kOp, name, tensor, shape);
+  if (!tensor.is_cpu() || !tensor.is_contiguous()) {
+    fail("{}: {} must be contiguous and on the CPU", kOp, name);
+  }
+}
+
+void check_floats(const char* name, const Tensor& tensor,
+                  std::initializer_list<c10::SymInt> shape) {
+  check_plain(name, tensor, shape);
+  if (tensor.scalar_type() != at::kFloat) {
+    fail("{}: {} must be float32, found {}", kOp, name, c10::toString(tensor.scalar_type()));
+  }
+}
+
+void check_neurons(const SphericalNeurons& neurons) {
+  check_floats("w_Nd", neurons.w_Nd, {-1, -1});
+  const int64_t count = neurons.w_Nd.size(0);
+  if (neurons.w_Nd.size(1) < 1) fail("{}: w_Nd must have a column", kOp);
+  check_floats("a_N", neurons.a_N, {count});
+  check_floats("b_N", neurons.b_N, {count});
+  if (neurons.hermite_NK.defined()) {
+    check_floats("hermite_NK", neurons.hermite_NK, {count, -1});
+    if (neurons.hermite_NK.size(1) < 1) fail("{}: hermite_NK must have a column", kOp);
+  }
+}
+
+void check_samples(const RoutedSamples& samples, const SphericalNeurons& neurons) {
+  check_floats("x_Sd", samples.x_Sd, {-1, neurons.w_Nd.size(1)});
+  check_floats("y_S", samples.y_S, {samples.x_Sd.size(0)});
+  check_plain("offset", samples.offset, {-1});
+  check_plain("sample", samples.sample, {-1});
+  check_floats("gate", samples.gate, {samples.sample.size(0)});
+  if (samples.offset.scalar_type() != at::kLong) {
+    fail("{}: offset must be int64, found {}", kOp, c10::toString(samples.offset.scalar_type()));
+  }
+  const auto type = samples.sample.scalar_type();
+  if (type != at::kLong && type != at::kInt) {
+    fail("{}: sample must be int64 or int32, found {}", kOp, c10::toString(type));
+  }
+  const int64_t experts = samples.offset.size(0) - 1, count = neurons.w_Nd.size(0);
+  if (experts < 1) fail("{}: offset must have at least 2 entries", kOp);
+  if (count % experts != 0) {
+    fail("{}: {} neurons do not fall into {} experts of equal width", kOp, count, experts);
+  }
+  const auto* offset = samples.offset.const_data_ptr<int64_t>();
+  if (offset[0] != 0 || !std::is_sorted(offset, offset + experts + 1) ||
+      offset[experts] != samples.sample.size(0)) {
+    fail("{}: offset must ascend from 0 to {}, the length of sample", kOp, samples.sample.size(0));
+  }
+}
+
+/// The routing's lots: those of expert m are [offset[m], offset[m + 1]), the last filled up.
+class Lots {
+ public:
+  Lots(const RoutedSamples& samples, double step, const ops::SphericalKernel& kernel)
+      : width_(samples.x_Sd.size(1)), numbers_(ops::lot_numbers(width_)) {
+    const auto* from = samples.offset.const_data_ptr<int64_t>();
+    for (int64_t m = 0; m + 1 < samples.offset.size(0); ++m) {
+      for (int64_t i = from[m]; i < from[m + 1]; i += ops::kLotSamples) {
+        parts_.push_back({i, std::min<int64_t>(ops::kLotSamples, from[m + 1] - i)});
+      }
+      offset_.push_back(static_cast<int32_t>(parts_.size()));
+    }
+    memory_ = at::empty({static_cast<int64_t>(parts_.size()) * numbers_}, at::kFloat);
+    pack(samples, step, kernel);
+  }
+
+  const int32_t* offset() const { return offset_.data(); }
+  int64_t experts() const { return static_cast<int64_t>(offset_.size()) - 1; }
+  const float* at(int64_t lot) const { return memory_.const_data_ptr<float>() + lot * numbers_; }
+
+ private:
+  /// Routed samples [first, first + count).
+  struct Part {
+    int64_t first, count;
+  };
+
+  void pack(const RoutedSamples& samples, double step, const ops::SphericalKernel& kernel) {
+    const Tensor sample_A = samples.sample.to(at::kLong);
+    const auto* const sample = sample_A.const_data_ptr<int64_t>();
+    const auto *const x = samples.x_Sd.const_data_ptr<float>(),
+                      *const y = samples.y_S.const_data_ptr<float>(),
+                      *const gate = samples.gate.const_data_ptr<float>();
+    const int64_t count = samples.x_Sd.size(0);
+    for (int64_t i = 0; i < sample_A.size(0); ++i) {
+      if (sample[i] < 0 || sample[i] >= count) {
+        fail("{}: sample {} is none of {}", kOp, sample[i], count);
+      }
+    }
+    auto* const to = memory_.mutable_data_ptr<float>();
+    const std::vector<float> missing(static_cast<size_t>(width_), 0.0F);
+    constexpr int64_t kLotsPerTask = 16;
+    const auto all = static_cast<int64_t>(parts_.size());
+    at::parallel_for(0, all, kLotsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t lot = begin; lot < end; ++lot) {
+        const Part part = parts_[static_cast<size_t>(lot)];
+        std::array<const float*, ops::kLotSamples> rows;
+        std::array<float, ops::kLotSamples> strength{};
+        rows.fill(missing.data());
+        for (int64_t s = 0; s < part.count; ++s) {
+          const int64_t a = part.first + s, i = sample[a];
+          rows[static_cast<size_t>(s)] = x + i * width_;
+          strength[static_cast<size_t>(s)] = static_cast<float>(step * gate[a] * y[i]);
+        }
+        kernel.pack(rows.data(), strength.data(), width_, to + lot * numbers_);
+      }
+    });
+  }
+
+  int64_t width_, numbers_;
+  std::vector<int32_t> offset_ = {0};
+  std::vector<Part> parts_;
+  Tensor memory_;
+};
+
+}  // namespace
+
+void ops::spherical_sgd_by(const SphericalKernel& kernel, SphericalNeurons& neurons,
+                           const RoutedSamples& samples, double step) {
+  check_neurons(neurons);
+  check_samples(samples, neurons);
+  if (!std::isfinite(step)) fail("{}: step must be finite, found {}", kOp, step);
+  const Lots lots(samples, step, kernel);
+  const int64_t width = neurons.w_Nd.size(1), hidden = neurons.w_Nd.size(0) / lots.experts();
+  SphericalRows rows{neurons.w_Nd.mutable_data_ptr<float>(),
+                     neurons.a_N.const_data_ptr<float>(),
+                     neurons.b_N.const_data_ptr<float>(),
+                     nullptr,
+                     0,
+                     width};
+  if (neurons.hermite_NK.defined()) {
+    rows.hermite = neurons.hermite_NK.const_data_ptr<float>();
+    rows.coefficients = neurons.hermite_NK.size(1);
+  }
+  const int64_t bytes = kernel.scratch_numbers(width, rows.coefficients) * 4;
+  for_panels(panels_of(lots.offset(), lots.experts(), hidden, kernel.lanes), bytes,
+             [&](const Panel& panel, uint8_t* scratch) {
+               kernel.advance(rows, panel.expert * hidden + panel.column, panel.columns,
+                              lots.at(panel.begin), panel.rows(),
+                              Scratch(scratch).take<float>(bytes / 4));
+             });
+}
+
+void spherical_sgd(SphericalNeurons& neurons, const RoutedSamples& samples, double step) {
+  static const ops::SphericalKernel kernel = ops::spherical_kernels().front();
+  ops::spherical_sgd_by(kernel, neurons, samples, step);
+}
+
+}  // namespace moesaic

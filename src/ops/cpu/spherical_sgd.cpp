@@ -5,29 +5,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "vector_clones.h"
+#include "float_vector.h"
 
 namespace moesaic::ops {
 namespace {
 
 constexpr int kS = kLotSamples;
-
-/// A vector of floats, in memory at any address.
-template <int lanes>
-struct VectorOf {
-  using Type __attribute__((vector_size(4 * lanes), aligned(4), may_alias)) = float;
-};
-template <int lanes>
-using Vector = typename VectorOf<lanes>::Type;
-
-template <int lanes>
-MOESAIC_IN_CLONE Vector<lanes>& at(float* number) {
-  return *reinterpret_cast<Vector<lanes>*>(number);
-}
-template <int lanes>
-MOESAIC_IN_CLONE const Vector<lanes>& at(const float* number) {
-  return *reinterpret_cast<const Vector<lanes>*>(number);
-}
 
 /// The form of an instruction set: how many lanes a vector has, how many vectors of neurons stand
 /// side by side, and how many samples' sums stay in registers beside them.
@@ -36,20 +19,6 @@ struct Form {
   static constexpr int kLanes = lanes_, kVectors = vectors_, kSamples = samples_;
   static constexpr int kTile = kLanes * kVectors;
 };
-
-/// Transposes four numbers of four rows.
-MOESAIC_IN_CLONE void transpose4(const float* const from[4], float* const to[4]) {
-  using V = Vector<4>;
-  const V r0 = at<4>(from[0]), r1 = at<4>(from[1]), r2 = at<4>(from[2]), r3 = at<4>(from[3]);
-  const V low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
-  const V low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-  const V high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const V high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  at<4>(to[0]) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-  at<4>(to[1]) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-  at<4>(to[2]) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-  at<4>(to[3]) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-}
 
 /// Writes four rows as columns: to[c * stride + i] = rows[i][c].
 MOESAIC_IN_CLONE void gather4(const float* const rows[4], int64_t width, float* to,
@@ -90,13 +59,13 @@ MOESAIC_IN_CLONE void pack_lot(const float* const* rows, const float* strength, 
   for (int s = 0; s < kS; ++s) gram[s] = Vector<kS>{};
   for (int64_t c = 0; c < width; ++c) {
     const float* const x = lot + c * kS;
-    const Vector<kS> all = at<kS>(x);
+    const Vector<kS> all = vector_at<kS>(x);
 #pragma GCC unroll 8
     for (int s = 0; s < kS; ++s) gram[s] += x[s] * all;
   }
   float* const after = lot + width * kS;
 #pragma GCC unroll 8
-  for (int s = 0; s < kS; ++s) at<kS>(after + s * kS) = gram[s];
+  for (int s = 0; s < kS; ++s) vector_at<kS>(after + s * kS) = gram[s];
   std::memcpy(after + kS * kS, strength, kS * sizeof(float));
 }
 
@@ -118,6 +87,7 @@ struct Tile {
   float *up, *down;  // [coefficients - 1], of their recurrence
   float* spare;      // [width], a row of no neuron
   int64_t width, slopes;
+  float longest = 0.0F;  // |a|
 
   MOESAIC_IN_CLONE Tile(const SphericalRows& rows, float* scratch)
       : width(rows.width), slopes(std::max<int64_t>(rows.coefficients - 1, 0)) {
@@ -146,6 +116,7 @@ struct Tile {
     for (int i = 0; i < kT; ++i) {
       a[i] = i < neurons ? rows.a[first + i] : 0.0F;
       b[i] = i < neurons ? rows.b[first + i] : 0.0F;
+      longest = std::max(longest, std::abs(a[i]));
     }
     // With h_k = He_k / sqrt(k!): h_k' = sqrt(k) h_(k-1), and
     // h_(k+1) = (z h_k - sqrt(k) h_(k-1)) / sqrt(k + 1).
@@ -210,80 +181,113 @@ MOESAIC_IN_CLONE void multiply(const Tile<F>& tile, const Lot& lot, Steps<F>& st
 #pragma GCC unroll 8
       for (int s = 0; s < kN; ++s) {
 #pragma GCC unroll 8
-        for (int v = 0; v < kV; ++v) sum[s][v] += x[s] * at<F::kLanes>(w + v * F::kLanes);
+        for (int v = 0; v < kV; ++v) sum[s][v] += x[s] * vector_at<F::kLanes>(w + v * F::kLanes);
       }
     }
 #pragma GCC unroll 8
     for (int s = 0; s < kN; ++s) {
 #pragma GCC unroll 8
       for (int v = 0; v < kV; ++v) {
-        at<F::kLanes>(steps.product[first + s] + v * F::kLanes) = sum[s][v];
+        vector_at<F::kLanes>(steps.product[first + s] + v * F::kLanes) = sum[s][v];
       }
     }
   }
 }
 
-/// The derivative of a sum of Hermite polynomials.
+/// Multiplies k by the derivative of a sum of Hermite polynomials at z, for neurons from v on.
 template <class F>
-MOESAIC_IN_CLONE void derivative(const Tile<F>& tile, const float* product, float* to) {
-  constexpr int kT = F::kTile;
-  float last[kT], now[kT];
-  for (int i = 0; i < kT; ++i) {
-    last[i] = to[i] = 0.0F;
-    now[i] = 1.0F;
+MOESAIC_IN_CLONE void derive(const Tile<F>& tile, int v, const Vector<F::kLanes>& z,
+                             Vector<F::kLanes>& k) {
+  Vector<F::kLanes> sum{}, last{}, now = sum + 1.0F;
+  for (int64_t order = 0; order < tile.slopes; ++order) {
+    sum += vector_at<F::kLanes>(tile.slope + order * F::kTile + v) * now;
+    const Vector<F::kLanes> next = tile.up[order] * z * now - tile.down[order] * last;
+    last = now;
+    now = next;
   }
-  for (int64_t k = 0; k < tile.slopes; ++k) {
-    const float up = tile.up[k], down = tile.down[k];
-    const float* const slope = tile.slope + k * kT;
-    for (int i = 0; i < kT; ++i) {
-      to[i] += slope[i] * now[i];
-      const float next = up * (product[i] + tile.b[i]) * now[i] - down * last[i];
-      last[i] = now[i];
-      now[i] = next;
+  k *= sum;
+}
+
+/// 1 / sqrt(1 + e); where e is at most kSmall by its series, whose remainder is below 4e-9: a root
+/// and a division would keep the next sample waiting.
+constexpr float kSmall = 0.0625F;
+template <int lanes, bool small>
+MOESAIC_IN_CLONE void shrink(const Vector<lanes>& e, Vector<lanes>& to) {
+  if constexpr (small) {
+    const Vector<lanes> low = 1.0F - 0.5F * e, middle = 0.375F - 0.3125F * e;
+    const Vector<lanes> high = 0.2734375F - 0.24609375F * e, square = e * e;
+    to = (high * square + middle) * square + low;
+  } else {
+    float number[lanes];
+    vector_at<lanes>(number) = e;
+    for (int i = 0; i < lanes; ++i) number[i] = 1.0F / std::sqrt(1.0F + number[i]);
+    to = vector_at<lanes>(number);
+  }
+}
+
+/// Takes the step of sample s: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and
+/// so for the products of the samples to come. `keep` is the factor of w.
+template <class F, bool relu, bool small>
+MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Steps<F>& steps,
+                                float* keep) {
+  using V = Vector<F::kLanes>;
+  const float* const gram = lot.gram + s * kS;
+#pragma GCC unroll 8
+  for (int v = 0; v < F::kTile; v += F::kLanes) {
+    const V p = vector_at<F::kLanes>(steps.product[s] + v);
+    const V z = p + vector_at<F::kLanes>(tile.b + v), none{};
+    V k = lot.strength[s] * vector_at<F::kLanes>(tile.a + v);
+    if constexpr (relu) {
+      k = z > none ? k : none;
+    } else {
+      derive(tile, v, z, k);
+    }
+    // Of a sample in the direction of w, rounding must not leave a negative square.
+    V across = gram[s] - p * p, r;
+    across = across < none ? none : across;
+    shrink<F::kLanes, small>(k * k * across, r);
+    const V of_w = r * (1.0F - k * p), of_x = r * k;
+    vector_at<F::kLanes>(keep + v) = of_w;
+    vector_at<F::kLanes>(steps.of_x[s] + v) = of_x;
+#pragma GCC unroll 8
+    for (int next = s + 1; next < kS; ++next) {
+      V& q = vector_at<F::kLanes>(steps.product[next] + v);
+      q = of_w * q + gram[next] * of_x;
     }
   }
 }
 
-/// The lot's steps: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and so for the
-/// products of the samples to come.
 template <class F, bool relu>
 MOESAIC_IN_CLONE void take_steps(const Tile<F>& tile, const Lot& lot, Steps<F>& steps) {
-  constexpr int kT = F::kTile;
-  alignas(64) float keep[kS][kT], slope[kT];
-#pragma GCC unroll 8
+  using V = Vector<F::kLanes>;
+  alignas(64) float keep[kS][F::kTile];
+  bool small = relu;  // No neuron's step is longer than its a has it.
   for (int s = 0; s < kS; ++s) {
-    const float* const p = steps.product[s];
-    const float square = lot.gram[s * kS + s], strength = lot.strength[s];
-    if constexpr (!relu) derivative(tile, p, slope);
-    for (int i = 0; i < kT; ++i) {
-      const float move = strength * tile.a[i];
-      const float k = relu ? (p[i] + tile.b[i] > 0.0F ? move : 0.0F) : move * slope[i];
-      // Of a sample in the direction of w, rounding must not leave a negative square.
-      const float across = std::max(square - p[i] * p[i], 0.0F);
-      const float r = 1.0F / std::sqrt(1.0F + k * k * across);
-      keep[s][i] = r * (1.0F - k * p[i]);
-      steps.of_x[s][i] = r * k;
-    }
-#pragma GCC unroll 8
-    for (int next = s + 1; next < kS; ++next) {
-      const float both = lot.gram[s * kS + next];
-      float* const q = steps.product[next];
-      for (int i = 0; i < kT; ++i) q[i] = keep[s][i] * q[i] + both * steps.of_x[s][i];
-    }
+    const float longest = lot.strength[s] * tile.longest;
+    small = small && longest * longest * lot.gram[s * kS + s] <= kSmall;
   }
-  for (int i = 0; i < kT; ++i) steps.of_w[i] = 1.0F;
+  if (small) {
 #pragma GCC unroll 8
-  for (int s = kS - 1; s >= 0; --s) {
-    for (int i = 0; i < kT; ++i) {
-      steps.of_x[s][i] *= steps.of_w[i];
-      steps.of_w[i] *= keep[s][i];
+    for (int s = 0; s < kS; ++s) take_step<F, relu, true>(tile, lot, s, steps, keep[s]);
+  } else {
+#pragma GCC unroll 8
+    for (int s = 0; s < kS; ++s) take_step<F, relu, false>(tile, lot, s, steps, keep[s]);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < F::kTile; v += F::kLanes) {
+    V of_w = V{} + 1.0F;
+#pragma GCC unroll 8
+    for (int s = kS - 1; s >= 0; --s) {
+      vector_at<F::kLanes>(steps.of_x[s] + v) *= of_w;
+      of_w *= vector_at<F::kLanes>(keep[s] + v);
     }
+    vector_at<F::kLanes>(steps.of_w + v) = of_w;
   }
 }
 
 /// w <- of_w w + sum of of_x x over kSamples samples, for `columns` columns from c on.
 template <class F, int columns>
-MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
+MOESAIC_IN_CLONE void add_columns(const float* x,
                                   const Vector<F::kLanes> (&of_x)[F::kSamples][F::kVectors],
                                   const Vector<F::kLanes>* of_w, float* w) {
   Vector<F::kLanes> sum[columns][F::kVectors];
@@ -291,7 +295,7 @@ MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
   for (int c = 0; c < columns; ++c) {
 #pragma GCC unroll 8
     for (int v = 0; v < F::kVectors; ++v) {
-      sum[c][v] = at<F::kLanes>(w + c * F::kTile + v * F::kLanes);
+      sum[c][v] = vector_at<F::kLanes>(w + c * F::kTile + v * F::kLanes);
       if (of_w != nullptr) sum[c][v] *= of_w[v];
     }
   }
@@ -307,7 +311,7 @@ MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
   for (int c = 0; c < columns; ++c) {
 #pragma GCC unroll 8
     for (int v = 0; v < F::kVectors; ++v) {
-      at<F::kLanes>(w + c * F::kTile + v * F::kLanes) = sum[c][v];
+      vector_at<F::kLanes>(w + c * F::kTile + v * F::kLanes) = sum[c][v];
     }
   }
 }
@@ -317,24 +321,24 @@ MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& ti
   constexpr int kColumns = 2;  // Sums of several columns hide the latency of adding to one.
   Vector<F::kLanes> of_w[F::kVectors];
 #pragma GCC unroll 8
-  for (int v = 0; v < F::kVectors; ++v) of_w[v] = at<F::kLanes>(steps.of_w + v * F::kLanes);
+  for (int v = 0; v < F::kVectors; ++v) of_w[v] = vector_at<F::kLanes>(steps.of_w + v * F::kLanes);
   for (int first = 0; first < kS; first += F::kSamples) {
     Vector<F::kLanes> of_x[F::kSamples][F::kVectors];
 #pragma GCC unroll 8
     for (int s = 0; s < F::kSamples; ++s) {
 #pragma GCC unroll 8
       for (int v = 0; v < F::kVectors; ++v) {
-        of_x[s][v] = at<F::kLanes>(steps.of_x[first + s] + v * F::kLanes);
+        of_x[s][v] = vector_at<F::kLanes>(steps.of_x[first + s] + v * F::kLanes);
       }
     }
     const Vector<F::kLanes>* const factor = first == 0 ? of_w : nullptr;
     const float* const x = lot.x + first;
     int64_t c = 0;
     for (; c + kColumns <= tile.width; c += kColumns) {
-      add_columns<F, kColumns>(tile, x + c * kS, of_x, factor, tile.w + c * F::kTile);
+      add_columns<F, kColumns>(x + c * kS, of_x, factor, tile.w + c * F::kTile);
     }
     for (; c < tile.width; ++c) {
-      add_columns<F, 1>(tile, x + c * kS, of_x, factor, tile.w + c * F::kTile);
+      add_columns<F, 1>(x + c * kS, of_x, factor, tile.w + c * F::kTile);
     }
   }
 }

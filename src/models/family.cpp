@@ -6,6 +6,7 @@
 #include "moesaic/models/gru/gru.h"
 #include "moesaic/models/image_moe/image_moe.h"
 #include "moesaic/models/pattern_moe/pattern_moe.h"
+#include "moesaic/models/pmoe/pmoe.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
@@ -27,7 +28,8 @@ Registry<Family>& families() {
                                          {kGatedMoE, family_of<GatedMoE, GatedMoEConfig>()},
                                          {kGru, family_of<Gru, GruConfig>()},
                                          {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()},
-                                         {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()}});
+                                         {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()},
+                                         {kPMoE, family_of<PMoE, PMoEConfig>()}});
   return list;
 }
 

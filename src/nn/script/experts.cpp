@@ -12,6 +12,7 @@
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/image_experts.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/nn/patch_experts.h"
 #include "parts.h"
 
 namespace moesaic::script {
@@ -40,6 +41,16 @@ def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
         if x.size(0) > 0:
             hidden = torch.matmul(x, w) + b
             outputs.append({activation}.unflatten(2, [{outputs}, -1]).sum([1, 3]))
+    return torch.cat(outputs)
+)";
+
+// The second layer is fixed.
+constexpr char kPatches[] = R"(
+def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
+    outputs = [rows.new_zeros([0, self.a.size(2)])]
+    for x, w, a in zip(rows.split(counts), self.w.unbind(0), self.a.unbind(0)):
+        if x.size(0) > 0:
+            outputs.append(torch.mm(torch.relu(torch.mm(x, w)), a))
     return torch.cat(outputs)
 )";
 
@@ -131,6 +142,8 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
                                            : "torch.zeros_like(self.w[:, 0]).unbind(0)"),
                     fmt::arg("activation", activation_of(filters->options().activation))));
   }
+  if (from.as<nn::PatchExperts>() != nullptr)
+    return make_module(unit, "Experts", from, {}, kPatches);
   if (const auto* networks = from.as<nn::ImageExperts>()) {
     return make_networks(unit, *networks, shape);
   }

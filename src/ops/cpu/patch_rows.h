@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of sparse patches with the rows of a weight matrix, a row for each number of a patch.
+// Rows, sums and gradients are whole blocks of kPatchLanes floats, aligned to them.
+#pragma once
+
+#include <cstdint>
+
+namespace moesaic::ops {
+
+inline constexpr int64_t kPatchLanes = 16;
+
+/// A number of a patch that is not 0, and the number of what it is multiplied with.
+struct PatchEntry {
+  int32_t index;
+  float value;
+};
+
+/// Numbers of a matrix: its rows are `stride` apart, of which `blocks` blocks are used.
+struct RowSize {
+  int64_t stride, blocks;
+};
+
+/// Computes sums = sum over entries of value * rows[index].
+void patch_products(const PatchEntry* entries, int64_t count, const float* rows, RowSize size,
+                    float* sums);
+
+/// Entries of several patches by row: row[i] of `count` rows has entries begin[i] to begin[i + 1],
+/// whose indices are those of patches.
+struct EntriesByRow {
+  const int32_t *row, *begin;
+  int64_t count;
+  const PatchEntry* entries;
+};
+
+/// Adds to each row the sum over its entries of value * steps[index].
+void add_to_rows(const EntriesByRow& by_row, const float* steps, RowSize size, float* rows);
+
+/// Returns the sum over columns of a * ReLU(z).
+double relu_product(const float* z, const float* a, int64_t columns);
+
+/// Writes scale * a where z > 0, else 0.
+void relu_gradient(const float* z, const float* a, float scale, int64_t columns, float* to);
+
+}  // namespace moesaic::ops

@@ -16,6 +16,7 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"clusters", clusters_format()},
                                            {"embeddings", embeddings_format()},
                                            {"gated", gated_format()},
+                                           {"patch_patterns", patch_patterns_format()},
                                            {"patterns", patterns_format()}});
   return registry;
 }

@@ -137,6 +137,7 @@ std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const Spli
 
 int64_t described_classes(const DatasetSpec& spec) {
   if (spec.rotate) return 2;
+  if (spec.mosaic) return static_cast<int64_t>(spec.mosaic->deciding.size());
   if (!spec.keep_classes.empty()) return static_cast<int64_t>(spec.keep_classes.size());
   if (!spec.base.empty()) return described_classes(load_dataset_spec(spec.base));
   return format_of(spec).class_count(spec);
@@ -173,6 +174,9 @@ std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<
                                        const SplitRequest& request) {
   if (spec.rotate) {
     return make_rotated_pairs(std::move(base), *spec.rotate, spec.name, spec.description);
+  }
+  if (spec.mosaic) {
+    return make_mosaic(std::move(base), *spec.mosaic, spec.name, spec.description);
   }
   if (!spec.keep_classes.empty()) {
     return make_class_subset(std::move(base), spec.keep_classes, spec.name, spec.description);

@@ -61,6 +61,12 @@ void check_metric(const std::vector<Metric>& known, const std::string& name,
              did_you_mean(name, names));
 }
 
+bool is_ratio(const RunsConfig& config, const std::string& row, const std::string& metric) {
+  return std::any_of(config.ratios.begin(), config.ratios.end(), [&](const RatioConfig& ratio) {
+    return ratio.name == row && ratio.metric == metric;
+  });
+}
+
 /// Checks that plots and the paper's values name measured metrics of the right kind.
 void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   const std::vector<Metric> final = all_metrics(rows, false), curves = all_metrics(rows, true);
@@ -91,8 +97,12 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
     if (!find_metric(curves, name)->is_table) continue;
     fail_usage("{}: '{}' is a table, which has no best", where, name);
   }
+  for (const RatioConfig& ratio : config.ratios) {
+    check_metric(final, ratio.of, place_of(config.source, {"ratios"}));
+  }
   for (const auto& [row, metrics] : config.paper) {
     for (const auto& [name, value] : metrics) {
+      if (is_ratio(config, row, name)) continue;
       check_metric(final, name,
                    is_argument(config.source, "probes") ? place_of(config.source, {"probes"})
                                                         : value.where());

@@ -85,6 +85,8 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
 Figure draw_plot(const PlotInput& input) {
   if (input.plot.kind == "points") return points_plot(input);
   if (input.plot.kind == "curves") return curves_plot(input);
+  if (input.plot.kind == "lines") return lines_plot(input);
+  if (input.plot.kind == "map") return map_plot(input);
   return input.plot.kind == "heatmap" ? heatmap_plot(input) : scatter_plot(input);
 }
 

@@ -29,6 +29,12 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       results.push_back(std::move(result));
     }
   }
+  for (const RatioConfig& ratio : config.ratios) {
+    std::optional<ResultRow> made = ratio_row(ratio, results);
+    if (!made) continue;
+    beside_paper(*made, config.paper);
+    results.push_back(std::move(*made));
+  }
   return results;
 }
 

@@ -5,6 +5,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/train/gradient_phase.h"
 #include "phases/gated.h"
+#include "phases/patch_sgd.h"
 #include "phases/pattern_sgd.h"
 
 namespace moesaic {
@@ -14,6 +15,7 @@ Registry<PhaseKind>& phase_kinds() {
                                                         {"gated_sgd", gated_sgd_kind()},
                                                         {"gated_em", gated_em_kind()},
                                                         {"gated_signs", gated_signs_kind()},
+                                                        {"patch_sgd", patch_sgd_kind()},
                                                         {"pattern_sgd", pattern_sgd_kind()}});
   return registry;
 }

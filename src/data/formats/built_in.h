@@ -17,6 +17,7 @@ Choice image_folder_settings(const std::filesystem::path& folder);
 DatasetFormat clusters_format();
 DatasetFormat embeddings_format();
 DatasetFormat gated_format();
+DatasetFormat patch_patterns_format();
 DatasetFormat patterns_format();
 
 }  // namespace moesaic

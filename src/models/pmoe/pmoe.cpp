@@ -7,7 +7,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/patches.h"
 
 namespace moesaic {
 namespace {
@@ -38,12 +37,17 @@ nn::RouterOptions patch_router(const PMoEConfig& config) {
   return options;
 }
 
-/// Returns a routing of all patches to one expert, with gates of 1.
-Routing to_one_expert(int64_t patches, const at::Tensor& like) {
-  Routing routing;
-  routing.offsets = offsets_of_one_expert(patches, like.device());
-  routing.token = at::arange(patches, like.options().dtype(at::kInt));
-  return routing;
+nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
+  nn::PatchMixtureOptions options;
+  options.patch = config.patch_size;
+  options.patches = config.patches();
+  options.divisor =
+      static_cast<double>(config.divisor == "patches" ? config.patches() : config.selected());
+  options.experts = expert_options(config);
+  if (!config.router) return options;
+  options.router = patch_router(config);
+  options.router_std = config.router->init_std;
+  return options;
 }
 
 std::string sides_text(const Sides& sides) {
@@ -81,44 +85,26 @@ ConfigProblem config_problem(const PMoEConfig& config) {
 }
 
 PMoE::PMoE(PMoEConfig config, uint64_t seed) : config_(std::move(config)) {
-  const at::Generator generator = nn::make_generator(seed);
-  experts = nn::PatchExperts(expert_options(config_), generator);
-  if (!config_.router) {
-    register_module("experts", experts);
-    return;
-  }
-  if (!config_.router->kept_experts.empty()) experts->keep(config_.router->kept_experts);
-  moe = register_module("moe", nn::MoELayer(patch_router(config_), experts.ptr(), generator));
-  const torch::NoGradGuard no_grad;
-  moe->router->weight.normal_(0.0, config_.router->init_std, generator);
-}
-
-double PMoE::divisor() const {
-  return static_cast<double>(config_.divisor == "patches" ? config_.patches() : config_.selected());
+  mixture = register_module("mixture",
+                            nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
 }
 
 ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_input_shape(*this, config_.name, "images", images_BCHW);
-  const at::Tensor x_Td = nn::patches_of(images_BCHW, config_.patch_size).flatten(0, 1);
+  nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
   ModelOutput out;
-  at::Tensor y_To;
-  if (moe.is_empty()) {
-    y_To = experts->compute(x_Td, to_one_expert(x_Td.size(0), x_Td), random).outputs;
-  } else {
-    nn::MoEOutput routed = moe->forward(x_Td, random);
-    y_To = routed.y_Td;
-    out.routings.push_back(std::move(routed));
-  }
-  out.pre_logits =
-      y_To.view({images_BCHW.size(0), config_.patches(), y_To.size(1)}).sum(1) / divisor();
-  const at::Tensor& f = out.pre_logits;
+  out.pre_logits = made.f_Bo;
+  const at::Tensor& f = made.f_Bo;
   out.logits = config_.classes == 2 ? at::cat({f / 2, -f / 2}, 1) : f;
+  if (made.routed) out.routings.push_back(std::move(*made.routed));
   return out;
 }
 
 nlohmann::ordered_json PMoE::config() const {
   PMoEConfig config = config_;
-  if (!moe.is_empty()) config.router->kept_experts = nn::kept_experts(moe->options().rule);
+  if (config.router) {
+    config.router->kept_experts = nn::kept_experts(mixture->moe->options().rule);
+  }
   return to_json(config);
 }
 
@@ -128,8 +114,9 @@ void PMoE::reset_head(int64_t classes) {
 }
 
 std::vector<MoEBlock> PMoE::moe_blocks() const {
-  if (moe.is_empty()) return {};
-  return {{.block = 0, .layer = moe, .groups = is_by_class(config_) ? config_.classes : 0}};
+  if (mixture->moe.is_empty()) return {};
+  return {
+      {.block = 0, .layer = mixture->moe, .groups = is_by_class(config_) ? config_.classes : 0}};
 }
 
 std::vector<int64_t> PMoE::input_shape() const {
@@ -142,8 +129,8 @@ std::optional<PatchTokens> PMoE::patch_tokens() const {
 }
 
 double PMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (!moe.is_empty()) return layer_flops(moe_blocks()[0], config_.patches(), rows_per_token);
-  return static_cast<double>(config_.patches()) * experts->flops_per_row();
+  if (config_.router) return layer_flops(moe_blocks()[0], config_.patches(), rows_per_token);
+  return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
 }
 
 SettingPaths PMoE::setting_paths() const {
@@ -155,7 +142,9 @@ SettingPaths PMoE::setting_paths() const {
 }
 
 std::map<std::string, at::Tensor> PMoE::weight_directions() const {
-  std::map<std::string, at::Tensor> found = {{"neuron", experts->w.detach().transpose(1, 2)}};
+  std::map<std::string, at::Tensor> found = {
+      {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
+  const nn::MoELayer& moe = mixture->moe;
   if (moe.is_empty()) return found;
   found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
   return found;

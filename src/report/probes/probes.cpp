@@ -14,7 +14,9 @@ Registry<Probe>& probes() {
                                    {"parameters", parameters_probe()},
                                    {"recovery", recovery_probe()},
                                    {"proficiency", proficiency_probe()},
-                                   {"steps", steps_probe()}});
+                                   {"routed", routed_probe()},
+                                   {"steps", steps_probe()},
+                                   {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {
         made.add(split + "_" + metric, evaluation_probe(split, metric));

@@ -5,7 +5,7 @@
 
 #include "moesaic/models/model.h"
 #include "moesaic/models/pmoe/config.h"
-#include "moesaic/nn/patch_experts.h"
+#include "moesaic/nn/patch_mixture.h"
 
 namespace moesaic {
 
@@ -33,11 +33,8 @@ class PMoE : public Model {
   std::map<std::string, at::Tensor> weight_directions() const override;
 
   const PMoEConfig& settings() const { return config_; }
-  /// Returns what an expert's sum over its patches is divided by.
-  double divisor() const;
 
-  nn::PatchExperts experts{nullptr};  ///< The experts of `moe` where there is one.
-  nn::MoELayer moe{nullptr};          ///< Null without a router.
+  nn::PatchMixture mixture{nullptr};
 
  private:
   PMoEConfig config_;

@@ -80,6 +80,9 @@ void bench_clusters(const Report& report);
 /// A step of the loss L4 of gated mixtures against plain ATen.
 void bench_gated(const Report& report);
 
+/// A step of each mode of the patch-level mixture of the pMoE paper against plain ATen.
+void bench_pmoe(const Report& report);
+
 /// A step of Algorithm 1 of the pruning paper against plain ATen.
 void bench_pruning(const Report& report);
 

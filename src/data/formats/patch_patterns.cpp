@@ -21,7 +21,7 @@ void describe(Fields& f, PatchPatternSettings& c) {
   f("patterns", c.patterns, "what is generated in place of files");
 }
 
-ConfigProblem check_patterns(const DatasetSpec& spec) {
+ConfigProblem check_patch_patterns(const DatasetSpec& spec) {
   if (!spec.format.as<PatchPatternSettings>().patterns) {
     return {"format patch_patterns needs 'patterns'"};
   }
@@ -37,7 +37,7 @@ DatasetInputs inputs_of(const PatchPatterns& made) {
       .values_NCHW = made.x_Nnd.unsqueeze(1), .labels_N = made.label_N, .groups_N = made.place_N};
 }
 
-std::shared_ptr<const Dataset> open_patterns(const DatasetSpec& spec, DatasetInfo info,
+std::shared_ptr<const Dataset> open_patch_patterns(const DatasetSpec& spec, DatasetInfo info,
                                              const std::filesystem::path&) {
   const PatchPatternsConfig& config = *spec.format.as<PatchPatternSettings>().patterns;
   const std::string split = info.split;
@@ -64,8 +64,8 @@ DatasetFormat patch_patterns_format() {
   return {.settings = Choice("patch_patterns", PatchPatternSettings{}),
           .images = false,
           .generated = true,
-          .check = check_patterns,
-          .open = open_patterns};
+          .check = check_patch_patterns,
+          .open = open_patch_patterns};
 }
 
 }  // namespace moesaic

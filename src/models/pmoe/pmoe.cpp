@@ -50,7 +50,7 @@ nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
   return options;
 }
 
-std::string sides_text(const Sides& sides) {
+std::string size_text(const Sides& sides) {
   return fmt::format("{} x {}", sides.height, sides.width);
 }
 
@@ -59,8 +59,8 @@ std::string sides_text(const Sides& sides) {
 ConfigProblem config_problem(const PMoEConfig& config) {
   const Sides &image = config.image_size, &patch = config.patch_size;
   if (image.height % patch.height != 0 || image.width % patch.width != 0) {
-    return {fmt::format("patches of {} do not divide an image of {}", sides_text(patch),
-                        sides_text(image)),
+    return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
+                        size_text(image)),
             {"patch_size", "image_size"}};
   }
   if (is_by_class(config) && config.experts % config.classes != 0) {

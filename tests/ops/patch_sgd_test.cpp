@@ -265,7 +265,7 @@ TEST(PatchSgd, RefusesWhatDoesNotFit) {
               HasSubstr("examples must be Float"));
   EXPECT_THAT(refusal([](Case& c) { c.label_N = c.label_N + 1; }),
               HasSubstr("there are 2 classes"));
-  EXPECT_THAT(refusal([](Case& c) { c.weights.router_Kd = {}; }),
+  EXPECT_THAT(refusal([](Case& c) { c.weights.router_Kd = Tensor(); }),
               HasSubstr("routed to 1 experts, there are 3"));
   EXPECT_THAT(refusal([](Case& c) {
                 c.routed_NKl = torch::full({kExamples, 3, 2}, 5);

@@ -17,7 +17,7 @@ namespace {
 
 using ops::EntriesByRow;
 using ops::kPatchLanes;
-using ops::PatchEntry;
+using ops::PatchEntries;
 using ops::RowSize;
 
 void check_tensor(const at::Tensor& tensor, at::ScalarType type, at::IntArrayRef shape,
@@ -37,27 +37,41 @@ void check_tensor(const at::Tensor& tensor, at::ScalarType type, at::IntArrayRef
 /// Groups of patches that are multiplied with the same columns of the weights: all patches of an
 /// example, or those that were routed to an expert. Group g of example i has number i * groups + g.
 struct PatchExamples::Prepared {
+  struct Entries {
+    std::vector<uint16_t> index;
+    std::vector<float> value;
+
+    void add(int64_t at, float number) {
+      index.push_back(static_cast<uint16_t>(at));
+      value.push_back(number);
+    }
+    int64_t size() const { return static_cast<int64_t>(value.size()); }
+    PatchEntries from(int64_t begin) const {
+      return PatchEntries{index.data(), value.data()}.from(begin);
+    }
+  };
+
   int64_t width = 0, groups = 1, patches = 0;  ///< `patches` of a group.
   bool routed = false;
   std::vector<int64_t> label;
-  std::vector<PatchEntry> by_patch, by_row;
+  Entries by_patch, by_row;
   std::vector<int64_t> patch_begin;  ///< In by_patch, of every patch of every group, and the end.
   std::vector<int32_t> rows, row_begin;  ///< Rows with entries, and where in the group's entries.
   std::vector<int64_t> group_rows;       ///< In `rows`, of every group, and the end.
 
   void add_group(const float* x_nd, const int64_t* chosen);
 
-  const PatchEntry* entries(int64_t patch, int64_t& count) const {
+  PatchEntries entries(int64_t patch, int64_t& count) const {
     const auto p = static_cast<size_t>(patch);
     count = patch_begin[p + 1] - patch_begin[p];
-    return by_patch.data() + patch_begin[p];
+    return by_patch.from(patch_begin[p]);
   }
   EntriesByRow rows_of(int64_t group) const {
     const auto g = static_cast<size_t>(group);
     // Every group before this one has an end in row_begin beside its rows.
     return {rows.data() + group_rows[g], row_begin.data() + group_rows[g] + group,
             group_rows[g + 1] - group_rows[g],
-            by_row.data() + patch_begin[static_cast<size_t>(group * patches)]};
+            by_row.from(patch_begin[static_cast<size_t>(group * patches)])};
   }
 };
 
@@ -66,22 +80,22 @@ void PatchExamples::Prepared::add_group(const float* x_nd, const int64_t* chosen
   for (int64_t j = 0; j < patches; ++j) patch.push_back(x_nd + chosen[j] * width);
   for (const float* values : patch) {
     for (int64_t p = 0; p < width; ++p) {
-      if (values[p] != 0.0F) by_patch.push_back({static_cast<int32_t>(p), values[p]});
+      if (values[p] != 0.0F) by_patch.add(p, values[p]);
     }
-    patch_begin.push_back(static_cast<int64_t>(by_patch.size()));
+    patch_begin.push_back(by_patch.size());
   }
-  const auto first = static_cast<int64_t>(by_row.size());
+  const int64_t first = by_row.size();
   for (int64_t p = 0; p < width; ++p) {
-    const auto begin = static_cast<int64_t>(by_row.size());
+    const int64_t begin = by_row.size();
     for (int64_t j = 0; j < patches; ++j) {
       const float value = patch[static_cast<size_t>(j)][p];
-      if (value != 0.0F) by_row.push_back({static_cast<int32_t>(j), value});
+      if (value != 0.0F) by_row.add(j, value);
     }
-    if (static_cast<int64_t>(by_row.size()) == begin) continue;
+    if (by_row.size() == begin) continue;
     rows.push_back(static_cast<int32_t>(p));
     row_begin.push_back(static_cast<int32_t>(begin - first));
   }
-  row_begin.push_back(static_cast<int32_t>(static_cast<int64_t>(by_row.size()) - first));
+  row_begin.push_back(static_cast<int32_t>(by_row.size() - first));
   group_rows.push_back(static_cast<int64_t>(rows.size()));
 }
 
@@ -93,7 +107,8 @@ PatchExamples::PatchExamples(const at::Tensor& x_Nnd, const at::Tensor& label_N,
   const int64_t examples = x_Nnd.size(0), patches = x_Nnd.size(1), width = x_Nnd.size(2);
   check_tensor(x_Nnd, at::kFloat, {examples, patches, width}, "examples");
   check_tensor(label_N, at::kLong, {examples}, "labels");
-  if (patches * width > std::numeric_limits<int32_t>::max()) {
+  constexpr int64_t kMost = std::numeric_limits<uint16_t>::max();
+  if (patches > kMost || width > kMost || patches * width > std::numeric_limits<int32_t>::max()) {
     fail("patch_sgd: {} patches of {} numbers are too many", patches, width);
   }
   Prepared& made = *prepared_;
@@ -281,7 +296,7 @@ class Stepper {
       const int64_t first = (example * examples_.groups + g) * examples_.patches;
       for (int64_t j = 0; j < examples_.patches; ++j) {
         int64_t count = 0;
-        const PatchEntry* const entries = examples_.entries(first + j, count);
+        const PatchEntries entries = examples_.entries(first + j, count);
         ops::patch_products(entries, count, columns_.rows() + first_column(g), size_,
                             z + (g * examples_.patches + j) * stride);
       }

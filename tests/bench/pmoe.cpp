@@ -17,7 +17,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kSamples = 300, kPatches = 16, kSide = 28, kPixels = kSide * kSide;
-constexpr int64_t kPatchBatch = 20, kSteps = kSamples / kPatchBatch;
+constexpr int64_t kPatchBatch = 20, kEpochs = 4, kSteps = kEpochs * kSamples / kPatchBatch;
 constexpr double kPatchRate = 0.2;
 
 /// Images with a box of 20 x 20 pixels, of which 0.37 are not 0: 0.19 of all.
@@ -31,11 +31,11 @@ Tensor digit_like() {
   return images.view({kSamples, kPatches, kPixels});
 }
 
-/// One mode: what our step takes, and the same network's loss by LibTorch's operators.
+/// What a step takes. Routers that were trained before are in router_Kd, not among the weights.
 struct Mode {
   PatchWeights weights;
   PatchSgdOptions options;
-  Tensor x_Nnd, label_N, routed_NKl;
+  Tensor x_Nnd, label_N, routed_NKl, router_Kd;
 };
 
 Mode mode_of(int64_t experts, int64_t hidden) {
@@ -43,12 +43,12 @@ Mode mode_of(int64_t experts, int64_t hidden) {
           {.divisor = kPatches, .expert_lr = kPatchRate, .router_lr = kPatchRate},
           digit_like(),
           at::arange(kSamples).remainder(2),
+          {},
           {}};
 }
 
-/// Returns f [B] of a batch, from its patches [B, n, d], or from those that were selected, [K, B,
-/// l, d].
-using EagerOutput = Tensor (*)(const Mode& mode, const Tensor& x, const Tensor& router_Kd,
+/// Returns f [B] of a batch from its patches [B, n, d].
+using EagerOutput = Tensor (*)(const Mode& mode, const Tensor& x_Bnd, const Tensor& router_Kd,
                                const Tensor& neurons_Kdh);
 
 Tensor cnn_output(const Mode& mode, const Tensor& x_Bnd, const Tensor&, const Tensor& neurons_1dh) {
@@ -56,13 +56,16 @@ Tensor cnn_output(const Mode& mode, const Tensor& x_Bnd, const Tensor&, const Te
   return hidden.matmul(mode.weights.outputs_Kho[0]).squeeze(2).sum(1) / mode.options.divisor;
 }
 
-Tensor separate_output(const Mode& mode, const Tensor& x_KBld, const Tensor&,
+/// The patches that each expert selects are gathered, with the routers as they are.
+Tensor separate_output(const Mode& mode, const Tensor& x_Bnd, const Tensor& router_Kd,
                        const Tensor& neurons_Kdh) {
-  const int64_t examples = x_KBld.size(1);
-  const Tensor hidden = x_KBld.flatten(1, 2).bmm(neurons_Kdh).relu();
-  const Tensor y_KB =
-      hidden.bmm(mode.weights.outputs_Kho).view({x_KBld.size(0), examples, -1}).sum(2);
-  return y_KB.sum(0) / mode.options.divisor;
+  const int64_t examples = x_Bnd.size(0), experts = router_Kd.size(0);
+  const Tensor place_BlK = std::get<1>(x_Bnd.matmul(router_Kd.t()).topk(mode.options.selected, 1));
+  const Tensor place_KBl = place_BlK.permute({2, 0, 1}).contiguous();
+  const Tensor row = place_KBl + at::arange(examples).view({1, -1, 1}) * kPatches;
+  const Tensor x = x_Bnd.flatten(0, 1).index_select(0, row.flatten()).view({experts, -1, kPixels});
+  const Tensor y = x.bmm(neurons_Kdh).relu().bmm(mode.weights.outputs_Kho);
+  return y.view({experts, examples, -1}).sum(2).sum(0) / mode.options.divisor;
 }
 
 /// All experts see all patches, with a gate of 0 where they did not select one: on a CPU this takes
@@ -79,44 +82,40 @@ Tensor joint_output(const Mode& mode, const Tensor& x_Bnd, const Tensor& router_
   return (gate_BnK * y_BnK).sum({1, 2}) / mode.options.divisor;
 }
 
-/// Makes the steps of an epoch by autograd.
+/// Makes steps by autograd.
 class EagerSteps {
  public:
   EagerSteps(const Mode& mode, EagerOutput output) : mode_(mode), output_(output) {
     neurons_ = mode.weights.neurons_Kdh.clone().requires_grad_(true);
-    if (mode.weights.router_Kd.defined()) {
-      router_ = mode.weights.router_Kd.clone().requires_grad_(true);
-    }
+    moves_router_ = mode.weights.router_Kd.defined();
+    router_ = moves_router_ ? mode.weights.router_Kd.clone().requires_grad_(true) : mode.router_Kd;
     y_N_ = (1 - 2 * mode.label_N).to(at::kFloat);
-    x_ = mode.x_Nnd;
-    if (!mode.routed_NKl.defined()) return;
-    const Tensor place = mode.routed_NKl.unsqueeze(3).expand({-1, -1, -1, kPixels});
-    x_ = mode.x_Nnd.unsqueeze(1).expand({-1, place.size(1), -1, -1}).gather(2, place);
   }
 
   void operator()(const std::vector<std::vector<int64_t>>& batches) {
     for (const std::vector<int64_t>& batch : batches) {
       const Tensor ids = torch::tensor(batch, torch::kLong);
-      Tensor x = x_.index_select(0, ids);
-      if (mode_.routed_NKl.defined()) x = x.transpose(0, 1).contiguous();
-      const Tensor f = output_(mode_, x, router_, neurons_);
+      const Tensor f = output_(mode_, mode_.x_Nnd.index_select(0, ids), router_, neurons_);
       const Tensor loss = at::softplus(-y_N_.index_select(0, ids) * f).mean();
       loss.backward();
-      const torch::NoGradGuard no_grad;
-      for (Tensor* moved : {&neurons_, &router_}) {
-        if (!moved->defined()) continue;
-        moved->sub_(moved->grad(), kPatchRate);
-        moved->mutable_grad().reset();
-      }
+      descend(neurons_);
+      if (moves_router_) descend(router_);
     }
   }
 
   const Tensor& neurons() const { return neurons_; }
 
  private:
+  static void descend(const Tensor& moved) {
+    const torch::NoGradGuard no_grad;
+    moved.sub_(moved.grad(), kPatchRate);
+    moved.mutable_grad().reset();
+  }
+
   const Mode& mode_;
   EagerOutput output_;
-  Tensor x_, y_N_, router_, neurons_;
+  bool moves_router_;
+  Tensor y_N_, router_, neurons_;
 };
 
 Row patches_against(Mode mode, EagerOutput output, const Contest& contest) {
@@ -126,14 +125,14 @@ Row patches_against(Mode mode, EagerOutput output, const Contest& contest) {
   if (ours.router_Kd.defined()) ours.router_Kd = ours.router_Kd.clone();
   const PatchExamples examples(mode.x_Nnd, mode.label_N, mode.routed_NKl);
   std::vector<std::vector<int64_t>> batches(kSteps);
-  for (int64_t i = 0; i < kSamples; ++i) {
-    batches[static_cast<size_t>(i % kSteps)].push_back(i);
+  for (int64_t i = 0; i < kEpochs * kSamples; ++i) {
+    batches[static_cast<size_t>(i % kSteps)].push_back(i % kSamples);
   }
   const auto own = [&] { patch_sgd_steps(ours, examples, batches, mode.options); };
   own();
   peer(batches);
   const double off = (ours.neurons_Kdh - peer.neurons().detach()).abs().max().item<double>();
-  if (!(off < 1e-4)) fail("bench pmoe: an epoch of the peer differs by {:.3g}", off);
+  if (!(off < 1e-3)) fail("bench pmoe: what the peer trains differs by {:.3g}", off);
   const Times times = alternate(own, [&] { peer(batches); });
   return row_of(contest, {times.ours / kSteps, times.peer / kSteps});
 }
@@ -146,9 +145,12 @@ void bench_pmoe(const Report& report) {
   report(patches_against(mode_of(1, 40), cnn_output,
                          {"cpu/step_cnn", kGoal, "autograd, all patches"}));
   Mode separate = mode_of(2, 20);
-  separate.routed_NKl = select_patches(separate.x_Nnd, at::randn({2, kPixels}), 2);
+  separate.options.selected = 2;
+  separate.router_Kd = at::randn({2, kPixels});
+  separate.routed_NKl =
+      select_patches(separate.x_Nnd, separate.router_Kd, separate.options.selected);
   report(patches_against(separate, separate_output,
-                         {"cpu/step_separate", kGoal, "autograd, patches selected beforehand"}));
+                         {"cpu/step_separate", kGoal, "autograd, selected patches gathered"}));
   Mode joint = mode_of(8, 5);
   joint.weights.neurons_Kdh.mul_(0.1);
   joint.weights.router_Kd = at::randn({8, kPixels}) * 1e-4;

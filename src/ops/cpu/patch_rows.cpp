@@ -11,19 +11,19 @@ using Block = float __attribute__((vector_size(kPatchLanes * sizeof(float))));
 
 /// Sums over kAside entries side by side, since a sum waits for the one before it.
 template <int kBlocks, int kAside>
-MOESAIC_IN_CLONE void products(const PatchEntry* entries, int64_t count, const float* rows,
+MOESAIC_IN_CLONE void products(PatchEntries entries, int64_t count, const float* rows,
                                int64_t stride, float* to) {
   Block sums[kAside][kBlocks] = {};
   int64_t i = 0;
   for (; i + kAside <= count; i += kAside) {
     for (int u = 0; u < kAside; ++u) {
-      const auto* const row = reinterpret_cast<const Block*>(rows + entries[i + u].index * stride);
-      for (int b = 0; b < kBlocks; ++b) sums[u][b] += entries[i + u].value * row[b];
+      const auto* const row = reinterpret_cast<const Block*>(rows + entries.index[i + u] * stride);
+      for (int b = 0; b < kBlocks; ++b) sums[u][b] += entries.value[i + u] * row[b];
     }
   }
   for (; i < count; ++i) {
-    const auto* const row = reinterpret_cast<const Block*>(rows + entries[i].index * stride);
-    for (int b = 0; b < kBlocks; ++b) sums[0][b] += entries[i].value * row[b];
+    const auto* const row = reinterpret_cast<const Block*>(rows + entries.index[i] * stride);
+    for (int b = 0; b < kBlocks; ++b) sums[0][b] += entries.value[i] * row[b];
   }
   for (int u = 1; u < kAside; ++u) {
     for (int b = 0; b < kBlocks; ++b) sums[0][b] += sums[u][b];
@@ -39,9 +39,10 @@ MOESAIC_IN_CLONE void add(const EntriesByRow& by_row, const float* steps, int64_
     Block sums[kBlocks];
     for (int b = 0; b < kBlocks; ++b) sums[b] = row[b];
     for (int32_t j = by_row.begin[i]; j < by_row.begin[i + 1]; ++j) {
-      const PatchEntry& entry = by_row.entries[j];
-      const auto* const step = reinterpret_cast<const Block*>(steps + entry.index * stride);
-      for (int b = 0; b < kBlocks; ++b) sums[b] += entry.value * step[b];
+      const float value = by_row.entries.value[j];
+      const auto* const step =
+          reinterpret_cast<const Block*>(steps + by_row.entries.index[j] * stride);
+      for (int b = 0; b < kBlocks; ++b) sums[b] += value * step[b];
     }
     for (int b = 0; b < kBlocks; ++b) row[b] = sums[b];
   }
@@ -52,8 +53,8 @@ constexpr int kMost = kMostBlocks * kPatchLanes;
 
 }  // namespace
 
-MOESAIC_VECTOR_CLONES void patch_products(const PatchEntry* entries, int64_t count,
-                                          const float* rows, RowSize size, float* sums) {
+MOESAIC_VECTOR_CLONES void patch_products(PatchEntries entries, int64_t count, const float* rows,
+                                          RowSize size, float* sums) {
   const int64_t stride = size.stride;
   int64_t left = size.blocks;
   for (; left >= kMostBlocks; left -= kMostBlocks, rows += kMost, sums += kMost) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -43,6 +42,23 @@ class Mosaic final : public Dataset {
         config_(config),
         labels_(std::move(labels)) {}
 
+  /// Lists the images of the base's classes.
+  void list() {
+    std::vector<std::vector<int64_t>> by_class(base_->info().classes.size());
+    for (int64_t i = 0; i < base_->size(); ++i) {
+      by_class[static_cast<size_t>(base_->label(i))].push_back(i);
+    }
+    for (const int64_t label : labels_.deciding) {
+      deciding_.push_back(by_class[static_cast<size_t>(label)]);
+      if (deciding_.back().empty()) fail_empty(label);
+    }
+    for (const int64_t label : labels_.others) {
+      const std::vector<int64_t>& more = by_class[static_cast<size_t>(label)];
+      if (more.empty()) fail_empty(label);
+      others_.insert(others_.end(), more.begin(), more.end());
+    }
+  }
+
   int64_t size() const override { return endless() ? config_.train : config_.test; }
   bool endless() const override { return info().split == "train"; }
 
@@ -58,7 +74,6 @@ class Mosaic final : public Dataset {
 
   void image(int64_t index, uint8_t* out) const override {
     check_index(index);
-    std::call_once(listed_, [this] { list(); });
     CounterRng rng = random_of(index);
     const int64_t place = place_of(rng);
     std::vector<uint8_t> tile(static_cast<size_t>(base_->image_size()));
@@ -81,23 +96,6 @@ class Mosaic final : public Dataset {
     return static_cast<int64_t>(rng.below(static_cast<uint64_t>(tiles())));
   }
 
-  /// Lists the images of the base's classes.
-  void list() const {
-    std::vector<std::vector<int64_t>> by_class(base_->info().classes.size());
-    for (int64_t i = 0; i < base_->size(); ++i) {
-      by_class[static_cast<size_t>(base_->label(i))].push_back(i);
-    }
-    for (const int64_t label : labels_.deciding) {
-      deciding_.push_back(by_class[static_cast<size_t>(label)]);
-      if (deciding_.back().empty()) fail_empty(label);
-    }
-    for (const int64_t label : labels_.others) {
-      const std::vector<int64_t>& more = by_class[static_cast<size_t>(label)];
-      if (more.empty()) fail_empty(label);
-      others_.insert(others_.end(), more.begin(), more.end());
-    }
-  }
-
   [[noreturn]] void fail_empty(int64_t label) const {
     fail("dataset '{}': the {} split of '{}' has no image of class '{}'", info().name, info().split,
          base_->info().name, base_->info().classes[static_cast<size_t>(label)]);
@@ -118,16 +116,15 @@ class Mosaic final : public Dataset {
   std::shared_ptr<const Dataset> base_;
   MosaicConfig config_;
   Labels labels_;
-  mutable std::once_flag listed_;  // A dataset that is only planned has no labels to list.
-  mutable std::vector<std::vector<int64_t>> deciding_;
-  mutable std::vector<int64_t> others_;
+  std::vector<std::vector<int64_t>> deciding_;
+  std::vector<int64_t> others_;
 };
 
 }  // namespace
 
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, std::string name,
-                                           std::string description) {
+                                           const MosaicConfig& config, MosaicOf of,
+                                           std::string name, std::string description) {
   DatasetInfo info = base->info();
   if (info.height < 1 || !base->has_images() || info.classes.empty()) {
     fail_usage("dataset '{}': mosaic needs images of one size with classes, as '{}' has none", name,
@@ -161,7 +158,10 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.width *= config.grid.width;
   info.mean.assign(static_cast<size_t>(info.channels), 0.0);
   info.std.assign(static_cast<size_t>(info.channels), 1.0);
-  return std::make_shared<Mosaic>(std::move(info), std::move(base), config, std::move(labels));
+  const auto made =
+      std::make_shared<Mosaic>(std::move(info), std::move(base), config, std::move(labels));
+  if (of == MosaicOf::images) made->list();
+  return made;
 }
 
 }  // namespace moesaic

@@ -28,7 +28,8 @@ std::shared_ptr<const Dataset> tagged(const std::string& split, std::vector<uint
 std::shared_ptr<const Dataset> mosaic(const std::string& split = "train",
                                       MosaicConfig config = {.deciding = {"c", "a"}}) {
   config.grid = {2, 3};
-  return make_mosaic(tagged(split, {0, 1, 2, 3, 2, 1, 0, 2, 3, 3}), config, "mine", "about");
+  return make_mosaic(tagged(split, {0, 1, 2, 3, 2, 1, 0, 2, 3, 3}), config, MosaicOf::images,
+                     "mine", "about");
 }
 
 Bytes image_of(const Dataset& data, int64_t index) {
@@ -120,9 +121,12 @@ TEST(Mosaic, RefusesClassesThatAreNotThere) {
   EXPECT_THAT(refusal({.deciding = {"c", "a"}, .others = {"x"}}), HasSubstr("mosaic.others"));
   EXPECT_THAT(refusal({.deciding = {"c", "a"}, .others = {"a"}}), HasSubstr("'a' decides already"));
   EXPECT_THAT(refusal({.deciding = {"c"}}), HasSubstr("two classes that decide"));
-  const auto without = make_mosaic(tagged("train", {0, 1, 1, 0}), {.deciding = {"c", "a"}}, "mine");
-  EXPECT_THAT(test::failure_of([&] { image_of(*without, 0); }),
+  const auto without = [](MosaicOf of) {
+    return make_mosaic(tagged("train", {0, 1, 1, 0}), {.deciding = {"c", "a"}}, of, "mine");
+  };
+  EXPECT_THAT(test::failure_of([&] { without(MosaicOf::images); }),
               HasSubstr("the train split of 'base' has no image of class 'c'"));
+  EXPECT_EQ(without(MosaicOf::outline)->label(1), 1);
 }
 
 }  // namespace

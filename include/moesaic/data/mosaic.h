@@ -30,15 +30,18 @@ void describe(Fields& f, MosaicConfig& c) {
   f("seed", c.seed, "which images are drawn");
 }
 
+/// Whether the base has images, or is only an outline of them, for planning.
+enum class MosaicOf { images, outline };
+
 /// Makes a dataset of images drawn from those of `base`: image i is of class i modulo the number of
 /// classes, one image of which is at a random place of the grid; at every other place is a random
 /// image of one of the other classes. The split "train" is endless. Image i depends on seed, split
 /// and i only. Its group is the place of the deciding image, row by row. Pixels are not
 /// standardised, so that what is black is 0. Throws Error: usage for a class that `base` lacks or
-/// that both decides and does not, and for images of different sizes; failure, when an image is
-/// read, where `base` has none of a class.
+/// that both decides and does not, and for images of different sizes; failure where `base` has no
+/// image of a class.
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, std::string name,
-                                           std::string description = "");
+                                           const MosaicConfig& config, MosaicOf of,
+                                           std::string name, std::string description = "");
 
 }  // namespace moesaic

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include "moesaic/ops/autocast.h"
 #include "moesaic/ops/filter_experts.h"
 
 namespace moesaic::nn {
@@ -34,6 +35,7 @@ PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                      const at::Generator&) {
+  const NoAutocast exact;
   const int64_t hidden = w.size(2);
   const at::Tensor no_bias = at::zeros({count(), hidden}, w.options().requires_grad(false));
   // Filters with an output each: the hidden layer.

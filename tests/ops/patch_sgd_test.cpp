@@ -97,71 +97,98 @@ std::vector<std::pair<int64_t, double>> plain_routing(const Case& from, int64_t 
   return routed;
 }
 
-PlainStep plain_step(const Case& from, const std::vector<int64_t>& batch) {
-  const PatchWeights& w = from.weights;
-  const int64_t experts = w.neurons_Kdh.size(0), hidden = w.neurons_Kdh.size(2);
-  const int64_t outputs = w.outputs_Kho.size(2);
-  PlainStep made{w.router_Kd.defined() ? w.router_Kd.to(torch::kDouble) : Tensor(),
-                 w.neurons_Kdh.to(torch::kDouble)};
-  const double each = 1.0 / static_cast<double>(batch.size());
-  for (const int64_t example : batch) {
-    std::vector<double> f(static_cast<size_t>(outputs), 0.0), slope = f;
-    const auto product = [&](int64_t s, int64_t j, int64_t r) {
-      double sum = 0.0;
-      for (int64_t p = 0; p < kWidth; ++p) {
-        sum += at3(from.x_Nnd, example, j, p) * at3(w.neurons_Kdh, s, p, r);
-      }
-      return sum;
-    };
-    for (int64_t s = 0; s < experts; ++s) {
+/// One example of a batch, by plain loops.
+class PlainExample {
+ public:
+  PlainExample(const Case& from, int64_t example)
+      : from_(from),
+        example_(example),
+        experts_(from.weights.neurons_Kdh.size(0)),
+        hidden_(from.weights.neurons_Kdh.size(2)),
+        outputs_(from.weights.outputs_Kho.size(2)),
+        f_(static_cast<size_t>(outputs_), 0.0) {
+    for (int64_t s = 0; s < experts_; ++s) {
       for (const auto& [j, gate] : plain_routing(from, example, s)) {
-        for (int64_t r = 0; r < hidden; ++r) {
-          for (int64_t o = 0; o < outputs; ++o) {
-            f[static_cast<size_t>(o)] += gate * at3(w.outputs_Kho, s, r, o) *
-                                         std::max(0.0, product(s, j, r)) / from.options.divisor;
+        for (int64_t r = 0; r < hidden_; ++r) {
+          for (int64_t o = 0; o < outputs_; ++o) {
+            f_[static_cast<size_t>(o)] += gate * a(s, r, o) * std::max(0.0, product(s, j, r));
           }
         }
       }
     }
-    const auto label = static_cast<size_t>(from.label_N[example].item<int64_t>());
-    if (outputs == 1) {
-      const double y = label == 0 ? 1.0 : -1.0;
-      made.loss += each * std::log(1.0 + std::exp(-y * f[0]));
-      made.accuracy += y * f[0] > 0 ? each : 0.0;
-      slope[0] = -y / (1.0 + std::exp(y * f[0]));
-    } else {
-      double sum = 0.0;
-      for (const double value : f) sum += std::exp(value);
-      made.loss += each * (std::log(sum) - f[label]);
-      made.accuracy += f[label] == *std::max_element(f.begin(), f.end()) ? each : 0.0;
-      for (size_t o = 0; o < f.size(); ++o) slope[o] = std::exp(f[o]) / sum - (o == label ? 1 : 0);
-    }
-    for (int64_t s = 0; s < experts; ++s) {
-      const auto routed = plain_routing(from, example, s);
+  }
+
+  /// Adds what the example tells and does, a share `each` of its batch.
+  void add_to(PlainStep& made, double each) {
+    const std::vector<double> slope = loss_and_slope(made, each);
+    for (int64_t s = 0; s < experts_; ++s) {
+      const auto routed = plain_routing(from_, example_, s);
       std::vector<double> pull;
       double mean = 0.0;
       for (const auto& [j, gate] : routed) {
         pull.push_back(0.0);
-        for (int64_t r = 0; r < hidden; ++r) {
+        for (int64_t r = 0; r < hidden_; ++r) {
           double by_neuron = 0.0;
-          for (int64_t o = 0; o < outputs; ++o) {
-            by_neuron -= each * slope[static_cast<size_t>(o)] * at3(w.outputs_Kho, s, r, o) /
-                         from.options.divisor;
+          for (int64_t o = 0; o < outputs_; ++o) {
+            by_neuron -= each * slope[static_cast<size_t>(o)] * a(s, r, o);
           }
           const double z = product(s, j, r);
           pull.back() += by_neuron * std::max(0.0, z);
-          for (int64_t p = 0; z > 0 && p < kWidth; ++p) {
-            made.neurons[s][p][r] +=
-                from.options.expert_lr * gate * by_neuron * at3(from.x_Nnd, example, j, p);
-          }
+          if (z > 0)
+            made.neurons[s].select(1, r) += from_.options.expert_lr * gate * by_neuron * x(j);
         }
         mean += gate * pull.back();
       }
       for (size_t i = 0; made.router.defined() && i < routed.size(); ++i) {
-        made.router[s] += from.options.router_lr * routed[i].second * (pull[i] - mean) *
-                          from.x_Nnd[example][routed[i].first].to(torch::kDouble);
+        made.router[s] +=
+            from_.options.router_lr * routed[i].second * (pull[i] - mean) * x(routed[i].first);
       }
     }
+  }
+
+ private:
+  Tensor x(int64_t patch) const { return from_.x_Nnd[example_][patch].to(torch::kDouble); }
+  double a(int64_t s, int64_t r, int64_t o) const {
+    return at3(from_.weights.outputs_Kho, s, r, o) / from_.options.divisor;
+  }
+  double product(int64_t s, int64_t j, int64_t r) const {
+    double sum = 0.0;
+    for (int64_t p = 0; p < kWidth; ++p) {
+      sum += at3(from_.x_Nnd, example_, j, p) * at3(from_.weights.neurons_Kdh, s, p, r);
+    }
+    return sum;
+  }
+
+  std::vector<double> loss_and_slope(PlainStep& made, double each) const {
+    const auto label = static_cast<size_t>(from_.label_N[example_].item<int64_t>());
+    if (outputs_ == 1) {
+      const double y = label == 0 ? 1.0 : -1.0;
+      made.loss += each * std::log(1.0 + std::exp(-y * f_[0]));
+      made.accuracy += y * f_[0] > 0 ? each : 0.0;
+      return {-y / (1.0 + std::exp(y * f_[0]))};
+    }
+    double sum = 0.0;
+    for (const double value : f_) sum += std::exp(value);
+    made.loss += each * (std::log(sum) - f_[label]);
+    made.accuracy += f_[label] == *std::max_element(f_.begin(), f_.end()) ? each : 0.0;
+    std::vector<double> slope;
+    for (size_t o = 0; o < f_.size(); ++o) {
+      slope.push_back(std::exp(f_[o]) / sum - (o == label ? 1.0 : 0.0));
+    }
+    return slope;
+  }
+
+  const Case& from_;
+  int64_t example_, experts_, hidden_, outputs_;
+  std::vector<double> f_;
+};
+
+PlainStep plain_step(const Case& from, const std::vector<int64_t>& batch) {
+  const PatchWeights& w = from.weights;
+  PlainStep made{w.router_Kd.defined() ? w.router_Kd.to(torch::kDouble) : Tensor(),
+                 w.neurons_Kdh.to(torch::kDouble)};
+  for (const int64_t example : batch) {
+    PlainExample(from, example).add_to(made, 1.0 / static_cast<double>(batch.size()));
   }
   return made;
 }

@@ -70,8 +70,8 @@ struct PhaseKind {
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
 /// "gated_signs" for gated mixtures (nn/gated_mixture.h), "pattern_sgd" for the pruning paper's
-/// theory (ops/pattern_sgd.h), "patch_sgd" for patch-level mixtures (ops/patch_sgd.h), and those from
-/// outside of the library.
+/// theory (ops/pattern_sgd.h), "patch_sgd" for patch-level mixtures (ops/patch_sgd.h), and those
+/// from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 
 /// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.

@@ -99,6 +99,12 @@ void check_phases(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   }
 }
 
+bool is_ratio(const RunsConfig& config, const std::string& row, const std::string& metric) {
+  return std::any_of(config.ratios.begin(), config.ratios.end(), [&](const RatioConfig& ratio) {
+    return ratio.name == row && ratio.metric == metric;
+  });
+}
+
 /// Checks that plots and the paper's values name measured metrics of the right kind.
 void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   std::vector<Metric> final = all_metrics(rows, false);
@@ -134,8 +140,12 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
     check_metric(final, fit.metric, place_of(config.source, {"fits"}));
     final.push_back({fit.exponent(), "exponent of " + fit.metric});
   }
+  for (const RatioConfig& ratio : config.ratios) {
+    check_metric(final, ratio.of, place_of(config.source, {"ratios"}));
+  }
   for (const auto& [row, metrics] : config.paper) {
     for (const auto& [name, value] : metrics) {
+      if (is_ratio(config, row, name)) continue;
       check_metric(final, name,
                    is_argument(config.source, "probes") ? place_of(config.source, {"probes"})
                                                         : value.where());

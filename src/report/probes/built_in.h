@@ -50,6 +50,15 @@ Probe relative_error_probe();
 /// "<name>_gate" of their means over the test data, by class and step.
 Probe gates_probe();
 
+/// Returns the probe of where routers send the patch that decides the class, whose place is the
+/// group of an example: for class c, from 1, "routed_class_c", the percentage of its test examples
+/// whose patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has
+/// the largest gate of the expert in which it has that most often; and "routed_by_any_class_c".
+Probe routed_probe();
+
+/// Returns the probe "success", 1 where the test accuracy is at least 90 % (pMoE paper, figure 5).
+Probe success_probe();
+
 Probe parameters_probe();
 /// Returns the probe of FLOPs per image, by the rows of routing the test data.
 Probe flops_probe();

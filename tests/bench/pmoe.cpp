@@ -83,9 +83,9 @@ Tensor joint_output(const Mode& mode, const Tensor& x_Bnd, const Tensor& router_
 }
 
 /// Makes steps by autograd.
-class EagerSteps {
+class EagerPatchSteps {
  public:
-  EagerSteps(const Mode& mode, EagerOutput output) : mode_(mode), output_(output) {
+  EagerPatchSteps(const Mode& mode, EagerOutput output) : mode_(mode), output_(output) {
     neurons_ = mode.weights.neurons_Kdh.clone().requires_grad_(true);
     moves_router_ = mode.weights.router_Kd.defined();
     router_ = moves_router_ ? mode.weights.router_Kd.clone().requires_grad_(true) : mode.router_Kd;
@@ -119,7 +119,7 @@ class EagerSteps {
 };
 
 Row patches_against(Mode mode, EagerOutput output, const Contest& contest) {
-  EagerSteps peer(mode, output);
+  EagerPatchSteps peer(mode, output);
   PatchWeights ours = mode.weights;
   ours.neurons_Kdh = ours.neurons_Kdh.clone();
   if (ours.router_Kd.defined()) ours.router_Kd = ours.router_Kd.clone();

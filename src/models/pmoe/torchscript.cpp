@@ -8,7 +8,7 @@
 namespace moesaic {
 namespace {
 
-constexpr char kMixture[] = R"(
+constexpr char kPatchMixture[] = R"(
 def forward(self, images: Tensor) -> Tensor:
     patches = images.unflatten(3, [-1, {width}]).unflatten(2, [-1, {height}])
     x = patches.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
@@ -25,7 +25,7 @@ script::Module make_mixture(const script::Unit& unit, const nn::PatchMixtureImpl
             : std::pair("moe", script::make_moe_layer(unit, *from.moe, shape))};
   return script::make_module(
       unit, "PatchMixture", from, children,
-      fmt::format(kMixture, fmt::arg("width", options.patch.width),
+      fmt::format(kPatchMixture, fmt::arg("width", options.patch.width),
                   fmt::arg("height", options.patch.height), fmt::arg("patches", options.patches),
                   fmt::arg("divisor", script::literal(options.divisor)),
                   fmt::arg("layer", alone ? "self.experts.one_by_one(x, [x.size(0)])"

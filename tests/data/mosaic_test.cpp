@@ -32,7 +32,7 @@ std::shared_ptr<const Dataset> mosaic(const std::string& split = "train",
                      "mine", "about");
 }
 
-Bytes image_of(const Dataset& data, int64_t index) {
+Bytes mosaic_image(const Dataset& data, int64_t index) {
   Bytes bytes(static_cast<size_t>(data.image_size()));
   data.image(index, bytes.data());
   return bytes;
@@ -59,7 +59,7 @@ TEST(Mosaic, HasOneDecidingImageAtThePlaceOfItsGroup) {
   std::set<int> others;
   for (int64_t i = 0; i < 400; ++i) {
     EXPECT_EQ(data->label(i), i % 2);
-    const Bytes image = image_of(*data, i);
+    const Bytes image = mosaic_image(*data, i);
     const std::vector<int> found = tags(image, 0), second = tags(image, 1);
     const int64_t place = data->group(i);
     places.insert(place);
@@ -80,7 +80,7 @@ TEST(Mosaic, HasOneDecidingImageAtThePlaceOfItsGroup) {
 
 TEST(Mosaic, TilesAreWholeImages) {
   const auto data = mosaic();
-  const Bytes image = image_of(*data, 3);
+  const Bytes image = mosaic_image(*data, 3);
   for (int y = 0; y < 4; ++y) {
     for (int x = 0; x < 9; ++x) {
       const int corner = image[static_cast<size_t>(9 * (y / 2 * 2) + x / 3 * 3)];
@@ -94,9 +94,9 @@ TEST(Mosaic, IsAFunctionOfSeedSplitAndIndex) {
   MosaicConfig other{.deciding = {"c", "a"}, .seed = 2};
   bool differs_by_seed = false, differs_by_split = false;
   for (int64_t i = 5; i < 25; ++i) {
-    EXPECT_EQ(image_of(*first, i), image_of(*again, i));
-    differs_by_seed |= image_of(*first, i) != image_of(*mosaic("train", other), i);
-    differs_by_split |= image_of(*first, i) != image_of(*mosaic("test"), i);
+    EXPECT_EQ(mosaic_image(*first, i), mosaic_image(*again, i));
+    differs_by_seed |= mosaic_image(*first, i) != mosaic_image(*mosaic("train", other), i);
+    differs_by_split |= mosaic_image(*first, i) != mosaic_image(*mosaic("test"), i);
   }
   EXPECT_TRUE(differs_by_seed);
   EXPECT_TRUE(differs_by_split);

@@ -56,8 +56,8 @@ struct Probe {
 };
 
 /// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
-/// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, gates, parameters,
-/// flops; families add others.
+/// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, gates, proficiency,
+/// neurons, parameters, flops; families add others.
 Registry<Probe>& probes();
 
 }  // namespace moesaic

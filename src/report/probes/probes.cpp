@@ -13,6 +13,7 @@ Registry<Probe>& probes() {
                                    {"load", load_probe()},
                                    {"parameters", parameters_probe()},
                                    {"recovery", recovery_probe()},
+                                   {"neurons", neurons_probe()},
                                    {"proficiency", proficiency_probe()},
                                    {"steps", steps_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {

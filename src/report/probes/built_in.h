@@ -45,6 +45,11 @@ Probe specialisation_probe();
 Probe cluster_routing_probe();
 /// Returns the probe "error": the test error over the variance of the targets.
 Probe relative_error_probe();
+/// Returns the probe of single neurons' products with the data's known directions, in networks of
+/// one MoE layer: for weights "a" of several vectors an expert and directions "b" a table
+/// "single_a_b_<g>" for each group of experts that pruning ranks apart, with a row for every neuron
+/// of the expert with the largest router and of that with the smallest.
+Probe neurons_probe();
 
 /// Returns the probe of a recurrent network's gates (Model::gates_over_time()): for each a table
 /// "<name>_gate" of their means over the test data, by class and step.

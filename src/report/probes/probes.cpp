@@ -14,6 +14,7 @@ Registry<Probe>& probes() {
                                    {"load", load_probe()},
                                    {"parameters", parameters_probe()},
                                    {"recovery", recovery_probe()},
+                                   {"neurons", neurons_probe()},
                                    {"proficiency", proficiency_probe()},
                                    {"relative_error", relative_error_probe()},
                                    {"routed", routed_probe()},

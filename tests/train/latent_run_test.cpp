@@ -80,8 +80,9 @@ double item(const Tensor& tensor) {
 TEST(LatentRun, AStepOfThePhasesIsThatOfAlgorithm1) {
   for (const std::string activation : {"relu", "hermite"}) {
     SCOPED_TRACE(activation);
-    const std::vector<std::string> changes = only_phase(
-        "specialise", {"phases.specialise.restart=false", "model.activation=" + activation});
+    const std::vector<std::string> changes =
+        only_phase("specialise", {"phases.specialise.restart=false", "phases.specialise.lr=0.01",
+                                  "model.activation=" + activation});
     const TrainedLatent found = train_latent(latent_run(changes), "route");
     const DatasetInputs inputs = samples_of(2, 120);
     const Tensor x_Sd = inputs.values_NCHW.flatten(1).to(torch::kDouble);
@@ -105,7 +106,7 @@ TEST(LatentRun, AStepOfThePhasesIsThatOfAlgorithm1) {
                   item(c[4]) * (4 * z * z * z - 12 * z) / std::sqrt(24.0) +
                   item(c[5]) * (5 * z * z * z * z - 30 * z * z + 15) / std::sqrt(120.0);
         }
-        const double k = 0.1 / 6.0 * item(y_S[i]) * item(a[m][j]) * slope;
+        const double k = 0.01 / 6.0 * item(y_S[i]) * item(a[m][j]) * slope;
         const Tensor moved = w[m][j] + k * (x_Sd[i] - p * w[m][j]);
         w[m][j].copy_(moved / moved.norm());
       }

@@ -96,21 +96,33 @@ struct Sheet {
   int64_t rows() const { return (count + columns - 1) / columns; }
   int64_t left(int64_t image) const { return image % columns * (width + gap()); }
   int64_t top(int64_t image) const { return image / columns * (height + gap()); }
+  /// Returns the place of a pixel of the sheet in a plane of all images, -1 between them.
+  int64_t offset_of(int64_t y, int64_t x) const {
+    const int64_t down = y / (height + gap()), across = x / (width + gap());
+    const int64_t image = down * columns + across;
+    const int64_t row = y - down * (height + gap()), column = x - across * (width + gap());
+    if (row >= height || column >= width || image >= count) return -1;
+    return (image * height + row) * width + column;
+  }
   int64_t whole_width() const { return columns * (width + gap()) - gap(); }
   int64_t whole_height() const { return rows() * (height + gap()) - gap(); }
 };
 
+/// Returns the whole sheet row by row, since gnuplot draws points in this order only; what is
+/// between images is white.
 std::string pixel_lines(const at::Tensor& pixels, const Sheet& sheet) {
   std::string lines = "# x\ty\tred\tgreen\tblue\n";
   const int64_t plane = sheet.height * sheet.width, channels = pixels.size(1);
   const auto* const bytes = pixels.const_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < sheet.count; ++i) {
-    for (int64_t p = 0; p < plane; ++p) {
-      lines +=
-          fmt::format("{}\t{}", sheet.left(i) + p % sheet.width, sheet.top(i) + p / sheet.width);
+  for (int64_t y = 0; y < sheet.whole_height(); ++y) {
+    for (int64_t x = 0; x < sheet.whole_width(); ++x) {
+      const int64_t offset = sheet.offset_of(y, x);
+      lines += fmt::format("{}\t{}", x, y);
       for (int64_t colour = 0; colour < 3; ++colour) {
         const int64_t c = std::min(colour, channels - 1);
-        lines += fmt::format("\t{}", bytes[(i * channels + c) * plane + p]);
+        const int64_t image = offset / plane, pixel = offset % plane;
+        lines +=
+            fmt::format("\t{}", offset < 0 ? 255 : bytes[(image * channels + c) * plane + pixel]);
       }
       lines += "\n";
     }

@@ -94,7 +94,11 @@ TEST(RoutingImages, ShowTheFirstImagesAndWhatEachExpertGot) {
   const Figure figure = routing_images_figure(found, "where");
   EXPECT_THAT(figure.script, HasSubstr("'expert 0'"));
   EXPECT_THAT(figure.script, HasSubstr("'expert 1'"));
-  EXPECT_THAT(figure.data, HasSubstr("0\t0\t250\t250\t250\n1\t0\t200\t200\t200\n"));
+  // The sheet row by row: two images, and two white columns between them.
+  EXPECT_THAT(figure.data,
+              HasSubstr("0\t0\t250\t250\t250\n1\t0\t200\t200\t200\n2\t0\t255\t255\t255\n"
+                        "3\t0\t255\t255\t255\n4\t0\t10\t10\t10\n5\t0\t20\t20\t20\n"
+                        "0\t1\t150\t150\t150\n"));
   // The second image of the first row is after a gap of 2; its lower patches are the first
   // expert's.
   EXPECT_THAT(figure.data, HasSubstr("3.500\t0.500\t3.500\t4.500\t0.500\t1.500\n4.500\t0.500"));

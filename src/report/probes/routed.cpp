@@ -26,6 +26,13 @@ bool knows_places(const Model& model, const Dataset& data) {
              model.patch_tokens()->grid.height * model.patch_tokens()->grid.width;
 }
 
+/// Returns whether gates differ, so that one of them is the largest.
+bool gates_differ(const Model& model) {
+  const nn::RoutingRule& rule = model.moe_blocks().back().layer->options().rule;
+  const auto* chosen = std::get_if<ExpertChoiceOptions>(&rule);
+  return chosen == nullptr || chosen->gate != ExpertGate::one;
+}
+
 std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   const Dataset& test = *data.at("test");
   if (!knows_places(model, test)) return {};
@@ -34,10 +41,12 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
     const std::string& name = test.info().classes[c];
     metrics.push_back({name_of(kRouted, c),
                        fmt::format("deciding patch of class {} sent to one expert (%)", name), 1});
-    metrics.push_back(
-        {name_of(kLargest, c),
-         fmt::format("deciding patch of class {} has the largest gate of one expert (%)", name),
-         1});
+    if (gates_differ(model)) {
+      metrics.push_back(
+          {name_of(kLargest, c),
+           fmt::format("deciding patch of class {} has the largest gate of one expert (%)", name),
+           1});
+    }
     metrics.push_back({name_of(kAny, c),
                        fmt::format("deciding patch of class {} sent to any expert (%)", name), 1});
   }
@@ -86,8 +95,10 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
     const double each = 100.0 / std::max(1.0, counts.all_C[c].item<double>());
     const auto label = static_cast<size_t>(c);
     measurement.numbers[name_of(kRouted, label)] = each * counts.routed_CK[c].max().item<double>();
-    measurement.numbers[name_of(kLargest, label)] =
-        each * counts.largest_CK[c].max().item<double>();
+    if (gates_differ(model)) {
+      measurement.numbers[name_of(kLargest, label)] =
+          each * counts.largest_CK[c].max().item<double>();
+    }
     measurement.numbers[name_of(kAny, label)] = each * counts.any_C[c].item<double>();
   }
 }

@@ -58,7 +58,8 @@ Probe gates_probe();
 /// Returns the probe of where routers send the patch that decides the class, whose place is the
 /// group of an example: for class c, from 1, "routed_class_c", the percentage of its test examples
 /// whose patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has
-/// the largest gate of the expert in which it has that most often, unless all gates are 1; and "routed_by_any_class_c".
+/// the largest gate of the expert in which it has that most often, unless all gates are 1; and
+/// "routed_by_any_class_c".
 Probe routed_probe();
 
 /// Returns the probe "success", 1 where the test accuracy is at least 90 % (pMoE paper, figure 5).

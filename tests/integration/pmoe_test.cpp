@@ -72,7 +72,7 @@ TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
   const TensorMap out = read_tensors(path("out.safetensors"));
   EXPECT_EQ(out.at("routing.0.logits").sizes(), at::IntArrayRef({12, 4}));
-  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({12, 2}));
+  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({12, 4}));
   for (const char* format : {"torchscript", "safetensors"}) {
     const auto made = run({"export", text_path("pruned"), "--format", format, "--out",
                            text_path(std::string("net.") + format)});
@@ -120,7 +120,7 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
   write("few.json", R"({"name": "few", "base": ")" + text_path("mini.json") +
                         R"(", "first": {"train": 2, "test": 2}})");
   expect_one_line_error(train("seed=3"), 1,
-                        "the train split of 'few' has no image of class 'bright'");
+                        "the test split of 'few' has no image of class 'bright'");
   expect_one_line_error(train("phases.0.samples=1"), 2, "cannot have all 2 classes");
 }
 

@@ -2,7 +2,6 @@
 #include "moesaic/ops/spherical_sgd.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 
 #include "check.h"
 #include "cpu/expert_work.h"
+#include "cpu/large_memory.h"
 #include "cpu/spherical_sgd.h"
 #include "moesaic/base/error.h"
 
@@ -91,7 +91,7 @@ class SphericalLots {
       }
       offset_.push_back(static_cast<int32_t>(parts_.size()));
     }
-    memory_ = at::empty({static_cast<int64_t>(parts_.size()) * numbers_}, at::kFloat);
+    memory_ = ops::empty_large({static_cast<int64_t>(parts_.size()) * numbers_}, at::kFloat);
     pack(samples, step, kernel);
   }
 

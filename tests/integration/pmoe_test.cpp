@@ -26,9 +26,7 @@ class PMoEProgram : public ProgramTest {
         "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
           "train_1": {"name": "train.bin", "size": 92190},
           "test_1": {"name": "test.bin", "size": 36876}}})");
-    write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("mini.json") +
-                                R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2,
-                                    "train": 40, "test": 20}})");
+    write_grid();
     write("run.json", R"({"name": "patches", "seed": 3, "checkpoint_every": 0,
         "model": {"preset": "pmoe/joint", "channels": 3, "image_size": 64, "patch_size": 32,
                   "experts": 4, "router": {"selected": 2}},
@@ -36,6 +34,11 @@ class PMoEProgram : public ProgramTest {
                           text_path("mini-grid.json") + R"(", "lr": 0.002, "epochs": 3}]})");
   }
 
+  void write_grid() const {
+    write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("mini.json") +
+                                R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2,
+                                    "train": 40, "test": 20}})");
+  }
   static std::string recipe(const std::string& name) {
     return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pmoe/recipes/" + name;
   }
@@ -72,7 +75,7 @@ TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
   const TensorMap out = read_tensors(path("out.safetensors"));
   EXPECT_EQ(out.at("routing.0.logits").sizes(), at::IntArrayRef({12, 4}));
-  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({12, 2}));
+  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({12, 4}));
   for (const char* format : {"torchscript", "safetensors"}) {
     const auto made = run({"export", text_path("pruned"), "--format", format, "--out",
                            text_path(std::string("net.") + format)});
@@ -120,7 +123,8 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
   write("few.json", R"({"name": "few", "base": ")" + text_path("mini.json") +
                         R"(", "first": {"train": 2, "test": 2}})");
   expect_one_line_error(train("seed=3"), 1,
-                        "the train split of 'few' has no image of class 'bright'");
+                        "the test split of 'few' has no image of class 'bright'");
+  write_grid();
   expect_one_line_error(train("phases.0.samples=1"), 2, "cannot have all 2 classes");
 }
 

@@ -118,8 +118,8 @@ TEST(LatentRun, AStepOfThePhasesIsThatOfAlgorithm1) {
 }
 
 /// Checks the rows of each sample: expert and gate.
-std::vector<std::vector<std::pair<int64_t, float>>> routed_rows(const RoutedBlock& block,
-                                                                int64_t samples) {
+std::vector<std::vector<std::pair<int64_t, float>>> rows_by_sample(const RoutedBlock& block,
+                                                                   int64_t samples) {
   std::vector<std::vector<std::pair<int64_t, float>>> rows(static_cast<size_t>(samples));
   const RoutedSamples& routed = block.rows;
   for (int64_t k = 0; k + 1 < routed.offset.size(0); ++k) {
@@ -135,7 +135,7 @@ TEST(LatentRouting, TiesGoToOneExpertAtRandomWithTheGateOneOverM) {
   const SampleRandom ties(3, 4);
   const Tensor x = testing::randn({4000, 5}, 1, torch::kFloat), y = torch::zeros({4000});
   const Tensor router = torch::zeros({4, 5});
-  const auto whole = routed_rows(route_samples(x, y, router, nn::kTopOne, ties, 100), 4000);
+  const auto whole = rows_by_sample(route_samples(x, y, router, nn::kTopOne, ties, 100), 4000);
   int64_t count[4] = {};
   for (const auto& rows : whole) {
     ASSERT_EQ(rows.size(), 1U);
@@ -144,7 +144,7 @@ TEST(LatentRouting, TiesGoToOneExpertAtRandomWithTheGateOneOverM) {
   }
   for (const int64_t samples : count) EXPECT_NEAR(static_cast<double>(samples), 1000.0, 140.0);
   // A sample's expert depends on its number only.
-  const auto part = routed_rows(
+  const auto part = rows_by_sample(
       route_samples(x.narrow(0, 50, 9), y.narrow(0, 50, 9), router, nn::kTopOne, ties, 150), 9);
   for (size_t i = 0; i < 9; ++i) EXPECT_EQ(part[i], whole[i + 50]);
 }
@@ -154,8 +154,9 @@ TEST(LatentRouting, IsByTheLargestLogitOrByTheSign) {
   const Tensor x = testing::randn({60, 5}, 1, torch::kFloat), y = torch::zeros({60});
   const Tensor router = testing::randn({3, 5}, 2, torch::kFloat);
   const Tensor h = x.to(torch::kDouble).mm(router.to(torch::kDouble).t());
-  const auto top = routed_rows(route_samples(x, y, router, nn::kTopOne, ties, 0), 60);
-  const auto adaptive = routed_rows(route_samples(x, y, router, nn::kEveryAboveZero, ties, 0), 60);
+  const auto top = rows_by_sample(route_samples(x, y, router, nn::kTopOne, ties, 0), 60);
+  const auto adaptive =
+      rows_by_sample(route_samples(x, y, router, nn::kEveryAboveZero, ties, 0), 60);
   for (int64_t s = 0; s < 60; ++s) {
     const auto i = static_cast<size_t>(s);
     std::vector<std::pair<int64_t, float>> above;
@@ -192,10 +193,11 @@ TEST(LatentRun, TheRouterAscendsTheGradientOfTheCorrelation) {
   EXPECT_LT(theta.sum(0).abs().max().item<double>(), 1e-5);
 }
 
-TEST(LatentRun, RidgeRegressionSolvesForAllExpertsAtOnce) {
-  const std::vector<std::string> changes = only_phase(
-      "solve",
-      {"phases.specialise.steps=1", "phases.solve.steps=400", "phases.solve.lambdas=[1e-3]"});
+/// Checks the second layers against the normal equations of both experts' features.
+void check_ridge(const std::string& router) {
+  const std::vector<std::string> changes =
+      only_phase("solve", {"phases.specialise.steps=1", "phases.specialise.router=" + router,
+                           "phases.solve.steps=400", "phases.solve.lambdas=[1e-3]"});
   const TrainedLatent found = train_latent(latent_run(changes), "specialise");
   const DatasetInputs inputs = samples_of(3, 400);
   const Tensor x_Sd = inputs.values_NCHW.flatten(1);
@@ -219,6 +221,14 @@ TEST(LatentRun, RidgeRegressionSolvesForAllExpertsAtOnce) {
   const Tensor kept = (own.w * before).sum(2);
   testing::expect_close(kept.abs(), torch::ones({2, 6}), 1e-5);
   EXPECT_TRUE(kept.min().item<double>() < 0 && kept.max().item<double>() > 0);
+}
+
+TEST(LatentRun, RidgeRegressionSolvesForAllExpertsAtOnce) {
+  check_ridge("ideal");
+}
+
+TEST(LatentRun, RidgeRegressionIsJointWhereExpertsShareSamples) {
+  check_ridge("as_it_is");  // A router of zeros sends every sample to both.
 }
 
 TEST(LatentRun, RidgeRegressionChoosesLambdaByHeldOutSamples) {

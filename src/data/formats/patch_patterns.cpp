@@ -38,7 +38,7 @@ DatasetInputs inputs_of(const PatchPatterns& made) {
 }
 
 std::shared_ptr<const Dataset> open_patch_patterns(const DatasetSpec& spec, DatasetInfo info,
-                                             const std::filesystem::path&) {
+                                                   const std::filesystem::path&) {
   const PatchPatternsConfig& config = *spec.format.as<PatchPatternSettings>().patterns;
   const std::string split = info.split;
   info.classes = {"with o1", "with o2"};

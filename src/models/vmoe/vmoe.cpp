@@ -9,9 +9,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/patches.h"
 #include "moesaic/nn/layer_norm.h"
 #include "moesaic/nn/linear.h"
+#include "moesaic/nn/patches.h"
 #include "moesaic/nn/recompute.h"
 
 namespace moesaic {

@@ -87,7 +87,7 @@ struct Tile {
   float *up, *down;  // [coefficients - 1], of their recurrence
   float* spare;      // [width], a row of no neuron
   int64_t width, slopes;
-  float longest = 0.0F;  // |a|
+  float longest = 0.0F;  // of |a|
 
   MOESAIC_IN_CLONE Tile(const SphericalRows& rows, float* scratch)
       : width(rows.width), slopes(std::max<int64_t>(rows.coefficients - 1, 0)) {
@@ -101,7 +101,8 @@ struct Tile {
   }
 
   static int64_t numbers(int64_t width, int64_t coefficients) {
-    return width * (kT + 1) + 2 * kT + std::max<int64_t>(coefficients - 1, 0) * (kT + 2);
+    const int64_t slopes = std::max<int64_t>(coefficients - 1, 0);
+    return (width * (kT + 1) + 2 * kT + slopes * (kT + 2) + 15) / 16 * 16;
   }
 
   MOESAIC_IN_CLONE void load(const SphericalRows& rows, int64_t first, int64_t neurons) {
@@ -125,8 +126,8 @@ struct Tile {
       up[k] = 1.0F / root;
       down[k] = std::sqrt(static_cast<float>(k)) / root;
       for (int i = 0; i < kT; ++i) {
-        const float* const of = rows.hermite + (first + i) * rows.coefficients;
-        slope[k * kT + i] = i < neurons ? root * of[k + 1] : 0.0F;
+        const int64_t at = (first + i) * rows.coefficients + k + 1;
+        slope[k * kT + i] = i < neurons ? root * rows.hermite[at] : 0.0F;
       }
     }
   }
@@ -155,11 +156,12 @@ struct Tile {
   }
 };
 
-/// What a lot's steps work on: of each sample and neuron the product p, and the coefficient of x in
-/// what the steps make of w; of each neuron the factor of the old w.
+/// What a lot's steps work on: of each sample and neuron the product p, the step's factor of w, and
+/// the coefficient of x in what all steps make of w; of each neuron their factor of the old w.
 template <class F>
 struct Steps {
   alignas(64) float product[kS][F::kTile];
+  alignas(64) float keep[kS][F::kTile];
   alignas(64) float of_x[kS][F::kTile];
   alignas(64) float of_w[F::kTile];
 };
@@ -208,7 +210,7 @@ MOESAIC_IN_CLONE void derive(const Tile<F>& tile, int v, const Vector<F::kLanes>
   k *= sum;
 }
 
-/// 1 / sqrt(1 + e); where e is at most kSmall by its series, whose remainder is below 4e-9: a root
+/// 1 / sqrt(1 + e); where e is at most kSmall by its series, whose remainder is below 2e-8: a root
 /// and a division would keep the next sample waiting.
 constexpr float kSmall = 0.0625F;
 template <int lanes, bool small>
@@ -226,10 +228,9 @@ MOESAIC_IN_CLONE void shrink(const Vector<lanes>& e, Vector<lanes>& to) {
 }
 
 /// Takes the step of sample s: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and
-/// so for the products of the samples to come. `keep` is the factor of w.
+/// so for the products of the samples to come.
 template <class F, bool relu, bool small>
-MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Steps<F>& steps,
-                                float* keep) {
+MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Steps<F>& steps) {
   using V = Vector<F::kLanes>;
   const float* const gram = lot.gram + s * kS;
 #pragma GCC unroll 8
@@ -247,7 +248,7 @@ MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Step
     across = across < none ? none : across;
     shrink<F::kLanes, small>(k * k * across, r);
     const V of_w = r * (1.0F - k * p), of_x = r * k;
-    vector_at<F::kLanes>(keep + v) = of_w;
+    vector_at<F::kLanes>(steps.keep[s] + v) = of_w;
     vector_at<F::kLanes>(steps.of_x[s] + v) = of_x;
 #pragma GCC unroll 8
     for (int next = s + 1; next < kS; ++next) {
@@ -257,32 +258,40 @@ MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Step
   }
 }
 
-template <class F, bool relu>
-MOESAIC_IN_CLONE void take_steps(const Tile<F>& tile, const Lot& lot, Steps<F>& steps) {
-  using V = Vector<F::kLanes>;
-  alignas(64) float keep[kS][F::kTile];
-  bool small = relu;  // No neuron's step is longer than its a has it.
-  for (int s = 0; s < kS; ++s) {
-    const float longest = lot.strength[s] * tile.longest;
-    small = small && longest * longest * lot.gram[s * kS + s] <= kSmall;
-  }
-  if (small) {
-#pragma GCC unroll 8
-    for (int s = 0; s < kS; ++s) take_step<F, relu, true>(tile, lot, s, steps, keep[s]);
-  } else {
-#pragma GCC unroll 8
-    for (int s = 0; s < kS; ++s) take_step<F, relu, false>(tile, lot, s, steps, keep[s]);
-  }
+/// What the steps make of w: the factors of those after a sample's own apply to its x.
+template <class F>
+MOESAIC_IN_CLONE void join_steps(Steps<F>& steps) {
 #pragma GCC unroll 8
   for (int v = 0; v < F::kTile; v += F::kLanes) {
-    V of_w = V{} + 1.0F;
+    Vector<F::kLanes> of_w = Vector<F::kLanes>{} + 1.0F;
 #pragma GCC unroll 8
     for (int s = kS - 1; s >= 0; --s) {
       vector_at<F::kLanes>(steps.of_x[s] + v) *= of_w;
-      of_w *= vector_at<F::kLanes>(keep[s] + v);
+      of_w *= vector_at<F::kLanes>(steps.keep[s] + v);
     }
     vector_at<F::kLanes>(steps.of_w + v) = of_w;
   }
+}
+
+// A step waits for the one before, so that those of two tiles are taken in turn.
+constexpr int kTiles = 2;
+
+template <class F, bool relu, bool small>
+MOESAIC_IN_CLONE void take_steps(const Tile<F>* tiles, int count, const Lot& lot, Steps<F>* steps) {
+#pragma GCC unroll 8
+  for (int s = 0; s < kS; ++s) {
+    for (int t = 0; t < count; ++t) take_step<F, relu, small>(tiles[t], lot, s, steps[t]);
+  }
+}
+
+/// Whether no neuron's step is longer than the series takes.
+MOESAIC_IN_CLONE bool are_small(const Lot& lot, float longest) {
+  bool small = true;
+  for (int s = 0; s < kS; ++s) {
+    const float k = lot.strength[s] * longest;
+    small = small && k * k * lot.gram[s * kS + s] <= kSmall;
+  }
+  return small;
 }
 
 /// w <- of_w w + sum of of_x x over kSamples samples, for `columns` columns from c on.
@@ -346,24 +355,34 @@ MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& ti
 template <class F>
 MOESAIC_IN_CLONE void advance(const SphericalRows& rows, int64_t first, int64_t neurons,
                               const float* lots, int64_t count, float* scratch) {
-  Tile<F> tile(rows, scratch);
-  tile.load(rows, first, neurons);
-  Steps<F> steps;
+  Tile<F> tiles[kTiles] = {
+      Tile<F>(rows, scratch),
+      Tile<F>(rows, scratch + Tile<F>::numbers(rows.width, rows.coefficients))};
+  const int used = neurons > F::kTile ? 2 : 1;
+  const int64_t of[kTiles] = {std::min<int64_t>(neurons, F::kTile), neurons - F::kTile};
+  for (int t = 0; t < used; ++t) tiles[t].load(rows, first + t * F::kTile, of[t]);
+  const float longest = std::max(tiles[0].longest, tiles[1].longest);
+  Steps<F> steps[kTiles];
   for (int64_t i = 0; i < count; ++i) {
     const Lot lot(lots + i * lot_numbers(rows.width), rows.width);
-    multiply(tile, lot, steps);
-    if (rows.hermite == nullptr) {
-      take_steps<F, true>(tile, lot, steps);
+    for (int t = 0; t < used; ++t) multiply(tiles[t], lot, steps[t]);
+    if (rows.hermite != nullptr) {
+      take_steps<F, false, false>(tiles, used, lot, steps);
+    } else if (are_small(lot, longest)) {
+      take_steps<F, true, true>(tiles, used, lot, steps);
     } else {
-      take_steps<F, false>(tile, lot, steps);
+      take_steps<F, true, false>(tiles, used, lot, steps);
     }
-    add_lot(steps, lot, tile);
+    for (int t = 0; t < used; ++t) {
+      join_steps(steps[t]);
+      add_lot(steps[t], lot, tiles[t]);
+    }
   }
-  tile.store(rows, first, neurons);
+  for (int t = 0; t < used; ++t) tiles[t].store(rows, first + t * F::kTile, of[t]);
 }
 
-// Sums of 8 samples and 2 vectors of neurons take half of AVX-512's 32 registers, and leave the
-// weights of 32 neurons in the smallest first-level caches.
+// Sums of 8 samples and 2 vectors of neurons take half of AVX-512's 32 registers, and the weights
+// of 32 neurons the smallest first-level caches.
 using Widest = Form<16, 2, 8>;
 using Wide = Form<8, 2, 4>;
 using Plain = Form<4, 2, 4>;
@@ -378,7 +397,7 @@ using Plain = Form<4, 2, 4>;
     advance<form>(rows, first, neurons, lots, count, scratch);                            \
   }                                                                                       \
   constexpr SphericalKernel k_##name {                                                    \
-#name, form::kTile, pack_##name, advance_##name                                       \
+#name, kTiles* form::kTile, pack_##name, advance_##name                               \
   }
 
 MOESAIC_SPHERICAL(portable, Plain, );
@@ -393,7 +412,7 @@ MOESAIC_SPHERICAL(avx512, Widest,
 }  // namespace
 
 int64_t SphericalKernel::scratch_numbers(int64_t width, int64_t coefficients) const {
-  return Tile<Widest>::numbers(width, coefficients);
+  return kTiles * Tile<Widest>::numbers(width, coefficients);
 }
 
 std::vector<SphericalKernel> spherical_kernels() {

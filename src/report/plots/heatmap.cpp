@@ -77,7 +77,7 @@ Figure heatmap_plot(const PlotInput& input) {
   PanelGrid grid{.columns = 2, .height = height, .left = 110, .bottom = 80, .gap_x = 110};
   // A column of many has a few pixels only if its panel has the figure's whole width.
   if (wide)
-    grid = {.columns = 1, .width = 960, .height = height, .left = 130, .bottom = 30, .gap_y = 60};
+    grid = {.columns = 1, .width = 960, .height = height, .left = 170, .bottom = 30, .gap_y = 60};
   return panel_figure(input.stem, panels, grid);
 }
 

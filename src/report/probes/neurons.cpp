@@ -32,20 +32,18 @@ std::string table_name(const std::string& weights, const std::string& direction,
 
 std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
-  for_each_pair(model, *data.at("train"),
-                [&](const std::string& weights, const at::Tensor&, const std::string& direction,
-                    const at::Tensor&) {
-                  const int64_t groups = model.moe_blocks()[0].ranked_groups();
-                  for (int64_t g = 0; g < groups; ++g) {
-                    metrics.push_back(
-                        {table_name(weights, direction, g),
-                         fmt::format("each {} and {}{}, <w, v>, of the experts with the largest "
-                                     "and the smallest router",
-                                     weights, direction,
-                                     groups > 1 ? fmt::format(" of group {}", g + 1) : ""),
-                         4, true});
-                  }
-                });
+  for_each_pair(
+      model, *data.at("train"),
+      [&](const std::string& weights, const at::Tensor&, const std::string& direction,
+          const at::Tensor&) {
+        const int64_t groups = model.moe_blocks()[0].ranked_groups();
+        for (int64_t g = 0; g < groups; ++g) {
+          metrics.push_back({table_name(weights, direction, g),
+                             fmt::format("single {} and {}{}: <w, v>", weights, direction,
+                                         groups > 1 ? fmt::format(", group {}", g + 1) : ""),
+                             4, true});
+        }
+      });
   return metrics;
 }
 

@@ -36,7 +36,7 @@ void describe(Fields& f, PatchSgdConfig& c) {
   f("samples", c.samples,
     "N, training samples: the first of the data, of endless data from where the run's seed says; "
     "0: an epoch of it",
-    between(0, 1e7), common);
+    between(0, 1e7));
   f("batch_size", c.batch_size, "samples a step", between(1, 65536));
   f("lr", c.lr, "eta, of all that moves", above(0.0));
   f("block", c.block, "steps that are made at once", between(1, 4096));

@@ -84,16 +84,22 @@ void PatchExamples::Prepared::add_group(const float* x_nd, const int64_t* chosen
     }
     patch_begin.push_back(by_patch.size());
   }
+  std::vector<int64_t> filled(static_cast<size_t>(width), 0);
+  for (const float* values : patch) {
+    for (int64_t p = 0; p < width; ++p) filled[static_cast<size_t>(p)] += values[p] != 0.0F ? 1 : 0;
+  }
+  // Rows of as many entries follow each other, so that processors foresee how many come.
   const int64_t first = by_row.size();
-  for (int64_t p = 0; p < width; ++p) {
-    const int64_t begin = by_row.size();
-    for (int64_t j = 0; j < patches; ++j) {
-      const float value = patch[static_cast<size_t>(j)][p];
-      if (value != 0.0F) by_row.add(j, value);
+  for (int64_t count = patches; count > 0; --count) {
+    for (int64_t p = 0; p < width; ++p) {
+      if (filled[static_cast<size_t>(p)] != count) continue;
+      rows.push_back(static_cast<int32_t>(p));
+      row_begin.push_back(static_cast<int32_t>(by_row.size() - first));
+      for (int64_t j = 0; j < patches; ++j) {
+        const float value = patch[static_cast<size_t>(j)][p];
+        if (value != 0.0F) by_row.add(j, value);
+      }
     }
-    if (by_row.size() == begin) continue;
-    rows.push_back(static_cast<int32_t>(p));
-    row_begin.push_back(static_cast<int32_t>(begin - first));
   }
   row_begin.push_back(static_cast<int32_t>(by_row.size() - first));
   group_rows.push_back(static_cast<int64_t>(rows.size()));

@@ -22,7 +22,7 @@ const ResultRow* result_of(const PlotInput& input, const std::string& metric,
 
 /// Returns the name of a series without what stands between it and a size.
 std::string series_name(std::string series) {
-  const size_t end = series.find_last_of('/');
+  const size_t end = series.find_last_of("/,");
   return end == std::string::npos ? series : series.substr(0, end);
 }
 

@@ -39,16 +39,14 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
   for (size_t c = 0; c < test.info().classes.size(); ++c) {
     const std::string& name = test.info().classes[c];
-    metrics.push_back({name_of(kRouted, c),
-                       fmt::format("deciding patch of class {} sent to one expert (%)", name), 1});
+    metrics.push_back(
+        {name_of(kRouted, c), fmt::format("{}: deciding patch to one expert, %", name), 1});
     if (gates_differ(model)) {
       metrics.push_back(
-          {name_of(kLargest, c),
-           fmt::format("deciding patch of class {} has the largest gate of one expert (%)", name),
-           1});
+          {name_of(kLargest, c), fmt::format("{}: deciding patch has largest gate, %", name), 1});
     }
-    metrics.push_back({name_of(kAny, c),
-                       fmt::format("deciding patch of class {} sent to any expert (%)", name), 1});
+    metrics.push_back(
+        {name_of(kAny, c), fmt::format("{}: deciding patch to any expert, %", name), 1});
   }
   return metrics;
 }

@@ -18,7 +18,7 @@ marker_of(c) = marker[1 + (c - 1) % 6]
 set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) . choices \
   textcolor rgb ink offset 0, -0.7
 set offsets graph 0.04, graph 0.04, 0, 0
-set key at graph -0.01, 1.04 left bottom vertical maxrows 3 Left reverse samplen 2.4 \
+set key at graph -0.01, 1.04 left bottom vertical maxrows rows Left reverse samplen 2.4 \
   spacing 1.1 textcolor rgb ink
 
 pruned(c) = column(2 + 7 * (c - 1))
@@ -26,29 +26,32 @@ pruned(c) = column(2 + 7 * (c - 1))
 beside(c, half) = pruned(c) + span * (c + half - words(criteria) / 2.0) / 60
 entry(c, which) = column(2 + 7 * (c - 1) + which)
 heading(text) = sprintf('{/:Bold %s}', text)
+# The names of more than four criteria are too long for two columns.
+named(text) = words(criteria) > 4 ? sprintf('{/*0.85 %s}', text) : text
 
 )";
 
 constexpr std::string_view kSweepPanels =
     R"(  set multiplot layout 1,2 margins screen 0.1, screen 0.97, screen bottom, screen top \
-    spacing screen 0.11
+    spacing screen 0.13
 
-  set label 1 heading('Accuracy after pruning') at graph 0, 1.36 left textcolor rgb ink
+  set label 1 heading('Accuracy after pruning') at graph 0, 1.08 + 0.093 * rows left textcolor rgb ink
   set ylabel 'test accuracy, %' textcolor rgb ink
   set yrange [*:* < 100]
   plot for [c=1:words(criteria)] data index 0 using (beside(c, 0)):(entry(c, 3)):(entry(c, 4)) \
-         with yerrorlines lc rgb colour_of(c) lw 2 pt marker_of(c) ps 0.8 title word(criteria, c), \
+         with yerrorlines lc rgb colour_of(c) lw 2 pt marker_of(c) ps 0.8 \
+         title named(word(criteria, c)), \
        for [c=1:words(criteria)] data index 0 using (beside(c, -0.5)):(entry(c, 1)):(entry(c, 2)) \
          with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker_of(c) - 1 ps 0.8 notitle, \
        for [c=1:chosen] data index 1 using (beside(c, 0)):(entry(c, 3)):(entry(c, 4)) \
          with yerrorbars lc rgb colour_of(c) lw 2 pt marker_of(c) ps 1.3 notitle, \
        for [c=1:chosen] data index 1 using (beside(c, -0.5)):(entry(c, 1)):(entry(c, 2)) \
          with yerrorbars lc rgb colour_of(c) lw 2 pt marker_of(c) - 1 ps 1.3 notitle, \
-       NaN with lines lc rgb ink lw 2 title 'with recovery', \
-       NaN with lines lc rgb ink lw 2 dt (6, 4) title 'without recovery'
+       NaN with lines lc rgb ink lw 2 title named('with recovery'), \
+       NaN with lines lc rgb ink lw 2 dt (6, 4) title named('without recovery')
 
   set label 1 heading('Cost, experts ranked by ' . word(criteria, 1))
-  set ylabel 'fraction of the network with ' . whole . ', %' textcolor rgb ink
+  set ylabel "fraction of the network\nwith " . whole . ', %' textcolor rgb ink
   set yrange [0:*]
   plot data index 0 using (pruned(1)):(entry(1, 5)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
          title 'FLOPs an image', \
@@ -157,11 +160,12 @@ Figure sweep_figure(const SweepOutcome& outcome) {
   for (size_t i = 0; i < choices.size(); ++i) {
     lines += " . \"\\n\" . " + plot_name(letter_of(i) + ": " + choices[i].text);
   }
-  // Each choice has a line under the axis, for which the figure grows.
-  constexpr int kHeight = 450, kLine = 18;
+  // The figure grows for the lines of choices under the axis and for those of the key above it.
+  constexpr int kHeight = 450, kLine = 18, kRows = 3;
   constexpr double kAround = 0.25 * kHeight;
-  const int under = kLine * static_cast<int>(choices.size());
-  const double height = kHeight + under;
+  const int rows = std::max(kRows, (static_cast<int>(outcome.criteria.size()) + 3) / 2);
+  const int under = kLine * static_cast<int>(choices.size()), above = kLine * (rows - kRows);
+  const int height = kHeight + under + above;
   std::string head = script_head("figure");
   head += fmt::format("criteria = '{}'\n", fmt::join(outcome.criteria, " "));
   head += fmt::format("experts = {}\n", outcome.experts);
@@ -171,11 +175,12 @@ Figure sweep_figure(const SweepOutcome& outcome) {
   head += fmt::format("whole = {}  # the network that the fractions are of\n",
                       plot_name(largest_text(outcome, outcome.criteria.front())));
   head += fmt::format("span = {:.3f}\n", bars ? largest_pruned(outcome) : 0.0);
+  head += fmt::format("rows = {}  # of the key\n", rows);
   head += fmt::format("bottom = {:.4f}\ntop = {:.4f}\n", (kAround + under) / height,
-                      1.0 - kAround / height);
+                      1.0 - (kAround + above) / height);
   head += fmt::format("set errorbars {}\n", bars ? "0.5" : "0");
   head += fmt::format("set xtics ({})\n", tics_of(outcome));
-  head += std::string(kSweepStyle) + for_both_files(960, kHeight + under);
+  head += std::string(kSweepStyle) + for_both_files(960, height);
   return {head + std::string(kSweepPanels), data_of(outcome)};
 }
 

@@ -16,7 +16,7 @@ struct LatentClustersConfig {
   std::vector<std::vector<double>> local = {{0, 0, 0, 1, 0, 1}, {0, 0, 0, 1, 1}};
   std::vector<double> global = {0, 0, 0, 1};
   std::string directions = "orthogonal";
-  int64_t train = 1000000, test = 8192;
+  int64_t train = 65536, test = 8192;
   int64_t seed = 1;
 };
 template <class Fields>

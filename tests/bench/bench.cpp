@@ -108,6 +108,9 @@ const std::vector<Benchmark>& benchmarks() {
        bench_clusters, nothing_left_out},
       {"gated", "a step of the loss L4 of gated mixtures, with its samples, against plain ATen",
        bench_gated, nothing_left_out},
+      {"latent",
+       "single-sample steps of the latent clusters paper, with samples, against plain ATen",
+       bench_latent, nothing_left_out},
       {"operators", "routing, dispatch, experts and combine against plain ATen",
        [](const Report& report) {
          bench_operators(report);

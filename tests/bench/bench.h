@@ -80,6 +80,9 @@ void bench_clusters(const Report& report);
 /// A step of the loss L4 of gated mixtures against plain ATen.
 void bench_gated(const Report& report);
 
+/// Single-sample steps of the latent clusters paper against plain ATen.
+void bench_latent(const Report& report);
+
 /// A step of Algorithm 1 of the pruning paper against plain ATen.
 void bench_pruning(const Report& report);
 

@@ -68,6 +68,22 @@ TEST(SampleRandom, ASampleIsTheSameInAnyRange) {
   }
 }
 
+TEST(SampleRandom, RowsAreTheSameNumbers) {
+  constexpr int64_t kFirst = 1000, kCount = 131, kStride = 13;
+  const float untouched = -100.0F;
+  for (const int64_t numbers : {1, 4, 7, 12}) {
+    const auto wanted = normals(kFirst, kCount, numbers);
+    std::vector<float> found(kCount * kStride, untouched);
+    SampleRandom(kSeed, kStream).normal_rows(kFirst, kCount, numbers, found.data(), kStride);
+    for (int64_t i = 0; i < kCount; ++i) {
+      for (int64_t j = 0; j < kStride; ++j) {
+        EXPECT_EQ(found[static_cast<size_t>(i * kStride + j)],
+                  j < numbers ? wanted[static_cast<size_t>(j * kCount + i)] : untouched);
+      }
+    }
+  }
+}
+
 TEST(SampleRandom, NormalsHaveTheMomentsAndTheDistribution) {
   constexpr int64_t kCount = 100000;
   auto numbers = normals(0, kCount, 10);

@@ -5,29 +5,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "vector_clones.h"
+#include "float_vector.h"
 
 namespace moesaic::ops {
 namespace {
 
 constexpr int kS = kLotSamples;
-
-/// A vector of floats, in memory at any address.
-template <int lanes>
-struct VectorOf {
-  using Type __attribute__((vector_size(4 * lanes), aligned(4), may_alias)) = float;
-};
-template <int lanes>
-using Vector = typename VectorOf<lanes>::Type;
-
-template <int lanes>
-MOESAIC_IN_CLONE Vector<lanes>& at(float* number) {
-  return *reinterpret_cast<Vector<lanes>*>(number);
-}
-template <int lanes>
-MOESAIC_IN_CLONE const Vector<lanes>& at(const float* number) {
-  return *reinterpret_cast<const Vector<lanes>*>(number);
-}
 
 /// The form of an instruction set: how many lanes a vector has, how many vectors of neurons stand
 /// side by side, and how many samples' sums stay in registers beside them.
@@ -36,20 +19,6 @@ struct Form {
   static constexpr int kLanes = lanes_, kVectors = vectors_, kSamples = samples_;
   static constexpr int kTile = kLanes * kVectors;
 };
-
-/// Transposes four numbers of four rows.
-MOESAIC_IN_CLONE void transpose4(const float* const from[4], float* const to[4]) {
-  using V = Vector<4>;
-  const V r0 = at<4>(from[0]), r1 = at<4>(from[1]), r2 = at<4>(from[2]), r3 = at<4>(from[3]);
-  const V low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
-  const V low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-  const V high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const V high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  at<4>(to[0]) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-  at<4>(to[1]) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-  at<4>(to[2]) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-  at<4>(to[3]) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-}
 
 /// Writes four rows as columns: to[c * stride + i] = rows[i][c].
 MOESAIC_IN_CLONE void gather4(const float* const rows[4], int64_t width, float* to,
@@ -90,13 +59,13 @@ MOESAIC_IN_CLONE void pack_lot(const float* const* rows, const float* strength, 
   for (int s = 0; s < kS; ++s) gram[s] = Vector<kS>{};
   for (int64_t c = 0; c < width; ++c) {
     const float* const x = lot + c * kS;
-    const Vector<kS> all = at<kS>(x);
+    const Vector<kS> all = vector_at<kS>(x);
 #pragma GCC unroll 8
     for (int s = 0; s < kS; ++s) gram[s] += x[s] * all;
   }
   float* const after = lot + width * kS;
 #pragma GCC unroll 8
-  for (int s = 0; s < kS; ++s) at<kS>(after + s * kS) = gram[s];
+  for (int s = 0; s < kS; ++s) vector_at<kS>(after + s * kS) = gram[s];
   std::memcpy(after + kS * kS, strength, kS * sizeof(float));
 }
 
@@ -118,6 +87,7 @@ struct Tile {
   float *up, *down;  // [coefficients - 1], of their recurrence
   float* spare;      // [width], a row of no neuron
   int64_t width, slopes;
+  float longest = 0.0F;  // of |a|
 
   MOESAIC_IN_CLONE Tile(const SphericalRows& rows, float* scratch)
       : width(rows.width), slopes(std::max<int64_t>(rows.coefficients - 1, 0)) {
@@ -131,7 +101,8 @@ struct Tile {
   }
 
   static int64_t numbers(int64_t width, int64_t coefficients) {
-    return width * (kT + 1) + 2 * kT + std::max<int64_t>(coefficients - 1, 0) * (kT + 2);
+    const int64_t slopes = std::max<int64_t>(coefficients - 1, 0);
+    return (width * (kT + 1) + 2 * kT + slopes * (kT + 2) + 15) / 16 * 16;
   }
 
   MOESAIC_IN_CLONE void load(const SphericalRows& rows, int64_t first, int64_t neurons) {
@@ -146,6 +117,7 @@ struct Tile {
     for (int i = 0; i < kT; ++i) {
       a[i] = i < neurons ? rows.a[first + i] : 0.0F;
       b[i] = i < neurons ? rows.b[first + i] : 0.0F;
+      longest = std::max(longest, std::abs(a[i]));
     }
     // With h_k = He_k / sqrt(k!): h_k' = sqrt(k) h_(k-1), and
     // h_(k+1) = (z h_k - sqrt(k) h_(k-1)) / sqrt(k + 1).
@@ -154,8 +126,8 @@ struct Tile {
       up[k] = 1.0F / root;
       down[k] = std::sqrt(static_cast<float>(k)) / root;
       for (int i = 0; i < kT; ++i) {
-        const float* const of = rows.hermite + (first + i) * rows.coefficients;
-        slope[k * kT + i] = i < neurons ? root * of[k + 1] : 0.0F;
+        const int64_t at = (first + i) * rows.coefficients + k + 1;
+        slope[k * kT + i] = i < neurons ? root * rows.hermite[at] : 0.0F;
       }
     }
   }
@@ -184,11 +156,12 @@ struct Tile {
   }
 };
 
-/// What a lot's steps work on: of each sample and neuron the product p, and the coefficient of x in
-/// what the steps make of w; of each neuron the factor of the old w.
+/// What a lot's steps work on: of each sample and neuron the product p, the step's factor of w, and
+/// the coefficient of x in what all steps make of w; of each neuron their factor of the old w.
 template <class F>
 struct Steps {
   alignas(64) float product[kS][F::kTile];
+  alignas(64) float keep[kS][F::kTile];
   alignas(64) float of_x[kS][F::kTile];
   alignas(64) float of_w[F::kTile];
 };
@@ -210,80 +183,120 @@ MOESAIC_IN_CLONE void multiply(const Tile<F>& tile, const Lot& lot, Steps<F>& st
 #pragma GCC unroll 8
       for (int s = 0; s < kN; ++s) {
 #pragma GCC unroll 8
-        for (int v = 0; v < kV; ++v) sum[s][v] += x[s] * at<F::kLanes>(w + v * F::kLanes);
+        for (int v = 0; v < kV; ++v) sum[s][v] += x[s] * vector_at<F::kLanes>(w + v * F::kLanes);
       }
     }
 #pragma GCC unroll 8
     for (int s = 0; s < kN; ++s) {
 #pragma GCC unroll 8
       for (int v = 0; v < kV; ++v) {
-        at<F::kLanes>(steps.product[first + s] + v * F::kLanes) = sum[s][v];
+        vector_at<F::kLanes>(steps.product[first + s] + v * F::kLanes) = sum[s][v];
       }
     }
   }
 }
 
-/// The derivative of a sum of Hermite polynomials.
+/// Multiplies k by the derivative of a sum of Hermite polynomials at z, for neurons from v on.
 template <class F>
-MOESAIC_IN_CLONE void derivative(const Tile<F>& tile, const float* product, float* to) {
-  constexpr int kT = F::kTile;
-  float last[kT], now[kT];
-  for (int i = 0; i < kT; ++i) {
-    last[i] = to[i] = 0.0F;
-    now[i] = 1.0F;
+MOESAIC_IN_CLONE void derive(const Tile<F>& tile, int v, const Vector<F::kLanes>& z,
+                             Vector<F::kLanes>& k) {
+  Vector<F::kLanes> sum{}, last{}, now = sum + 1.0F;
+  for (int64_t order = 0; order < tile.slopes; ++order) {
+    sum += vector_at<F::kLanes>(tile.slope + order * F::kTile + v) * now;
+    const Vector<F::kLanes> next = tile.up[order] * z * now - tile.down[order] * last;
+    last = now;
+    now = next;
   }
-  for (int64_t k = 0; k < tile.slopes; ++k) {
-    const float up = tile.up[k], down = tile.down[k];
-    const float* const slope = tile.slope + k * kT;
-    for (int i = 0; i < kT; ++i) {
-      to[i] += slope[i] * now[i];
-      const float next = up * (product[i] + tile.b[i]) * now[i] - down * last[i];
-      last[i] = now[i];
-      now[i] = next;
+  k *= sum;
+}
+
+/// 1 / sqrt(1 + e); where e is at most kSmall by its series, whose remainder is below 2e-8: a root
+/// and a division would keep the next sample waiting.
+constexpr float kSmall = 0.0625F;
+template <int lanes, bool small>
+MOESAIC_IN_CLONE void shrink(const Vector<lanes>& e, Vector<lanes>& to) {
+  if constexpr (small) {
+    const Vector<lanes> low = 1.0F - 0.5F * e, middle = 0.375F - 0.3125F * e;
+    const Vector<lanes> high = 0.2734375F - 0.24609375F * e, square = e * e;
+    to = (high * square + middle) * square + low;
+  } else {
+    float number[lanes];
+    vector_at<lanes>(number) = e;
+    for (int i = 0; i < lanes; ++i) number[i] = 1.0F / std::sqrt(1.0F + number[i]);
+    to = vector_at<lanes>(number);
+  }
+}
+
+/// Takes the step of sample s: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and
+/// so for the products of the samples to come.
+template <class F, bool relu, bool small>
+MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Steps<F>& steps) {
+  using V = Vector<F::kLanes>;
+  const float* const gram = lot.gram + s * kS;
+#pragma GCC unroll 8
+  for (int v = 0; v < F::kTile; v += F::kLanes) {
+    const V p = vector_at<F::kLanes>(steps.product[s] + v);
+    const V z = p + vector_at<F::kLanes>(tile.b + v), none{};
+    V k = lot.strength[s] * vector_at<F::kLanes>(tile.a + v);
+    if constexpr (relu) {
+      k = z > none ? k : none;
+    } else {
+      derive(tile, v, z, k);
+    }
+    // Of a sample in the direction of w, rounding must not leave a negative square.
+    V across = gram[s] - p * p, r;
+    across = across < none ? none : across;
+    shrink<F::kLanes, small>(k * k * across, r);
+    const V of_w = r * (1.0F - k * p), of_x = r * k;
+    vector_at<F::kLanes>(steps.keep[s] + v) = of_w;
+    vector_at<F::kLanes>(steps.of_x[s] + v) = of_x;
+#pragma GCC unroll 8
+    for (int next = s + 1; next < kS; ++next) {
+      V& q = vector_at<F::kLanes>(steps.product[next] + v);
+      q = of_w * q + gram[next] * of_x;
     }
   }
 }
 
-/// The lot's steps: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and so for the
-/// products of the samples to come.
-template <class F, bool relu>
-MOESAIC_IN_CLONE void take_steps(const Tile<F>& tile, const Lot& lot, Steps<F>& steps) {
-  constexpr int kT = F::kTile;
-  alignas(64) float keep[kS][kT], slope[kT];
+/// What the steps make of w: the factors of those after a sample's own apply to its x.
+template <class F>
+MOESAIC_IN_CLONE void join_steps(Steps<F>& steps) {
+#pragma GCC unroll 8
+  for (int v = 0; v < F::kTile; v += F::kLanes) {
+    Vector<F::kLanes> of_w = Vector<F::kLanes>{} + 1.0F;
+#pragma GCC unroll 8
+    for (int s = kS - 1; s >= 0; --s) {
+      vector_at<F::kLanes>(steps.of_x[s] + v) *= of_w;
+      of_w *= vector_at<F::kLanes>(steps.keep[s] + v);
+    }
+    vector_at<F::kLanes>(steps.of_w + v) = of_w;
+  }
+}
+
+// A step waits for the one before, so that those of two tiles are taken in turn.
+constexpr int kTiles = 2;
+
+template <class F, bool relu, bool small>
+MOESAIC_IN_CLONE void take_steps(const Tile<F>* tiles, int count, const Lot& lot, Steps<F>* steps) {
 #pragma GCC unroll 8
   for (int s = 0; s < kS; ++s) {
-    const float* const p = steps.product[s];
-    const float square = lot.gram[s * kS + s], strength = lot.strength[s];
-    if constexpr (!relu) derivative(tile, p, slope);
-    for (int i = 0; i < kT; ++i) {
-      const float move = strength * tile.a[i];
-      const float k = relu ? (p[i] + tile.b[i] > 0.0F ? move : 0.0F) : move * slope[i];
-      // Of a sample in the direction of w, rounding must not leave a negative square.
-      const float across = std::max(square - p[i] * p[i], 0.0F);
-      const float r = 1.0F / std::sqrt(1.0F + k * k * across);
-      keep[s][i] = r * (1.0F - k * p[i]);
-      steps.of_x[s][i] = r * k;
-    }
-#pragma GCC unroll 8
-    for (int next = s + 1; next < kS; ++next) {
-      const float both = lot.gram[s * kS + next];
-      float* const q = steps.product[next];
-      for (int i = 0; i < kT; ++i) q[i] = keep[s][i] * q[i] + both * steps.of_x[s][i];
-    }
+    for (int t = 0; t < count; ++t) take_step<F, relu, small>(tiles[t], lot, s, steps[t]);
   }
-  for (int i = 0; i < kT; ++i) steps.of_w[i] = 1.0F;
-#pragma GCC unroll 8
-  for (int s = kS - 1; s >= 0; --s) {
-    for (int i = 0; i < kT; ++i) {
-      steps.of_x[s][i] *= steps.of_w[i];
-      steps.of_w[i] *= keep[s][i];
-    }
+}
+
+/// Whether no neuron's step is longer than the series takes.
+MOESAIC_IN_CLONE bool are_small(const Lot& lot, float longest) {
+  bool small = true;
+  for (int s = 0; s < kS; ++s) {
+    const float k = lot.strength[s] * longest;
+    small = small && k * k * lot.gram[s * kS + s] <= kSmall;
   }
+  return small;
 }
 
 /// w <- of_w w + sum of of_x x over kSamples samples, for `columns` columns from c on.
 template <class F, int columns>
-MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
+MOESAIC_IN_CLONE void add_columns(const float* x,
                                   const Vector<F::kLanes> (&of_x)[F::kSamples][F::kVectors],
                                   const Vector<F::kLanes>* of_w, float* w) {
   Vector<F::kLanes> sum[columns][F::kVectors];
@@ -291,7 +304,7 @@ MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
   for (int c = 0; c < columns; ++c) {
 #pragma GCC unroll 8
     for (int v = 0; v < F::kVectors; ++v) {
-      sum[c][v] = at<F::kLanes>(w + c * F::kTile + v * F::kLanes);
+      sum[c][v] = vector_at<F::kLanes>(w + c * F::kTile + v * F::kLanes);
       if (of_w != nullptr) sum[c][v] *= of_w[v];
     }
   }
@@ -307,7 +320,7 @@ MOESAIC_IN_CLONE void add_columns(const Tile<F>& tile, const float* x,
   for (int c = 0; c < columns; ++c) {
 #pragma GCC unroll 8
     for (int v = 0; v < F::kVectors; ++v) {
-      at<F::kLanes>(w + c * F::kTile + v * F::kLanes) = sum[c][v];
+      vector_at<F::kLanes>(w + c * F::kTile + v * F::kLanes) = sum[c][v];
     }
   }
 }
@@ -317,24 +330,24 @@ MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& ti
   constexpr int kColumns = 2;  // Sums of several columns hide the latency of adding to one.
   Vector<F::kLanes> of_w[F::kVectors];
 #pragma GCC unroll 8
-  for (int v = 0; v < F::kVectors; ++v) of_w[v] = at<F::kLanes>(steps.of_w + v * F::kLanes);
+  for (int v = 0; v < F::kVectors; ++v) of_w[v] = vector_at<F::kLanes>(steps.of_w + v * F::kLanes);
   for (int first = 0; first < kS; first += F::kSamples) {
     Vector<F::kLanes> of_x[F::kSamples][F::kVectors];
 #pragma GCC unroll 8
     for (int s = 0; s < F::kSamples; ++s) {
 #pragma GCC unroll 8
       for (int v = 0; v < F::kVectors; ++v) {
-        of_x[s][v] = at<F::kLanes>(steps.of_x[first + s] + v * F::kLanes);
+        of_x[s][v] = vector_at<F::kLanes>(steps.of_x[first + s] + v * F::kLanes);
       }
     }
     const Vector<F::kLanes>* const factor = first == 0 ? of_w : nullptr;
     const float* const x = lot.x + first;
     int64_t c = 0;
     for (; c + kColumns <= tile.width; c += kColumns) {
-      add_columns<F, kColumns>(tile, x + c * kS, of_x, factor, tile.w + c * F::kTile);
+      add_columns<F, kColumns>(x + c * kS, of_x, factor, tile.w + c * F::kTile);
     }
     for (; c < tile.width; ++c) {
-      add_columns<F, 1>(tile, x + c * kS, of_x, factor, tile.w + c * F::kTile);
+      add_columns<F, 1>(x + c * kS, of_x, factor, tile.w + c * F::kTile);
     }
   }
 }
@@ -342,24 +355,34 @@ MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& ti
 template <class F>
 MOESAIC_IN_CLONE void advance(const SphericalRows& rows, int64_t first, int64_t neurons,
                               const float* lots, int64_t count, float* scratch) {
-  Tile<F> tile(rows, scratch);
-  tile.load(rows, first, neurons);
-  Steps<F> steps;
+  Tile<F> tiles[kTiles] = {
+      Tile<F>(rows, scratch),
+      Tile<F>(rows, scratch + Tile<F>::numbers(rows.width, rows.coefficients))};
+  const int used = neurons > F::kTile ? 2 : 1;
+  const int64_t of[kTiles] = {std::min<int64_t>(neurons, F::kTile), neurons - F::kTile};
+  for (int t = 0; t < used; ++t) tiles[t].load(rows, first + t * F::kTile, of[t]);
+  const float longest = std::max(tiles[0].longest, tiles[1].longest);
+  Steps<F> steps[kTiles];
   for (int64_t i = 0; i < count; ++i) {
     const Lot lot(lots + i * lot_numbers(rows.width), rows.width);
-    multiply(tile, lot, steps);
-    if (rows.hermite == nullptr) {
-      take_steps<F, true>(tile, lot, steps);
+    for (int t = 0; t < used; ++t) multiply(tiles[t], lot, steps[t]);
+    if (rows.hermite != nullptr) {
+      take_steps<F, false, false>(tiles, used, lot, steps);
+    } else if (are_small(lot, longest)) {
+      take_steps<F, true, true>(tiles, used, lot, steps);
     } else {
-      take_steps<F, false>(tile, lot, steps);
+      take_steps<F, true, false>(tiles, used, lot, steps);
     }
-    add_lot(steps, lot, tile);
+    for (int t = 0; t < used; ++t) {
+      join_steps(steps[t]);
+      add_lot(steps[t], lot, tiles[t]);
+    }
   }
-  tile.store(rows, first, neurons);
+  for (int t = 0; t < used; ++t) tiles[t].store(rows, first + t * F::kTile, of[t]);
 }
 
-// Sums of 8 samples and 2 vectors of neurons take half of AVX-512's 32 registers, and leave the
-// weights of 32 neurons in the smallest first-level caches.
+// Sums of 8 samples and 2 vectors of neurons take half of AVX-512's 32 registers, and the weights
+// of 32 neurons the smallest first-level caches.
 using Widest = Form<16, 2, 8>;
 using Wide = Form<8, 2, 4>;
 using Plain = Form<4, 2, 4>;
@@ -374,7 +397,7 @@ using Plain = Form<4, 2, 4>;
     advance<form>(rows, first, neurons, lots, count, scratch);                            \
   }                                                                                       \
   constexpr SphericalKernel k_##name {                                                    \
-#name, form::kTile, pack_##name, advance_##name                                       \
+#name, kTiles* form::kTile, pack_##name, advance_##name                               \
   }
 
 MOESAIC_SPHERICAL(portable, Plain, );
@@ -389,7 +412,7 @@ MOESAIC_SPHERICAL(avx512, Widest,
 }  // namespace
 
 int64_t SphericalKernel::scratch_numbers(int64_t width, int64_t coefficients) const {
-  return Tile<Widest>::numbers(width, coefficients);
+  return kTiles * Tile<Widest>::numbers(width, coefficients);
 }
 
 std::vector<SphericalKernel> spherical_kernels() {

@@ -14,6 +14,7 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/report/confusion_figure.h"
 #include "moesaic/report/evaluation_points.h"
+#include "moesaic/report/routing_images.h"
 #include "moesaic/report/tsne_figure.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "verbs.h"
@@ -28,6 +29,8 @@ struct EvalArguments {
   std::string tsne;
   EvaluationPointsOptions points;
   std::vector<std::string> confusion;
+  std::string routing_images;
+  int64_t images = 8;
 };
 
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
@@ -74,22 +77,32 @@ void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation
   }
 }
 
+void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& collector) {
+  const std::filesystem::path file = arguments.routing_images;
+  draw_figure_file(file, routing_images_figure(collector.images(), file.stem().string()));
+  log_written(arguments.routing_images);
+}
+
 int run_eval(const EvalArguments& arguments) {
-  const bool points = !arguments.tsne.empty();
+  const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
+  if (routing) check_new_figure(arguments.routing_images, "--routing-images");
   if (points) check_new_figure(arguments.tsne, "--tsne");
   for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
   EvaluationPointCollector collector(arguments.points);
+  RoutedImageCollector routed(arguments.images);
   EvaluateCheckpointOptions options = arguments.options;
   options.evaluate.observe = [&](const EvaluatedBatch& batch) {
     for (const std::string& file : arguments.confusion) {
       if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);
     }
     if (points) collector.add(batch);
+    if (routing) routed.add(batch);
   };
   const CheckpointEvaluation result = evaluate_with_bar(options);
   print_evaluation(result, arguments.json);
   std::fflush(stdout);
   write_confusions(arguments, result);
+  if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points()) : 0;
 }
 
@@ -161,6 +174,17 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false)
       ->check(not_empty())
       ->type_name("FILE");
+  CLI::Option* routing =
+      verb->add_option(
+              "--routing-images", arguments->routing_images,
+              "draw where each expert of the last MoE layer looks: the patches that it got, "
+              "over images; a new .png or .svg, with gnuplot's script and data beside it")
+          ->check(not_empty())
+          ->type_name("FILE");
+  verb->add_option("--images", arguments->images, "of it: the first so many of the split")
+      ->check(whole_number(1, kMaxRoutingImages))
+      ->capture_default_str()
+      ->needs(routing);
   verb->add_flag("--json", arguments->json, "one JSON document on standard output");
   add_tsne_options(*verb, arguments);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });

@@ -90,6 +90,33 @@ void check_one_size(const PruneArguments& arguments) {
              given == 0 ? "none" : "more");
 }
 
+/// Whether criterion or replacement look at images.
+bool needs_images(const PruneCheckpointOptions& options) {
+  if (options.prune.replace == kReplaceByMean) return true;
+  if (!options.plan.empty()) return read_plan(options.plan).replace == kReplaceByMean;
+  return criterion_needs_images(options.prune.criterion);
+}
+
+/// Refuses options that would change nothing.
+void check_effects(const PruneArguments& arguments, const CLI::App& verb) {
+  const auto refuse = [&](const char* option, const std::string& user) {
+    if (verb.get_option(option)->count() == 0) return;
+    fail_usage("{}: it would change nothing here: it is for {}", option, user);
+  };
+  const bool searches = arguments.max_drop.has_value();
+  if (!searches) {
+    for (const char* option : {"--search", "--figure"}) refuse(option, "--max-drop");
+  }
+  if (needs_images(arguments.options)) return;
+  std::string users = "--replace mean and the criteria that need images:";
+  for (const Criterion& criterion : criteria()) {
+    if (criterion.needs_images) users += ' ' + criterion.name;
+  }
+  refuse("--images", users);
+  if (searches) return;
+  for (const char* option : {"--data", "--split"}) refuse(option, "--max-drop, " + users);
+}
+
 /// Finds the plan by --max-drop. Returns the plan, or nothing where a signal ended the search.
 std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
                                      const PruneCheckpointOptions& options) {
@@ -127,9 +154,10 @@ std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
   return found.plan;
 }
 
-int prune(const PruneArguments& arguments) {
+int prune(const PruneArguments& arguments, const CLI::App& verb) {
   PruneCheckpointOptions options = arguments.options;
   check_one_size(arguments);
+  check_effects(arguments, verb);
   if (options.out.empty() && !options.dry_run) {
     fail_usage("prune: give --out, or --dry-run for the plan alone");
   }
@@ -247,7 +275,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_device(*verb, options.device);
   verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
-  verb->callback([arguments, &exit_code] { exit_code = prune(*arguments); });
+  verb->callback([arguments, verb, &exit_code] { exit_code = prune(*arguments, *verb); });
 }
 
 }  // namespace moesaic::tools

@@ -45,6 +45,15 @@ bool from_command_line(const std::optional<Origin>& place) {
   return place && place->source != nullptr && place->line == 0;
 }
 
+void add_arguments(const Value& config, std::set<std::string>& found) {
+  if (from_command_line(config.origin())) found.insert(config.where());
+  if (config.kind() == Value::Kind::array) {
+    for (const Value& item : config.items()) add_arguments(item, found);
+  }
+  if (!config.is_object()) return;
+  for (const Value::Member& member : config.members()) add_arguments(member.value, found);
+}
+
 }  // namespace
 
 ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second) {
@@ -56,6 +65,12 @@ ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& sec
 
 bool is_argument(const Value& config, const std::string& path) {
   return from_command_line(find_place(config, path));
+}
+
+std::set<std::string> arguments_in(const Value& config) {
+  std::set<std::string> found;
+  add_arguments(config, found);
+  return found;
 }
 
 std::string place_of(const Value& config, const std::vector<std::string>& blamed) {

@@ -56,15 +56,17 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   }
   if (!spec.keep_classes.empty()) return {"keep_classes needs base", {"keep_classes"}};
   if (!spec.first.empty()) return {"first needs base", {"first"}};
+  if (spec.mosaic) return {"mosaic needs base", {"mosaic"}};
   return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
 }
 
 ConfigProblem derived_problem(const DatasetSpec& spec) {
-  const int ways =
-      (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) + (spec.rotate ? 1 : 0);
+  const int ways = (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) +
+                   (spec.rotate ? 1 : 0) + (spec.mosaic ? 1 : 0);
   if (ways > 1 || (ways == 0 && !spec.validation)) {
     return {
-        "a dataset with base needs one of keep_classes, first and rotate, or another validation",
+        "a dataset with base needs one of keep_classes, first, rotate and mosaic, or another "
+        "validation",
         {"base"}};
   }
   const ConfigProblem problem = unknown_split(spec.first, "first");

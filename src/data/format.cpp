@@ -17,6 +17,7 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"embeddings", embeddings_format()},
                                            {"gated", gated_format()},
                                            {"latent", latent_format()},
+                                           {"patch_patterns", patch_patterns_format()},
                                            {"patterns", patterns_format()}});
   return registry;
 }

@@ -137,6 +137,7 @@ std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const Spli
 
 int64_t described_classes(const DatasetSpec& spec) {
   if (spec.rotate) return 2;
+  if (spec.mosaic) return static_cast<int64_t>(spec.mosaic->deciding.size());
   if (!spec.keep_classes.empty()) return static_cast<int64_t>(spec.keep_classes.size());
   if (!spec.base.empty()) return described_classes(load_dataset_spec(spec.base));
   return format_of(spec).class_count(spec);
@@ -170,9 +171,12 @@ bool tells_size(const DatasetSpec& spec, const std::string& stored) {
 
 /// Returns the dataset that `spec` derives from its base.
 std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<const Dataset> base,
-                                       const SplitRequest& request) {
+                                       const SplitRequest& request, MosaicOf of) {
   if (spec.rotate) {
     return make_rotated_pairs(std::move(base), *spec.rotate, spec.name, spec.description);
+  }
+  if (spec.mosaic) {
+    return make_mosaic(std::move(base), *spec.mosaic, of, spec.name, spec.description);
   }
   if (!spec.keep_classes.empty()) {
     return make_class_subset(std::move(base), spec.keep_classes, spec.name, spec.description);
@@ -192,14 +196,16 @@ std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<
 std::shared_ptr<const Dataset> open_described(const DatasetSpec& spec,
                                               const SplitRequest& request) {
   if (spec.base.empty()) return open_own(spec, request);
-  return derived(spec, open_described(load_dataset_spec(spec.base), request), request);
+  return derived(spec, open_described(load_dataset_spec(spec.base), request), request,
+                 MosaicOf::images);
 }
 
 std::shared_ptr<const Dataset> outline_described(const DatasetSpec& spec,
                                                  const SplitRequest& request) {
   if (spec.base.empty()) return outline_own(spec, request);
   if (!spec.keep_classes.empty()) fail_outline(spec);
-  return derived(spec, outline_described(load_dataset_spec(spec.base), request), request);
+  return derived(spec, outline_described(load_dataset_spec(spec.base), request), request,
+                 MosaicOf::outline);
 }
 
 /// Opens all splits; returns those that cannot be opened.

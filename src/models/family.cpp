@@ -7,6 +7,7 @@
 #include "moesaic/models/image_moe/image_moe.h"
 #include "moesaic/models/latent_moe/latent_moe.h"
 #include "moesaic/models/pattern_moe/pattern_moe.h"
+#include "moesaic/models/pmoe/pmoe.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
@@ -29,7 +30,8 @@ Registry<Family>& families() {
                                          {kGru, family_of<Gru, GruConfig>()},
                                          {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()},
                                          {kLatentMoE, family_of<LatentMoE, LatentMoEConfig>()},
-                                         {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()}});
+                                         {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()},
+                                         {kPMoE, family_of<PMoE, PMoEConfig>()}});
   return list;
 }
 

@@ -120,9 +120,10 @@ Scores load(const ScoreInput& in) {
   });
 }
 
-Scores frequency(const ScoreInput& in) {
+template <int gate, int norm>
+Scores sum_over_rows(const ScoreInput& in) {
   return of_use(in, [](const LayerUse& use, int64_t e) {
-    return over_tokens(use.sum({0, 0}, e), use);
+    return over_tokens(use.sum({gate, norm}, e), use);
   });
 }
 
@@ -154,10 +155,15 @@ const std::vector<Criterion>& criteria() {
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change},
       {"importance", false, kImages, importance},
       {"load", false, kImages, load},
-      {"frequency", false, kImages, frequency},
+      {"frequency", false, kImages, sum_over_rows<0, 0>},
+      {"gate", false, kImages, mean_over_rows<1, 0>},
+      {"gate-sum", false, kImages, sum_over_rows<1, 0>},
       {"reap", false, kImages, mean_over_rows<1, 1>},
+      {"reap-sum", false, kImages, sum_over_rows<1, 1>},
       {"man", false, kImages, mean_over_rows<0, 1>},
+      {"man-sum", false, kImages, sum_over_rows<0, 1>},
       {"msan", false, kImages, mean_over_rows<0, 2>},
+      {"msan-sum", false, kImages, sum_over_rows<0, 2>},
       {"aimer", false, false, aimer},
       {"random", false, false, random_scores},
   };

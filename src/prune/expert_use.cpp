@@ -6,7 +6,7 @@
 namespace moesaic {
 namespace {
 
-constexpr Powers kUsePowers[] = {{0, 0}, {1, 1}, {0, 1}, {0, 2}};
+constexpr Powers kUsePowers[] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}};
 
 at::Tensor zeros(at::IntArrayRef shape) {
   return at::zeros(shape, at::kDouble);

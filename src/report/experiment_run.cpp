@@ -10,6 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/config/document.h"
+#include "moesaic/config/problem.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
@@ -93,6 +94,17 @@ void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
   }
 }
 
+/// Returns the run with all that the row sets.
+Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
+  Document document(experiment.train);
+  for (const Value& set : row.sets) {
+    for (const Value::Member& setting : set.members("set")) {
+      document.set(setting.key, setting.value);
+    }
+  }
+  return document.root();
+}
+
 }  // namespace
 
 int64_t ExperimentRun::images(int64_t updates) const {
@@ -105,14 +117,18 @@ int64_t ExperimentRun::images(int64_t updates) const {
   return sum;
 }
 
-RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
-  Document document(experiment.train);
-  for (const Value& set : row.sets) {
-    for (const Value::Member& setting : set.members("set")) {
-      document.set(setting.key, setting.value);
-    }
+std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
+  std::set<std::string> lost = arguments_in(experiment.train);
+  for (const Value& set : row.sets) lost.merge(arguments_in(set));
+  if (lost.empty()) return lost;
+  for (const std::string& argument : arguments_in(settings_of(experiment, row))) {
+    lost.erase(argument);
   }
-  RunConfig config = parse<RunConfig>(document.root());
+  return lost;
+}
+
+RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
+  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
   config.loader_threads = 0;  // Runs already use all cores in parallel.
   for (PhaseConfig& phase : config.phases) {
     if (experiment.max_steps == 0) continue;

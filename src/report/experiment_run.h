@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,9 @@ namespace moesaic {
 /// Returns the configuration of the row's run, in which no phase makes more than the experiment's
 /// `max_steps` updates. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
+
+/// Returns the command-line arguments of which the row's own settings leave nothing.
+std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row);
 
 /// What is measured at the end of a phase.
 struct PhaseProbes {

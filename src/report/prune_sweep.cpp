@@ -38,7 +38,7 @@ struct Stopped {};
 
 /// A network of the sweep, pruned or not, and its checkpoints.
 struct Network {
-  int64_t keep = 0;
+  SweepSize size = {};
   std::string criterion = {};  ///< Empty where nothing is pruned.
   fs::path start = {};         ///< Checkpoint before recovery.
   fs::path recovered = {};     ///< Checkpoint after recovery.
@@ -46,8 +46,9 @@ struct Network {
   SweepPoint measured = {};
 
   std::string name() const {
-    return criterion.empty() ? fmt::format("keep{}", keep)
-                             : fmt::format("keep{}-{}", keep, criterion);
+    // A '-' may be part of the choice's name and of the criterion's: a '.' parts them.
+    const char* between = size.count > 0 ? "-" : ".";
+    return criterion.empty() ? size.name : size.name + between + criterion;
   }
 };
 
@@ -59,7 +60,15 @@ Json sections_of(const PruneSweepConfig& config) {
       {"recover", to_json(config.recover)}};
 }
 
-/// Throws Error (usage) for other training settings; numbers to keep and criteria may change.
+/// Returns what the choices by layer keep, by their names, with those that `started` knows.
+Json choices_of(const PruneSweepConfig& config, const Json& started) {
+  Json choices = started.is_object() ? started.value("by_layer", Json::object()) : Json::object();
+  for (const LayerChoice& choice : config.by_layer) choices[choice.name] = choice.keep.to_json();
+  return choices;
+}
+
+/// Throws Error (usage) for other training settings; numbers to keep and criteria may change, and
+/// choices by layer may be others if their names are.
 void check_same_experiment(const Json& started, const Json& now, const fs::path& out) {
   for (const char* key : {"experiment", "train", "prune", "recover"}) {
     if (!started.contains(key)) {
@@ -69,6 +78,11 @@ void check_same_experiment(const Json& started, const Json& now, const fs::path&
   check_same_run(started.at("train"), now.at("train"), out.string());
   for (const char* key : {"prune", "recover"}) {
     check_same_run({{key, started.at(key)}}, {{key, now.at(key)}}, out.string());
+  }
+  const Json choices = started.value("by_layer", Json::object());
+  for (const auto& [name, keep] : choices.items()) {
+    const std::string key = "by_layer." + name;
+    check_same_run({{key, keep}}, {{key, now.at("by_layer").at(name)}}, out.string());
   }
 }
 
@@ -82,9 +96,40 @@ int64_t experts_of_member(const Model& model) {
   return experts;
 }
 
-void check_count(int64_t keep, const Model& model) {
+KeepSpec keep_of(const PruneSweepConfig& config, const SweepSize& size) {
+  if (size.count > 0) {
+    KeepSpec keep = KeepSpec::count(size.count);
+    keep.leave_whole(config.whole);
+    return keep;
+  }
+  const auto found =
+      std::find_if(config.by_layer.begin(), config.by_layer.end(),
+                   [&](const LayerChoice& choice) { return choice.name == size.name; });
+  return KeepSpec::from_value(found->keep);
+}
+
+/// Returns the name of a choice with the experts of each layer, if scores do not decide how many.
+std::string choice_text(const std::string& name, const KeepSpec& keep, const Model& model) {
+  std::vector<size_t> counts;
+  for (const auto& [unused, kept] : check_keep(model, keep)) counts.push_back(kept.size());
+  return keep.rule_of_network() != nullptr ? name
+                                           : fmt::format("{} ({})", name, fmt::join(counts, ", "));
+}
+
+/// Returns all sizes of a network's sweep. Throws Error (usage) for one that it cannot have.
+std::vector<SweepSize> sizes_of(const PruneSweepConfig& config, const Model& model) {
   const int64_t experts = experts_of_member(model);
-  if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
+  std::vector<SweepSize> sizes;
+  for (const int64_t keep : config.keep) {
+    if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
+    sizes.push_back({sweep_size(keep), keep, fmt::format("{} of {}", keep, experts)});
+    if (keep < experts) check_keep(model, keep_of(config, sizes.back()));
+  }
+  for (const LayerChoice& choice : config.by_layer) {
+    const KeepSpec keep = KeepSpec::from_value(choice.keep);
+    sizes.push_back({choice.name, 0, choice_text(choice.name, keep, model)});
+  }
+  return sizes;
 }
 
 /// Adds a run's values to those of the runs before.
@@ -121,18 +166,18 @@ class SweepRun {
   }
 
   int64_t experts() const { return experts_of_member(*finetuned_); }
+  std::vector<SweepSize> sizes() const { return sizes_of(config_, *finetuned_); }
 
   /// Lists every network once: unpruned networks are the same for every criterion.
   std::vector<Network> list_networks() const {
     std::vector<Network> networks;
-    for (const int64_t keep : config_.keep) {
-      check_count(keep, *finetuned_);
-      if (keep == experts()) {
-        networks.push_back({.keep = keep, .start = phase_checkpoint(train_.phases.back())});
+    for (const SweepSize& size : sizes()) {
+      if (size.count == experts()) {
+        networks.push_back({.size = size, .start = phase_checkpoint(train_.phases.back())});
         continue;
       }
       for (const std::string& criterion : config_.criteria) {
-        Network network{.keep = keep, .criterion = criterion};
+        Network network{.size = size, .criterion = criterion};
         network.start = folder_ / "pruned" / network.name();
         networks.push_back(std::move(network));
       }
@@ -147,7 +192,7 @@ class SweepRun {
     go_on();
     prune(network);
     SweepPoint& point = network.measured;
-    point.keep = network.keep;
+    point.size = network.size.name;
     point.accuracy = {measure(*load(network.start), config_.recover).metric("accuracy")};
     complete_run(recovery_of(network), folder_ / network.name(), false);
     network.model = load(network.recovered);
@@ -223,8 +268,7 @@ class SweepRun {
     options.pretrained = pretrained();
     options.out = network.start;
     options.prune.criterion = network.criterion;
-    options.prune.keep = KeepSpec::count(network.keep);
-    options.prune.keep.leave_whole(config_.whole);
+    options.prune.keep = keep_of(config_, network.size);
     options.prune.replace = config_.replace;
     options.prune.seed = static_cast<uint64_t>(train_.seed);
     options.calibrate = [this](const Checkpoint&, Model& model) { return use_of_experts(model); };
@@ -263,14 +307,16 @@ class PruneSweep {
         datasets_(std::make_shared<Datasets>(options.open)),
         device_(options.device) {
     const Json started = RunFolder::started_config(out_);
-    const Json now = sections_of(config_);
+    Json now = sections_of(config_);
+    if (const Json choices = choices_of(config_, started); !choices.empty()) {
+      now["by_layer"] = choices;
+    }
     if (!started.is_null()) check_same_experiment(started, now, out_);
     remove_leftovers(out_);
     write_atomic(out_ / "config.json", now.dump(2) + "\n");
   }
 
   void run(SweepOutcome& outcome) {
-    outcome.keep = config_.keep;
     outcome.criteria = config_.criteria;
     std::vector<Network> networks;
     for (int64_t i = 0; i < config_.runs; ++i) {
@@ -278,11 +324,12 @@ class PruneSweep {
       SweepRun run(config_, options_, datasets_, out_ / fmt::format("seed{}", seed), seed);
       add_phases(outcome, run.train());
       outcome.experts = run.experts();
+      outcome.sizes = run.sizes();
       add_networks(networks, run, i);
     }
     if (config_.exported) outcome.exported = export_network(networks);
     time(networks, outcome);
-    outcome.points = list_points(networks);
+    outcome.points = list_points(networks, outcome.sizes);
   }
 
  private:
@@ -315,7 +362,7 @@ class PruneSweep {
   }
 
   SweepExport export_network(const std::vector<Network>& networks) const {
-    const Network& chosen = find(networks, config_.exported->keep, config_.exported->criterion);
+    const Network& chosen = find_exported(networks);
     const Checkpoint exported = load_checkpoint(chosen.recovered, {.optimizer = false});
     const auto network = model_of(exported);
     export_torchscript(*network, out_ / kModelFile, export_info(exported, *network));
@@ -342,23 +389,29 @@ class PruneSweep {
                        config_.throughput, proceed, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
     if (!outcome.exported) return;
-    const Network& same = find(networks, config_.exported->keep, config_.exported->criterion);
+    const Network& same = find_exported(networks);
     outcome.exported->time = same.measured.images_per_second / rates.back();
   }
 
-  static const Network& find(const std::vector<Network>& networks, int64_t keep,
+  static const Network& find(const std::vector<Network>& networks, const std::string& size,
                              const std::string& criterion) {
     const auto fits = [&](const Network& network) {
-      return network.keep == keep && (network.criterion.empty() || network.criterion == criterion);
+      return network.size.name == size &&
+             (network.criterion.empty() || network.criterion == criterion);
     };
     return *std::find_if(networks.begin(), networks.end(), fits);  // The list has all pairs.
   }
 
-  std::vector<SweepPoint> list_points(const std::vector<Network>& networks) const {
+  const Network& find_exported(const std::vector<Network>& networks) const {
+    return find(networks, sweep_size(config_.exported->keep), config_.exported->criterion);
+  }
+
+  std::vector<SweepPoint> list_points(const std::vector<Network>& networks,
+                                      const std::vector<SweepSize>& sizes) const {
     std::vector<SweepPoint> points;
-    for (const int64_t keep : config_.keep) {
+    for (const SweepSize& size : sizes) {
       for (const std::string& criterion : config_.criteria) {
-        points.push_back(find(networks, keep, criterion).measured);
+        points.push_back(find(networks, size.name, criterion).measured);
         points.back().criterion = criterion;
       }
     }
@@ -375,7 +428,7 @@ class PruneSweep {
 
 /// Returns how many networks a run makes: those that keep all experts are one.
 size_t count_networks(const PruneSweepConfig& config, const Model& whole) {
-  size_t count = 0;
+  size_t count = config.by_layer.size() * config.criteria.size();
   for (const int64_t keep : config.keep) {
     count += keep == experts_of_member(whole) ? 1 : config.criteria.size();
   }
@@ -388,14 +441,8 @@ std::string plan_prune_sweep(const PruneSweepConfig& config) {
   RunConfig run = config.train;
   run.phases.push_back(config.recover);
   std::string text = dry_run(run);
-  RunConfig shape = config.train;
-  const std::shared_ptr<Model> model = build_initial_shape(shape);
-  for (const int64_t keep : config.keep) {
-    check_count(keep, *model);
-    KeepSpec spec = KeepSpec::count(keep);
-    spec.leave_whole(config.whole);
-    check_keep(*model, spec);
-  }
+  const std::shared_ptr<Model> model = build_initial_shape(config.train);
+  const std::vector<SweepSize> sizes = sizes_of(config, *model);
   text += fmt::format(
       "\nseeds         {}\nnetworks      {} of each seed, recovered and measured: {} of {} experts "
       "a "
@@ -405,18 +452,24 @@ std::string plan_prune_sweep(const PruneSweepConfig& config) {
   if (!config.whole.empty()) {
     text += fmt::format("whole         blocks {}\n", fmt::join(config.whole, ", "));
   }
+  for (const SweepSize& size : sizes) {
+    if (size.count == 0) text += fmt::format("by layer      {}\n", size.text);
+  }
   return text;
 }
 
-const SweepPoint& SweepOutcome::at(int64_t keep, const std::string& criterion) const {
+const SweepPoint& SweepOutcome::at(const std::string& size, const std::string& criterion) const {
   for (const SweepPoint& point : points) {
-    if (point.keep == keep && point.criterion == criterion) return point;
+    if (point.size == size && point.criterion == criterion) return point;
   }
-  fail_usage("the sweep has no keep {} by '{}'", keep, criterion);
+  fail_usage("the sweep has no {} by '{}'", size, criterion);
 }
 
 bool run_prune_sweep(const PruneSweepConfig& config, const ReproduceOptions& options,
                      SweepOutcome& outcome) {
+  if (RunFolder::started_config(options.out).is_null()) {
+    sizes_of(config, *build_initial_shape(config.train));  // Wrong ones are found before training.
+  }
   try {
     PruneSweep(config, options).run(outcome);
     return true;

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "experiment_folder.h"
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/experiment.h"
@@ -29,6 +31,28 @@ struct ReadyRow {
   PlannedRow row;
   ExperimentRun run;
 };
+
+/// Refuses arguments of the command line that every row's own settings replace, and warns of those
+/// that some rows' do.
+void check_arguments(const RunsConfig& config) {
+  const std::vector<PlannedRow> rows = planned_rows(config);
+  std::map<std::string, std::vector<std::string>> lost;
+  for (const PlannedRow& row : rows) {
+    for (const std::string& argument : lost_arguments(config, row)) {
+      lost[argument].push_back(row.name);
+    }
+  }
+  for (const auto& [argument, names] : lost) {
+    if (names.size() == rows.size()) {
+      fail_usage(
+          "{}: it would change nothing, since every row ('{}') sets this itself; change the rows "
+          "in a copy of the experiment",
+          argument, names.front());
+    }
+    log_warning("{}: {} of {} rows set this themselves and keep theirs, the first is '{}'",
+                argument, names.size(), rows.size(), names.front());
+  }
+}
 
 std::vector<ReadyRow> plan_rows(const RunsConfig& config, const std::string& device,
                                 Datasets& datasets) {
@@ -75,6 +99,12 @@ void check_phases(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   }
 }
 
+bool is_ratio(const RunsConfig& config, const std::string& row, const std::string& metric) {
+  return std::any_of(config.ratios.begin(), config.ratios.end(), [&](const RatioConfig& ratio) {
+    return ratio.name == row && ratio.metric == metric;
+  });
+}
+
 /// Checks that plots and the paper's values name measured metrics of the right kind.
 void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   std::vector<Metric> final = all_metrics(rows, false);
@@ -110,8 +140,12 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
     check_metric(final, fit.metric, place_of(config.source, {"fits"}));
     final.push_back({fit.exponent(), "exponent of " + fit.metric});
   }
+  for (const RatioConfig& ratio : config.ratios) {
+    check_metric(final, ratio.of, place_of(config.source, {"ratios"}));
+  }
   for (const auto& [row, metrics] : config.paper) {
     for (const auto& [name, value] : metrics) {
+      if (is_ratio(config, row, name)) continue;
       check_metric(final, name,
                    is_argument(config.source, "probes") ? place_of(config.source, {"probes"})
                                                         : value.where());
@@ -224,6 +258,7 @@ bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog&
 }  // namespace
 
 std::string plan_rows_of(const RunsConfig& config) {
+  check_arguments(config);
   TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   for (const PlannedRow& row : planned_rows(config)) {
@@ -241,6 +276,7 @@ std::string plan_rows_of(const RunsConfig& config) {
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
+  check_arguments(config);
   Datasets datasets(options.open);
   const std::vector<ReadyRow> ready = plan_rows(config, options.device, datasets);
   check_phases(config, ready);

@@ -52,9 +52,27 @@ std::optional<std::string> repeated(const std::vector<std::string>& names) {
   return std::nullopt;
 }
 
+/// Returns what is wrong with curves that have no row of some size.
+ConfigProblem size_problem(const std::vector<std::string>& rows, const std::string& curve,
+                           const std::vector<double>& sizes) {
+  for (const double x : sizes) {
+    const std::string row = row_of_size(curve, x);
+    if (std::find(rows.begin(), rows.end(), row) != rows.end()) continue;
+    return {fmt::format("there is no row '{}'; {}", row, did_you_mean(row, rows)),
+            {"ratios", "plots"}};
+  }
+  return {};
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const PlotConfig& config) {
+  const bool of_sizes = config.kind == "lines" || config.kind == "map";
+  if (of_sizes != !config.series.empty() || of_sizes != !config.x.empty()) {
+    return {of_sizes ? fmt::format("a plot of kind '{}' needs series and x", config.kind)
+                     : "series and x are for plots of kind 'lines' and 'map'",
+            {"series", "x", "kind"}};
+  }
   if (config.kind != "scatter" || config.metrics.size() == 2) return {};
   return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
           {"metrics"}};
@@ -107,6 +125,21 @@ ConfigProblem config_problem(const RunsConfig& config) {
     }
   }
   for (const FitConfig& fit : config.fits) names.push_back(fit.name);
+  for (const PlotConfig& plot : config.plots) {
+    for (const std::string& curve : plot.series) {
+      if (const ConfigProblem problem = size_problem(names, curve, plot.x); !problem.empty()) {
+        return problem;
+      }
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) {
+    for (const std::string& curve : {ratio.over, ratio.under}) {
+      if (const ConfigProblem problem = size_problem(names, curve, ratio.x); !problem.empty()) {
+        return problem;
+      }
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
   return paper_problem(config.paper, names);
 }
 

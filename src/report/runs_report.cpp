@@ -86,6 +86,8 @@ Figure draw_plot(const PlotInput& input) {
   if (input.plot.kind == "points") return points_plot(input);
   if (input.plot.kind == "curves") return curves_plot(input);
   if (input.plot.kind == "power") return power_plot(input);
+  if (input.plot.kind == "lines") return lines_plot(input);
+  if (input.plot.kind == "map") return map_plot(input);
   return input.plot.kind == "heatmap" ? heatmap_plot(input) : scatter_plot(input);
 }
 

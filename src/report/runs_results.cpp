@@ -79,6 +79,12 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
     results.push_back(fitted(fit, rows));
     beside_paper(results.back(), config.paper);
   }
+  for (const RatioConfig& ratio : config.ratios) {
+    std::optional<ResultRow> made = ratio_row(ratio, results);
+    if (!made) continue;
+    beside_paper(*made, config.paper);
+    results.push_back(std::move(*made));
+  }
   return results;
 }
 

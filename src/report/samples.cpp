@@ -4,19 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "moesaic/base/error.h"
 #include "moesaic/train/datasets.h"
+#include "pixels.h"
 #include "plots/panels.h"
 #include "report_text.h"
 
 namespace moesaic {
 namespace {
-
-int sample_byte(float value, double mean, double std) {
-  return static_cast<int>(std::lround(std::clamp(255.0 * (value * std + mean), 0.0, 255.0)));
-}
 
 /// Returns the pixels of image `index` as lines "x y red green blue".
 std::string sample_pixels(const Dataset& data, const ImageTransform& transform, int64_t index,
@@ -33,7 +29,7 @@ std::string sample_pixels(const Dataset& data, const ImageTransform& transform, 
     for (int64_t colour = 0; colour < 3; ++colour) {
       const auto c = static_cast<size_t>(std::min(colour, info.channels - 1));
       const float value = values[c * static_cast<size_t>(size) + static_cast<size_t>(pixel)];
-      lines += fmt::format("\t{}", sample_byte(value, info.mean[c], info.std[c]));
+      lines += fmt::format("\t{}", pixel_byte(value, info.mean[c], info.std[c]));
     }
     lines += "\n";
   }

@@ -29,16 +29,27 @@ std::string runs_sentence(const SweepOutcome& outcome) {
   return fmt::format(", mean (standard deviation) of {} runs", outcome.runs());
 }
 
-const SweepPoint& largest(const SweepOutcome& outcome, const std::string& criterion) {
-  return outcome.at(*std::max_element(outcome.keep.begin(), outcome.keep.end()), criterion);
+/// Returns the first of the sizes with the most parameters.
+const SweepSize& largest_size(const SweepOutcome& outcome, const std::string& criterion) {
+  return *std::max_element(
+      outcome.sizes.begin(), outcome.sizes.end(), [&](const SweepSize& a, const SweepSize& b) {
+        return outcome.at(a.name, criterion).parameters < outcome.at(b.name, criterion).parameters;
+      });
 }
 
 WorkFraction work_fraction(const SweepOutcome& outcome, const SweepPoint& point) {
-  const SweepPoint& whole = largest(outcome, point.criterion);
-  return {point.keep,
-          100.0 * static_cast<double>(point.parameters) / static_cast<double>(whole.parameters),
+  const SweepPoint& whole =
+      outcome.at(largest_size(outcome, point.criterion).name, point.criterion);
+  return {100.0 * static_cast<double>(point.parameters) / static_cast<double>(whole.parameters),
           100.0 * moments(point.flops).mean / moments(whole.flops).mean,
           100.0 * whole.images_per_second / point.images_per_second};
+}
+
+/// Says what the numbers behind a choice by layer are.
+std::string choices_sentence(const SweepOutcome& outcome) {
+  const bool any = std::any_of(outcome.sizes.begin(), outcome.sizes.end(),
+                               [](const SweepSize& size) { return size.count == 0; });
+  return any ? " Behind the name of a choice by layer stand the experts of each layer." : "";
 }
 
 /// Returns what each run lost against its fine-tuned network, in points.
@@ -57,21 +68,22 @@ TextTable phase_table(const SweepOutcome& outcome) {
 }
 
 /// Returns the text of a network's accuracies, "pruned -> recovered".
-using Accuracies = std::function<std::string(int64_t keep, const std::string& criterion)>;
+using Accuracies =
+    std::function<std::string(const std::string& size, const std::string& criterion)>;
 
 Accuracies measured_in(const SweepOutcome& outcome) {
-  return [&](int64_t keep, const std::string& criterion) {
-    const SweepPoint& point = outcome.at(keep, criterion);
+  return [&](const std::string& size, const std::string& criterion) {
+    const SweepPoint& point = outcome.at(size, criterion);
     return percent(point.accuracy) + " -> " + percent(point.accuracy_recovered);
   };
 }
 
 /// Returns those of rows that were kept, "-" where there is none.
 Accuracies kept_in(const std::vector<ResultRow>& rows) {
-  return [&](int64_t keep, const std::string& criterion) {
+  return [&](const std::string& size, const std::string& criterion) {
     const auto text = [&](const char* metric) -> std::string {
       for (const ResultRow& row : rows) {
-        if (row.name != sweep_row(keep, criterion) || row.metric != metric) continue;
+        if (row.name != sweep_row(size, criterion) || row.metric != metric) continue;
         return row.std ? fmt::format("{:.2f} ({:.2f})", row.measured, *row.std)
                        : fmt::format("{:.2f}", row.measured);
       }
@@ -86,9 +98,9 @@ TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::str
   std::vector<std::string> header = {"experts"};
   header.insert(header.end(), criteria.begin(), criteria.end());
   TextTable table(header);
-  for (const int64_t keep : outcome.keep) {
-    std::vector<std::string> row = {fmt::format("{} of {}", keep, outcome.experts)};
-    for (const std::string& criterion : criteria) row.push_back(accuracies(keep, criterion));
+  for (const SweepSize& size : outcome.sizes) {
+    std::vector<std::string> row = {size.text};
+    for (const std::string& criterion : criteria) row.push_back(accuracies(size.name, criterion));
     table.add(std::move(row));
   }
   return table;
@@ -97,10 +109,11 @@ TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::str
 TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) {
   TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
                    "forward time, %"});
-  for (const WorkFraction& fraction : work_fractions(outcome, criterion)) {
-    const SweepPoint& point = outcome.at(fraction.keep, criterion);
-    table.add({fmt::format("{} of {}", fraction.keep, outcome.experts),
-               with_commas(point.parameters), bytes_text(static_cast<double>(point.bytes)),
+  for (const SweepSize& size : outcome.sizes) {
+    const SweepPoint& point = outcome.at(size.name, criterion);
+    const WorkFraction fraction = work_fraction(outcome, point);
+    table.add({size.text, with_commas(point.parameters),
+               bytes_text(static_cast<double>(point.bytes)),
                fmt::format("{:.2f}", moments(point.flops).mean / 1e6),
                with_commas(std::llround(point.images_per_second)),
                fmt::format("{:.1f}", fraction.flops), fmt::format("{:.1f}", fraction.time)});
@@ -155,14 +168,19 @@ std::string exported_sentence(const SweepOutcome& outcome) {
 std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome,
                                          const std::string& criterion) {
   std::vector<WorkFraction> fractions;
-  for (const int64_t keep : outcome.keep) {
-    fractions.push_back(work_fraction(outcome, outcome.at(keep, criterion)));
+  for (const SweepSize& size : outcome.sizes) {
+    fractions.push_back(work_fraction(outcome, outcome.at(size.name, criterion)));
   }
   return fractions;
 }
 
-std::string sweep_row(int64_t keep, const std::string& criterion) {
-  return fmt::format("keep{}/{}", keep, criterion);
+std::string largest_text(const SweepOutcome& outcome, const std::string& criterion) {
+  const SweepSize& size = largest_size(outcome, criterion);
+  return size.count > 0 ? fmt::format("{} experts", size.count) : size.text;
+}
+
+std::string sweep_row(const std::string& size, const std::string& criterion) {
+  return size + "/" + criterion;
 }
 
 const std::vector<std::string>& sweep_metrics(bool of_network) {
@@ -180,7 +198,7 @@ std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
     rows.push_back(row_of_runs(phase.name, "test_accuracy", phase.accuracy));
   }
   for (const SweepPoint& point : outcome.points) {
-    const std::string name = sweep_row(point.keep, point.criterion);
+    const std::string name = sweep_row(point.size, point.criterion);
     const auto add = [&](const char* metric, const std::vector<double>& values) {
       rows.push_back(row_of_runs(name, metric, values));
     };
@@ -212,16 +230,15 @@ std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& out
   text += phase_table(outcome).markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
-      "layer and by what ranked them{}.\n\n{}\n![Accuracy and cost over the fraction of pruned "
+      "layer and by what ranked them{}.{}\n\n{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      data, runs_sentence(outcome),
+      data, runs_sentence(outcome), choices_sentence(outcome),
       accuracy_table(outcome, outcome.criteria, measured_in(outcome)).markdown());
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
-      "{} "
-      "experts. FLOPs count the matrix products of the rows that the test split's routing really "
+      "{}. FLOPs count the matrix products of the rows that the test split's routing really "
       "computed. Speed is the median over forward passes in which all networks took turns.\n\n{}",
-      criterion, largest(outcome, criterion).keep, cost_table(outcome, criterion).markdown());
+      criterion, largest_text(outcome, criterion), cost_table(outcome, criterion).markdown());
   if (outcome.exported) {
     text +=
         fmt::format("\nExported: `{}` ({}).\n", outcome.exported->file, exported_sentence(outcome));
@@ -247,8 +264,8 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
     text += fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", most_runs(kept),
                         accuracy_texts(outcome, kept_in(kept)));
   }
-  text += fmt::format("\nCost by {}; fractions are of the network with {} experts\n\n{}", criterion,
-                      largest(outcome, criterion).keep, cost_table(outcome, criterion).text());
+  text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
+                      largest_text(outcome, criterion), cost_table(outcome, criterion).text());
   text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");
   if (outcome.exported) {
     text += summary_line("model", (out / outcome.exported->file).string());

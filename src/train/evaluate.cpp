@@ -155,7 +155,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     const Kinds by_class{batch.labels, classes};
     counts.add(output.routings, by_class, by_group);
     if (options.observe) {
-      options.observe({*dataset, done, images, batch.labels, groups_B, output});
+      options.observe({*dataset, done, images, batch.labels, groups_B, output, model});
     }
     done += count;
     going = proceed(done);

@@ -178,6 +178,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   PhaseContext context{.model = model_,
                        .data = data("train"),
                        .seed = phase_seed(config_.seed, state_.phase_index),
+                       .run_seed = static_cast<uint64_t>(config_.seed),
                        .loader_threads = config_.loader_threads};
   auto phase = phase_kinds().at(config.kind.name()).make(plan(), std::move(context));
   if (fresh) {

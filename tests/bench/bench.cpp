@@ -117,6 +117,8 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
+      {"pmoe", "a step of each mode of the patch-level mixture against plain ATen", bench_pmoe,
+       nothing_left_out},
       {"pruning", "a step of the pruning paper's theory against plain ATen", bench_pruning,
        nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,

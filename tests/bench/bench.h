@@ -82,6 +82,8 @@ void bench_gated(const Report& report);
 
 /// Single-sample steps of the latent clusters paper against plain ATen.
 void bench_latent(const Report& report);
+/// A step of each mode of the patch-level mixture of the pMoE paper against plain ATen.
+void bench_pmoe(const Report& report);
 
 /// A step of Algorithm 1 of the pruning paper against plain ATen.
 void bench_pruning(const Report& report);

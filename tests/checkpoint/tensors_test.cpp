@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "base/support.h"
 #include "moesaic/formats/safetensors.h"
@@ -54,6 +56,78 @@ TEST(Tensors, RoundTripIsEqualToTheBit) {
     EXPECT_TRUE(same_bits(read.at(name), tensor)) << name;
     EXPECT_TRUE(read.at(name).is_contiguous()) << name;
   }
+}
+
+/// Whether the numbers lie in a mapping of this file, by what the system says of the process.
+bool lies_in_file(const at::Tensor& tensor, const std::filesystem::path& file) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    std::istringstream range(line);
+    char dash = 0;
+    range >> std::hex >> begin >> dash >> end;
+    if (address >= begin && address < end) {
+      return line.find(std::filesystem::canonical(file).string()) != std::string::npos;
+    }
+  }
+  return false;
+}
+
+TEST(MappedTensors, AreThoseOfTheFileToTheBitAndLieInIt) {
+  const test::TempDir folder;
+  torch::manual_seed(1);
+  TensorMap tensors;
+  for (const at::ScalarType type : kTypes) {
+    const std::string name = c10::toString(type);
+    tensors[name + ".matrix"] = random_tensor({4, 6}, type);
+    tensors[name + ".scalar"] = random_tensor({}, type);
+    tensors[name + ".empty"] = random_tensor({2, 0, 4}, type);
+  }
+  write_tensors(folder / "t", tensors);
+  const TensorMap mapped = map_tensors(folder / "t");
+  ASSERT_EQ(mapped.size(), tensors.size());
+  for (const auto& [name, tensor] : mapped) {
+    EXPECT_TRUE(same_bits(tensor, tensors.at(name))) << name;
+    EXPECT_TRUE(tensor.is_contiguous()) << name;
+    EXPECT_EQ(lies_in_file(tensor, folder / "t"),
+              name.ends_with(".matrix") || name.ends_with(".scalar"))
+        << name;
+  }
+  EXPECT_FALSE(lies_in_file(read_tensors(folder / "t").at("Float.matrix"), folder / "t"));
+}
+
+TEST(MappedTensors, KeepTheFileMapped) {
+  const test::TempDir folder;
+  const at::Tensor tensor = at::randn({1000});
+  write_tensors(folder / "t", {{"t", tensor}, {"u", at::ones({3})}});
+  at::Tensor last;
+  {
+    TensorMap mapped = map_tensors(folder / "t");
+    last = mapped.at("t");
+  }
+  EXPECT_TRUE(at::equal(last, tensor));
+  EXPECT_TRUE(lies_in_file(last, folder / "t"));
+  std::filesystem::remove(folder / "t");  // The name goes; what is mapped stays.
+  EXPECT_TRUE(at::equal(last, tensor));
+}
+
+TEST(MappedTensors, NumbersThatDoNotLieAsATensorsAreCopied) {
+  const test::TempDir folder;
+  std::string header = R"({"byte":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                       R"("odd":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  const float numbers[] = {1.5F, -2.0F};
+  const std::string bytes(reinterpret_cast<const char*>(numbers), sizeof numbers);
+  test::put(folder / "t", file + header + "\7" + bytes);
+  const TensorMap mapped = map_tensors(folder / "t");
+  EXPECT_TRUE(at::equal(mapped.at("odd"), torch::tensor({1.5F, -2.0F})));
+  EXPECT_FALSE(lies_in_file(mapped.at("odd"), folder / "t"));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped.at("odd").const_data_ptr()) % sizeof(float), 0U);
+  EXPECT_EQ(mapped.at("byte").item<uint8_t>(), 7);
+  EXPECT_TRUE(lies_in_file(mapped.at("byte"), folder / "t"));
 }
 
 TEST(Tensors, WritesWhatIsSeenOfAView) {
@@ -105,7 +179,9 @@ TEST(Tensors, RefuseWhatCannotBeRead) {
   const std::array<std::byte, 8> bytes = {std::byte{1}, std::byte{2}};
   const auto read = [&](const char* dtype, std::vector<int64_t> shape, size_t size) {
     safetensors::write(folder / "t", {{"bad", dtype, shape, std::span(bytes).first(size)}});
-    return failure_of([&] { read_tensors(folder / "t"); });
+    const std::string failure = failure_of([&] { read_tensors(folder / "t"); });
+    EXPECT_EQ(failure_of([&] { map_tensors(folder / "t"); }), failure);
+    return failure;
   };
   EXPECT_THAT(read("U64", {1}, 8), HasSubstr("bad: dtype U64 is not supported"));
   EXPECT_THAT(read("BOOL", {2}, 2), HasSubstr("neither 0 nor 1"));

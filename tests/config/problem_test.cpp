@@ -36,5 +36,17 @@ TEST(PlaceOf, BlamesTheCommandLine) {
   EXPECT_EQ(place_of(document.root(), {"a", "b.list.0"}), "argument 'b.list.0=7'");
 }
 
+TEST(ArgumentsIn, NamesThoseThatStillHaveAValue) {
+  Document document = recipe();
+  EXPECT_TRUE(arguments_in(document.root()).empty());
+  document.set("b.list.0=7");
+  document.set("new.deep=[1, {\"d\": 2}]");
+  document.set("a=5");
+  document.set("a=6");
+  EXPECT_EQ(arguments_in(document.root()),
+            (std::set<std::string>{"argument 'b.list.0=7'", "argument 'new.deep=[1, {\"d\": 2}]'",
+                                   "argument 'a=6'"}));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -133,11 +133,11 @@ TEST_F(ImageFolder, ADamagedImageIsNamedAndReplaced) {
     for (const int64_t threads : {0, 2}) {
       options.threads = threads;
       Loader loader(at_size(8), options);
-      testing::internal::CaptureStderr();
+      ::testing::internal::CaptureStderr();
       const Batch batch = loader.next();
       loader.seek(0, 0);
       loader.next();
-      const std::string said = testing::internal::GetCapturedStderr();
+      const std::string said = ::testing::internal::GetCapturedStderr();
       EXPECT_THAT(said, HasSubstr(damaged.string()));
       EXPECT_EQ(said.find(damaged.string()), said.rfind(damaged.string())) << "once is enough";
       EXPECT_TRUE(at::equal(batch.images[5], batch.images[6]));
@@ -153,10 +153,10 @@ TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {
   LoaderOptions options;
   options.batch_size = 4;
   Loader loader(at_size(8), options);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
               HasSubstr("of 12 images are damaged"));
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
@@ -174,21 +174,21 @@ TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
   for (const int64_t threads : {0, 1, 2}) {
     options.threads = threads;
     Loader loader(at_size(8), options);
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     for (int call = 0; call < 2; ++call) {
       EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
                   HasSubstr("of 4 images are damaged"));
     }
-    testing::internal::GetCapturedStderr();
+    ::testing::internal::GetCapturedStderr();
   }
 }
 
 TEST_F(ImageFolder, VerifyDecodesEveryImage) {
   write_file(root() / "train" / "dog" / "3.jpg", std::string("no image"));
   write_file(root() / "train" / "dog" / "4.jpg", Bytes{0x89, 'P', 'N', 'G', 13, 10});
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto files = verify_dataset(root().string());
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
   ASSERT_EQ(files.size(), 4u);
   EXPECT_THAT(files[0].problem, AllOf(HasSubstr("3.jpg"), HasSubstr("neither a JPEG nor a PNG")));
   EXPECT_THAT(files[1].problem, AllOf(HasSubstr("4.jpg"), HasSubstr("not a PNG")));
@@ -201,9 +201,9 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_symlink("self.jpg", root() / "train" / "cat" / "self.jpg");
   write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
   write_file(root() / "train" / "cat" / ".hidden.jpg", std::string("x"));
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(open()->size(), 12);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("3 files"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("3 files"));
   test::fs::create_directories(root() / "val" / "dgo");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               AllOf(HasSubstr("val/dgo"), HasSubstr("did you mean 'dog'?")));
@@ -219,9 +219,9 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
 
 /// What opening a split says.
 std::string opening_says(const test::fs::path& root, std::string_view split = "train") {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   open_dataset(root.string(), split);
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
@@ -272,9 +272,9 @@ TEST_F(ImageFolder, AClassOfUnreadableFilesIsNamed) {
   }
   LoaderOptions options;
   options.batch_size = open()->size();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   Loader(at_size(8), options).next();
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("no image of class 'eel' can be read"));
   const std::vector<FileVerification> files = verify_dataset(root().string());
   const auto lost = std::find_if(files.begin(), files.end(),
@@ -296,13 +296,13 @@ TEST_F(ImageFolder, MoreThanOnePerCentDamagedIsAnError) {
   LoaderOptions options;
   options.batch_size = 300;
   ASSERT_EQ(open()->size(), 300);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   damage(3);
   Loader(at_size(8), options).next();
   damage(4);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { Loader(at_size(8), options).next(); }),
               HasSubstr("4 of 300 images are damaged (all of class 'dog')"));
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {

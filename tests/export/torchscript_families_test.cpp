@@ -73,6 +73,8 @@ TEST_P(ImageTokenTorchScript, EqualsTheFrameworkForAnyBatch) {
 
 constexpr const char* kClusters = R"({"name": "cluster-moe", "patches": 3, "width": 6,
     "experts": 4, "filters": 8, "init_scale": 1.0)";
+constexpr const char* kPatches = R"({"name": "pmoe", "channels": 2, "image_size": [6, 8],
+    "patch_size": [3, 2], "hidden": 3, "divisor": "selected")";
 constexpr const char* kImages = R"({"name": "image-moe", "image_size": 8, "channels": 2,
     "classes": 3, "width": 0.1, "experts": 3, "router": {"gate": "logit", "patch_size": 4})";
 
@@ -86,6 +88,13 @@ INSTANTIATE_TEST_SUITE_P(
         ImageTokenCase{"stand_ins", kClusters + std::string(R"(,
                            "router": {"gate": "softmax_all", "num_selected_experts": 2,
                                       "kept_experts": [0, 3], "stand_ins": true}})")},
+        ImageTokenCase{"patches", kPatches + std::string(R"(})")},
+        ImageTokenCase{"patches_of_one",
+                       kPatches + std::string(R"(, "classes": 3, "output": "by_class",
+                           "experts": 6, "router": {"selected": 2, "gate": "one",
+                                                    "kept_experts": [0, 2, 5]}})")},
+        ImageTokenCase{"patches_alone",
+                       kPatches + std::string(R"(, "experts": 1, "router": null})")},
         ImageTokenCase{"noisy", kClusters + std::string(R"(, "activation": "identity",
                            "router": {"gate": "logit", "noise_in_evaluation": true}})")},
         ImageTokenCase{"as_printed", kClusters + std::string(R"(, "scalar": true, "bias": false,

@@ -86,6 +86,60 @@ TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
   expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2, "'reap'");
 }
 
+TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
+  const auto refuse = [&](std::vector<std::string> arguments, const std::string& option,
+                          const std::string& user) {
+    arguments.insert(arguments.end(), {"--out", text_path("x")});
+    expect_one_line_error(prune(arguments), 2, option + ": it would change nothing here");
+    EXPECT_THAT(prune(arguments).err, HasSubstr(user));
+    EXPECT_FALSE(std::filesystem::exists(path("x")));
+  };
+  const std::string data = "fashion-mnist-footwear";
+  refuse({"--keep", "0.5", "--data", data}, "--data", "it is for --max-drop, --replace mean and");
+  refuse({"--keep", "0.5", "--split", "train"}, "--split", "it is for --max-drop");
+  refuse({"--keep", "0.5", "--images", "20"}, "--images", "it is for --replace mean and the");
+  refuse({"--keep", "0.5", "--images", "1024"}, "--images",
+         "criteria that need images: importance");
+  refuse({"--keep-parameters", "0.9", "--search", "greedy"}, "--search", "it is for --max-drop");
+  refuse({"--keep", "0.5", "--figure", text_path("f.png")}, "--figure", "it is for --max-drop");
+  // A search evaluates all images of the split: only criteria and means look at a number of them.
+  refuse({"--max-drop", "0.5", "--images", "20"}, "--images", "it is for --replace mean");
+}
+
+TEST_F(PruningProgram, TakesOptionsForImagesWhereImagesAreLookedAt) {
+  const std::vector<std::string> images = {
+      "--data", "fashion-mnist-footwear", "--split", "train", "--images", "20", "--dry-run"};
+  for (std::vector<std::string> arguments :
+       std::vector<std::vector<std::string>>{{"--keep", "0.5", "--criterion", "load"},
+                                             {"--keep", "0.5", "--replace", "mean"},
+                                             {"--max-drop", "0.9", "--criterion", "gate-sum"}}) {
+    arguments.insert(arguments.end(), images.begin(), images.end());
+    const auto made = prune(arguments);
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+    EXPECT_THAT(made.err, HasSubstr("calibrating by train images"));
+  }
+  // A plan says itself whether means stand in.
+  nlohmann::json plan = prune({"--keep", "0.5", "--dry-run", "--json"}).json();
+  for (const char* replace : {"nothing", "mean"}) {
+    plan["replace"] = replace;
+    write("plan.json", plan.dump());
+    const auto made = run_program({"prune", "--finetuned", checkpoint("finetune"), "--plan",
+                                   text_path("plan.json"), "--dry-run", "--images", "20"});
+    EXPECT_EQ(made.exit_code, replace == std::string("mean") ? 0 : 2) << made.err;
+  }
+}
+
+TEST_F(PruningProgram, AnOverrideThatTheExperimentsRowsReplaceIsToldOf) {
+  expect_one_line_error(run_program({"reproduce", "pruning/synthetic", "--dry-run",
+                                     R"(set={"seed": 3})", "train.seed=2"}),
+                        2, "argument 'train.seed=2': it would change nothing");
+  const auto some = run_program({"reproduce", "pruning/synthetic", "--dry-run",
+                                 "train.phases.prune.on_entry.prune.keep=0.3"});
+  EXPECT_EQ(some.exit_code, 0) << some.err;
+  EXPECT_THAT(some.err, HasSubstr("4 of 6 rows set this themselves and keep theirs, the first is "
+                                  "'pruned 50 %'"));
+}
+
 TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {
   const auto made = run_program(
       {"reproduce", "pruning/synthetic", "--scale", "quick", "--out", text_path("theory")});

@@ -112,6 +112,15 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
   }
   const auto sweep = run_program({"reproduce", "pruning/vmoe-cifar10", "--dry-run"});
   EXPECT_THAT(sweep.out, HasSubstr("37 of each seed"));  // six numbers by six criteria, and one
+  const auto choices =
+      run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[8, 4]", R"(by_layer=[
+       {"name": "all-but-9", "keep": {"count": 4, "whole": [9]}},
+       {"name": "best", "keep": {"fraction": 0.5, "scope": "network"}}])",
+                   "--dry-run"});
+  EXPECT_THAT(choices.out, HasSubstr("19 of each seed"));  // three sizes by six criteria, and one
+  EXPECT_THAT(choices.out, HasSubstr("by layer      all-but-9 (4, 4, 4, 4, 8, 4)\n"));
+  // Scores decide how many stay in which layer.
+  EXPECT_THAT(choices.out, HasSubstr("by layer      best\n"));
   const auto nine = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[9]", "--dry-run"});
   EXPECT_EQ(nine.exit_code, 2);
   EXPECT_THAT(nine.err, HasSubstr("error: keep: 9 of 8 experts"));

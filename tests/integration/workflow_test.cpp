@@ -229,8 +229,8 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
   EXPECT_NE(help({"model.router"}).find("Of a cluster-moe:"), std::string::npos);
   help({"phases"});
   for (const char* const family : {"cluster-moe", "e3", "image-moe"}) help({"model", family});
-  expect_one_line_error(run_program({"train", "--help", "phases.optimiser.lr"}), 2,
-                        "did you mean 'phases.optimizer.lr'?");
+  expect_one_line_error(run_program({"train", "--help", "phases.optimiser.weight_decay"}), 2,
+                        "did you mean 'phases.optimizer.weight_decay'?");
   expect_one_line_error(run_program({"train", "--help", "model", "vmo"}), 2,
                         "did you mean 'vmoe'?");
 }

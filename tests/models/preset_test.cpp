@@ -93,6 +93,13 @@ TEST(Preset, HasTheParametersOfItsSize) {
     expect(fmt::format("vmoe/{}-last{}-expert-choice", network.size.name, network.last),
            network.parameters());
   }
+  constexpr double kPixels = 28 * 28;  // Of a filter, and of an expert's row of the router.
+  expect("pmoe/cnn", 40 * kPixels);
+  expect("pmoe/cnn-released", 4 * kPixels);
+  for (const char* values : {"", "-printed"}) {
+    expect(fmt::format("pmoe/separate{}", values), 2 * (20 + 1) * kPixels);
+    expect(fmt::format("pmoe/joint{}", values), 8 * (5 + 1) * kPixels);
+  }
   for (const std::string& name : preset_names()) EXPECT_TRUE(tried.contains(name)) << name;
 }
 

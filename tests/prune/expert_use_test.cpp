@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "moesaic/nn/mlp_experts.h"
@@ -18,10 +19,11 @@ using testing::small_vmoe_config;
 
 /// What one expert does in block 1 of the small V-MoE, by plain loops over tokens.
 struct PlainUse {
-  double tokens = 0, rows = 0, selections = 0, first_gates = 0, gate_norms = 0, norms = 0,
-         squares = 0;
+  double tokens = 0, rows = 0, selections = 0, first_gates = 0, gates = 0, gate_norms = 0,
+         norms = 0, squares = 0;
   at::Tensor outputs = at::zeros({12}, at::kDouble);
 };
+using PlainUses = std::vector<PlainUse>;
 
 at::Tensor output_of(const nn::MlpExpertsImpl& experts, int64_t slot, const at::Tensor& x_d) {
   const auto in = [](const at::Tensor& tensor) { return tensor.detach().to(at::kDouble); };
@@ -30,33 +32,53 @@ at::Tensor output_of(const nn::MlpExpertsImpl& experts, int64_t slot, const at::
   return (hidden.mm(in(experts.w2[slot])) + in(experts.b2[slot])).squeeze(0);
 }
 
-std::vector<PlainUse> plain_use(Model& model, const at::Tensor& images) {
+void add_row(PlainUse& use, double gate, const at::Tensor& output) {
+  const auto norm = output.norm().item<double>();
+  use.rows += 1;
+  use.gates += gate;
+  use.norms += norm;
+  use.squares += norm * norm;
+  use.gate_norms += gate * norm;
+  use.outputs += output;
+}
+
+/// Adds what token t selects, if tokens do, and its gate at the expert that it likes best.
+void add_token(PlainUses& uses, const at::Tensor& choice_Tk, int64_t t,
+               const std::vector<double>& gates) {
+  auto first = static_cast<size_t>(std::max_element(gates.begin(), gates.end()) - gates.begin());
+  for (int64_t k = choice_Tk.size(1) - 1; k >= 0; --k) {
+    first = static_cast<size_t>(choice_Tk[t][k].item<int64_t>());
+    uses[first].selections += 1;
+  }
+  uses[first].first_gates += gates[first];
+  for (PlainUse& use : uses) use.tokens += 1;
+}
+
+PlainUses plain_use(Model& model, const at::Tensor& images) {
   const torch::NoGradGuard no_grad;
   MoEBlock block = model.moe_blocks()[0];
-  std::vector<PlainUse> uses(6);
+  PlainUses uses(6);
   block.layer->observe([&](const RoutingRecord& record, const at::Tensor& x_Td) {
     const auto* experts = block.layer->experts->as<nn::MlpExperts>();
-    const at::Tensor weights_TK = combine_weights(record.routing);
-    for (int64_t t = 0; t < x_Td.size(0); ++t) {
-      const int64_t first = record.routing.choice[t][0].item<int64_t>();
-      for (int64_t slot = 0; slot < weights_TK.size(1); ++slot) {
-        const auto gate = weights_TK[t][slot].item<double>();
-        if (gate == 0.0) continue;
-        const auto id = static_cast<size_t>(record.kept[static_cast<size_t>(slot)]);
-        if (static_cast<int64_t>(id) == first) uses[id].first_gates += gate;
-        const at::Tensor output = output_of(*experts, slot, x_Td[t]);
-        const auto norm = output.norm().item<double>();
-        uses[id].rows += 1;
-        uses[id].norms += norm;
-        uses[id].squares += norm * norm;
-        uses[id].gate_norms += gate * norm;
-        uses[id].outputs += output;
+    const Routing& routing = record.routing;
+    std::vector<std::vector<double>> gates_TE(static_cast<size_t>(x_Td.size(0)),
+                                              std::vector<double>(6, 0.0));
+    for (size_t slot = 0; slot < record.kept.size(); ++slot) {
+      const auto at = static_cast<int64_t>(slot);
+      const auto id = static_cast<size_t>(record.kept[slot]);
+      const auto end = routing.offsets[at + 1].item<int64_t>();
+      for (auto row = routing.offsets[at].item<int64_t>(); row < end; ++row) {
+        const auto t = routing.token[row].item<int64_t>();
+        const auto gate = routing.gate[row].item<double>();
+        gates_TE[static_cast<size_t>(t)][id] = gate;
+        add_row(uses[id], gate, output_of(*experts, at, x_Td[t]));
       }
-      for (int64_t k = 0; k < record.routing.choice.size(1); ++k) {
-        uses[record.routing.choice[t][k].item<int64_t>()].selections += 1;
-      }
-      for (PlainUse& use : uses) use.tokens += 1;
     }
+    for (int64_t t = 0; t < x_Td.size(0); ++t) {
+      add_token(uses, routing.choice, t, gates_TE[static_cast<size_t>(t)]);
+    }
+    const bool experts_choose = routing.choice.size(1) == 0;
+    for (PlainUse& use : uses) use.selections += experts_choose ? use.rows : 0;
   });
   model.eval();
   model.forward(images);
@@ -64,47 +86,96 @@ std::vector<PlainUse> plain_use(Model& model, const at::Tensor& images) {
   return uses;
 }
 
-/// A network whose experts take fewer tokens than select them.
-std::shared_ptr<VMoE> crowded_vmoe() {
+/// Experts take fewer tokens than select them.
+VMoEConfig crowded() {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
-  return small_vmoe(config);
+  return config;
 }
 
-class ExpertUseOf : public ::testing::TestWithParam<bool> {};
+VMoEConfig experts_choose() {
+  VMoEConfig config = crowded();
+  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.dispatcher.capacity_factor = 1.5;
+  return config;
+}
+
+/// Two members of three experts, of which a token selects two.
+VMoEConfig ensemble() {
+  VMoEConfig config = crowded();
+  config.name = kE3;
+  config.encoder.moe.ensemble_size = 2;
+  return config;
+}
+
+struct UseCase {
+  const char* name;
+  VMoEConfig (*config)();
+  std::vector<int64_t> kept;  ///< Empty: all.
+};
+
+class ExpertUseOf : public ::testing::TestWithParam<UseCase> {};
 
 TEST_P(ExpertUseOf, EqualsLoopsOverTokens) {
   const torch::NoGradGuard no_grad;
-  const auto model = crowded_vmoe();
-  if (GetParam()) model->moe_blocks()[0].layer->keep_experts({0, 2, 3, 5});
+  const auto model = small_vmoe(GetParam().config());
+  if (!GetParam().kept.empty()) model->moe_blocks()[0].layer->keep_experts(GetParam().kept);
   const at::Tensor images = small_images(3);
-  const std::vector<PlainUse> wanted = plain_use(*model, images);
+  const PlainUses wanted = plain_use(*model, images);
   const ExpertUseMeter meter(*model);
-  model->forward(images.narrow(0, 0, 3));
+  model->forward(images);
   const LayerUse& use = meter.use().at(1);
   EXPECT_EQ(static_cast<double>(use.tokens), wanted[0].tokens);
   const MoEBlock block = model->moe_blocks()[0];
   const ScoreInput input{.finetuned = block, .use = &use};
-  const auto score = [&](const char* name) { return expert_scores(name, input); };
   const at::Tensor means = use.mean_outputs_Eo();
-  double dropped = 0;
+  double dropped = 0, all_rows = 0;
   for (size_t e = 0; e < 6; ++e) {
     const PlainUse& plain = wanted[e];
     const double rows = std::max(1.0, plain.rows);
+    const auto expect = [&](const char* name, double score) {
+      EXPECT_NEAR(expert_scores(name, input)[e], score, 1e-5 * std::abs(score)) << name << e;
+    };
     dropped += plain.selections - plain.rows;
-    EXPECT_EQ(score("load")[e], plain.selections / plain.tokens) << e;
-    EXPECT_EQ(score("frequency")[e], plain.rows / plain.tokens) << e;
-    EXPECT_NEAR(score("importance")[e], plain.first_gates / plain.tokens, 1e-6) << e;
-    EXPECT_NEAR(score("reap")[e], plain.gate_norms / rows, 1e-5 * plain.gate_norms) << e;
-    EXPECT_NEAR(score("man")[e], plain.norms / rows, 1e-5 * plain.norms) << e;
-    EXPECT_NEAR(score("msan")[e], plain.squares / rows, 1e-5 * plain.squares) << e;
+    all_rows += plain.rows;
+    expect("load", plain.selections / plain.tokens);
+    expect("frequency", plain.rows / plain.tokens);
+    expect("importance", plain.first_gates / plain.tokens);
+    expect("gate", plain.gates / rows);
+    expect("gate-sum", plain.gates / plain.tokens);
+    expect("reap", plain.gate_norms / rows);
+    expect("reap-sum", plain.gate_norms / plain.tokens);
+    expect("man", plain.norms / rows);
+    expect("man-sum", plain.norms / plain.tokens);
+    expect("msan", plain.squares / rows);
+    expect("msan-sum", plain.squares / plain.tokens);
     testing::expect_close(means[static_cast<int64_t>(e)], plain.outputs / rows, 1e-5);
   }
-  EXPECT_GT(dropped, 0) << "the test is to have tokens without room";
+  EXPECT_GT(all_rows, 0);
+  const bool tokens_choose = GetParam().config().encoder.moe.router.name == kTokensChoose;
+  EXPECT_EQ(dropped > 0, tokens_choose) << "tokens that choose are to be without room";
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, ExpertUseOf, ::testing::Values(false, true),
-                         [](const auto& param) { return param.param ? "Pruned" : "Whole"; });
+INSTANTIATE_TEST_SUITE_P(
+    Networks, ExpertUseOf,
+    ::testing::Values(UseCase{"Whole", crowded, {}}, UseCase{"Pruned", crowded, {0, 2, 3, 5}},
+                      UseCase{"ExpertsChoose", experts_choose, {}},
+                      UseCase{"PrunedExpertsChoose", experts_choose, {0, 2, 3, 5}},
+                      UseCase{"Ensemble", ensemble, {}},
+                      UseCase{"PrunedEnsemble", ensemble, {0, 2, 3, 5}}),
+    [](const auto& param) { return param.param.name; });
+
+TEST(ExpertUse, OfAnEnsembleCountsTheTokensOfEveryMember) {
+  const torch::NoGradGuard no_grad;
+  const auto model = small_vmoe(ensemble());
+  const ExpertUseMeter meter(*model);
+  model->forward(small_images(2));
+  const LayerUse& use = meter.use().at(1);
+  EXPECT_EQ(use.tokens, 2 * 2 * 17);
+  // A member's tokens select two of its own three experts.
+  EXPECT_EQ(use.selections.narrow(0, 0, 3).sum().item<double>(), 2 * 2 * 17);
+  EXPECT_EQ(use.selections.narrow(0, 3, 3).sum().item<double>(), 2 * 2 * 17);
+}
 
 TEST(ExpertUse, ChangesNothingAndEndsWithTheMeter) {
   const torch::NoGradGuard no_grad;

@@ -57,6 +57,28 @@ TEST(SweepFigure, ScriptKnowsTheSweep) {
   EXPECT_NE(script.find("set xtics (\"0\\n8\" 0.000, \"40\\n4\" 40.000)\n"), std::string::npos);
 }
 
+TEST(SweepFigure, ChoicesByLayerAreABlockOfTheirOwnWithLettersOnTheAxis) {
+  SweepOutcome sweep = report_test::outcome_with_choice();
+  sweep.sizes.push_back({"also4", 0, "also4 (4, 4)"});
+  for (const std::string& criterion : sweep.criteria) {
+    sweep.points.push_back(sweep.at("keep4", criterion));
+    sweep.points.back().size = "also4";
+  }
+  const Figure figure = sweep_figure(sweep);
+  EXPECT_NE(figure.data.find("\n\n\nfirst_whole\t33.333\t94.5000\t"), std::string::npos)
+      << figure.data;
+  EXPECT_NE(
+      figure.script.find("set xtics (\"0\\n8\" 0.000, \"40\\n4, b\" 40.000, \"33\\na\" 33.333)\n"),
+      std::string::npos)
+      << figure.script;
+  EXPECT_NE(figure.script.find("'a: first whole (8, 2)'"), std::string::npos);
+  const TempDir temp;
+  fs::create_directories(temp / "drawn");
+  draw_figure(temp / "drawn", figure);
+  const std::string svg = read_text(temp / "drawn" / "figure.svg");
+  EXPECT_NE(svg.find("b: also4 (4, 4)"), std::string::npos);
+}
+
 TEST(GnuplotQuoted, EndsNoStringWithinTheText) {
   EXPECT_EQ(gnuplot_quoted("it's"), "'it''s'");
   EXPECT_EQ(gnuplot_quoted("x\nsystem(\"touch y\")\n#"), "'x\\nsystem(\"touch y\")\\n#'");

@@ -72,6 +72,40 @@ TEST(Plots, HaveTheRowsThatTheyName) {
   EXPECT_EQ(figure(plot).data, "# place\tmean\tstd\tpaper\tpaper std\n0\t75.5000\t0.0000\t-\t-\n");
 }
 
+/// Rows of two curves at two sizes.
+std::vector<MeasuredRow> sized_rows() {
+  std::vector<MeasuredRow> rows;
+  for (const char* name : {"a/n1", "a/n20", "b, n1", "b, n20"}) {
+    MeasuredRow& row = rows.emplace_back(report_test::measured_rows()[1]);
+    row.name = name;
+    row.runs[0].final.numbers["test_accuracy"] = static_cast<double>(rows.size());
+  }
+  return rows;
+}
+
+constexpr const char* kSized = R"("rows": [{"name": "a/n1"}, {"name": "a/n20"},
+                                          {"name": "b, n1"}, {"name": "b, n20"}])";
+
+TEST(LinesPlot, HasALineForEachCurve) {
+  const PlotConfig plot{"lines", {"test_accuracy"}, {}, {"a/n", "b, n"}, {1, 20}, "samples"};
+  const Figure drawn = figure(plot, kSized, sized_rows());
+  EXPECT_EQ(drawn.data,
+            "# x\tmean\tstd\n1\t1.0000\t0.0000\n20\t2.0000\t0.0000\n\n\n"
+            "# x\tmean\tstd\n1\t3.0000\t0.0000\n20\t4.0000\t0.0000\n");
+  EXPECT_THAT(drawn.script, HasSubstr("title 'a'"));
+  EXPECT_THAT(drawn.script, HasSubstr("title 'b'"));
+  EXPECT_THAT(drawn.script, HasSubstr("set xlabel 'samples'"));
+  draw(drawn);
+}
+
+TEST(MapPlot, HasCurvesAsRowsAndSizesAsColumns) {
+  const PlotConfig plot{"map", {"test_accuracy"}, {}, {"a/n", "b, n"}, {1, 20}, "samples"};
+  const Figure drawn = figure(plot, kSized, sized_rows());
+  EXPECT_EQ(drawn.data, "# column\trow\tvalue\n0\t0\t1.00\n1\t0\t2.00\n0\t1\t3.00\n1\t1\t4.00\n");
+  EXPECT_THAT(drawn.script, HasSubstr("('a' 0, 'b' 1)"));
+  draw(drawn);
+}
+
 TEST(NamedTics, ShowAPercentSignAsItIs) {
   EXPECT_EQ(named_tics({"50 %", "a_b"}), "('50 %%' 0, 'a b' 1)");
 }

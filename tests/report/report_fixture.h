@@ -61,7 +61,8 @@ inline std::string tiny_sweep() {
 
 inline SweepPoint point(int64_t keep, const std::string& criterion, double accuracy,
                         double recovered, int64_t parameters, double flops, double speed) {
-  return {keep, criterion, {accuracy}, {recovered}, parameters, {flops}, speed, 4 * parameters};
+  return {sweep_size(keep), criterion, {accuracy}, {recovered},
+          parameters,       {flops},   speed,      4 * parameters};
 }
 
 /// Eight and four experts of eight, by two criteria.
@@ -69,7 +70,7 @@ inline SweepOutcome outcome() {
   SweepOutcome outcome;
   outcome.experts = 8;
   outcome.phases = {{"pretrain", "fashion", 10000, {88.125}}, {"finetune", "shoes", 3000, {96.5}}};
-  outcome.keep = {8, 4};
+  outcome.sizes = {{"keep8", 8, "8 of 8"}, {"keep4", 4, "4 of 8"}};
   outcome.criteria = {"router-norm-change", "random"};
   outcome.points = {point(8, "router-norm-change", 96.5, 96.75, 1500000, 20e6, 4000.0),
                     point(8, "random", 96.5, 96.75, 1500000, 20e6, 4000.0),
@@ -77,6 +78,17 @@ inline SweepOutcome outcome() {
                     point(4, "random", 71.0, 95.0, 900000, 12e6, 6400.0)};
   outcome.exported = SweepExport{{4, "router-norm-change"}, "model.ts.pt", 1.125};
   return outcome;
+}
+
+/// The same with a choice by layer that has as many experts as four of eight.
+inline SweepOutcome outcome_with_choice() {
+  SweepOutcome sweep = outcome();
+  sweep.sizes.push_back({"first_whole", 0, "first_whole (8, 2)"});
+  for (const std::string& criterion : sweep.criteria) {
+    sweep.points.push_back(point(4, criterion, 94.5, 96.5, 1000000, 16e6, 5000.0));
+    sweep.points.back().size = "first_whole";
+  }
+  return sweep;
 }
 
 inline Experiment experiment(Scale scale = Scale::paper) {

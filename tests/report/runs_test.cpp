@@ -11,6 +11,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
+#include "moesaic/config/document.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "report/runs_fixture.h"
@@ -60,6 +61,45 @@ void register_twice() {
                                measurement.numbers["twice"] = 2 * step;
                                measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
                              }});
+}
+
+/// The two rows with arguments of the command line.
+RunsConfig with_arguments(const std::vector<std::string>& arguments) {
+  Document document = Document::from_text(report_test::runs_text(kTwoRows), "runs.json");
+  for (const std::string& argument : arguments) document.set(argument);
+  return parse<RunsConfig>(document.root());
+}
+
+TEST_F(Runs, AnArgumentThatEveryRowReplacesIsRefused) {
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    const RunsConfig config = with_arguments(arguments);
+    const std::string planned = test::usage_of([&] { plan_rows_of(config); });
+    EXPECT_EQ(test::usage_of([&] { run(config); }), planned);
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+    return planned;
+  };
+  const std::string common = R"(set={"phases.train.steps": 3})";
+  EXPECT_THAT(refused({common, "train.phases.train.steps=9"}),
+              HasSubstr("argument 'train.phases.train.steps=9': it would change nothing, since "
+                        "every row ('mixture') sets this itself"));
+  EXPECT_THAT(refused({R"(rows=[{"name": "a", "set": {"model": {"name": "cluster-moe"}}}])",
+                       "train.model.experts=2"}),
+              HasSubstr("argument 'train.model.experts=2': it would change nothing"));
+}
+
+TEST_F(Runs, AnArgumentThatSomeRowsReplaceIsWarnedOf) {
+  const auto said = [&](const std::vector<std::string>& arguments) {
+    const RunsConfig config = with_arguments(arguments);
+    ::testing::internal::CaptureStderr();
+    plan_rows_of(config);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said({"train.model.experts=2"}),
+            "warning: argument 'train.model.experts=2': 1 of 2 rows set this themselves and keep "
+            "theirs, the first is 'single'\n");
+  EXPECT_EQ(said({"train.seed=7", "runs=2"}), "");
+  // Part of what it gives is left.
+  EXPECT_EQ(said({R"(train.model={"name": "cluster-moe", "experts": 2, "router": {}})"}), "");
 }
 
 TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {

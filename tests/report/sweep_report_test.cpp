@@ -27,15 +27,15 @@ TEST(WorkFractions, AreOfTheNetworkWithTheMostExperts) {
   for (int i = 0; i < 2; ++i) {
     const std::vector<WorkFraction> fractions = work_fractions(sweep, "router-norm-change");
     ASSERT_EQ(fractions.size(), 2u);
-    const WorkFraction& whole = sweep.keep[0] == 8 ? fractions[0] : fractions[1];
-    const WorkFraction& half = sweep.keep[0] == 8 ? fractions[1] : fractions[0];
-    EXPECT_EQ(whole.keep, 8);
+    const WorkFraction& whole = sweep.sizes[0].count == 8 ? fractions[0] : fractions[1];
+    const WorkFraction& half = sweep.sizes[0].count == 8 ? fractions[1] : fractions[0];
+    EXPECT_DOUBLE_EQ(whole.parameters, 100.0);
     EXPECT_DOUBLE_EQ(whole.flops, 100.0);
     EXPECT_DOUBLE_EQ(whole.time, 100.0);
-    EXPECT_EQ(half.keep, 4);
+    EXPECT_DOUBLE_EQ(half.parameters, 60.0);
     EXPECT_DOUBLE_EQ(half.flops, 75.0);  // 15 of 20 MFLOPs
     EXPECT_DOUBLE_EQ(half.time, 80.0);   // 4000 / 5000: time is the inverse of speed
-    std::reverse(sweep.keep.begin(), sweep.keep.end());
+    std::reverse(sweep.sizes.begin(), sweep.sizes.end());
   }
   EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].flops, 60.0);
   EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].time, 62.5);
@@ -73,6 +73,30 @@ TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
   EXPECT_NE(text.find("Kept from 5 runs, mean (standard deviation)\n"), std::string::npos);
   EXPECT_NE(text.find("70.50 (2.25) -> 95.00"), std::string::npos) << text;
   EXPECT_EQ(sweep_summary(experiment(), one, results, "out").find("Kept"), std::string::npos);
+}
+
+TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
+  const Results results = results_of(report_test::outcome_with_choice());
+  ASSERT_NE(results.find("first_whole/random", "accuracy"), nullptr);
+  EXPECT_EQ(results.find("first_whole/random", "accuracy")->measured, 94.5);
+  EXPECT_EQ(results.find("first_whole/random", "flops_saved")->measured, 20.0);
+  const std::string text =
+      sweep_summary(experiment(), report_test::outcome_with_choice(), results, "out");
+  EXPECT_NE(text.find("\nfirst_whole (8, 2)      94.50 -> 96.50  94.50 -> 96.50\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\nfirst_whole (8, 2)   1,000,000  4.00 MB"), std::string::npos) << text;
+  const std::string report =
+      sweep_markdown(experiment(), report_test::outcome_with_choice(), results);
+  EXPECT_NE(report.find("ranked them. Behind the name of a choice by layer stand the experts"),
+            std::string::npos);
+}
+
+TEST(WorkFractions, AreOfTheChoiceThatHasTheMostWhereNoNumberHasMore) {
+  SweepOutcome sweep = report_test::outcome_with_choice();
+  sweep.sizes.erase(sweep.sizes.begin());
+  EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[0].parameters, 90.0);
+  EXPECT_EQ(largest_text(sweep, "random"), "first_whole (8, 2)");
 }
 
 TEST(SweepRows, NameEveryNumber) {

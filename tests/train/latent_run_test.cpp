@@ -193,10 +193,11 @@ TEST(LatentRun, TheRouterAscendsTheGradientOfTheCorrelation) {
   EXPECT_LT(theta.sum(0).abs().max().item<double>(), 1e-5);
 }
 
-TEST(LatentRun, RidgeRegressionSolvesForAllExpertsAtOnce) {
-  const std::vector<std::string> changes = only_phase(
-      "solve",
-      {"phases.specialise.steps=1", "phases.solve.steps=400", "phases.solve.lambdas=[1e-3]"});
+/// Checks the second layers against the normal equations of both experts' features.
+void check_ridge(const std::string& router) {
+  const std::vector<std::string> changes =
+      only_phase("solve", {"phases.specialise.steps=1", "phases.specialise.router=" + router,
+                           "phases.solve.steps=400", "phases.solve.lambdas=[1e-3]"});
   const TrainedLatent found = train_latent(latent_run(changes), "specialise");
   const DatasetInputs inputs = samples_of(3, 400);
   const Tensor x_Sd = inputs.values_NCHW.flatten(1);
@@ -220,6 +221,14 @@ TEST(LatentRun, RidgeRegressionSolvesForAllExpertsAtOnce) {
   const Tensor kept = (own.w * before).sum(2);
   testing::expect_close(kept.abs(), torch::ones({2, 6}), 1e-5);
   EXPECT_TRUE(kept.min().item<double>() < 0 && kept.max().item<double>() > 0);
+}
+
+TEST(LatentRun, RidgeRegressionSolvesForAllExpertsAtOnce) {
+  check_ridge("ideal");
+}
+
+TEST(LatentRun, RidgeRegressionIsJointWhereExpertsShareSamples) {
+  check_ridge("as_it_is");  // A router of zeros sends every sample to both.
 }
 
 TEST(LatentRun, RidgeRegressionChoosesLambdaByHeldOutSamples) {

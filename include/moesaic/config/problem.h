@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,6 +38,10 @@ ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& sec
 
 /// Returns whether the setting (a dotted path below `config`) was given on the command line.
 bool is_argument(const Value& config, const std::string& path);
+
+/// Returns the command-line arguments that values in the configuration come from, as messages name
+/// them: "argument 'a.b=value'".
+std::set<std::string> arguments_in(const Value& config);
 
 /// Returns the origin of the first of `blamed` that came from the command line, else of the first
 /// that exists, else of `config`. Paths are dotted, below `config`, with list items by index; the

@@ -11,6 +11,7 @@
 
 #include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/data/mosaic.h"
 #include "moesaic/data/rotate.h"
 
 namespace moesaic {
@@ -53,7 +54,7 @@ std::string config_problem(const DatasetArchive& archive);
 
 /// Description of a dataset, datasets/<name>.json: either of files (format with its settings,
 /// classes, mean, std, files) or of a dataset derived from another one (base): its images rotated,
-/// the first of them, some classes, or with another validation split.
+/// grids of them, the first of them, some classes, or with another validation split.
 struct DatasetSpec {
   std::string name, description;
   Choice format;  ///< One of dataset_formats(), with its settings.
@@ -70,6 +71,7 @@ struct DatasetSpec {
   std::vector<std::string> keep_classes;
   std::map<std::string, int64_t> first;  ///< Number of first images, by split.
   std::optional<RotateConfig> rotate;
+  std::optional<MosaicConfig> mosaic;
 
   /// Returns whether the dataset is generated when it is opened and has no files.
   bool generated() const;
@@ -108,6 +110,7 @@ void describe(Fields& f, DatasetSpec& c) {
     at_least(1));
   f("rotate", c.rotate,
     "the task to tell its images from the same ones rotated; its classes become groups");
+  f("mosaic", c.mosaic, "grids of its images, one of which decides the class");
 }
 
 /// Checks which settings go together: a dataset with a base has no files, any other one has what

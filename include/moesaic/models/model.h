@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/config/sides.h"
 #include "moesaic/models/setting_paths.h"
 #include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"
@@ -39,6 +40,12 @@ struct MoEBlock {
                        ///< members of an ensemble.
 
   int64_t ranked_groups() const { return groups > 0 ? groups : layer->options().members; }
+};
+
+/// Tokens of an image that are its patches, row by row of a grid, after `leading` other ones.
+struct PatchTokens {
+  Sides grid;
+  int64_t leading = 0;
 };
 
 /// Rows that experts compute per token, by block; a block without an entry computes all choices.
@@ -86,6 +93,10 @@ class Model : public torch::nn::Module {
 
   /// Returns the tokens that a MoE layer routes for one image, of all members.
   virtual int64_t tokens_per_image() const = 0;
+
+  /// Returns which of these tokens are patches of the image, of each member; nothing where tokens
+  /// are no patches.
+  virtual std::optional<PatchTokens> patch_tokens() const { return std::nullopt; }
 
   /// Returns the FLOPs (multiplications and additions of matrix products) of a forward pass of one
   /// image.

@@ -40,8 +40,11 @@ struct Criterion {
 ///                            computes, over T: their fraction times their mean gate (sec. 5, I)
 ///   load                     fraction of the tokens that select s, with those that find no room
 ///   frequency                T_s / T
+///   gate                     mean over T_s of g
 ///   reap                     mean over T_s of g ||E_s(x)|| (arXiv 2510.13999)
 ///   man, msan                means over T_s of ||E_s(x)|| and ||E_s(x)||^2 (arXiv 2606.15716)
+///   gate-sum, reap-sum,      sums over T_s of the same, over T: the means times frequency, which
+///   man-sum, msan-sum        is the sum of 1
 ///   aimer                    -mean |w| / sqrt(mean w^2) of the expert's weights, without biases
 ///                            (arXiv 2603.18492)
 ///   random                   uniform on [0, 1), a function of seed, block and expert only

@@ -23,7 +23,7 @@ struct Powers {
 struct LayerUse {
   int64_t tokens = 0;
   std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of the terms that criteria
-                                      ///< mean over.
+                                      ///< sum or mean over.
   at::Tensor selections;   ///< Tokens that select the expert, with those that find no room there.
   at::Tensor first_gates;  ///< Over tokens whose first choice it is, and that it computes, of their
                            ///< gates; where tokens do not choose, of their largest gates.

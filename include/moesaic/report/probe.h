@@ -57,7 +57,8 @@ struct Probe {
 
 /// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
 /// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, specialisation,
-/// cluster_routing, relative_error, gates, parameters, flops; families add others.
+/// cluster_routing, relative_error, gates, proficiency, neurons, routed, success, parameters,
+/// flops; families add others.
 Registry<Probe>& probes();
 
 }  // namespace moesaic

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/prune/keep_spec.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/paper.h"
 #include "moesaic/report/throughput.h"
@@ -25,11 +26,26 @@ void describe(Fields& f, ExportChoice& c) {
   f("criterion", c.criterion, "how they were chosen", required);
 }
 
+/// A choice of how many experts stay in each layer.
+struct LayerChoice {
+  std::string name;
+  Value keep;
+};
+template <class Fields>
+void describe(Fields& f, LayerChoice& c) {
+  f("name", c.name, "of its rows", required, not_empty);
+  f("keep", c.keep,
+    "what stays: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and its like",
+    required);
+}
+ConfigProblem config_problem(const LayerChoice& choice);
+
 struct PruneSweepConfig {
   std::string name, kind, description;
   int64_t runs = 1;
   RunConfig train;
   std::vector<int64_t> keep, whole;
+  std::vector<LayerChoice> by_layer;
   std::vector<std::string> criteria;
   std::string replace = kReplaceByNothing;
   int64_t images = 1024;
@@ -39,6 +55,7 @@ struct PruneSweepConfig {
   PaperValues paper;
   Value kept;
   Value quick;
+  Value source;  ///< Origin in the configuration.
 };
 template <class Fields>
 void describe(Fields& f, PruneSweepConfig& c) {
@@ -52,7 +69,8 @@ void describe(Fields& f, PruneSweepConfig& c) {
     "its init, pre-trained",
     required);
   f("keep", c.keep, "numbers of experts that stay in a layer", required, not_empty, at_least(1));
-  f("whole", c.whole, "blocks whose experts all stay", at_least(0));
+  f("whole", c.whole, "blocks whose experts all stay, whatever keep says", at_least(0));
+  f("by_layer", c.by_layer, "choices of how many stay in which layer, beside those of keep");
   f("criteria", c.criteria, "what ranks the experts (moesaic list criteria)", required, not_empty);
   f("replace", c.replace, "what removed experts leave to tokens that still select them",
     one_of({kReplaceByNothing, kReplaceByMean}));
@@ -76,10 +94,17 @@ struct SweepPhase {
   std::vector<double> accuracy;  ///< Accuracy in % of each run.
 };
 
+/// How many experts the networks of one size keep.
+struct SweepSize {
+  std::string name;  ///< "keep4", or the name of a choice by layer; rows and folders begin with it.
+  int64_t count = 0;  ///< Experts in each layer; 0 of a choice by layer.
+  std::string text;   ///< "4 of 8", or "halves (4, 8)" with the experts of each layer.
+};
+
 /// A pruned network. FLOPs, parameters, bytes and speed are those after recovery; parameters, bytes
 /// and speed of the first run.
 struct SweepPoint {
-  int64_t keep = 0;
+  std::string size;  ///< Name of its SweepSize.
   std::string criterion;
   std::vector<double> accuracy, accuracy_recovered;  ///< In % of each run, and after recovery.
   int64_t parameters = 0;
@@ -98,15 +123,18 @@ struct SweepExport {
 struct SweepOutcome {
   int64_t experts = 0;  ///< Experts per layer of the unpruned network.
   std::vector<SweepPhase> phases;
-  std::vector<int64_t> keep;          ///< Numbers of kept experts, as configured.
+  std::vector<SweepSize> sizes;       ///< Numbers of kept experts and choices, as configured.
   std::vector<std::string> criteria;  ///< Criteria, as configured.
   std::vector<SweepPoint> points;     ///< One for each pair of these, criteria varying fastest.
   std::optional<SweepExport> exported;
 
   /// Returns the number of runs.
   int64_t runs() const { return static_cast<int64_t>(phases.front().accuracy.size()); }
-  const SweepPoint& at(int64_t keep, const std::string& criterion) const;
+  const SweepPoint& at(const std::string& size, const std::string& criterion) const;
 };
+
+/// Returns the name of the size that keeps a number of experts in each layer.
+std::string sweep_size(int64_t keep);
 
 /// Checks the experiment and returns its plan as text: the run that is pruned, with its recovery,
 /// and the networks. Throws Error (usage) as the experiment would.
@@ -119,6 +147,7 @@ std::string plan_prune_sweep(const PruneSweepConfig& config);
 ///     seed<S>/train/          the run that is pruned
 ///     seed<S>/pruned/keep<N>-<criterion>/    checkpoints
 ///     seed<S>/keep<N>-<criterion>/    the runs that recover them; keep<N>/ of the unpruned network
+///     .../<choice>.<criterion>/       the same of choices by layer
 ///
 /// Finished parts are reused and interrupted runs resumed, so that the same call continues after an
 /// interruption. Networks that keep all experts are the same for every criterion and exist once.

@@ -12,6 +12,7 @@
 #include "moesaic/config/schema.h"
 #include "moesaic/report/measurement.h"
 #include "moesaic/report/paper.h"
+#include "moesaic/report/ratio.h"
 #include "moesaic/report/results.h"
 
 namespace moesaic {
@@ -50,17 +51,22 @@ ConfigProblem config_problem(const SnapshotConfig& config);
 
 struct PlotConfig {
   std::string kind;
-  std::vector<std::string> metrics, rows;
+  std::vector<std::string> metrics, rows, series;
+  std::vector<double> x;
+  std::string x_label;
   bool last_phase = false;
 };
 template <class Fields>
 void describe(Fields& f, PlotConfig& c) {
   f("kind", c.kind,
     "rows as points with error bars, snapshots as curves with bands, tables as heat maps, one "
-    "metric over another, or fits over their x",
-    required, one_of({"points", "curves", "heatmap", "scatter", "power"}));
+    "metric over another, fits over their x, or rows that differ in a size as lines or as a map",
+    required, one_of({"points", "curves", "heatmap", "scatter", "power", "lines", "map"}));
   f("metrics", c.metrics, "a panel each; of a scatter plot x and y", required, not_empty);
   f("rows", c.rows, "those it shows; none named: all");
+  f("series", c.series, "lines, map: the curves, whose rows are named by this and a size");
+  f("x", c.x, "lines, map: the sizes");
+  f("x_label", c.x_label, "lines, map: what the sizes are");
   f("last_phase", c.last_phase, "curves: of each run's last phase alone, from its first update");
 }
 ConfigProblem config_problem(const PlotConfig& config);
@@ -96,6 +102,7 @@ struct RunsConfig {
   std::optional<SnapshotConfig> snapshots;
   std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
   std::vector<FitConfig> fits;
+  std::vector<RatioConfig> ratios;
   PaperValues paper;
   Value quick;
   Value source;  ///< Origin in the configuration.
@@ -120,6 +127,7 @@ void describe(Fields& f, RunsConfig& c) {
   f("snapshots", c.snapshots, "what is measured while it trains");
   f("plots", c.plots, "a figure each", not_empty);
   f("fits", c.fits, "exponents of power laws over rows");
+  f("ratios", c.ratios, "rows that the results have beside: where curves reach a level");
   f("paper", c.paper,
     "by row and metric what the paper prints: a value, [value, std], or for a table {\"rows\": "
     "lists, \"initial\": sums before training}");

@@ -14,19 +14,21 @@
 
 namespace moesaic {
 
-/// Remaining cost in % of the network with the max number of experts in the sweep.
+/// Remaining cost in % of the sweep's network with the most parameters.
 struct WorkFraction {
-  int64_t keep = 0;
   double parameters = 0.0;
   double flops = 0.0;
   double time = 0.0;  ///< Fraction of the time of a forward pass.
 };
 
-/// Returns one element for each number of kept experts, in their order.
+/// Returns one element for each size, in their order.
 std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome, const std::string& criterion);
 
-/// Returns the name of a pruned network's row, "keep<N>/<criterion>".
-std::string sweep_row(int64_t keep, const std::string& criterion);
+/// Returns what the network that these are fractions of keeps: "8 experts", or a choice's text.
+std::string largest_text(const SweepOutcome& outcome, const std::string& criterion);
+
+/// Returns the name of a pruned network's row, "keep<N>/<criterion>" or "<choice>/<criterion>".
+std::string sweep_row(const std::string& size, const std::string& criterion);
 
 /// Returns the metrics of a pruned network's row, or of a phase's.
 const std::vector<std::string>& sweep_metrics(bool of_network);
@@ -49,7 +51,7 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
 
 /// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
 /// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward
-/// time of the first criterion.
+/// time of the first criterion. Numbers of experts are lines, choices by layer points beside them.
 Figure sweep_figure(const SweepOutcome& outcome);
 
 }  // namespace moesaic

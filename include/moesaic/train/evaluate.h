@@ -24,6 +24,7 @@ struct EvaluatedBatch {
   const at::Tensor& labels_B;     ///< Classes [B] int64.
   const at::Tensor& groups_B;     ///< Groups [B] int64; undefined where the dataset has none.
   const ModelOutput& output;
+  const Model& model;
 };
 
 struct EvaluateOptions {

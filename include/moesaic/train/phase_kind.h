@@ -36,6 +36,7 @@ struct PhaseContext {
   std::shared_ptr<Model> model;
   std::shared_ptr<const Dataset> data;  ///< Training split, preprocessed.
   uint64_t seed = 0;                    ///< Result of phase_seed().
+  uint64_t run_seed = 0;                ///< For what the phases of a run share, such as samples.
   int64_t loader_threads = 0;
   /// Whether StepReport::late may be used. By default it is on every device but the CPU, where
   /// reading waits for nothing.
@@ -70,7 +71,8 @@ struct PhaseKind {
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
 /// "gated_signs" for gated mixtures (nn/gated_mixture.h), "pattern_sgd" for the pruning paper's
 /// theory (ops/pattern_sgd.h), "spherical_sgd", "router_ascent" and "ridge" for experts of two
-/// layers (nn/shallow_experts.h), and those from outside of the library.
+/// layers (nn/shallow_experts.h), "patch_sgd" for patch-level mixtures (ops/patch_sgd.h), and those
+/// from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 
 /// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.

@@ -18,6 +18,7 @@ DatasetFormat clusters_format();
 DatasetFormat embeddings_format();
 DatasetFormat gated_format();
 DatasetFormat latent_format();
+DatasetFormat patch_patterns_format();
 DatasetFormat patterns_format();
 
 }  // namespace moesaic

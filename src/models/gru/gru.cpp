@@ -24,7 +24,7 @@ def forward(self, x: Tensor) -> Tensor:
         r = torch.sigmoid(a[0] + b[0])
         z = torch.sigmoid(-(a[1] + b[1]))
 )";
-constexpr char kMixture[] =
+constexpr char kMixtureCandidate[] =
     "        c = torch.lerp(torch.tanh(a[2]), torch.tanh(a[2] + b[2]), r)\n";
 constexpr char kRecurrent[] = "        c = torch.tanh(a[2] + r * b[2])\n";
 constexpr char kUpdate[] = "        h = torch.lerp(h, c, z)\n    return h\n";
@@ -62,7 +62,8 @@ double Gru::flops_per_image(const RowsPerToken&) const {
 
 std::optional<torch::jit::Module> Gru::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  const std::string candidate = gru->view() == nn::GruView::mixture ? kMixture : kRecurrent;
+  const std::string candidate =
+      gru->view() == nn::GruView::mixture ? kMixtureCandidate : kRecurrent;
   return script::make_module(
       unit, "Gru", *this,
       {{"gru", script::make_module(unit, "GruMixture", *gru, {}, kSteps + candidate + kUpdate)},

@@ -11,6 +11,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/layer_norm.h"
 #include "moesaic/nn/linear.h"
+#include "moesaic/nn/patches.h"
 #include "moesaic/nn/recompute.h"
 
 namespace moesaic {
@@ -89,17 +90,6 @@ at::Tensor sincos2d(const VMoEConfig& config) {
   return rounded(at::cat({x.sin(), x.cos(), y.sin(), y.cos()}, 1)).unsqueeze(0);
 }
 
-/// Returns the patches of images [B, C, H, W] as rows [B, T, C h w], in the order of a kernel's
-/// numbers.
-at::Tensor patches_of(const at::Tensor& images_BCHW, const Sides& patch) {
-  const int64_t down = images_BCHW.size(2) / patch.height;
-  return images_BCHW.unflatten(3, {-1, patch.width})
-      .unflatten(2, {down, patch.height})
-      .permute({0, 2, 4, 1, 3, 5})
-      .flatten(3)
-      .flatten(1, 2);
-}
-
 torch::nn::Linear fresh_head(const VMoEConfig& config) {
   torch::nn::Linear linear(config.pre_logits_size(), config.classes);
   const torch::NoGradGuard no_grad;
@@ -172,7 +162,7 @@ void VMoE::move_positions(torch::Device device, bool non_blocking) {
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   // A convolution whose patches do not overlap. Its gradient in bfloat16 would take a fifth of a
   // step on a CPU, and its result would lie channel by channel.
-  at::Tensor x_BTd = at::linear(patches_of(images_BCHW, config_.patch_size),
+  at::Tensor x_BTd = at::linear(nn::patches_of(images_BCHW, config_.patch_size),
                                 embedding->weight.flatten(1), embedding->bias);
   if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
   if (cls.defined()) {

@@ -12,6 +12,7 @@
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/image_experts.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/nn/patch_experts.h"
 #include "moesaic/nn/shallow_experts.h"
 #include "parts.h"
 
@@ -64,6 +65,15 @@ constexpr char kShallowHermite[] =
                 next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
                 before = now
                 now = next)";
+// The second layer is fixed.
+constexpr char kPatches[] = R"(
+def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
+    outputs = [rows.new_zeros([0, self.a.size(2)])]
+    for x, w, a in zip(rows.split(counts), self.w.unbind(0), self.a.unbind(0)):
+        if x.size(0) > 0:
+            outputs.append(torch.mm(torch.relu(torch.mm(x, w)), a))
+    return torch.cat(outputs)
+)";
 
 constexpr char kNetworks[] = R"(
 def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
@@ -164,6 +174,8 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
                     fmt::arg("activation",
                              hermite ? polynomial : "            active = torch.relu(hidden)")));
   }
+  if (from.as<nn::PatchExperts>() != nullptr)
+    return make_module(unit, "Experts", from, {}, kPatches);
   if (const auto* networks = from.as<nn::ImageExperts>()) {
     return make_networks(unit, *networks, shape);
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kNumbers =
     ", \\\n    data index first using 1:2:3 with labels textcolor rgb ink notitle";
 
-constexpr size_t kMaxColumnNames = 40;
+constexpr size_t kMaxColumnNames = 40;  // Tables of more columns are wide.
 
 std::string axis_label(const char* axis, const std::string& label) {
   return label.empty()
@@ -60,11 +60,13 @@ Figure heatmap_plot(const PlotInput& input) {
   constexpr size_t kMaxWithNumbers = 12;  // Numbers of more columns would cover each other.
   constexpr int kLine = 17;               // Pixels of a row's name.
   int height = 200;
+  bool wide = false;
   for (const std::string& name : input.plot.metrics) {
     for (const MeasuredRow& row : input.rows) {
       const Metric* metric = find_metric(row.metrics, name);
       if (metric == nullptr) continue;
       const MeasuredTable& table = row.runs.front().final.tables.at(name);
+      wide = wide || table.columns.size() > kMaxColumnNames;
       height = std::max(height, 60 + kLine * static_cast<int>(table.rows.size()));
       panels.push_back(heatmap_panel({.title = name_of_first_run(row) + ": " + metric->label,
                                       .table = table,
@@ -72,8 +74,11 @@ Figure heatmap_plot(const PlotInput& input) {
                                       .numbers = table.columns.size() <= kMaxWithNumbers}));
     }
   }
-  return panel_figure(input.stem, panels,
-                      {.columns = 2, .height = height, .left = 110, .bottom = 80, .gap_x = 110});
+  PanelGrid grid{.columns = 2, .height = height, .left = 110, .bottom = 80, .gap_x = 110};
+  // A column of many has a few pixels only if its panel has the figure's whole width.
+  if (wide)
+    grid = {.columns = 1, .width = 960, .height = height, .left = 170, .bottom = 30, .gap_y = 60};
+  return panel_figure(input.stem, panels, grid);
 }
 
 }  // namespace moesaic

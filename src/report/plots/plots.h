@@ -30,6 +30,12 @@ Figure curves_plot(const PlotInput& input);
 /// Returns a plot of the tables at the end of each row's first run.
 Figure heatmap_plot(const PlotInput& input);
 
+/// Returns a plot of each metric over a size: a line for each curve, with standard deviations.
+Figure lines_plot(const PlotInput& input);
+
+/// Returns a heat map of each metric's means: curves by sizes.
+Figure map_plot(const PlotInput& input);
+
 /// Returns a plot with every run as a point by two metrics, coloured by row.
 Figure scatter_plot(const PlotInput& input);
 

@@ -45,10 +45,25 @@ Probe specialisation_probe();
 Probe cluster_routing_probe();
 /// Returns the probe "error": the test error over the variance of the targets.
 Probe relative_error_probe();
+/// Returns the probe of single neurons' products with the data's known directions, in networks of
+/// one MoE layer: for weights "a" of several vectors an expert and directions "b" a table
+/// "single_a_b_<g>" for each group of experts that pruning ranks apart, with a row for every neuron
+/// of the expert with the largest router and of that with the smallest.
+Probe neurons_probe();
 
 /// Returns the probe of a recurrent network's gates (Model::gates_over_time()): for each a table
 /// "<name>_gate" of their means over the test data, by class and step.
 Probe gates_probe();
+
+/// Returns the probe of where routers send the patch that decides the class, whose place is the
+/// group of an example: for class c, from 1, "routed_class_c", the percentage of its test examples
+/// whose patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has
+/// the largest gate of the expert in which it has that most often, unless all gates are 1; and
+/// "routed_by_any_class_c".
+Probe routed_probe();
+
+/// Returns the probe "success", 1 where the test accuracy is at least 90 % (pMoE paper, figure 5).
+Probe success_probe();
 
 Probe parameters_probe();
 /// Returns the probe of FLOPs per image, by the rows of routing the test data.

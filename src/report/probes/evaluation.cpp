@@ -53,4 +53,21 @@ Probe relative_error_probe() {
               }};
 }
 
+Probe success_probe() {
+  constexpr double kLeast = 90.0;
+  return {
+      .meaning = "whether the test accuracy is at least 90 %",
+      .metrics =
+          [](const Model&, const DataSplits& data) {
+            return is_measured(*data.at("test"), "accuracy")
+                       ? std::vector<Metric>{{"success", "fraction of runs with 90 % or more", 2}}
+                       : std::vector<Metric>{};
+          },
+      .measure =
+          [](ProbeSubject& subject, Measurement& measurement) {
+            measurement.numbers["success"] =
+                subject.on("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
+          }};
+}
+
 }  // namespace moesaic

@@ -14,10 +14,13 @@ Registry<Probe>& probes() {
                                    {"load", load_probe()},
                                    {"parameters", parameters_probe()},
                                    {"recovery", recovery_probe()},
+                                   {"neurons", neurons_probe()},
                                    {"proficiency", proficiency_probe()},
                                    {"relative_error", relative_error_probe()},
+                                   {"routed", routed_probe()},
                                    {"specialisation", specialisation_probe()},
-                                   {"steps", steps_probe()}});
+                                   {"steps", steps_probe()},
+                                   {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {
         made.add(split + "_" + metric, evaluation_probe(split, metric));

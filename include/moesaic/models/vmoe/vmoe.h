@@ -35,6 +35,9 @@ class VMoE : public Model {
   int64_t members() const override { return config_.encoder.moe.ensemble_size; }
   std::map<std::string, double> aux_losses() const override;
   int64_t tokens_per_image() const override { return config_.tokens() * members(); }
+  std::optional<PatchTokens> patch_tokens() const override {
+    return PatchTokens{config_.grid(), config_.has_class_token() ? 1 : 0};
+  }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
   /// Also allows the position embedding, for images of another size, and the layer before the head.

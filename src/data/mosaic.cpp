@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/mosaic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/random.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the labels of these classes in `base`.
+std::vector<int64_t> labels_of(const Dataset& base, const std::vector<std::string>& classes,
+                               const std::string& name, const char* setting) {
+  const std::vector<std::string>& known = base.info().classes;
+  std::vector<int64_t> labels;
+  for (const std::string& one : classes) {
+    const auto found = std::find(known.begin(), known.end(), one);
+    if (found == known.end()) {
+      fail_usage("dataset '{}': mosaic.{}: '{}' has no class '{}'; {}", name, setting,
+                 base.info().name, one, did_you_mean(one, known));
+    }
+    labels.push_back(found - known.begin());
+  }
+  return labels;
+}
+
+class Mosaic final : public Dataset {
+ public:
+  struct Labels {
+    std::vector<int64_t> deciding, others;  ///< In the base.
+  };
+  Mosaic(DatasetInfo info, std::shared_ptr<const Dataset> base, const MosaicConfig& config,
+         Labels labels)
+      : Dataset(std::move(info)),
+        base_(std::move(base)),
+        config_(config),
+        labels_(std::move(labels)) {}
+
+  /// Lists the images of the base's classes.
+  void list() {
+    std::vector<std::vector<int64_t>> by_class(base_->info().classes.size());
+    for (int64_t i = 0; i < base_->size(); ++i) {
+      by_class[static_cast<size_t>(base_->label(i))].push_back(i);
+    }
+    for (const int64_t label : labels_.deciding) {
+      deciding_.push_back(by_class[static_cast<size_t>(label)]);
+      if (deciding_.back().empty()) fail_empty(label);
+    }
+    for (const int64_t label : labels_.others) {
+      const std::vector<int64_t>& more = by_class[static_cast<size_t>(label)];
+      if (more.empty()) fail_empty(label);
+      others_.insert(others_.end(), more.begin(), more.end());
+    }
+  }
+
+  int64_t size() const override { return endless() ? config_.train : config_.test; }
+  bool endless() const override { return info().split == "train"; }
+
+  int64_t label(int64_t index) const override {
+    check_index(index);
+    return index % static_cast<int64_t>(labels_.deciding.size());
+  }
+  int64_t group(int64_t index) const override {
+    check_index(index);
+    CounterRng rng = random_of(index);
+    return place_of(rng);
+  }
+
+  void image(int64_t index, uint8_t* out) const override {
+    check_index(index);
+    CounterRng rng = random_of(index);
+    const int64_t place = place_of(rng);
+    std::vector<uint8_t> tile(static_cast<size_t>(base_->image_size()));
+    for (int64_t j = 0; j < tiles(); ++j) {
+      const std::vector<int64_t>& drawn =
+          j == place ? deciding_[static_cast<size_t>(label(index))] : others_;
+      base_->image(drawn[rng.below(drawn.size())], tile.data());
+      put(tile, j, out);
+    }
+  }
+
+ private:
+  int64_t tiles() const { return config_.grid.height * config_.grid.width; }
+
+  CounterRng random_of(int64_t index) const {
+    return {static_cast<uint64_t>(config_.seed), stream_id("mosaic." + info().split),
+            static_cast<uint64_t>(index)};
+  }
+  int64_t place_of(CounterRng& rng) const {
+    return static_cast<int64_t>(rng.below(static_cast<uint64_t>(tiles())));
+  }
+
+  [[noreturn]] void fail_empty(int64_t label) const {
+    fail("dataset '{}': the {} split of '{}' has no image of class '{}'", info().name, info().split,
+         base_->info().name, base_->info().classes[static_cast<size_t>(label)]);
+  }
+
+  void put(const std::vector<uint8_t>& tile, int64_t place, uint8_t* out) const {
+    const int64_t height = base_->info().height, width = base_->info().width;
+    const int64_t top = place / config_.grid.width * height;
+    const int64_t left = place % config_.grid.width * width;
+    for (int64_t c = 0; c < info().channels; ++c) {
+      for (int64_t y = 0; y < height; ++y) {
+        std::memcpy(out + (c * info().height + top + y) * info().width + left,
+                    tile.data() + (c * height + y) * width, static_cast<size_t>(width));
+      }
+    }
+  }
+
+  std::shared_ptr<const Dataset> base_;
+  MosaicConfig config_;
+  Labels labels_;
+  std::vector<std::vector<int64_t>> deciding_;
+  std::vector<int64_t> others_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
+                                           const MosaicConfig& config, MosaicOf of,
+                                           std::string name, std::string description) {
+  DatasetInfo info = base->info();
+  if (info.height < 1 || !base->has_images() || info.classes.empty()) {
+    fail_usage("dataset '{}': mosaic needs images of one size with classes, as '{}' has none", name,
+               info.name);
+  }
+  std::vector<std::string> others = config.others;
+  const auto decides = [&](const std::string& one) {
+    return std::find(config.deciding.begin(), config.deciding.end(), one) != config.deciding.end();
+  };
+  if (others.empty()) {
+    others = info.classes;
+    std::erase_if(others, decides);
+  }
+  const auto both = std::find_if(others.begin(), others.end(), decides);
+  if (both != others.end()) {
+    fail_usage("dataset '{}': mosaic.others: the class '{}' decides already", name, *both);
+  }
+  if (config.deciding.size() < 2 || others.empty()) {
+    fail_usage("dataset '{}': mosaic needs two classes that decide, and one that does not", name);
+  }
+  Mosaic::Labels labels = {labels_of(*base, config.deciding, name, "deciding"),
+                           labels_of(*base, others, name, "others")};
+  info.name = std::move(name);
+  info.description = std::move(description);
+  info.classes = config.deciding;
+  info.groups.clear();
+  for (int64_t j = 1; j <= config.grid.height * config.grid.width; ++j) {
+    info.groups.push_back(fmt::format("place {}", j));
+  }
+  info.height *= config.grid.height;
+  info.width *= config.grid.width;
+  info.mean.assign(static_cast<size_t>(info.channels), 0.0);
+  info.std.assign(static_cast<size_t>(info.channels), 1.0);
+  const auto made =
+      std::make_shared<Mosaic>(std::move(info), std::move(base), config, std::move(labels));
+  if (of == MosaicOf::images) made->list();
+  return made;
+}
+
+}  // namespace moesaic

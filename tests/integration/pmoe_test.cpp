@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// A patch-level mixture from a recipe to an export, and where its experts look.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include "integration/program.h"
+#include "moesaic/base/file.h"
+#include "moesaic/checkpoint/tensors.h"
+
+namespace moesaic::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PMoEProgram : public ProgramTest {
+ protected:
+  PMoEProgram() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {
+    std::filesystem::create_directories(path("data/mini"));
+    write("data/mini/train.bin", records(30));
+    write("data/mini/test.bin", records(12));
+    write("mini.json", R"({"name": "mini", "description": "three shades", "format": "cifar",
+        "classes": ["dark", "grey", "bright"], "images": {"train": 30, "test": 12},
+        "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
+          "train_1": {"name": "train.bin", "size": 92190},
+          "test_1": {"name": "test.bin", "size": 36876}}})");
+    write_grid();
+    write("run.json", R"({"name": "patches", "seed": 3, "checkpoint_every": 0,
+        "model": {"preset": "pmoe/joint", "channels": 3, "image_size": 64, "patch_size": 32,
+                  "experts": 4, "router": {"selected": 2}},
+        "phases": [{"name": "train", "kind": "patch_sgd", "data": ")" +
+                          text_path("mini-grid.json") + R"(", "lr": 0.002, "epochs": 3}]})");
+  }
+
+  void write_grid() const {
+    write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("mini.json") +
+                                R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2,
+                                    "train": 40, "test": 20}})");
+  }
+  static std::string recipe(const std::string& name) {
+    return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pmoe/recipes/" + name;
+  }
+  static std::string records(int count) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) {
+      bytes += static_cast<char>(i % 3);
+      for (int pixel = 0; pixel < 3072; ++pixel) {
+        bytes += static_cast<char>(20 + 70 * (i % 3) + 30 * (pixel / 32 % 4 / 2));
+      }
+    }
+    return bytes;
+  }
+  ProgramResult run(const std::vector<std::string>& arguments) const {
+    return run_program(arguments, options_);
+  }
+
+  ProgramOptions options_;
+};
+
+TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
+  ASSERT_EQ(run({"train", text_path("run.json"), "--out", text_path("run")}).exit_code, 0);
+  const auto inspected = run({"inspect", text_path("run")});
+  EXPECT_THAT(inspected.out, HasSubstr("mixture.moe.router.weight"));
+  const auto pruned = run({"prune", "--finetuned", text_path("run"), "--criterion",
+                           "router-magnitude", "--keep", "2", "--out", text_path("pruned")});
+  ASSERT_EQ(pruned.exit_code, 0) << pruned.err;
+  torch::manual_seed(1);
+  const at::Tensor images = torch::rand({3, 3, 64, 64});
+  write_tensors(path("in.safetensors"), {{"images", images}});
+  const auto predicted =
+      run({"predict", text_path("pruned"), "--input", text_path("in.safetensors"), "--output",
+           text_path("out.safetensors"), "--routing"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const TensorMap out = read_tensors(path("out.safetensors"));
+  EXPECT_EQ(out.at("routing.0.logits").sizes(), at::IntArrayRef({12, 4}));
+  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({12, 4}));
+  for (const char* format : {"torchscript", "safetensors"}) {
+    const auto made = run({"export", text_path("pruned"), "--format", format, "--out",
+                           text_path(std::string("net.") + format)});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+  }
+  torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
+  const at::Tensor again = script.forward({images}).toTensor();
+  EXPECT_LT((again - out.at("logits")).abs().max().item<double>(), 1e-5);
+}
+
+TEST_F(PMoEProgram, DrawsWhereEachExpertLooks) {
+  ASSERT_EQ(run({"train", text_path("run.json"), "--out", text_path("run")}).exit_code, 0);
+  const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png"),
+                          "--images", "4", "--json"});
+  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+  EXPECT_EQ(drawn.json().at("images"), 20);
+  EXPECT_THAT(read_text(path("where.png")), ::testing::StartsWith("\x89PNG"));
+  EXPECT_THAT(read_text(path("where.gp")), HasSubstr("'expert 3'"));
+  expect_one_line_error(run({"eval", text_path("run"), "--routing-images", text_path("where.png")}),
+                        2, "where.png");
+  expect_one_line_error(run({"eval", text_path("run"), "--images", "4"}), 2, "--routing-images");
+}
+
+TEST_F(PMoEProgram, SmokeRecipeRoutesThePatternsThatTellTheClass) {
+  const auto trained = run({"train", recipe("smoke.json"), "--out", text_path("smoke")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto evaluated = run({"eval", text_path("smoke"), "--json"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_GT(evaluated.json().at("accuracy").get<double>(), 95.0);
+  EXPECT_TRUE(evaluated.json().at("routing")[0].contains("load"));
+}
+
+TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
+  const auto train = [&](const std::string& change) {
+    return run({"train", text_path("run.json"), "--out", text_path("run"), change});
+  };
+  expect_one_line_error(train("model.router.selected=5"), 2, "cannot select 5 of 4 patches");
+  expect_one_line_error(train("model.patch_size=24"), 2,
+                        "patches of 24 x 24 do not divide an image of 64 x 64");
+  write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("mini.json") +
+                              R"(", "mosaic": {"deciding": ["dark", "brigt"]}})");
+  expect_one_line_error(train("seed=3"), 2, "did you mean 'bright'");
+  write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("few.json") +
+                              R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2}})");
+  write("few.json", R"({"name": "few", "base": ")" + text_path("mini.json") +
+                        R"(", "first": {"train": 2, "test": 2}})");
+  expect_one_line_error(train("seed=3"), 1,
+                        "the test split of 'few' has no image of class 'bright'");
+  write_grid();
+  expect_one_line_error(train("phases.0.samples=1"), 2, "cannot have all 2 classes");
+}
+
+TEST_F(PMoEProgram, ReproducesTheLemmaAtQuickScale) {
+  const auto made =
+      run({"reproduce", "pmoe/lemma", "--scale", "quick", "--out", text_path("lemma")});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto rows = nlohmann::json::parse(read_text(path("lemma") / "results.json")).at("rows");
+  const auto routed = [&](const std::string& name) {
+    for (const auto& row : rows) {
+      if (row.at("name") == name && row.at("metric") == "routed_class_1") {
+        return row.at("measured").get<double>();
+      }
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(routed("l4"), 100.0);
+  EXPECT_LT(routed("l3"), 100.0);
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -92,9 +92,8 @@ RunConfig run_of(To to) {
   return parse<RunConfig>(run.root());
 }
 
-std::unique_ptr<Phase> phase_of(To to) {
+std::unique_ptr<Phase> phase_of(To to, Datasets& datasets) {
   const RunConfig run = run_of(to);
-  Datasets datasets;
   const std::shared_ptr<Model> model = build_initial_model(run);
   const PhasePlan plan = plan_phases(run, *model, datasets).front();
   return phase_kinds()
@@ -201,11 +200,11 @@ void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& se
 }
 
 /// Rows of steps against the faster way of each form.
-void steps_against(To to, const char* name, const Report& report) {
+void steps_against(To to, const char* name, Datasets& datasets, const Report& report) {
   const LatentSetting setting(to);
+  const std::unique_ptr<Phase> phase = phase_of(to, datasets);
   for (const Form form : {Form::as_written, Form::scaled}) {
     const SphericalNeurons neurons = some_neurons();
-    const std::unique_ptr<Phase> phase = phase_of(to);
     const auto own = [&] { phase->step(); };
     std::vector<EagerSteps> eager;
     std::vector<std::function<void()>> peers;
@@ -273,9 +272,10 @@ Row update_against_fma() {
 void bench_latent(const Report& report) {
   const at::InferenceMode inference;
   at::manual_seed(1);
-  steps_against(To::one_of_all, "cpu/phase1", report);
-  steps_against(To::above_zero, "cpu/phase3", report);
-  steps_against(To::single, "cpu/vanilla", report);
+  Datasets datasets;
+  steps_against(To::one_of_all, "cpu/phase1", datasets, report);
+  steps_against(To::above_zero, "cpu/phase3", datasets, report);
+  steps_against(To::single, "cpu/vanilla", datasets, report);
   report(update_against_fma());
 }
 

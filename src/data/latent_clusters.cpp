@@ -21,14 +21,6 @@ namespace {
 constexpr int kPart = 64;   // Examples that are made side by side.
 constexpr int kLanes = 16;  // Partial sums of a product, in a fixed order.
 
-/// Writes normals_dS [d, kPart] of `count` examples as rows of x_Nd.
-MOESAIC_VECTOR_CLONES
-void to_rows(const float* normals_dS, int64_t d, int64_t count, float* x_Nd) {
-  for (int64_t j = 0; j < d; ++j) {
-    for (int64_t i = 0; i < count; ++i) x_Nd[i * d + j] = normals_dS[j * kPart + i];
-  }
-}
-
 struct Products {
   float local, global;
 };
@@ -68,15 +60,15 @@ class LatentExampleMaker {
       : config_(config),
         truth_(truth),
         noise_(split == "train" ? config.noise : 0.0),
-        random_(static_cast<uint64_t>(config.seed), stream_id("latent." + split)) {}
+        random_(static_cast<uint64_t>(config.seed), stream_id("latent." + split)),
+        noise_random_(static_cast<uint64_t>(config.seed), stream_id("latent.noise." + split)) {}
 
   void make(int64_t first, int64_t count, float* x_Nd, float* y_N, int64_t* cluster_N) const {
     const int64_t d = config_.width, clusters = config_.clusters;
-    std::vector<float> normals(static_cast<size_t>((d + 1) * kPart));
-    float choice[kPart];
-    random_.normals(first, count, d + 1, normals.data(), kPart);
+    float choice[kPart], noise[kPart] = {};
+    random_.normal_rows(first, count, d, x_Nd, d);
     random_.uniforms(first, count, d / 4 + 1, choice);
-    to_rows(normals.data(), d, count, x_Nd);
+    if (noise_ > 0.0) noise_random_.normals(first, count, 1, noise, kPart);
     const auto row = [d](const at::Tensor& rows, int64_t c) {
       return rows.const_data_ptr<float>() + c * d;
     };
@@ -89,7 +81,7 @@ class LatentExampleMaker {
       const double y =
           hermite_series(config_.local[task], at.local) +
           truth_.sign[static_cast<size_t>(c)] * hermite_series(config_.global, at.global) +
-          noise_ * normals[static_cast<size_t>(d * kPart + i)];
+          noise_ * noise[i];
       y_N[i] = static_cast<float>(y);
       cluster_N[i] = c;
     }
@@ -99,7 +91,7 @@ class LatentExampleMaker {
   const LatentClustersConfig& config_;
   const LatentTruth& truth_;
   double noise_;
-  SampleRandom random_;
+  SampleRandom random_, noise_random_;  ///< Noise leaves the bits of all else as they are.
 };
 
 /// Gives rows the norm 1, and makes them orthogonal by Gram-Schmidt; plain loops have the same bits
@@ -180,6 +172,9 @@ std::string departures(const LatentClustersConfig& config) {
   if (exponents) found.emplace_back("tasks of different information exponents");
   if (coefficients) found.emplace_back("leading coefficients of different magnitude");
   if (norms) found.emplace_back("tasks whose mean square is not 1");
+  if (config.directions == "random") {
+    found.emplace_back("means that are not orthogonal to the tasks' directions");
+  }
   return fmt::format("{}", fmt::join(found, ", "));
 }
 

@@ -5,7 +5,8 @@ namespace moesaic::nn {
 
 RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
                                     const std::vector<int64_t>& kept) {
-  // Noise below all differences of logits but those of ties, which it breaks.
+  // Noise breaks ties. It is far below the spread of logits that differ, so that few samples have
+  // another order because of it.
   constexpr double kTies = 1e-6;
   RouterOptions options;
   options.width = width;

@@ -26,6 +26,12 @@ at::Tensor hermite_series(const at::Tensor& z_RJ, const at::Tensor& c_JK) {
 
 }  // namespace
 
+at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const at::Tensor& b_J,
+                           const at::Tensor& hermite_JK) {
+  const at::Tensor z = at::addmm(b_J, x_Rd, w_Jd.t());
+  return hermite_JK.defined() ? hermite_series(z, hermite_JK) : z.relu();
+}
+
 ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
                                        const at::Generator& generator)
     : options_(options) {
@@ -33,8 +39,10 @@ ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
   w = register_parameter("w", torch::empty({experts, hidden, options.width}));
   a = register_parameter("a", torch::empty({experts, hidden}));
   b = register_parameter("b", torch::empty({experts, hidden}));
-  draw_neurons(generator);
   const torch::NoGradGuard no_grad;
+  const Neurons drawn = draw_neurons(generator);
+  w.copy_(drawn.w);
+  a.copy_(drawn.a);
   b.uniform_(-options.bias, options.bias, generator);
   if (!options.hermite) return;
   hermite = register_buffer("hermite", torch::zeros({experts, hidden, options.max_degree + 1}));
@@ -43,20 +51,16 @@ ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
   hermite.slice(2, options.min_degree).copy_(signs.bernoulli_(0.5, generator) * 2 - 1);
 }
 
-void ShallowExpertsImpl::draw_neurons(const at::Generator& generator) {
-  const torch::NoGradGuard no_grad;
-  w.normal_(0.0, 1.0, generator);
-  w.div_(w.norm(2, {2}, /*keepdim=*/true));
-  a.bernoulli_(0.5, generator).mul_(2).sub_(1);
-}
-
-at::Tensor ShallowExpertsImpl::neurons(const at::Tensor& x_Rd, int64_t slot) const {
-  const at::Tensor z = at::addmm(b[slot], x_Rd, w[slot].t());
-  return hermite.defined() ? hermite_series(z, hermite[slot]) : z.relu();
+ShallowExpertsImpl::Neurons ShallowExpertsImpl::draw_neurons(const at::Generator& generator) const {
+  const at::Tensor rows = torch::empty(w.sizes()).normal_(0.0, 1.0, generator);
+  const at::Tensor signs = torch::empty(a.sizes()).bernoulli_(0.5, generator);
+  return {rows / rows.norm(2, {2}, /*keepdim=*/true), signs * 2 - 1};
 }
 
 at::Tensor ShallowExpertsImpl::outputs_of(const at::Tensor& x_Rd, int64_t slot) const {
-  return neurons(x_Rd, slot).mv(a[slot]) / static_cast<double>(w.size(1));
+  const at::Tensor hermite_JK = hermite.defined() ? hermite[slot] : hermite;
+  const at::Tensor hidden = shallow_neurons(x_Rd, w[slot], b[slot], hermite_JK);
+  return hidden.mv(a[slot]) / static_cast<double>(w.size(1));
 }
 
 ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -33,32 +34,32 @@ std::vector<const Probe*> applicable(const std::vector<std::string>& names,
   return list;
 }
 
-EvaluateOptions evaluate_options(const RunConfig& config) {
-  EvaluateOptions options;
-  options.batch_size = config.evaluate_batch_size;
-  options.loader_threads = 0;
-  options.loss = objective_name(config.phases.back());
-  options.precision = config.precision;
-  return options;
+Grounds grounds_of(const PhaseConfig& phase, Datasets& datasets) {
+  Grounds grounds{{}, objective_name(phase)};
+  std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
+  splits.push_back("train");
+  for (const std::string& split : splits) {
+    grounds.data[split] = datasets.get(phase.data, split, phase.preprocess);
+  }
+  return grounds;
 }
 
 /// Plans what is measured at the end of a phase. Appends the metrics by their names in the results.
 PhaseProbes probes_after(const std::map<std::string, std::string>& names, const std::string& where,
-                         const Model& shape, const DataSplits& data, std::vector<Metric>& metrics) {
-  PhaseProbes after;
+                         const Model& shape, Grounds grounds, std::vector<Metric>& metrics) {
+  PhaseProbes after{.grounds = std::move(grounds)};
   std::vector<std::string> known;
   std::map<std::string, std::string> left = names;
   for (const std::string& name : probes().names()) {
     const Probe& probe = probes().at(name);
     bool wanted = false;
-    for (const Metric& metric : probe.metrics(shape, data)) {
+    for (Metric& metric : probe.metrics(shape, after.grounds.data)) {
       known.push_back(metric.name);
       const auto found = left.find(metric.name);
       if (found == left.end()) continue;
-      const bool renamed = found->second != metric.name;
-      metrics.push_back({found->second,
-                         renamed ? found->second + ": " + metric.label : metric.label,
-                         metric.digits, metric.is_table});
+      if (found->second != metric.name) metric.label = found->second + ": " + metric.label;
+      metric.name = found->second;
+      metrics.push_back(std::move(metric));
       after.names.insert(left.extract(found));
       wanted = true;
     }
@@ -71,10 +72,44 @@ PhaseProbes probes_after(const std::map<std::string, std::string>& names, const 
   return after;
 }
 
-Measurement measured(const ExperimentRun& run, const std::vector<const Probe*>& probes,
-                     Model& model, int64_t step) {
+/// Returns the metrics of the row of this name, a new one where there is none.
+std::vector<Metric>& metrics_of(std::vector<EarlierRow>& rows, const std::string& name) {
+  for (EarlierRow& row : rows) {
+    if (row.name == name) return row.metrics;
+  }
+  return rows.emplace_back(EarlierRow{name, {}}).metrics;
+}
+
+/// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
+void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model& shape,
+                Datasets& datasets, ExperimentRun& run) {
+  std::map<std::string, std::string> earlier = row.earlier;
+  for (const PhaseConfig& phase : run.config.phases) {
+    const auto wanted = experiment.after.find(phase.name);
+    if (wanted == experiment.after.end()) continue;
+    const std::string where = place_of(experiment.source, {"after." + phase.name, "after"});
+    const auto elsewhere = earlier.extract(phase.name);
+    std::vector<Metric>& metrics =
+        elsewhere.empty() ? run.metrics : metrics_of(run.earlier, elsewhere.mapped());
+    PhaseProbes probes =
+        probes_after(wanted->second, where, shape, grounds_of(phase, datasets), metrics);
+    if (!elsewhere.empty()) probes.row = elsewhere.mapped();
+    run.after[phase.name] = std::move(probes);
+  }
+  if (earlier.empty()) return;
+  fail_usage("{}: row '{}': 'after' measures nothing at the end of a phase '{}' of it",
+             place_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
+}
+
+Measurement measured(const ExperimentRun& run, const Grounds& grounds,
+                     const std::vector<const Probe*>& probes, Model& model, int64_t step) {
   const c10::InferenceMode inference;
-  ProbeSubject subject(model, step, run.data, evaluate_options(run.config));
+  EvaluateOptions options;
+  options.batch_size = run.config.evaluate_batch_size;
+  options.loader_threads = 0;
+  options.loss = grounds.loss;
+  options.precision = run.config.precision;
+  ProbeSubject subject(model, step, grounds.data, options);
   Measurement measurement{.step = step};
   for (const Probe* probe : probes) probe->measure(subject, measurement);
   return measurement;
@@ -87,10 +122,11 @@ void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
     double best =
         lower ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
     for (const Measurement& at : record.snapshots) {
-      const double value = at.numbers.at(metric);
-      best = lower ? std::min(best, value) : std::max(best, value);
+      const auto value = at.numbers.find(metric);
+      if (value == at.numbers.end()) continue;
+      best = lower ? std::min(best, value->second) : std::max(best, value->second);
     }
-    record.final.numbers["best_" + metric] = best;
+    if (std::isfinite(best)) record.final.numbers["best_" + metric] = best;
   }
 }
 
@@ -138,16 +174,12 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
   return config;
 }
 
-ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets& datasets) {
-  const std::shared_ptr<Model> shape = build_initial_shape(config);
-  const std::vector<PhasePlan> plans = plan_phases(config, *shape, datasets);
-  const PhaseConfig& last = config.phases.back();
+ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets) {
   ExperimentRun run;
-  std::vector<std::string> splits = datasets.evaluation_splits(last.data);
-  splits.push_back("train");
-  for (const std::string& split : splits) {
-    run.data[split] = datasets.get(last.data, split, last.preprocess);
-  }
+  run.config = config_of(experiment, row);
+  const std::shared_ptr<Model> shape = build_initial_shape(run.config);
+  const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
+  run.grounds = grounds_of(run.config.phases.back(), datasets);
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;
@@ -155,45 +187,40 @@ ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets&
     if (experiment.snapshots->by_epoch) run.every *= plans.back().steps_per_epoch;
     run.snapshot_probes =
         applicable(while_training, place_of(experiment.source, {"snapshots.probes"}), *shape,
-                   run.data, run.snapshot_metrics);
+                   run.grounds.data, run.snapshot_metrics);
     for (const std::string& name : while_training) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
   }
-  run.probes =
-      applicable(names, place_of(experiment.source, {"probes"}), *shape, run.data, run.metrics);
-  for (const auto& [phase, wanted] : experiment.after) {
-    const std::string where = place_of(experiment.source, {"after." + phase, "after"});
-    std::vector<std::string> phases;
-    for (const PhaseConfig& known : config.phases) phases.push_back(known.name);
-    if (std::find(phases.begin(), phases.end(), phase) == phases.end()) continue;
-    run.after[phase] = probes_after(wanted, where, *shape, run.data, run.metrics);
-  }
+  run.probes = applicable(names, place_of(experiment.source, {"probes"}), *shape, run.grounds.data,
+                          run.metrics);
+  plan_after(row, experiment, *shape, datasets, run);
   const std::vector<std::string> best =
       experiment.snapshots ? experiment.snapshots->best : std::vector<std::string>{};
   for (const std::string& name : best) {
     const Metric* metric = find_metric(run.snapshot_metrics, name);
     if (metric == nullptr || metric->is_table) continue;
     run.best.push_back(name);
-    run.metrics.push_back({"best_" + name, "best " + metric->label, metric->digits});
+    run.metrics.push_back(
+        {"best_" + name, "best " + metric->label, metric->digits, false, metric->optional});
   }
   int64_t updates = 0;
   for (const PhasePlan& plan : plans) {
     if (plan.steps > 0) run.earlier_phases = std::exchange(updates, updates + plan.steps);
     run.phases.emplace_back(plan.steps, plan.batch);
   }
-  run.config = std::move(config);
   return run;
 }
 
-std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                  const Going& going) {
-  RunRecord record;
+std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+                                const Going& going) {
+  MadeRun made;
+  RunRecord& record = made.record;
   const auto take_snapshot = [&](Model& model, int64_t step) {
     // The last step of a run makes no update, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshot_probes.empty() || !fresh) return;
-    record.snapshots.push_back(measured(run, run.snapshot_probes, model, step));
+    record.snapshots.push_back(measured(run, run.grounds, run.snapshot_probes, model, step));
   };
   TrainerOptions options;
   options.progress = false;
@@ -212,10 +239,13 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
   options.phase_ended = [&](Model& model, const std::string& phase, int64_t step) {
     const auto found = run.after.find(phase);
     if (found == run.after.end()) return;
-    Measurement now = measured(run, found->second.probes, model, step);
-    for (const auto& [metric, name] : found->second.names) {
-      if (now.numbers.contains(metric)) after.numbers[name] = now.numbers.at(metric);
-      if (now.tables.contains(metric)) after.tables[name] = std::move(now.tables.at(metric));
+    const PhaseProbes& wanted = found->second;
+    Measurement now = measured(run, wanted.grounds, wanted.probes, model, step);
+    Measurement& to = wanted.row.empty() ? after : made.earlier[wanted.row].final;
+    to.step = step;
+    for (const auto& [metric, name] : wanted.names) {
+      if (now.numbers.contains(metric)) to.numbers[name] = now.numbers.at(metric);
+      if (now.tables.contains(metric)) to.tables[name] = std::move(now.tables.at(metric));
     }
   };
   RunConfig config = run.config;
@@ -225,11 +255,11 @@ std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datas
   if (!result.complete) return std::nullopt;
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
-  record.final = measured(run, run.probes, *model, result.steps);
+  record.final = measured(run, run.grounds, run.probes, *model, result.steps);
   record.final.numbers.merge(after.numbers);
   record.final.tables.merge(after.tables);
   add_best(run.best, record);
-  return record;
+  return made;
 }
 
 }  // namespace moesaic

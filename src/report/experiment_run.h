@@ -28,20 +28,35 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 /// Returns the command-line arguments of which the row's own settings leave nothing.
 std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row);
 
-/// What is measured at the end of a phase.
+/// What a network is measured on.
+struct Grounds {
+  DataSplits data;  ///< Data of a phase, preprocessed.
+  std::string loss;
+};
+
+/// What is measured at the end of a phase, on its data.
 struct PhaseProbes {
+  Grounds grounds;
   std::vector<const Probe*> probes;
   std::map<std::string, std::string> names;  ///< Names in the results, by metric.
+  std::string row;                           ///< Row of the results, "" for the run's own.
+};
+
+/// A row of the results that is measured at the end of a phase.
+struct EarlierRow {
+  std::string name;
+  std::vector<Metric> metrics;
 };
 
 struct ExperimentRun {
   RunConfig config;
   std::string device = "cpu";
-  DataSplits data;                            ///< Data of the last phase, preprocessed.
+  Grounds grounds;                            ///< Those of the last phase.
   std::vector<const Probe*> probes;           ///< All applicable probes, for its end.
   std::vector<const Probe*> snapshot_probes;  ///< Probes of snapshots.
   std::map<std::string, PhaseProbes> after;   ///< By phase.
-  std::vector<Metric> metrics;                ///< Metrics of all probes.
+  std::vector<EarlierRow> earlier;            ///< In the order of their phases.
+  std::vector<Metric> metrics;                ///< Metrics of all other probes.
   std::vector<Metric> snapshot_metrics;
   std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
   int64_t every = 1;              ///< Updates between two snapshots.
@@ -52,12 +67,17 @@ struct ExperimentRun {
   int64_t images(int64_t updates = std::numeric_limits<int64_t>::max()) const;
 };
 
-/// Plans a run. Throws Error (usage) for inconsistent settings and unknown probes.
-ExperimentRun plan_run(RunConfig config, const RunsConfig& experiment, Datasets& datasets);
+/// Plans the runs of a row. Throws Error (usage) for inconsistent settings and unknown probes.
+ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets);
+
+struct MadeRun {
+  RunRecord record;
+  std::map<std::string, RunRecord> earlier;  ///< Those of earlier rows, by name.
+};
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only.
 /// Returns nothing where `going` ended it.
-std::optional<RunRecord> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                  const Going& going);
+std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+                                const Going& going);
 
 }  // namespace moesaic

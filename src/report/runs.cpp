@@ -2,6 +2,7 @@
 #include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -58,7 +59,7 @@ std::vector<ReadyRow> plan_rows(const RunsConfig& config, const std::string& dev
                                 Datasets& datasets) {
   std::vector<ReadyRow> ready;
   for (PlannedRow& row : planned_rows(config)) {
-    ExperimentRun run = plan_run(config_of(config, row), config, datasets);
+    ExperimentRun run = plan_run(row, config, datasets);
     run.device = device;
     ready.push_back({std::move(row), std::move(run)});
   }
@@ -68,10 +69,16 @@ std::vector<ReadyRow> plan_rows(const RunsConfig& config, const std::string& dev
 /// Returns the metrics of all rows, or those of their snapshots.
 std::vector<Metric> all_metrics(const std::vector<ReadyRow>& rows, bool of_snapshots) {
   std::vector<Metric> all;
-  for (const ReadyRow& row : rows) {
-    for (const Metric& metric : of_snapshots ? row.run.snapshot_metrics : row.run.metrics) {
+  const auto add = [&](const std::vector<Metric>& metrics) {
+    for (const Metric& metric : metrics) {
       if (find_metric(all, metric.name) == nullptr) all.push_back(metric);
     }
+  };
+  for (const ReadyRow& row : rows) {
+    if (of_snapshots) add(row.run.snapshot_metrics);
+    if (of_snapshots) continue;
+    for (const EarlierRow& earlier : row.run.earlier) add(earlier.metrics);
+    add(row.run.metrics);
   }
   return all;
 }
@@ -110,7 +117,9 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
   std::vector<Metric> final = all_metrics(rows, false);
   const std::vector<Metric> curves = all_metrics(rows, true);
   std::vector<std::string> names;
-  for (const ReadyRow& row : rows) names.push_back(row.row.name);
+  for (const ReadyRow& row : rows) {
+    for (std::string& name : row.row.names()) names.push_back(std::move(name));
+  }
   for (size_t i = 0; i < config.plots.size(); ++i) {
     const PlotConfig& plot = config.plots[i];
     for (const std::string& row : plot.rows) {
@@ -159,10 +168,14 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
 }
 
 Json settings_of(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
-  Json runs = Json::object();
-  for (const ReadyRow& row : rows) runs[row.row.name] = to_json(row.run.config);
+  Json runs = Json::object(), earlier = Json::object();
+  for (const ReadyRow& row : rows) {
+    runs[row.row.name] = to_json(row.run.config);
+    if (!row.row.earlier.empty()) earlier[row.row.name] = row.row.earlier;
+  }
   Json settings = {{"runs", runs}, {"probes", config.probes}};
   if (!config.after.empty()) settings["after"] = config.after;
+  if (!earlier.empty()) settings["earlier"] = earlier;
   if (config.snapshots) settings["snapshots"] = to_json(*config.snapshots);
   return settings;
 }
@@ -176,7 +189,7 @@ std::string measurement_problem(const std::vector<Metric>& metrics, const Measur
   for (const Metric& metric : metrics) {
     const bool known =
         metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
-    if (!known)
+    if (!known && !metric.optional)
       return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "update"));
   }
   return "";
@@ -213,6 +226,9 @@ std::string record_problem(const std::vector<ReadyRow>& rows, const std::string&
   try {
     const RunRecord record = record_in(entry);
     for (const ReadyRow& row : rows) {
+      for (const EarlierRow& earlier : row.run.earlier) {
+        if (earlier.name == name) return measurement_problem(earlier.metrics, record.final);
+      }
       if (row.row.name != name) continue;
       std::string problem = measurement_problem(row.run.metrics, record.final);
       if (!problem.empty()) return problem;
@@ -234,13 +250,20 @@ std::string headline(const ReadyRow& row, const RunRecord& record) {
   return row.row.name;
 }
 
+/// Returns whether a run is in the log, with all rows that it fills.
+bool is_made(const ReadyRow& row, int64_t index, const RunLog& log) {
+  const std::vector<std::string> names = row.row.names();
+  return std::all_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return log.find(name, index) != nullptr; });
+}
+
 bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog& log,
                   const ReproduceOptions& options) {
   std::vector<std::pair<const ReadyRow*, int64_t>> missing;
   std::vector<int64_t> images;
   for (const ReadyRow& row : rows) {
     for (int64_t i = 0; i < row.row.runs; ++i) {
-      if (log.find(row.row.name, i) != nullptr) continue;
+      if (is_made(row, i, log)) continue;
       missing.emplace_back(&row, i);
       images.push_back(row.run.images());
     }
@@ -248,10 +271,13 @@ bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog&
   return make_runs(images, options,
                    [&](size_t task, const Going& going) -> std::optional<std::string> {
                      const auto [row, index] = missing[task];
-                     const auto record = make_run(row->run, index, datasets, going);
-                     if (!record) return std::nullopt;
-                     log.add(row->row.name, index, to_json(*record));
-                     return headline(*row, *record);
+                     const auto made = make_run(row->run, index, datasets, going);
+                     if (!made) return std::nullopt;
+                     for (const auto& [name, record] : made->earlier) {
+                       log.add(name, index, to_json(record));
+                     }
+                     log.add(row->row.name, index, to_json(made->record));
+                     return headline(*row, made->record);
                    });
 }
 
@@ -266,9 +292,9 @@ std::string plan_rows_of(const RunsConfig& config) {
     const std::shared_ptr<Model> model = build_initial_shape(run);
     int64_t updates = 0;
     for (const PhasePlan& phase : plan_phases(run, *model, datasets)) updates += phase.steps;
-    table.add({row.name, model->config().at("name").get<std::string>(),
-               with_commas(model->parameter_count()), std::to_string(run.phases.size()),
-               with_commas(updates), std::to_string(row.runs)});
+    table.add({fmt::format("{}", fmt::join(row.names(), " + ")),
+               model->config().at("name").get<std::string>(), with_commas(model->parameter_count()),
+               std::to_string(run.phases.size()), with_commas(updates), std::to_string(row.runs)});
   }
   return table.text();
 }
@@ -288,10 +314,14 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
   });
   if (!make_missing(ready, datasets, log, options)) return false;
   for (const ReadyRow& row : ready) {
-    rows.push_back({row.row.name, row.run.metrics, {}, row.run.earlier_phases});
-    for (int64_t i = 0; i < row.row.runs; ++i) {
-      rows.back().runs.push_back(record_in(*log.find(row.row.name, i)));
-    }
+    const auto add = [&](const std::string& name, const std::vector<Metric>& metrics) {
+      rows.push_back({name, metrics, {}, row.run.earlier_phases});
+      for (int64_t i = 0; i < row.row.runs; ++i) {
+        rows.back().runs.push_back(record_in(*log.find(name, i)));
+      }
+    };
+    for (const EarlierRow& earlier : row.run.earlier) add(earlier.name, earlier.metrics);
+    add(row.row.name, row.run.metrics);
   }
   return true;
 }

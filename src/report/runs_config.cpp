@@ -25,6 +25,7 @@ PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string&
   row.name += (row.name.empty() ? "" : separator) + point.name;
   if (!point.set.is_null()) row.sets.push_back(point.set);
   row.runs = point.runs.value_or(row.runs);
+  row.earlier.insert(point.earlier.begin(), point.earlier.end());
   return row;
 }
 
@@ -103,7 +104,9 @@ ConfigProblem config_problem(const RunsConfig& config) {
     return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
   }
   std::vector<std::string> names;
-  for (const PlannedRow& row : planned_rows(config)) names.push_back(row.name);
+  for (const PlannedRow& row : planned_rows(config)) {
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
   if (names.empty()) return {"there is neither a grid nor a row", {"rows", "grid"}};
   for (const std::string& name : names) {
     if (one_line(name, name.size()) != name) {
@@ -141,6 +144,14 @@ ConfigProblem config_problem(const RunsConfig& config) {
   }
   for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
   return paper_problem(config.paper, names);
+}
+
+std::vector<std::string> PlannedRow::names() const {
+  std::set<std::string> unique;
+  for (const auto& [phase, row] : earlier) unique.insert(row);
+  std::vector<std::string> names(unique.begin(), unique.end());
+  names.push_back(name);
+  return names;
 }
 
 std::vector<PlannedRow> planned_rows(const RunsConfig& config) {

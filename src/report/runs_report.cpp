@@ -66,8 +66,9 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
   for (const MeasuredRow& row : rows) {
     const RunRecord& run = row.runs.front();
     for (const Metric& metric : row.metrics) {
-      if (!metric.is_table) continue;
-      const MeasuredTable& table = run.final.tables.at(metric.name);
+      const auto found = run.final.tables.find(metric.name);
+      if (found == run.final.tables.end()) continue;
+      const MeasuredTable& table = found->second;
       if (table.columns.size() > kMaxColumns) continue;
       tables.push_back({fmt::format("{}, {} after {}", name_of_first_run(row), metric.label,
                                     count_text(run.final.step, "update")),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Single-sample steps of the latent clusters paper at its size (d 200, 8 experts of 500 neurons, or
-// one of 4 000), on all threads, with their samples. A time is that of one sample.
+// one of 4 000), on all threads. Ours are steps of the phase that a run makes, with its samples,
+// routing and checks. A time is that of one sample.
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -15,8 +17,10 @@
 #include "bench.h"
 #include "fma_rate.h"
 #include "moesaic/base/error.h"
-#include "moesaic/ops/normals.h"
+#include "moesaic/config/document.h"
 #include "moesaic/ops/spherical_sgd.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
 
 namespace moesaic::bench {
 namespace {
@@ -24,7 +28,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kLatentWidth = 200, kLatentNeurons = 4000, kLatentExperts = 8;
-constexpr int64_t kLatentBlock = 2048, kLatentEagerBlock = 256;
+constexpr int64_t kLatentBlock = 4096, kLatentEagerBlock = 256;
 constexpr double kLatentStep = 1.0 / kLatentNeurons;
 
 /// Where samples go: to one expert by chance, to those of router value >= 0, or all to one.
@@ -71,18 +75,30 @@ RoutedSamples routed(Tensor x_Sd, Tensor y_S, const Tensor& to_MS) {
   return samples;
 }
 
-RoutedSamples drawn(const LatentSetting& setting, int64_t first, int64_t count) {
-  Tensor x_Sd = at::empty({count, kLatentWidth});
-  auto* const to = x_Sd.mutable_data_ptr<float>();
-  const SampleRandom random(1, 2);
-  constexpr int64_t kAtOnce = 64;
-  at::parallel_for(0, count, kAtOnce, [&](int64_t begin, int64_t end) {
-    random.normal_rows(first + begin, end - begin, kLatentWidth, to + begin * kLatentWidth,
-                       kLatentWidth);
-  });
-  const Tensor y_S = finish(setting, x_Sd);
-  const Tensor to_MS = routes(setting, x_Sd);
-  return routed(x_Sd, y_S, to_MS);
+/// The settings of phase I, of phase III from the router of the clusters' means, and of phase I of
+/// the single network.
+RunConfig run_of(To to) {
+  Document run = Document::from_text(R"({
+    "name": "bench", "model": {"name": "latent-moe"},
+    "phases": [{"name": "steps", "kind": "spherical_sgd", "data": "latent-rho1", "steps": 1000000000}]})",
+                                     "bench");
+  std::vector<std::string> changes = {c10::str("phases.0.block=", kLatentBlock)};
+  if (to == To::single) changes.insert(changes.end(), {"model.experts=1", "model.hidden=4000"});
+  if (to == To::above_zero) {
+    changes.insert(changes.end(), {"phases.0.data=latent-rho3", "phases.0.routing=adaptive",
+                                   "phases.0.router=ideal", "phases.0.lr=0.125"});
+  }
+  for (const std::string& change : changes) run.set(change);
+  return parse<RunConfig>(run.root());
+}
+
+std::unique_ptr<Phase> phase_of(To to, Datasets& datasets) {
+  const RunConfig run = run_of(to);
+  const std::shared_ptr<Model> model = build_initial_model(run);
+  const PhasePlan plan = plan_phases(run, *model, datasets).front();
+  return phase_kinds()
+      .at(plan.config.kind.name())
+      .make(plan, {.model = model, .data = datasets.get(plan.config.data, "train"), .seed = 1});
 }
 
 SphericalNeurons some_neurons() {
@@ -184,15 +200,12 @@ void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& se
 }
 
 /// Rows of steps against the faster way of each form.
-void steps_against(To to, const char* name, const Report& report) {
+void steps_against(To to, const char* name, Datasets& datasets, const Report& report) {
   const LatentSetting setting(to);
+  const std::unique_ptr<Phase> phase = phase_of(to, datasets);
   for (const Form form : {Form::as_written, Form::scaled}) {
-    SphericalNeurons neurons = some_neurons();
-    int64_t made = 0;
-    const auto own = [&] {
-      spherical_sgd(neurons, drawn(setting, made, kLatentBlock), kLatentStep);
-      made += kLatentBlock;
-    };
+    const SphericalNeurons neurons = some_neurons();
+    const auto own = [&] { phase->step(); };
     std::vector<EagerSteps> eager;
     std::vector<std::function<void()>> peers;
     for (const bool at_once : {false, true}) {
@@ -207,7 +220,6 @@ void steps_against(To to, const char* name, const Report& report) {
       });
     }
     const Times times = alternate_with_fastest(own, peers).times;
-    if (!neurons.w_Nd.isfinite().all().item<bool>()) fail("bench latent: a step diverged");
     const std::string row = name + std::string(form == Form::scaled ? "_vs_scaled" : "");
     const Contest contest{row.c_str(), 25.0,
                           form == Form::scaled ? "eager steps with the operator's own algebra"
@@ -223,7 +235,9 @@ void steps_against(To to, const char* name, const Report& report) {
 Row update_against_fma() {
   const LatentSetting setting(To::above_zero);
   SphericalNeurons neurons = some_neurons();
-  const RoutedSamples samples = drawn(setting, 0, kLatentBlock);
+  Tensor x_Sd = at::randn({kLatentBlock, kLatentWidth});
+  const Tensor y_S = finish(setting, x_Sd);
+  const RoutedSamples samples = routed(x_Sd, y_S, routes(setting, x_Sd));
   const auto active = [&] {
     const Tensor p_NS = neurons.w_Nd.mm(samples.x_Sd.t()) + neurons.b_N.unsqueeze(1);
     return p_NS.gt(0.0).to(at::kFloat).mean().item<double>();
@@ -258,9 +272,10 @@ Row update_against_fma() {
 void bench_latent(const Report& report) {
   const at::InferenceMode inference;
   at::manual_seed(1);
-  steps_against(To::one_of_all, "cpu/phase1", report);
-  steps_against(To::above_zero, "cpu/phase3", report);
-  steps_against(To::single, "cpu/vanilla", report);
+  Datasets datasets;
+  steps_against(To::one_of_all, "cpu/phase1", datasets, report);
+  steps_against(To::above_zero, "cpu/phase3", datasets, report);
+  steps_against(To::single, "cpu/vanilla", datasets, report);
   report(update_against_fma());
 }
 

@@ -7,8 +7,10 @@
 
 #include <cmath>
 
+#include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/ops/normals.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -78,6 +80,17 @@ TEST(LatentClusters, InputsAreNormalAroundTheMeans) {
   expect_close(rest.t().mm(rest) / 40000, torch::eye(19, torch::kDouble), 0.04);
 }
 
+TEST(LatentClusters, InputsAreTheNumbersOfTheStreamAndTheMean) {
+  const LatentClustersConfig config{.width = 21, .seed = 6};
+  LatentTruth truth = latent_truth(config);
+  truth.mean_Cd = torch::zeros_like(truth.mean_Cd);
+  const LatentExamples found = latent_examples(config, truth, "test", 9, 70);
+  const Tensor wanted = torch::empty({21, 70});
+  SampleRandom(6, stream_id("latent.test"))
+      .normals(9, 70, 21, wanted.mutable_data_ptr<float>(), 70);
+  EXPECT_TRUE(torch::equal(found.x_Nd, wanted.t()));
+}
+
 TEST(LatentClusters, OnlyTrainingTargetsHaveNoise) {
   LatentClustersConfig config{.width = 9};
   const LatentTruth truth = latent_truth(config);
@@ -86,6 +99,11 @@ TEST(LatentClusters, OnlyTrainingTargetsHaveNoise) {
     return latent_examples(config, truth, split, 0, 20000).y_N;
   };
   EXPECT_TRUE(torch::equal(targets(0.5, "test"), targets(0.0, "test")));
+  const auto inputs = [&](double deviation) {
+    config.noise = deviation;
+    return latent_examples(config, truth, "train", 0, 100).x_Nd;
+  };
+  EXPECT_TRUE(torch::equal(inputs(0.5), inputs(0.0)));
   const Tensor noise = targets(0.5, "train") - targets(0.0, "train");
   EXPECT_NEAR(noise.std().item<double>(), 0.5, 0.01);
   EXPECT_NEAR(noise.mean().item<double>(), 0.0, 0.02);
@@ -134,6 +152,9 @@ TEST(LatentClusters, SaysWhatTheTheoremsDoNotCover) {
               HasSubstr("different information exponents"));
   EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0.8, 0.6}}, .global = {0, 0, 0, 0, 1}}),
               HasSubstr("leading coefficients of different magnitude"));
+  EXPECT_EQ(
+      departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}, .directions = "random"}),
+      "means that are not orthogonal to the tasks' directions");
 }
 
 TEST(LatentClusters, IsADatasetWhoseTrainingSplitIsEndless) {
@@ -141,6 +162,7 @@ TEST(LatentClusters, IsADatasetWhoseTrainingSplitIsEndless) {
   const auto test = open_dataset("latent-small", "test");
   EXPECT_TRUE(train->endless());
   EXPECT_FALSE(test->endless());
+  EXPECT_EQ(train->size(), 65536);  // Of an epoch, which probes of the training split see.
   EXPECT_EQ(test->size(), 2048);
   EXPECT_EQ(train->image_size(), 24);
   EXPECT_EQ(train->directions().at("local").size(0), 2);

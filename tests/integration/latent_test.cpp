@@ -4,12 +4,16 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include <set>
+
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "moesaic/checkpoint/tensors.h"
 
 namespace moesaic::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class LatentProgram : public ProgramTest {
@@ -41,9 +45,18 @@ TEST_F(LatentProgram, TrainsInspectsEvaluatesAndExports) {
     ASSERT_EQ(again.exit_code, 0) << again.err;
     EXPECT_NEAR(again.json().at("mse").get<double>(), mse, 1e-4 * mse);
   }
+  const at::Tensor inputs = torch::randn({5, 1, 1, 24});
+  write_tensors(path("in.safetensors"), {{"images", inputs}});
+  const auto predicted =
+      run_program({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",
+                   text_path("out.safetensors"), "--routing"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const TensorMap out = read_tensors(path("out.safetensors"));
+  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({5, 4}));
   torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
-  EXPECT_EQ(script.forward({torch::zeros({3, 1, 1, 24})}).toTensor().sizes(),
-            at::IntArrayRef({3, 1}));
+  const at::Tensor scripted = script.forward({inputs}).toTensor();
+  EXPECT_EQ(scripted.sizes(), at::IntArrayRef({5, 1}));
+  EXPECT_LT((scripted - out.at("logits")).abs().max().item<double>(), 1e-5);
 }
 
 TEST_F(LatentProgram, SaysInOneLineWhatDoesNotFit) {
@@ -59,6 +72,7 @@ TEST_F(LatentProgram, SaysInOneLineWhatDoesNotFit) {
   const auto diverged =
       run_program({"train", smoke(), "--out", text_path("run"), "phases.explore.lr=1e5"});
   EXPECT_EQ(diverged.exit_code, 1);
+  EXPECT_THAT(diverged.err, HasSubstr("a step turns a neuron by more than 45 degrees"));
   EXPECT_THAT(diverged.err, HasSubstr("lower phases.explore.lr (100000 now)"));
 }
 
@@ -68,15 +82,33 @@ TEST_F(LatentProgram, ReproducesItsExperimentsAtQuickScale) {
         {"reproduce", std::string("latent/") + name, "--scale", "quick", "--out", text_path(name)});
     ASSERT_EQ(made.exit_code, 0) << made.err;
     const auto rows = nlohmann::json::parse(read_text(path(name) / "results.json")).at("rows");
-    EXPECT_FALSE(rows.empty());
+    std::set<std::string> names;
     for (const auto& row : rows) {
+      names.insert(row.at("name"));
       const std::string metric = row.at("metric");
       const double measured = row.at("measured");
       if (metric.starts_with("max_") || metric.starts_with("share_")) {
         EXPECT_TRUE(measured >= 0.0 && measured <= 1.0 + 1e-5) << row;
       }
     }
+    if (name == std::string("figure1")) {
+      EXPECT_THAT(names, ElementsAre("phase1", "phase2", "phase2_rho5", "vanilla"));
+    } else {
+      EXPECT_THAT(names, ElementsAre("phase3", "phase3_ideal", "phase3_rho5", "phase4", "vanilla"));
+    }
   }
+}
+
+TEST_F(LatentProgram, TrainsEachPhaseOfAnExperimentOnce) {
+  const auto planned = [&](const std::string& name) {
+    const auto made = run_program({"reproduce", "latent/" + name, "--dry-run"});
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+    return made.out;
+  };
+  EXPECT_THAT(planned("figure1"), HasSubstr("phase1 + phase2 + phase2_rho5"));
+  EXPECT_THAT(planned("figure2"), HasSubstr("phase3_ideal + phase4"));
+  EXPECT_THAT(planned("clusters4"), HasSubstr("phase1 + phase2"));
+  EXPECT_THAT(planned("chain"), HasSubstr("rho 2, J 4"));
 }
 
 }  // namespace

@@ -151,6 +151,23 @@ TEST(Plots, AreDrawnWithoutAWord) {
   for (const PlotConfig& plot : plots) draw(figure(plot, std::string(kRows) + kPaper));
 }
 
+TEST(Plots, OfWhatNoRunHasSayIt) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  for (MeasuredRow& row : rows) {
+    for (RunRecord& run : row.runs) {
+      run.final.numbers.erase("entropy");
+      run.final.tables.erase("dispatch");
+      run.snapshots.clear();
+    }
+  }
+  for (const PlotConfig& plot : std::vector<PlotConfig>{{"points", {"entropy", "test_accuracy"}},
+                                                        {"heatmap", {"dispatch"}}}) {
+    const Figure drawn = figure(plot, kRows, rows);
+    EXPECT_THAT(drawn.script, HasSubstr("no run has a value"));
+    if (!find_program("gnuplot").empty()) draw(drawn);
+  }
+}
+
 TEST(Plots, OfOneNumberAreDrawnToo) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   RunRecord run;

@@ -154,6 +154,93 @@ TEST_F(Runs, AfterAPhaseThatNoRowHasNothingIsMeasured) {
               HasSubstr("no row has a phase 'othre'"));
 }
 
+/// Two phases, of which the first one's measurements are a row of their own.
+const char* const kEarlierRow = R"("rows": [
+    {"name": "late", "runs": 2, "earlier": {"early": "soon"}, "set": {"phases": [
+      {"name": "early", "data": "clusters-setting1", "batch_size": 400, "steps": 2},
+      {"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 3}]}}],
+  "probes": ["steps"],
+  "after": {"early": {"test_accuracy": "accuracy", "entropy": "entropy"},
+            "train": {"test_accuracy": "accuracy"}},
+  "plots": [{"kind": "points", "metrics": ["accuracy"], "rows": ["soon", "late"]}],
+  "paper": {"soon": {"entropy": 1}})";
+
+TEST_F(Runs, AnEarlierPhaseMayBeARowOfItsOwn) {
+  const RunsConfig config = runs_config(kEarlierRow);
+  const std::vector<MeasuredRow> found = run(config);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].name, "soon");
+  EXPECT_EQ(found[1].name, "late");
+  const Measurement &soon = found[0].runs.at(1).final, &late = found[1].runs.at(1).final;
+  EXPECT_EQ(soon.step, 2);
+  EXPECT_THAT(late.numbers, ::testing::Contains(std::pair<const std::string, double>("steps", 5)));
+  EXPECT_FALSE(late.numbers.contains("entropy"));
+  EXPECT_FALSE(soon.numbers.contains("steps"));
+  // It is measured on the data of its own phase, as in a run that ends there.
+  const std::string rest = R"("rows": [{"name": "alone", "runs": 2, "set": {"phases": [
+      {"name": "early", "data": "clusters-setting1", "batch_size": 400, "steps": 2}]}}],
+    "probes": ["test_accuracy", "entropy"])";
+  std::filesystem::rename(folder_ / "out", folder_ / "kept");
+  const Measurement alone = run(runs_config(rest)).at(0).runs.at(1).final;
+  EXPECT_EQ(alone.numbers.at("test_accuracy"), soon.numbers.at("accuracy"));
+  EXPECT_EQ(alone.numbers.at("entropy"), soon.numbers.at("entropy"));
+  // Of a run whose earlier row is lost both are made again.
+  std::filesystem::remove_all(folder_ / "out");
+  std::filesystem::rename(folder_ / "kept", folder_ / "out");
+  auto log = nlohmann::json::parse(read_text(folder_ / "out/runs.json"));
+  ASSERT_EQ(log.size(), 4U);
+  log.erase("soon#1");
+  log["late#0"]["final"]["numbers"]["accuracy"] = 12.5;
+  write_atomic(folder_ / "out/runs.json", log.dump());
+  const std::vector<MeasuredRow> again = run(config);
+  EXPECT_EQ(again[0].runs.at(1).final.numbers, soon.numbers);
+  EXPECT_EQ(again[1].runs.at(0).final.numbers.at("accuracy"), 12.5);
+}
+
+TEST_F(Runs, AnEarlierRowNeedsAPhaseThatIsMeasured) {
+  const auto with = [&](const std::string& earlier) {
+    return refusal(R"("rows": [{"name": "a", "earlier": {)" + earlier +
+                   R"(}}], "after": {"train": {"entropy": "e"}})");
+  };
+  EXPECT_THAT(with(R"("trian": "b")"),
+              HasSubstr("row 'a': 'after' measures nothing at the end of a phase 'trian' of it"));
+  EXPECT_THAT(with(R"("train": "a")"), HasSubstr("two rows are called 'a'"));
+}
+
+/// A number that no run but those of three updates has: registered once for this program.
+void register_rare() {
+  if (probes().find("rare") != nullptr) return;
+  probes().add("rare", {.meaning = "a number of some runs",
+                        .metrics =
+                            [](const Model&, const DataSplits&) {
+                              return std::vector<Metric>{
+                                  {.name = "rare", .label = "rare", .optional = true}};
+                            },
+                        .measure =
+                            [](ProbeSubject& subject, Measurement& measurement) {
+                              if (subject.step() == 3) measurement.numbers["rare"] = 7;
+                            }});
+}
+
+TEST_F(Runs, ANumberThatARunDoesNotHaveIsNoneOfItsRow) {
+  register_rare();
+  const RunsConfig config = runs_config(R"("rows": [
+      {"name": "a", "runs": 1, "set": {"phases.0.steps": 2}},
+      {"name": "b", "runs": 1, "set": {"phases.0.steps": 3}}],
+    "probes": ["rare", "steps"], "snapshots": {"every": 1, "probes": ["rare"], "best": ["rare"]},
+    "plots": [{"kind": "points", "metrics": ["rare"]}])");
+  const std::vector<MeasuredRow> first = run(config);
+  EXPECT_FALSE(first[0].runs[0].final.numbers.contains("rare"));
+  EXPECT_EQ(first[1].runs[0].final.numbers.at("best_rare"), 7);
+  ::testing::internal::CaptureStderr();
+  const std::vector<MeasuredRow> again = run(config);  // From the log.
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  Results results;
+  results.rows = runs_results(config, again);
+  EXPECT_EQ(results.find("a", "rare"), nullptr);
+  EXPECT_EQ(results.find("b", "rare")->measured, 7);
+}
+
 TEST_F(Runs, FitsAreSlopesOfLogarithms) {
   const RunsConfig config = runs_config(R"("rows": [
       {"name": "a", "runs": 2, "set": {"phases.0.steps": 2}},

@@ -9,6 +9,8 @@
 
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/models/latent_moe/latent_moe.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/run_start.h"
 #include "support/tensors.h"
 #include "train/phases/latent.h"
 #include "train/phases/stream_begin.h"
@@ -259,22 +261,31 @@ TEST(LatentRun, RidgeRegressionChoosesLambdaByHeldOutSamples) {
   EXPECT_GT(found.at("held_out_100"), found.at(best));
 }
 
-TEST(LatentRun, GoesOnWithTheSameBits) {
+/// Makes a run of `last` steps, and expects the same bits of runs that went on after `steps`.
+void expect_same_bits(const RunConfig& config, int64_t last, const std::vector<int64_t>& steps) {
   const TempDir folder;
   const fs::path whole = folder / "whole";
-  EXPECT_EQ(Trainer(latent_run(), options_with_described(whole)).run().steps, 500);
-  for (const int64_t step : {50, 150, 200, 260, 310, 380, 430}) {
+  EXPECT_EQ(Trainer(config, options_with_described(whole)).run().steps, last);
+  for (const int64_t step : steps) {
     SCOPED_TRACE(step);
     ASSERT_TRUE(fs::exists(whole / "checkpoints" / ("step_" + std::to_string(step))));
     const fs::path run = folder / ("from" + std::to_string(step));
     copy_killed_after(whole, step, run);
-    Trainer(latent_run(), options_with_described(run, true)).run();
+    Trainer(config, options_with_described(run, true)).run();
     for (const char* file : {"model.safetensors", "state.json"}) {
-      const fs::path last = fs::path("checkpoints/step_500") / file;
-      EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
+      const fs::path end = fs::path("checkpoints/step_" + std::to_string(last)) / file;
+      EXPECT_EQ(read_text(whole / end), read_text(run / end)) << file;
     }
     EXPECT_EQ(read_text(whole / "metrics.jsonl"), read_text(run / "metrics.jsonl"));
   }
+}
+
+TEST(LatentRun, GoesOnWithTheSameBits) {
+  expect_same_bits(latent_run(), 500, {50, 150, 200, 260, 310, 380, 430});
+}
+
+TEST(LatentRun, GoesOnWithTheSameBitsWhereAPhaseEndsEarly) {
+  expect_same_bits(latent_run({"phases.explore.until_local=0.4"}), 450, {50, 100, 150});
 }
 
 TEST(LatentRun, SeedsSeeOtherSamplesAndBlocksRoundOnly) {
@@ -338,6 +349,71 @@ TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
                         options_with_described(""));
               }),
               HasSubstr("needs a model of one layer of two-layer experts"));
+}
+
+/// A phase of a run before its first step, and its network.
+struct StartedPhase {
+  std::shared_ptr<LatentMoE> model;
+  std::unique_ptr<Phase> phase;
+};
+
+StartedPhase start_phase(size_t index, const std::vector<std::string>& changes = {}) {
+  const RunConfig config = latent_run(changes);
+  Datasets datasets;
+  StartedPhase started{std::dynamic_pointer_cast<LatentMoE>(build_initial_model(config)), nullptr};
+  const PhasePlan plan = plan_phases(config, *started.model, datasets).at(index);
+  started.phase = phase_kinds()
+                      .at(plan.config.kind.name())
+                      .make(plan, {.model = started.model,
+                                   .data = datasets.get("latent-small", "train"),
+                                   .seed = phase_seed(5, static_cast<int64_t>(index))});
+  return started;
+}
+
+/// Steps until the phase fails, and expects the network as it was. Returns what was said.
+std::string failure_that_changes_nothing(const StartedPhase& started) {
+  TensorMap before;
+  for (const auto& [name, tensor] : state_of(*started.model)) before[name] = tensor.clone();
+  const std::string said = error_of([&] {
+    while (!started.phase->done()) started.phase->step();
+  });
+  for (const auto& [name, tensor] : state_of(*started.model)) {
+    EXPECT_TRUE(tensor.equal(before.at(name)) || tensor.isnan().all().item<bool>()) << name;
+  }
+  return said;
+}
+
+TEST(LatentRun, AStepThatFailsLeavesTheNetworkAsItWas) {
+  EXPECT_THAT(failure_that_changes_nothing(start_phase(2, {"phases.specialise.lr=1000"})),
+              HasSubstr("turns a neuron by more than 45 degrees"));
+  EXPECT_THAT(failure_that_changes_nothing(start_phase(1, {"phases.route.lr=1e5"})),
+              HasSubstr("a step moves logits by"));
+  const StartedPhase ridge = start_phase(3);
+  {
+    const torch::NoGradGuard no_grad;
+    ridge.model->moe->router->weight.fill_(std::nan(""));
+  }
+  EXPECT_THAT(failure_that_changes_nothing(ridge), HasSubstr("no sample to any expert"));
+}
+
+TEST(LatentRun, TheTurnOfAStepIsOfTheNeuronsThatTakeIt) {
+  const StartedPhase started =
+      start_phase(2, {"phases.specialise.restart=false", "phases.specialise.block=120",
+                      "phases.specialise.lr=0.1"});
+  Tensor& a = started.model->experts->a;
+  {
+    const torch::NoGradGuard no_grad;
+    a.copy_(testing::randn({2, 6}, 3, torch::kFloat));
+  }
+  const DatasetInputs inputs = samples_of(2, 120);
+  const Tensor mean = open_dataset("latent-small", "train")->directions().at("mean");
+  double sum = 0.0;
+  for (int64_t i = 0; i < 120; ++i) {
+    const Tensor x = inputs.values_NCHW[i].flatten();
+    const int64_t m = item(x.dot(mean[0] - mean[1])) >= 0 ? 0 : 1;
+    sum += item(x.square().sum() * inputs.targets_NK[i][0].square() * a[m].square().mean());
+  }
+  EXPECT_NEAR(started.phase->step().metrics.at("turn"), 0.1 / 6 * std::sqrt(sum / 120), 1e-5);
 }
 
 TEST(LatentRun, AStepThatIsTooLargeIsADivergence) {

@@ -115,10 +115,10 @@ TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
   run.snapshot_probes = {&probe};
   run.every = 5;
   Datasets datasets(open_tiny);
-  const auto record = make_run(run, 0, datasets, [](int64_t) { return true; });
-  ASSERT_TRUE(record);
+  const auto made = make_run(run, 0, datasets, [](int64_t) { return true; });
+  ASSERT_TRUE(made);
   std::vector<double> steps;
-  for (const Measurement& snapshot : record->snapshots)
+  for (const Measurement& snapshot : made->record.snapshots)
     steps.push_back(snapshot.numbers.at("step"));
   EXPECT_THAT(steps, ElementsAre(0, 8, 12, 16, 20));
 }

@@ -16,7 +16,7 @@ struct LatentClustersConfig {
   std::vector<std::vector<double>> local = {{0, 0, 0, 1, 0, 1}, {0, 0, 0, 1, 1}};
   std::vector<double> global = {0, 0, 0, 1};
   std::string directions = "orthogonal";
-  int64_t train = 1000000, test = 8192;
+  int64_t train = 65536, test = 8192;
   int64_t seed = 1;
 };
 template <class Fields>
@@ -50,8 +50,8 @@ ConfigProblem config_problem(const LatentClustersConfig& config);
 /// -1 where all are.
 int64_t information_exponent(const std::vector<double>& coefficients);
 
-/// Returns in what the tasks differ from assumption 3.2, of which the theorems make use: a line,
-/// "" where nothing does.
+/// Returns in what tasks and directions differ from assumptions 3.2 and 3.3, of which the theorems
+/// make use: a line, "" where nothing does.
 std::string departures(const LatentClustersConfig& config);
 
 }  // namespace moesaic

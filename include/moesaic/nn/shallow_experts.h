@@ -16,6 +16,11 @@ struct ShallowExpertsOptions {
   int64_t min_degree = 3, max_degree = 5;  ///< k* and p* of that polynomial.
 };
 
+/// Returns sigma(<w[j], x> + b[j]) for the rows of x_Rd: [R, J]. sigma is the ReLU, or where
+/// hermite_JK is defined the polynomials of these coefficients.
+at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const at::Tensor& b_J,
+                           const at::Tensor& hermite_JK);
+
 /// Two-layer networks of the latent paper (section 3.2), f_m(x) = 1/J sum_j a[m, j] sigma(<w[m, j],
 /// x> + b[m, j]) with rows w[m, j] of norm 1. sigma is the ReLU, or for each neuron sum_i eps_i
 /// He_i / sqrt(i!) with random signs eps (appendix A.3). Parameters `w` [M, J, d], `a` [M, J], `b`
@@ -24,8 +29,11 @@ class ShallowExpertsImpl : public Experts {
  public:
   ShallowExpertsImpl(ShallowExpertsOptions options, const at::Generator& generator);
 
-  /// Draws the first layers, uniform on the sphere, and a = +-1 anew (Algorithm 1).
-  void draw_neurons(const at::Generator& generator);
+  struct Neurons {
+    at::Tensor w, a;  ///< Of the parameters' shapes, on the CPU.
+  };
+  /// Returns new first layers, uniform on the sphere, and a = +-1 (Algorithm 1).
+  Neurons draw_neurons(const at::Generator& generator) const;
 
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
@@ -37,8 +45,6 @@ class ShallowExpertsImpl : public Experts {
     return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
   }
 
-  /// Returns sigma(<w[slot, j], x> + b[slot, j]) for the rows of x_Rd: [R, J].
-  at::Tensor neurons(const at::Tensor& x_Rd, int64_t slot) const;
   /// Returns the expert's outputs for the rows of x_Rd: [R].
   at::Tensor outputs_of(const at::Tensor& x_Rd, int64_t slot) const;
 

@@ -18,6 +18,7 @@ struct Metric {
   std::string label;      ///< Label with unit, e.g. "test accuracy, %".
   int digits = 2;         ///< Digits after the decimal point.
   bool is_table = false;  ///< Whether it is a table rather than a number.
+  bool optional = false;  ///< Whether a run may have none, where there is nothing to measure.
 };
 
 /// A table of numbers with named rows and columns, e.g. examples by cluster and expert.

@@ -51,7 +51,7 @@ struct Probe {
   /// Returns the metrics of the probe for such a network (which may be on the meta device) and
   /// data; empty where there is nothing to measure, e.g. dispatch without a router.
   std::function<std::vector<Metric>(const Model& model, const DataSplits& data)> metrics;
-  /// Adds a number or a table for each of these metrics. Runs in inference mode.
+  /// Adds a number or a table for each of these metrics but optional ones. Runs in inference mode.
   std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
 };
 

@@ -24,12 +24,15 @@ struct RowConfig {
   std::string name;
   Value set;
   std::optional<int64_t> runs;
+  std::map<std::string, std::string> earlier;
 };
 template <class Fields>
 void describe(Fields& f, RowConfig& c) {
   f("name", c.name, "of the row, or its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
   f("runs", c.runs, "in place of the experiment's", at_least(1));
+  f("earlier", c.earlier,
+    "by phase: another row of the results, which has what 'after' measures at the phase's end");
 }
 
 struct SnapshotConfig {
@@ -141,6 +144,10 @@ struct PlannedRow {
   std::string name;
   std::vector<Value> sets;
   int64_t runs = 0;
+  std::map<std::string, std::string> earlier = {};  ///< Other rows of the results, by phase.
+
+  /// Returns the names of all rows of the results that its runs fill, its own last.
+  std::vector<std::string> names() const;
 };
 
 /// Returns all rows: the single rows, then those of the grid, whose first axis varies slowest.

@@ -55,8 +55,8 @@ std::shared_ptr<const Dataset> open_latent(const DatasetSpec& spec, DatasetInfo 
   }
   const std::string departed = departures(config);
   if (!departed.empty()) {
-    log_warning("dataset '{}': the theorems do not cover it (assumption 3.2): {}", spec.name,
-                departed);
+    log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
+                spec.name, departed);
   }
   return make_stream_dataset(
       std::move(info), config.train,

@@ -210,8 +210,8 @@ MOESAIC_IN_CLONE void derive(const Tile<F>& tile, int v, const Vector<F::kLanes>
   k *= sum;
 }
 
-/// 1 / sqrt(1 + e); where e is at most kSmall by its series, whose remainder is below 2e-8: a root
-/// and a division would keep the next sample waiting.
+/// 1 / sqrt(1 + e); where e is at most kSmall by its series, whose remainder is below 1.4e-8: a
+/// root and a division would keep the next sample waiting.
 constexpr float kSmall = 0.0625F;
 template <int lanes, bool small>
 MOESAIC_IN_CLONE void shrink(const Vector<lanes>& e, Vector<lanes>& to) {

@@ -115,7 +115,10 @@ Figure curves_plot(const PlotInput& input) {
     const Metric& metric = metric_of(input.rows, name);
     if (!metric.is_table) panels.push_back(number_panel(input, metric));
     for (const MeasuredRow& row : input.rows) {
-      const bool has = metric.is_table && find_metric(row.metrics, name) != nullptr;
+      const auto& snapshots = row.runs.front().snapshots;
+      const bool has = metric.is_table && !snapshots.empty() &&
+                       std::all_of(snapshots.begin(), snapshots.end(),
+                                   [&](const Measurement& at) { return at.tables.contains(name); });
       if (has) panels.push_back(table_panel(input, metric, row));
     }
   }

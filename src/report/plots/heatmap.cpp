@@ -65,7 +65,9 @@ Figure heatmap_plot(const PlotInput& input) {
     for (const MeasuredRow& row : input.rows) {
       const Metric* metric = find_metric(row.metrics, name);
       if (metric == nullptr) continue;
-      const MeasuredTable& table = row.runs.front().final.tables.at(name);
+      const auto& tables = row.runs.front().final.tables;
+      if (!tables.contains(name)) continue;
+      const MeasuredTable& table = tables.at(name);
       wide = wide || table.columns.size() > kMaxColumnNames;
       height = std::max(height, 60 + kLine * static_cast<int>(table.rows.size()));
       panels.push_back(heatmap_panel({.title = name_of_first_run(row) + ": " + metric->label,
@@ -74,6 +76,7 @@ Figure heatmap_plot(const PlotInput& input) {
                                       .numbers = table.columns.size() <= kMaxWithNumbers}));
     }
   }
+  if (panels.empty()) panels.push_back(panel_of_nothing());
   PanelGrid grid{.columns = 2, .height = height, .left = 110, .bottom = 80, .gap_x = 110};
   // A column of many has a few pixels only if its panel has the figure's whole width.
   if (wide)

@@ -46,6 +46,13 @@ std::string for_both_files(int width, int height) {
       width, height);
 }
 
+Panel panel_of_nothing() {
+  return {
+      "  set title 'no run has a value' textcolor rgb ink\n  plot [0:1] [0:1] -1 notitle\n  unset "
+      "title\n",
+      {}};
+}
+
 std::string plot_name(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
   return gnuplot_quoted(name);

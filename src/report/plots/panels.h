@@ -46,6 +46,9 @@ struct PanelGrid {
 Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
                     const PanelGrid& grid);
 
+/// Returns a panel that says that no run has what it would show.
+Panel panel_of_nothing();
+
 /// Returns a name in single quotes; '_', which starts a subscript, becomes a space.
 std::string plot_name(std::string name);
 

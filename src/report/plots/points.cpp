@@ -31,6 +31,7 @@ Panel points_panel(const PlotInput& input, const std::string& metric, bool first
     }
     paper = paper || row.paper;
   }
+  if (names.empty()) return panel_of_nothing();
   const Metric& what = metric_of(input.rows, metric);
   std::string commands = fmt::format(
       "  set grid xtics noytics lt 1 lc rgb '#E2E2E2' lw 0.8\n"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "built_in.h"
@@ -32,15 +33,16 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
   }
   return {{"routed", "experts whose router is positive on one cluster's mean alone", 3},
           {"covered", "clusters with such an expert", 3},
-          {"misrouted", "test samples on the wrong side of such an expert's router, %", 2},
+          {"misrouted", "test samples on the wrong side of such an expert's router, %", 2, false,
+           /*optional=*/true},
           {"misrouted_limit", "where the nearest two clusters overlap, %", 2},
           {"router_cosine", "cosine of router and mean", 2, true}};
 }
 
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
-/// one, or leaves though they are of its own, each cluster in equal parts; nothing is right where
-/// no expert has a cluster.
-double misrouted(ProbeSubject& subject, const std::vector<int64_t>& own) {
+/// one, or leaves though they are of its own, each kind in equal parts; nothing where no expert has
+/// a cluster of which there are samples.
+std::optional<double> misrouted(ProbeSubject& subject, const std::vector<int64_t>& own) {
   const Dataset& data = subject.data("test");
   const DatasetInputs inputs = data.generate(0, data.size());
   const at::Tensor router_Kd =
@@ -50,12 +52,14 @@ double misrouted(ProbeSubject& subject, const std::vector<int64_t>& own) {
   for (size_t k = 0; k < own.size(); ++k) {
     if (own[k] < 0) continue;
     const at::Tensor is_own = inputs.groups_N.eq(own[k]);
+    if (!is_own.any().item<bool>() || is_own.all().item<bool>()) continue;
     const at::Tensor wrong = takes_NK.select(1, static_cast<int64_t>(k)).ne(is_own).to(at::kDouble);
     const double missed = wrong.masked_select(is_own).mean().item<double>();
     sum += (missed + wrong.masked_select(is_own.logical_not()).mean().item<double>()) / 2.0;
     count += 1.0;
   }
-  return count > 0 ? sum / count : 1.0;
+  if (count == 0.0) return std::nullopt;
+  return sum / count;
 }
 
 /// Returns Phi(-r / 2) for the distance r of the nearest two means, the error of the best rule.
@@ -79,7 +83,8 @@ void measure_routing(ProbeSubject& subject, Measurement& measurement) {
   measurement.numbers["routed"] = routed / static_cast<double>(own.size());
   measurement.numbers["covered"] =
       static_cast<double>(covered.size()) / static_cast<double>(mean_Cd.size(0));
-  measurement.numbers["misrouted"] = 100.0 * misrouted(subject, own);
+  const std::optional<double> wrong = misrouted(subject, own);
+  if (wrong) measurement.numbers["misrouted"] = 100.0 * *wrong;
   measurement.numbers["misrouted_limit"] = 100.0 * overlap(mean_Cd);
   MeasuredTable table;
   const at::Tensor cosine_KC = cosines(subject.model(), mean_Cd);

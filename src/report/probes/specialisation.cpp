@@ -46,11 +46,14 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
     metrics.push_back({"distribution_" + task, "neurons by |alignment| with " + task, 0, true});
   }
   if (!weights.contains("router") || !known.contains("mean")) return metrics;
-  metrics.push_back({"max_own", "largest |alignment| with the own cluster's task", 3});
-  metrics.push_back({"max_other", "largest |alignment| with another cluster's task", 3});
+  const auto add_own = [&](std::string name, std::string label, int digits, bool is_table) {
+    metrics.push_back({std::move(name), std::move(label), digits, is_table, /*optional=*/true});
+  };
+  add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
+  add_own("max_other", "largest |alignment| with another cluster's task", 3, false);
   for (int64_t c = 1; c <= clusters; ++c) {
-    metrics.push_back({fmt::format("neurons_{}", c),
-                       fmt::format("|alignment| of an expert of cluster {}", c), 2, true});
+    add_own(fmt::format("neurons_{}", c), fmt::format("|alignment| of an expert of cluster {}", c),
+            2, true);
   }
   return metrics;
 }
@@ -82,6 +85,7 @@ at::Tensor counts_by_bin(const at::Tensor& magnitude_KJ) {
   return counts;
 }
 
+/// Measures experts that have a cluster; where none has there is nothing to say.
 void measure_own(ProbeSubject& subject, const at::Tensor& magnitude_KJT, Measurement& measurement) {
   const int64_t clusters = magnitude_KJT.size(2) - 1;
   const at::Tensor largest_KT = magnitude_KJT.amax(1);
@@ -99,16 +103,15 @@ void measure_own(ProbeSubject& subject, const at::Tensor& magnitude_KJT, Measure
     int64_t& first = expert_of[static_cast<size_t>(own[k])];
     if (first < 0) first = static_cast<int64_t>(k);
   }
-  measurement.numbers["max_own"] = count > 0 ? sum_own / count : 0.0;
-  measurement.numbers["max_other"] = count > 0 ? sum_other / count : 0.0;
+  if (count > 0) measurement.numbers["max_own"] = sum_own / count;
+  if (count > 0) measurement.numbers["max_other"] = sum_other / count;
   std::vector<std::string> neurons;
   for (int64_t j = 1; j <= magnitude_KJT.size(1); ++j) neurons.push_back(std::to_string(j));
   for (int64_t c = 0; c < clusters; ++c) {
     const int64_t k = expert_of[static_cast<size_t>(c)];
-    const at::Tensor shown =
-        k < 0 ? at::zeros_like(magnitude_KJT[0]) : at::Tensor(magnitude_KJT[k]);
+    if (k < 0) continue;
     measurement.tables[fmt::format("neurons_{}", c + 1)] =
-        named_table(task_names(clusters), neurons, shown.t());
+        named_table(task_names(clusters), neurons, magnitude_KJT[k].t());
   }
 }
 

@@ -183,8 +183,9 @@ LatentPhase::Samples LatentPhase::samples(int64_t first, int64_t count) const {
   return {inputs.values_NCHW.flatten(1).contiguous(), inputs.targets_NK.flatten().contiguous()};
 }
 
-RoutedBlock LatentPhase::routed(const Samples& samples, int64_t first) const {
-  return route_samples(samples.x_Sd, samples.y_S, router(), routing_, ties_, offset_ + first);
+RoutedBlock LatentPhase::routed(const Samples& samples, int64_t first,
+                                const at::Tensor& router_Kd) const {
+  return route_samples(samples.x_Sd, samples.y_S, router_Kd, routing_, ties_, offset_ + first);
 }
 
 at::Tensor LatentPhase::router() const {

@@ -56,8 +56,8 @@ class LatentPhase : public Phase {
   };
   /// Returns samples of the stream, from number `first` of the phase on.
   Samples samples(int64_t first, int64_t count) const;
-  /// Routes samples that begin with number `first` of the phase by the network's router.
-  RoutedBlock routed(const Samples& samples, int64_t first) const;
+  /// Routes samples that begin with number `first` of the phase by these rows of a router.
+  RoutedBlock routed(const Samples& samples, int64_t first, const at::Tensor& router_Kd) const;
 
   nn::ShallowExpertsImpl& experts() const { return *layer_->experts->as<nn::ShallowExperts>(); }
   /// Returns a copy of the rows of the router whose experts exist, on the CPU.

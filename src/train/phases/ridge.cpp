@@ -49,7 +49,7 @@ class Ridge final : public LatentPhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    if (made_ == 0) begin();
+    begin();
     const int64_t steps = std::min(config_.block, plan_.steps - made_);
     const Samples block = samples(made_, steps);
     add(features(block, made_), block.y_S.to(at::kDouble));
@@ -84,29 +84,37 @@ class Ridge final : public LatentPhase {
  private:
   int64_t hidden() const { return experts().w.size(1); }
 
-  /// Draws biases and signs of the first layers.
+  /// Draws biases and signs of first layers. The network has them at the end only, with the second
+  /// layers that belong to them; a resumed phase draws the same again.
   void begin() {
-    const int64_t n = experts().a.numel();
+    if (w_KJd_.defined()) return;
+    const nn::ShallowExpertsImpl& own = experts();
+    const at::Generator draws = generator("latent.ridge");
+    const at::Tensor bias = at::empty(own.b.sizes());
+    b_KJ_ = bias.uniform_(-config_.bias, config_.bias, draws).to(own.b.options());
+    w_KJd_ = own.w.detach();
+    if (config_.flip && !own.hermite.defined()) {
+      const at::Tensor sign = at::empty(own.b.sizes()).bernoulli_(0.5, draws) * 2 - 1;
+      w_KJd_ = w_KJd_ * sign.unsqueeze(2).to(own.w.options());
+    }
+    if (gram_NN_.defined()) return;
+    const int64_t n = own.a.numel();
     gram_NN_ = at::zeros({n, n}, at::kDouble);
     moment_N_ = at::zeros({n}, at::kDouble);
-    const at::Generator draws = generator("latent.ridge");
-    at::Tensor bias = at::empty(experts().b.sizes());
-    experts().b.copy_(bias.uniform_(-config_.bias, config_.bias, draws));
-    if (!config_.flip || experts().hermite.defined()) return;
-    const at::Tensor sign = at::empty(experts().b.sizes()).bernoulli_(0.5, draws) * 2 - 1;
-    experts().w.mul_(sign.unsqueeze(2).to(experts().w.options()));
   }
 
   Features features(const Samples& block, int64_t first) const {
-    const RoutedSamples rows = routed(block, first).rows;
+    const RoutedSamples rows = routed(block, first, router()).rows;
     const auto* const offset = rows.offset.const_data_ptr<int64_t>();
     Features made;
     for (int64_t k = 0; k < experts().count(); ++k) {
       const at::Tensor sample = rows.sample.slice(0, offset[k], offset[k + 1]).to(at::kLong);
       const at::Tensor x = block.x_Sd.index_select(0, sample).to(model_->device());
       made.sample.push_back(sample);
-      made.value.push_back(experts().neurons(x, k).to(at::kCPU, at::kDouble) /
-                           static_cast<double>(hidden()));
+      const at::Tensor& hermite = experts().hermite;
+      const at::Tensor hermite_JK = hermite.defined() ? hermite[k] : hermite;
+      const at::Tensor values = nn::shallow_neurons(x, w_KJd_[k], b_KJ_[k], hermite_JK);
+      made.value.push_back(values.to(at::kCPU, at::kDouble) / static_cast<double>(hidden()));
     }
     return made;
   }
@@ -158,12 +166,15 @@ class Ridge final : public LatentPhase {
     }
     if (solutions.empty()) throw Diverged("no lambda leaves the normal equations definite");
     const at::Tensor error_L = held_out_errors(at::stack(solutions, 1));
+    if (!all_finite(error_L)) throw Diverged("an error on the held-out samples is not finite");
     const auto best = error_L.argmin().item<int64_t>();
     for (size_t l = 0; l < lambdas.size(); ++l) {
       report.metrics[fmt::format("held_out_{:g}", lambdas[l])] =
           error_L[static_cast<int64_t>(l)].item<double>();
     }
     report.metrics["lambda"] = lambdas[static_cast<size_t>(best)];
+    experts().w.copy_(w_KJd_);
+    experts().b.copy_(b_KJ_);
     experts().a.copy_(solutions[static_cast<size_t>(best)].view_as(experts().a));
     gram_NN_ = moment_N_ = at::Tensor();
   }
@@ -192,6 +203,7 @@ class Ridge final : public LatentPhase {
   }
 
   const RidgeConfig& config_;  ///< Part of plan_.
+  at::Tensor w_KJd_, b_KJ_;    ///< First layers of the regression.
   at::Tensor gram_NN_, moment_N_;
 };
 

@@ -32,7 +32,8 @@ class RouterAscent final : public LatentPhase {
   StepReport step() override {
     const torch::NoGradGuard no_grad;
     const int64_t first = made_ * plan_.batch;
-    const RoutedBlock block = routed(samples(first, plan_.batch), first);
+    const at::Tensor router_Kd = router();
+    const RoutedBlock block = routed(samples(first, plan_.batch), first, router_Kd);
     const at::Tensor& x_Sd = block.rows.x_Sd;
     // d/dtheta_m of pi_sel f_sel is pi_sel f_sel (1[sel = m] - pi_m) x.
     const at::Tensor pull_SK = -block.logits_SK.softmax(1);
@@ -48,14 +49,12 @@ class RouterAscent final : public LatentPhase {
     }
     const double correlation = weight_S.mean(at::kDouble).item<double>();
     const at::Tensor gradient_Kd = (pull_SK * weight_S.unsqueeze(1)).t().mm(x_Sd);
-    const at::Tensor router_Kd =
-        router() + gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
-    if (!std::isfinite(correlation) || !all_finite(router_Kd)) {
-      throw Diverged("the correlation or the router is not finite");
-    }
-    set_router(router_Kd);
+    const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
+    const double shift = check_shift(x_Sd, change_Kd);
+    set_router(router_Kd + change_Kd);
     ++made_;
-    StepReport report{.metrics = {{"correlation", correlation}}, .images = plan_.batch};
+    StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
+                      .images = plan_.batch};
     report.lr = config_.lr;
     return report;
   }
@@ -65,6 +64,24 @@ class RouterAscent final : public LatentPhase {
   }
 
  private:
+  /// Returns the root mean square by which a step moves the samples' logits. The softmax keeps the
+  /// ascent bounded whatever the rate, so that nothing grows that one could watch; but it is 0 or 1
+  /// to float32 where logits are 24 ln 2 apart, and has no gradient there. A step as long as that
+  /// ends the ascent where the noise of one batch points. Throws Diverged for it, and where a
+  /// number is not finite.
+  static double check_shift(const at::Tensor& x_Sd, const at::Tensor& change_Kd) {
+    constexpr double kLongest = 24 * 0.6931471805599453;
+    const double square = x_Sd.mm(change_Kd.t()).square().mean(at::kDouble).item<double>();
+    const double shift = std::sqrt(square);
+    if (!(shift <= kLongest)) {
+      throw Diverged(fmt::format(
+          "a step moves logits by {:.3g} in the root mean square; beyond {:.1f} the softmax of "
+          "float32 has no gradient",
+          shift, kLongest));
+    }
+    return shift;
+  }
+
   const RouterAscentConfig& config_;  ///< Part of plan_.
 };
 

@@ -55,21 +55,20 @@ class SphericalSgd final : public LatentPhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    if (made_ == 0) begin();
     const int64_t steps = std::min(config_.block, plan_.steps - made_);
-    const RoutedBlock block = routed(samples(made_, steps), made_);
+    const at::Tensor router_Kd = starts_ideal() ? ideal_router() : router();
+    SphericalNeurons neurons = starting_neurons();
+    const RoutedBlock block = routed(samples(made_, steps), made_, router_Kd);
     StepReport report{.images = steps, .steps = steps};
     report.lr = config_.lr;
-    report.metrics["turn"] = check_turn(block.rows);
-    nn::ShallowExpertsImpl& own = experts();
-    SphericalNeurons neurons;
-    neurons.w_Nd = host_copy(own.w).flatten(0, 1);
-    neurons.a_N = host_copy(own.a).flatten();
-    neurons.b_N = host_copy(own.b).flatten();
-    if (own.hermite.defined()) neurons.hermite_NK = host_copy(own.hermite).flatten(0, 1);
+    report.metrics["turn"] = check_turn(block.rows, neurons);
     spherical_sgd(neurons, block.rows, step_size());
     if (!all_finite(neurons.w_Nd)) throw Diverged("a weight is not finite");
+    // Only now does the network change: what failed before has left it as it was.
+    nn::ShallowExpertsImpl& own = experts();
     own.w.copy_(neurons.w_Nd.view_as(own.w));
+    own.a.copy_(neurons.a_N.view_as(own.a));
+    if (starts_ideal()) set_router(router_Kd);
     made_ += steps;
     add_alignments(neurons.w_Nd.view(own.w.sizes()), report);
     return report;
@@ -92,11 +91,21 @@ class SphericalSgd final : public LatentPhase {
  private:
   double step_size() const { return config_.lr / static_cast<double>(experts().w.size(1)); }
 
-  /// Makes the network what the first step starts from.
-  void begin() {
-    if (config_.router == kIdeal) set_router(ideal_router());
-    if (!config_.restart) return;
-    experts().draw_neurons(generator("latent.restart"));
+  bool starts_ideal() const { return made_ == 0 && config_.router == kIdeal; }
+
+  /// Returns a copy of the neurons that the next step starts from.
+  SphericalNeurons starting_neurons() const {
+    const nn::ShallowExpertsImpl& own = experts();
+    at::Tensor w = own.w, a = own.a;
+    if (made_ == 0 && config_.restart) {
+      const auto drawn = own.draw_neurons(generator("latent.restart"));
+      w = drawn.w;
+      a = drawn.a;
+    }
+    SphericalNeurons neurons{host_copy(w).flatten(0, 1), host_copy(a).flatten(),
+                             host_copy(own.b).flatten(), at::Tensor()};
+    if (own.hermite.defined()) neurons.hermite_NK = host_copy(own.hermite).flatten(0, 1);
+    return neurons;
   }
 
   at::Tensor ideal_router() const {
@@ -111,21 +120,20 @@ class SphericalSgd final : public LatentPhase {
   /// Returns the root mean square tangent of the angle by which a sample turns a neuron whose
   /// derivative is 1, its mean square for polynomials. Throws Diverged above 1: weights of norm 1
   /// stay finite with any step, but then each sample takes the place of all before it.
-  double check_turn(const RoutedSamples& rows) const {
-    const at::Tensor norm_S = rows.x_Sd.norm(2, {1}) * rows.y_S.abs();
+  double check_turn(const RoutedSamples& rows, const SphericalNeurons& neurons) const {
+    const at::Tensor norm_S = rows.x_Sd.norm(2, {1}) * rows.y_S;
     const at::Tensor tangent_A = norm_S.index_select(0, rows.sample.to(at::kLong)) * rows.gate;
-    double slope = 1.0;
-    if (experts().hermite.defined()) {
+    at::Tensor slope_N = neurons.a_N.to(at::kDouble).square();
+    if (neurons.hermite_NK.defined()) {
       // The mean square of sum_i c_i He_i' / sqrt(i!) is sum_i i c_i^2.
-      const at::Tensor degree = at::arange(experts().hermite.size(2), at::kDouble);
-      slope = std::sqrt((experts().hermite.to(at::kCPU, at::kDouble).square() * degree)
-                            .sum(2)
-                            .mean()
-                            .item<double>());
+      const at::Tensor degree = at::arange(neurons.hermite_NK.size(1), at::kDouble);
+      slope_N *= (neurons.hermite_NK.to(at::kDouble).square() * degree).sum(1);
     }
-    const double square =
-        tangent_A.numel() == 0 ? 0.0 : tangent_A.to(at::kDouble).square().mean().item<double>();
-    const double turn = step_size() * slope * std::sqrt(square);
+    const at::Tensor slope_M = slope_N.view({rows.offset.size(0) - 1, -1}).mean(1);
+    const at::Tensor slope_A = slope_M.repeat_interleave(rows.offset.diff());
+    const at::Tensor square_A = tangent_A.to(at::kDouble).square() * slope_A;
+    const double square = square_A.numel() == 0 ? 0.0 : square_A.mean().item<double>();
+    const double turn = step_size() * std::sqrt(square);
     if (!(turn <= 1.0)) {
       throw Diverged(
           fmt::format("a step turns a neuron by more than 45 degrees (the tangent is "

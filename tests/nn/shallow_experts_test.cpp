@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/shallow_experts.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/nn/init.h"
+#include "support/tensors.h"
+
+namespace moesaic::nn {
+namespace {
+
+using at::Tensor;
+using testing::expect_close;
+using testing::randn;
+
+ShallowExperts some_experts(bool hermite) {
+  return ShallowExperts(
+      ShallowExpertsOptions{.experts = 3, .width = 4, .hidden = 5, .bias = 0.7, .hermite = hermite},
+      make_generator(1));
+}
+
+/// He_3 to He_5 over the roots of their factorials.
+double normalised(int64_t degree, double z) {
+  const double z2 = z * z;
+  if (degree == 3) return (z2 - 3) * z / std::sqrt(6.0);
+  if (degree == 4) return ((z2 - 6) * z2 + 3) / std::sqrt(24.0);
+  return ((z2 - 10) * z2 + 15) * z / std::sqrt(120.0);
+}
+
+/// f_m(x) by loops.
+double output_of(const ShallowExpertsImpl& experts, int64_t m, const Tensor& x) {
+  const auto number = [](const Tensor& of) { return of.item<double>(); };
+  double sum = 0.0;
+  for (int64_t j = 0; j < 5; ++j) {
+    double z = number(experts.b[m][j]), value = 0.0;
+    for (int64_t c = 0; c < 4; ++c) z += number(experts.w[m][j][c]) * number(x[c]);
+    if (experts.hermite.defined()) {
+      for (int64_t k = 3; k <= 5; ++k) value += number(experts.hermite[m][j][k]) * normalised(k, z);
+    } else {
+      value = std::max(z, 0.0);
+    }
+    sum += number(experts.a[m][j]) * value;
+  }
+  return sum / 5;
+}
+
+class ShallowExpertsOf : public ::testing::TestWithParam<bool> {};
+
+TEST_P(ShallowExpertsOf, RowsAreOutputsOfTheirExpertsAndZeroWithoutOne) {
+  ShallowExperts experts = some_experts(GetParam());
+  const Tensor x_Td = randn({6, 4}, 2, torch::kFloat);
+  Routing routing;
+  routing.offsets = torch::tensor({0, 2, 2, 5}, torch::kInt);
+  routing.token = torch::tensor({1, 4, 0, 1, 5, 0}, torch::kInt);
+  routing.gate = torch::tensor({1, 1, 1, 1, 1, 0}, torch::kFloat);
+  routing.token_offsets = torch::tensor({0, 1, 3, 3, 3, 4, 5}, torch::kInt);
+  routing.token_row = torch::tensor({2, 0, 3, 1, 4, 0}, torch::kInt);
+  const Tensor found = experts->compute(x_Td, routing, {}).outputs;
+  ASSERT_EQ(found.sizes(), at::IntArrayRef({6, 1}));
+  const int64_t expert[] = {0, 0, 2, 2, 2}, token[] = {1, 4, 0, 1, 5};
+  for (int64_t r = 0; r < 5; ++r) {
+    const double wanted = output_of(*experts, expert[r], x_Td[token[r]]);
+    EXPECT_NEAR(found[r][0].item<double>(), wanted, 1e-5 * (1 + std::abs(wanted)));
+  }
+  EXPECT_EQ(found[5].item<float>(), 0.0F);
+}
+
+TEST_P(ShallowExpertsOf, KeepsTheSlotsThatAreNamed) {
+  ShallowExperts experts = some_experts(GetParam());
+  const Tensor x_Rd = randn({7, 4}, 2, torch::kFloat);
+  const Tensor last = experts->outputs_of(x_Rd, 2).detach();
+  experts->keep({0, 2});
+  EXPECT_EQ(experts->count(), 2);
+  EXPECT_EQ(experts->options().experts, 2);
+  expect_close(experts->outputs_of(x_Rd, 1).detach(), last, 0.0);
+}
+
+TEST_P(ShallowExpertsOf, BeginOnTheSphereWithSignsAndBiasesWithinTheirBound) {
+  ShallowExperts experts = some_experts(GetParam());
+  expect_close(experts->w.detach().norm(2, {2}), torch::ones({3, 5}), 1e-6);
+  EXPECT_TRUE(experts->a.abs().eq(1).all().item<bool>());
+  EXPECT_LE(experts->b.abs().max().item<double>(), 0.7);
+  EXPECT_GT(experts->b.abs().max().item<double>(), 0.3);
+  if (!GetParam()) return;
+  EXPECT_TRUE(experts->hermite.slice(2, 0, 3).eq(0).all().item<bool>());
+  EXPECT_TRUE(experts->hermite.slice(2, 3).abs().eq(1).all().item<bool>());
+  EXPECT_TRUE(experts->hermite.slice(2, 3).eq(-1).any().item<bool>());
+}
+
+TEST_P(ShallowExpertsOf, NewNeuronsLeaveThoseThatAreThere) {
+  ShallowExperts experts = some_experts(GetParam());
+  const Tensor w = experts->w.detach().clone(), a = experts->a.detach().clone();
+  const auto drawn = experts->draw_neurons(make_generator(9));
+  EXPECT_TRUE(experts->w.equal(w));
+  EXPECT_TRUE(experts->a.equal(a));
+  expect_close(drawn.w.norm(2, {2}), torch::ones({3, 5}), 1e-6);
+  EXPECT_TRUE(drawn.a.abs().eq(1).all().item<bool>());
+  EXPECT_FALSE(torch::allclose(drawn.w, w));
+  EXPECT_TRUE(experts->draw_neurons(make_generator(9)).w.equal(drawn.w));
+}
+
+INSTANTIATE_TEST_SUITE_P(ShallowExperts, ShallowExpertsOf, ::testing::Bool());
+
+TEST(ShallowExpertsCost, IsThatOfBothLayers) {
+  const ShallowExperts experts = some_experts(false);
+  EXPECT_EQ(experts->flops_per_row(), 2 * (5 * 4 + 5));
+  EXPECT_EQ(experts->outputs(), 1);
+}
+
+}  // namespace
+}  // namespace moesaic::nn

@@ -136,7 +136,7 @@ TEST_F(PruningProgram, AnOverrideThatTheExperimentsRowsReplaceIsToldOf) {
   const auto some = run_program({"reproduce", "pruning/synthetic", "--dry-run",
                                  "train.phases.prune.on_entry.prune.keep=0.3"});
   EXPECT_EQ(some.exit_code, 0) << some.err;
-  EXPECT_THAT(some.err, HasSubstr("4 of 6 rows set this themselves and keep theirs, the first is "
+  EXPECT_THAT(some.err, HasSubstr("4 of 5 rows set this themselves and keep theirs, the first is "
                                   "'pruned 50 %'"));
 }
 

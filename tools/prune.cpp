@@ -48,8 +48,13 @@ void check_split(const std::string& split) {
       "choose train or validation");
 }
 
+/// Ends what a signal stopped.
+struct Stopped {
+  int signal;
+};
+
 ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,
-                             Model& model) {
+                             Model& model, const StopSignal& stop) {
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, model);
@@ -59,7 +64,10 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
                    {.images = arguments.images,
                     .batch_size = trained_batch_size(checkpoint),
                     .seed = arguments.options.prune.seed,
-                    .progress = [&](int64_t done, int64_t total) { bar.show(done, total); }});
+                    .progress = [&](int64_t done, int64_t total) {
+                      if (stop.requested()) throw Stopped{stop.number()};
+                      bar.show(done, total);
+                    }});
 }
 
 /// Returns what the command line keeps. A search finds the number, so it is given scope and whole
@@ -90,24 +98,32 @@ void check_one_size(const PruneArguments& arguments) {
              given == 0 ? "none" : "more");
 }
 
-/// Whether criterion or replacement look at images.
-bool needs_images(const PruneCheckpointOptions& options) {
-  if (options.prune.replace == kReplaceByMean) return true;
-  if (!options.plan.empty()) return read_plan(options.plan).replace == kReplaceByMean;
-  return criterion_needs_images(options.prune.criterion);
-}
-
 /// Refuses options that would change nothing.
 void check_effects(const PruneArguments& arguments, const CLI::App& verb) {
   const auto refuse = [&](const char* option, const std::string& user) {
     if (verb.get_option(option)->count() == 0) return;
     fail_usage("{}: it would change nothing here: it is for {}", option, user);
   };
-  const bool searches = arguments.max_drop.has_value();
+  const PruneCheckpointOptions& options = arguments.options;
+  const bool searches = arguments.max_drop.has_value(), ranks = options.plan.empty();
   if (!searches) {
     for (const char* option : {"--search", "--figure"}) refuse(option, "--max-drop");
   }
-  if (needs_images(arguments.options)) return;
+  if (searches && arguments.search == kGreedy && arguments.scope == "network") {
+    fail_usage(
+        "--search greedy takes experts from one layer at a time: leave --scope network out, or "
+        "choose --search {}",
+        kBisection);
+  }
+  if (!ranks) {
+    for (const char* option : {"--criterion", "--pretrained"}) {
+      refuse(option, "ranking experts, and --plan says which stay");
+    }
+  }
+  if (needs_images(options)) return;
+  if (!ranks || options.prune.criterion != "random") {
+    refuse("--seed", "--criterion random and the order of calibration images");
+  }
   std::string users = "--replace mean and the criteria that need images:";
   for (const Criterion& criterion : criteria()) {
     if (criterion.needs_images) users += ' ' + criterion.name;
@@ -117,9 +133,9 @@ void check_effects(const PruneArguments& arguments, const CLI::App& verb) {
   for (const char* option : {"--data", "--split"}) refuse(option, "--max-drop, " + users);
 }
 
-/// Finds the plan by --max-drop. Returns the plan, or nothing where a signal ended the search.
-std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
-                                     const PruneCheckpointOptions& options) {
+/// Finds the plan by --max-drop.
+PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOptions& options,
+                      const StopSignal& stop) {
   if (!arguments.figure.empty()) check_new_figure(arguments.figure, "--figure");
   constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
   const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
@@ -127,8 +143,14 @@ std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, *shape);
-  log_info("searching by {} images of {}", data.split, data.name);
-  const StopSignal stop;
+  if (arguments.split.empty() && data.split == "train") {
+    log_warning(
+        "searching by the training images of {}, since it has no validation split: on them "
+        "a drop looks smaller than it is",
+        data.name);
+  } else {
+    log_info("searching by {} images of {}", data.split, data.name);
+  }
   PruneSearchOptions search;
   search.max_drop = *arguments.max_drop;
   search.method = arguments.search;
@@ -144,7 +166,7 @@ std::optional<PrunePlan> search_plan(const PruneArguments& arguments,
     };
     found = search_pruning(options, checkpoint, data.dataset, search);
   }
-  if (!found.complete) return std::nullopt;
+  if (!found.complete) throw Stopped{stop.number()};
   std::fputs((to_text(found) + "\n").c_str(), arguments.json ? stderr : stdout);
   if (!arguments.figure.empty()) {
     draw_figure_file(arguments.figure,
@@ -162,21 +184,28 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
     fail_usage("prune: give --out, or --dry-run for the plan alone");
   }
   if (options.plan.empty()) options.prune.keep = keep_of(arguments);
+  std::optional<StopSignal> stop;  // Elsewhere a signal ends the program.
+  if (arguments.max_drop || needs_images(options)) stop.emplace();
   options.calibrate = [&](const Checkpoint& checkpoint, Model& model) {
-    return calibrate_with_bar(arguments, checkpoint, model);
+    return calibrate_with_bar(arguments, checkpoint, model, *stop);
   };
   if (arguments.max_drop) {
     if (!options.dry_run) check_new_folder(options.out, "prune");
-    options.found = search_plan(arguments, options);
-    if (!options.found) {
-      log_info("stopped; nothing was written");
-      return 130;
-    }
+    options.found = search_plan(arguments, options, *stop);
   }
   const PruneCheckpointResult result = prune_checkpoint(options);
   std::fputs(describe(result).c_str(), arguments.json ? stderr : stdout);
   if (arguments.json) std::fputs((to_json(result.plan).dump(2) + "\n").c_str(), stdout);
   return 0;
+}
+
+int prune_until_stopped(const PruneArguments& arguments, const CLI::App& verb) {
+  try {
+    return prune(arguments, verb);
+  } catch (const Stopped& stopped) {
+    log_info("stopped; nothing was written");
+    return 128 + stopped.signal;
+  }
 }
 
 void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
@@ -217,9 +246,9 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("BLOCKS");
   verb.add_option("--replace", prune.replace,
                   "what a removed expert leaves to tokens that still select it: nothing, or mean, "
-                  "its mean output on calibration images")
+                  "its mean output on calibration images; with --plan, in place of what it says")
       ->check(one_of_words({kReplaceByNothing, kReplaceByMean}))
-      ->capture_default_str();
+      ->default_str(kReplaceByNothing);
   verb.add_option("--seed", prune.seed, "of --criterion random, and of the order of images")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
@@ -262,8 +291,9 @@ void add_prune(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--pretrained", options.pretrained,
-                   "what it was fine-tuned from, for criteria that compare: router-norm-change, "
-                   "neuron-magnitude-change")
+                   "what it was fine-tuned from. Criteria that compare need it: "
+                   "router-norm-change, neuron-magnitude-change; for others it is checked to be "
+                   "the same network")
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
@@ -275,7 +305,8 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_device(*verb, options.device);
   verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
-  verb->callback([arguments, verb, &exit_code] { exit_code = prune(*arguments, *verb); });
+  verb->callback(
+      [arguments, verb, &exit_code] { exit_code = prune_until_stopped(*arguments, *verb); });
 }
 
 }  // namespace moesaic::tools

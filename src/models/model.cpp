@@ -10,8 +10,12 @@
 namespace moesaic {
 
 bool Model::may_differ_from_pretrained(const std::string& parameter) const {
-  return parameter.starts_with("head") || parameter.starts_with("experts.") ||
-         parameter.find(".experts.") != std::string::npos;
+  return parameter.starts_with("head") ||
+         (is_of_experts(parameter) && parameter.find(".head.") != std::string::npos);
+}
+
+bool is_of_experts(const std::string& parameter) {
+  return parameter.starts_with("experts.") || parameter.find(".experts.") != std::string::npos;
 }
 
 void Model::initialise_from(const Model& source, const TensorMap& values, bool new_head,

@@ -248,6 +248,15 @@ std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) 
   return best_by_group(block, equal, counts_of(rule, block));
 }
 
+std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
+                                  int64_t count) {
+  Ids counts;
+  for (const Group& group : groups_of(block)) {
+    counts.push_back(std::max(group.least(), std::min(count, group.size())));
+  }
+  return best_by_group(block, scores, counts);
+}
+
 KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   if (blocks.empty()) fail_usage("prune: the network has no layer with experts");
@@ -266,12 +275,7 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
     if (rule == nullptr) {
       own = block.layer->kept();
     } else if (rule->parameters() != nullptr) {
-      const int64_t count = network.count_within(*rule);
-      Ids counts;
-      for (const Group& group : groups_of(block)) {
-        counts.push_back(std::max(group.least(), std::min(count, group.size())));
-      }
-      own = best_by_group(block, scores.at(block.block), counts);
+      own = best_experts(block, scores.at(block.block), network.count_within(*rule));
     } else {
       const Ids counts = checked_counts(*rule, block);
       own = rule->ids() != nullptr ? *rule->ids()

@@ -141,7 +141,7 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
                                                             .pretrained_values = old_values});
   }
   const KeptExperts kept = choose_experts(input.finetuned, options.keep, scores);
-  PrunePlan plan{options.criterion, {}, options.replace};
+  PrunePlan plan{options.criterion, {}, options.replace.value_or(kReplaceByNothing)};
   for (const MoEBlock& block : blocks) {
     plan.layers.push_back({block.block,
                            block.layer->options().experts,
@@ -185,17 +185,22 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
   return "";
 }
 
-void apply_plan(Model& model, const PrunePlan& plan) {
+std::string plan_problem(const Model& model, const PrunePlan& plan) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   for (const PruneLayerPlan& layer : plan.layers) {
     const std::string problem = layer_problem(blocks, layer);
-    if (!problem.empty()) fail("apply_plan: {}", problem);
+    if (!problem.empty()) return problem;
   }
   const bool removes = std::any_of(plan.layers.begin(), plan.layers.end(), [&](const auto& layer) {
     return layer.kept.size() < find_block(blocks, layer.block)->layer->kept().size();
   });
-  const std::string problem = removes ? replacement_problem(model, plan.replace) : "";
+  return removes ? replacement_problem(model, plan.replace) : "";
+}
+
+void apply_plan(Model& model, const PrunePlan& plan) {
+  const std::string problem = plan_problem(model, plan);
   if (!problem.empty()) fail("apply_plan: {}", problem);
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
   for (const PruneLayerPlan& layer : plan.layers) {
     nn::MoELayer target = find_block(blocks, layer.block)->layer;
     if (layer.kept.size() < target->kept().size()) {

@@ -84,30 +84,53 @@ void warn_of_ties(const PrunePlan& plan) {
   }
 }
 
-/// Checks that both are one network, since the change of router norms means nothing otherwise.
-void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
+/// Returns how a layer chooses, for messages.
+std::string routing_text(const nn::RoutingRule& rule) {
+  if (std::holds_alternative<ExpertChoiceOptions>(rule)) return "experts select tokens";
+  if (std::holds_alternative<AdaptiveOptions>(rule)) return "a threshold selects experts";
+  return fmt::format("a token selects {} experts", nn::choices_of_token(rule));
+}
+
+std::string routing_problem(const Model& finetuned, const Model& pretrained) {
   const std::vector<MoEBlock> blocks = finetuned.moe_blocks(), others = pretrained.moe_blocks();
   for (size_t i = 0; i < std::min(blocks.size(), others.size()); ++i) {
-    const int64_t here = nn::choices_of_token(blocks[i].layer->options().rule);
-    const int64_t there = nn::choices_of_token(others[i].layer->options().rule);
-    if (here == there) continue;
-    fail_usage(
-        "prune: --pretrained {} is another network than --finetuned: in block {} a token selects "
-        "{} experts there and {} here",
-        folder.string(), blocks[i].block, there, here);
+    const std::string here = routing_text(blocks[i].layer->options().rule);
+    const std::string there = routing_text(others[i].layer->options().rule);
+    if (here != there) {
+      return fmt::format("in block {} {} there, and {} here", blocks[i].block, there, here);
+    }
   }
+  return "";
+}
+
+/// Whether a parameter may be of both networks; `other` is null where one of them lacks it.
+bool agrees(const std::string& name, const at::Tensor& own, const at::Tensor* other) {
+  if (!is_of_experts(name)) return other != nullptr && own.sizes() == other->sizes();
+  if (other == nullptr) return true;  // Numbered experts may be more here.
+  if (own.dim() != other->dim()) return false;
+  return own.dim() == 0 || own.sizes().slice(1) == other->sizes().slice(1);
+}
+
+std::string shape_problem(const Model& finetuned, const Model& pretrained) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
     const bool left_behind = item.key().ends_with("stand_in");
     if (left_behind || finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
-    if (other != nullptr && other->sizes() == item.value().sizes()) continue;
-    fail_usage(
-        "prune: --pretrained {} is another network than --finetuned: '{}' is {} there and {} "
-        "here",
-        folder.string(), item.key(), other == nullptr ? "not" : c10::str(other->sizes()),
-        c10::str(item.value().sizes()));
+    if (agrees(item.key(), item.value(), other)) continue;
+    return fmt::format("'{}' is {} there and {} here", item.key(),
+                       other == nullptr ? "not" : c10::str(other->sizes()),
+                       c10::str(item.value().sizes()));
   }
+  return "";
+}
+
+/// Checks that both are one network, since what changed between them means nothing otherwise.
+void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
+  const std::string problem = relation_problem(finetuned, pretrained);
+  if (problem.empty()) return;
+  fail_usage("prune: --pretrained {} is another network than --finetuned: {}", folder.string(),
+             problem);
 }
 
 /// Checks that the configuration of the pruned network says all that it has.
@@ -202,6 +225,29 @@ Footprint footprint(const Model& model) {
   return total;
 }
 
+std::string relation_problem(const Model& finetuned, const Model& pretrained) {
+  const auto family = [](const Model& model) {
+    return model.config().at("name").get<std::string>();
+  };
+  if (family(finetuned) != family(pretrained)) {
+    return fmt::format("it is of the family '{}' there and '{}' here", family(pretrained),
+                       family(finetuned));
+  }
+  if (finetuned.members() != pretrained.members()) {
+    return fmt::format("it has {} members there and {} here", pretrained.members(),
+                       finetuned.members());
+  }
+  const std::string problem = routing_problem(finetuned, pretrained);
+  return problem.empty() ? shape_problem(finetuned, pretrained) : problem;
+}
+
+bool needs_images(const PruneCheckpointOptions& options) {
+  const PruneOptions& prune = options.prune;
+  if (prune.replace == kReplaceByMean) return true;
+  if (options.plan.empty()) return criterion_needs_images(prune.criterion);
+  return !prune.replace && read_plan(options.plan).replace == kReplaceByMean;
+}
+
 PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
                           const Model& shape) {
   check_pretrained_is_given(options);
@@ -209,14 +255,14 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   PrunePlan plan;
   if (!options.plan.empty()) {
     plan = read_plan(options.plan);
-    if (prune.replace == kReplaceByMean) plan.replace = prune.replace;
+    if (prune.replace) plan.replace = *prune.replace;
+    const std::string problem = plan_problem(shape, plan);
+    if (!problem.empty()) fail_usage("{}: {}", options.plan.string(), problem);
   } else if (!shape.moe_blocks().empty()) {
     check_keep(shape, prune.keep);
   }
-  const bool means = (options.plan.empty() ? prune.replace : plan.replace) == kReplaceByMean;
-  const bool images = means || (options.plan.empty() && criterion_needs_images(prune.criterion));
   std::optional<ExpertUse> use;
-  if (images) {
+  if (needs_images(options)) {
     if (!options.calibrate) fail_usage("prune: calibration images are needed");
     const std::shared_ptr<Model> model = model_of(checkpoint);
     model->to(at::Device(options.device));
@@ -233,9 +279,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
   const std::shared_ptr<Model> before_shape = shape_of(before);
   warn_of_order(checkpoint, before);
-  if (criterion_needs_pretrained(prune.criterion)) {
-    check_related(shape, *before_shape, options.pretrained);
-  }
+  check_related(shape, *before_shape, options.pretrained);
   input.pretrained = before_shape.get();
   input.pretrained_values = &before.model;
   return plan_pruning(input, prune);

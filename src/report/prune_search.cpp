@@ -59,13 +59,16 @@ class Search {
 
  private:
   double accuracy_of(const PrunePlan& plan) {
-    if (options_.proceed && !options_.proceed(done_, at_most_)) throw Ended{};
     const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
-    EvaluateOptions evaluate = options_.evaluate;
-    evaluate.proceed = nullptr;
+    EvaluateOptions options = options_.evaluate;
+    options.proceed = [this](int64_t, int64_t) {
+      return !options_.proceed || options_.proceed(done_, at_most_);
+    };
     model->to(at::Device(options_.device));
+    const Evaluation evaluation = evaluate(*model, data_, options);
+    if (!evaluation.complete) throw Ended{};
     result_.evaluations = ++done_;
-    return moesaic::evaluate(*model, data_, evaluate).metric("accuracy");
+    return evaluation.metric("accuracy");
   }
 
   bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
@@ -91,35 +94,44 @@ class Search {
     return true;
   }
 
-  PrunePlan plan_with(const KeepSpec& keep) const {
+  /// Returns the plan of this many experts of the network, or of each group that has as many.
+  PrunePlan plan_with(int64_t count) const {
     PrunePlan plan = ranking_;
-    const KeptExperts kept = choose_experts(*shape_, keep, scores_);
-    for (PruneLayerPlan& layer : plan.layers) layer.kept = kept.at(layer.block);
+    KeptExperts kept;
+    if (keep_.scope() == KeepScope::network) {
+      KeepSpec keep = KeepSpec::count(count);
+      keep.set_scope(keep_.scope());
+      keep.leave_whole(keep_.whole());
+      kept = choose_experts(*shape_, keep, scores_);
+    } else {
+      for (const MoEBlock& block : shape_->moe_blocks()) {
+        if (keep_.rule_of(block.block) == nullptr) continue;
+        kept[block.block] = best_experts(block, scores_.at(block.block), count);
+      }
+    }
+    for (PruneLayerPlan& layer : plan.layers) {
+      if (kept.contains(layer.block)) layer.kept = kept.at(layer.block);
+    }
     return plan;
   }
 
-  KeepSpec keep_count(int64_t count) const {
-    KeepSpec keep = KeepSpec::count(count);
-    keep.set_scope(keep_.scope());
-    keep.leave_whole(keep_.whole());
-    return keep;
-  }
-
   /// Returns the counts between which bisection searches: fewer than the first are not allowed, the
-  /// second removes nothing.
+  /// second removes nothing of any group.
   std::pair<int64_t, int64_t> bounds() const {
     int64_t least = 1, all = 0;
     for (const MoEBlock& block : shape_->moe_blocks()) {
       if (keep_.rule_of(block.block) == nullptr) continue;
       const int64_t groups = block.ranked_groups();
       const int64_t selected = nn::choices_of_token(block.layer->options().rule);
-      const auto present = static_cast<int64_t>(block.layer->kept().size());
       if (keep_.scope() == KeepScope::network) {
         least = (all == 0 ? 0 : least) + groups * std::max<int64_t>(1, selected);
-        all += present;
+        all += static_cast<int64_t>(block.layer->kept().size());
       } else {
         least = std::max(least, selected);
-        all = all == 0 ? present / groups : std::min(all, present / groups);
+        std::map<int64_t, int64_t> sizes;
+        for (const int64_t id : block.layer->kept()) {
+          all = std::max(all, ++sizes[id * groups / block.layer->options().experts]);
+        }
       }
     }
     return {least, all};
@@ -132,12 +144,12 @@ class Search {
     for (int64_t width = good - least + 1; width > 1; width = (width + 1) / 2) ++at_most_;
     while (good - bad > 1) {
       const int64_t middle = bad + (good - bad) / 2;
-      (try_plan(plan_with(keep_count(middle))) ? good : bad) = middle;
+      (try_plan(plan_with(middle)) ? good : bad) = middle;
     }
   }
 
-  /// Returns the plan without the expert of lowest score of each group of this layer, or nothing
-  /// where tokens select all that are left.
+  /// Returns the plan without the expert of lowest score of each group of this layer that has more
+  /// than a token selects, or nothing where none has.
   std::optional<PrunePlan> with_one_less(const PrunePlan& plan, size_t index) const {
     PrunePlan next = plan;
     PruneLayerPlan& layer = next.layers[index];
@@ -148,18 +160,22 @@ class Search {
         std::max<int64_t>(1, nn::choices_of_token(block.layer->options().rule));
     const int64_t each = layer.experts / layer.groups;
     std::vector<int64_t> left;
+    bool shrinks = false;
     for (int64_t group = 0; group < layer.groups; ++group) {
       std::vector<int64_t> own;
       for (const int64_t id : layer.kept) {
         if (id / each == group) own.push_back(id);
       }
-      if (static_cast<int64_t>(own.size()) <= selected) return std::nullopt;
-      // Of equal scores the higher index goes, as elsewhere.
-      own.erase(std::min_element(own.begin(), own.end(), [&](int64_t a, int64_t b) {
-        return layer.scores[a] != layer.scores[b] ? layer.scores[a] < layer.scores[b] : a > b;
-      }));
+      if (static_cast<int64_t>(own.size()) > selected) {
+        // Of equal scores the higher index goes, as elsewhere.
+        own.erase(std::min_element(own.begin(), own.end(), [&](int64_t a, int64_t b) {
+          return layer.scores[a] != layer.scores[b] ? layer.scores[a] < layer.scores[b] : a > b;
+        }));
+        shrinks = true;
+      }
       left.insert(left.end(), own.begin(), own.end());
     }
+    if (!shrinks) return std::nullopt;
     layer.kept = std::move(left);
     return next;
   }

@@ -7,15 +7,18 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "experiment_folder.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
+#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/sweep_report.h"
 #include "moesaic/train/calibrate.h"
@@ -53,11 +56,13 @@ struct Network {
 };
 
 Json sections_of(const PruneSweepConfig& config) {
-  return {
+  Json sections = {
       {"experiment", config.name},
       {"train", to_json(config.train)},
       {"prune", {{"whole", config.whole}, {"replace", config.replace}, {"images", config.images}}},
       {"recover", to_json(config.recover)}};
+  if (!config.finetuned.empty()) sections["finetuned"] = config.finetuned;
+  return sections;
 }
 
 /// Returns what the choices by layer keep, by their names, with those that `started` knows.
@@ -76,8 +81,9 @@ void check_same_experiment(const Json& started, const Json& now, const fs::path&
     }
   }
   check_same_run(started.at("train"), now.at("train"), out.string());
-  for (const char* key : {"prune", "recover"}) {
-    check_same_run({{key, started.at(key)}}, {{key, now.at(key)}}, out.string());
+  for (const char* key : {"prune", "recover", "finetuned"}) {
+    check_same_run({{key, started.value(key, Json())}}, {{key, now.value(key, Json())}},
+                   out.string());
   }
   const Json choices = started.value("by_layer", Json::object());
   for (const auto& [name, keep] : choices.items()) {
@@ -86,12 +92,12 @@ void check_same_experiment(const Json& started, const Json& now, const fs::path&
   }
 }
 
-/// Returns the max number of experts of a layer, of an ensemble's member.
-int64_t experts_of_member(const Model& model) {
+/// Returns the max number of experts of a layer, of those that are ranked together: in an ensemble
+/// a member's.
+int64_t experts_of_group(const Model& model) {
   int64_t experts = 0;
   for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::RouterOptions& router = block.layer->options();
-    experts = std::max(experts, router.experts / router.members);
+    experts = std::max(experts, block.layer->options().experts / block.ranked_groups());
   }
   return experts;
 }
@@ -108,19 +114,29 @@ KeepSpec keep_of(const PruneSweepConfig& config, const SweepSize& size) {
   return KeepSpec::from_value(found->keep);
 }
 
-/// Returns the name of a choice with the experts of each layer, if scores do not decide how many.
+/// Returns the name of a choice with the experts of each layer, if scores do not decide how many;
+/// of an ensemble a member's, or their mean, as numbers to keep are.
 std::string choice_text(const std::string& name, const KeepSpec& keep, const Model& model) {
-  std::vector<size_t> counts;
-  for (const auto& [unused, kept] : check_keep(model, keep)) counts.push_back(kept.size());
-  return keep.rule_of_network() != nullptr ? name
-                                           : fmt::format("{} ({})", name, fmt::join(counts, ", "));
+  const KeptExperts kept = check_keep(model, keep);
+  if (keep.rule_of_network() != nullptr) return name;
+  std::vector<double> counts;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    counts.push_back(static_cast<double>(kept.at(block.block).size()) /
+                     static_cast<double>(block.ranked_groups()));
+  }
+  return fmt::format("{} ({:.3g})", name, fmt::join(counts, ", "));
 }
 
 /// Returns all sizes of a network's sweep. Throws Error (usage) for one that it cannot have.
 std::vector<SweepSize> sizes_of(const PruneSweepConfig& config, const Model& model) {
-  const int64_t experts = experts_of_member(model);
+  const int64_t experts = experts_of_group(model);
+  std::vector<int64_t> counts = config.keep;
+  // What pruning saves is told of the whole network's cost.
+  if (std::find(counts.begin(), counts.end(), experts) == counts.end()) {
+    counts.insert(counts.begin(), experts);
+  }
   std::vector<SweepSize> sizes;
-  for (const int64_t keep : config.keep) {
+  for (const int64_t keep : counts) {
     if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
     sizes.push_back({sweep_size(keep), keep, fmt::format("{} of {}", keep, experts)});
     if (keep < experts) check_keep(model, keep_of(config, sizes.back()));
@@ -137,6 +153,27 @@ void append(std::vector<double>& values, const std::vector<double>& more) {
   values.insert(values.end(), more.begin(), more.end());
 }
 
+/// Returns the run that a sweep begins with: training, or only recovery of what is fine-tuned.
+RunConfig first_run(const PruneSweepConfig& config) {
+  RunConfig run = config.train;
+  if (!config.finetuned.empty()) {
+    run.phases.clear();
+    run.init = config.finetuned;
+    // A plan does without the checkpoint, where train describes its network.
+    if (path_exists(config.finetuned)) run.model = Value();
+  }
+  run.phases.push_back(config.recover);
+  return run;
+}
+
+void check_finetuned(const PruneSweepConfig& config) {
+  if (config.finetuned.empty() || path_exists(config.finetuned)) return;
+  fail_usage(
+      "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to train "
+      "it here",
+      place_of(config.source, {"finetuned"}), config.finetuned, nearest_sibling(config.finetuned));
+}
+
 /// One seed's run: trains a network, prunes it and recovers what is left.
 class SweepRun {
  public:
@@ -149,11 +186,13 @@ class SweepRun {
         train_(config.train),
         device_(options.device) {
     train_.seed = seed;
+    // The phases before the last were those of whoever made the checkpoint.
+    if (is_given()) train_.phases.erase(train_.phases.begin(), train_.phases.end() - 1);
   }
 
-  /// Trains the network and returns what its phases came to.
+  /// Trains the network unless it is given, and returns what its phases came to.
   std::vector<SweepPhase> train() {
-    complete_run(train_, folder_ / "train", options_.progress);
+    if (!is_given()) complete_run(train_, folder_ / "train", options_.progress);
     std::vector<SweepPhase> phases;
     for (const PhaseConfig& phase : train_.phases) {
       finetuned_ = load(phase_checkpoint(phase));
@@ -165,7 +204,7 @@ class SweepRun {
     return phases;
   }
 
-  int64_t experts() const { return experts_of_member(*finetuned_); }
+  int64_t experts() const { return experts_of_group(*finetuned_); }
   std::vector<SweepSize> sizes() const { return sizes_of(config_, *finetuned_); }
 
   /// Lists every network once: unpruned networks are the same for every criterion.
@@ -188,7 +227,7 @@ class SweepRun {
     return networks;
   }
 
-  void prune_and_recover(Network& network) const {
+  void prune_and_recover(Network& network) {
     go_on();
     prune(network);
     SweepPoint& point = network.measured;
@@ -210,8 +249,11 @@ class SweepRun {
     if (options_.stop != nullptr && options_.stop->requested()) throw Stopped{};
   }
 
+  bool is_given() const { return !config_.finetuned.empty(); }
+
   fs::path phase_checkpoint(const PhaseConfig& phase) const {
-    return folder_ / "train" / "checkpoints" / phase.name;
+    return is_given() ? fs::path(config_.finetuned)
+                      : folder_ / "train" / "checkpoints" / phase.name;
   }
 
   fs::path pretrained() const {
@@ -251,21 +293,25 @@ class SweepRun {
     return evaluate(model, datasets_->get(phase.data, "test", phase.preprocess), options);
   }
 
-  ExpertUse use_of_experts(Model& model) const {
+  /// The same network and images rank the experts of all sizes and criteria: one look is enough.
+  const ExpertUse& use_of_experts(Model& model) {
+    if (use_) return *use_;
     const PhaseConfig& phase = train_.phases.back();
     const std::string split = calibration_split(datasets_->evaluation_splits(phase.data));
-    return calibrate(model, datasets_->get(phase.data, split, phase.preprocess),
+    use_ = calibrate(model, datasets_->get(phase.data, split, phase.preprocess),
                      {.images = config_.images,
                       .batch_size = train_.evaluate_batch_size,
                       .loader_threads = train_.loader_threads,
-                      .seed = static_cast<uint64_t>(train_.seed)});
+                      .seed = static_cast<uint64_t>(train_.seed),
+                      .progress = [this](int64_t, int64_t) { go_on(); }});
+    return *use_;
   }
 
-  void prune(const Network& network) const {
+  void prune(const Network& network) {
     if (network.criterion.empty() || fs::exists(network.start)) return;
     PruneCheckpointOptions options;
     options.finetuned = phase_checkpoint(train_.phases.back());
-    options.pretrained = pretrained();
+    if (criterion_needs_pretrained(network.criterion)) options.pretrained = pretrained();
     options.out = network.start;
     options.prune.criterion = network.criterion;
     options.prune.keep = keep_of(config_, network.size);
@@ -294,6 +340,7 @@ class SweepRun {
   RunConfig train_;
   at::Device device_;
   std::shared_ptr<Model> finetuned_;
+  std::optional<ExpertUse> use_;
 };
 
 /// All runs, and the first one's speed.
@@ -345,7 +392,7 @@ class PruneSweep {
 
   /// Makes the networks of run i, of which `networks` keeps the numbers, and the first run's
   /// models.
-  void add_networks(std::vector<Network>& networks, const SweepRun& run, int64_t i) const {
+  void add_networks(std::vector<Network>& networks, SweepRun& run, int64_t i) const {
     std::vector<Network> made = run.list_networks();
     for (size_t n = 0; n < made.size(); ++n) {
       log_info("run {} of {}, network {} of {}: {}", i + 1, config_.runs, n + 1, made.size(),
@@ -426,29 +473,28 @@ class PruneSweep {
   at::Device device_;
 };
 
-/// Returns how many networks a run makes: those that keep all experts are one.
-size_t count_networks(const PruneSweepConfig& config, const Model& whole) {
-  size_t count = config.by_layer.size() * config.criteria.size();
-  for (const int64_t keep : config.keep) {
-    count += keep == experts_of_member(whole) ? 1 : config.criteria.size();
-  }
-  return count;
-}
-
 }  // namespace
 
 std::string plan_prune_sweep(const PruneSweepConfig& config) {
-  RunConfig run = config.train;
-  run.phases.push_back(config.recover);
+  const RunConfig run = first_run(config);
   std::string text = dry_run(run);
-  const std::shared_ptr<Model> model = build_initial_shape(config.train);
+  const std::shared_ptr<Model> model = build_initial_shape(run);
   const std::vector<SweepSize> sizes = sizes_of(config, *model);
+  std::vector<int64_t> counts;
+  for (const SweepSize& size : sizes) {
+    if (size.count > 0) counts.push_back(size.count);
+  }
+  if (!config.finetuned.empty()) {
+    text += fmt::format(
+        "\nfine-tuned    {}; nothing is trained before pruning, criteria compare it with {}{}\n",
+        config.finetuned, config.train.init, path_exists(config.train.init) ? "" : " (not found)");
+  }
+  // Networks that keep all experts are the same for every criterion.
   text += fmt::format(
       "\nseeds         {}\nnetworks      {} of each seed, recovered and measured: {} of {} experts "
-      "a "
-      "layer by {}\n",
-      config.runs, count_networks(config, *model), fmt::join(config.keep, ", "),
-      experts_of_member(*model), fmt::join(config.criteria, ", "));
+      "a layer by {}\n",
+      config.runs, 1 + (sizes.size() - 1) * config.criteria.size(), fmt::join(counts, ", "),
+      experts_of_group(*model), fmt::join(config.criteria, ", "));
   if (!config.whole.empty()) {
     text += fmt::format("whole         blocks {}\n", fmt::join(config.whole, ", "));
   }
@@ -467,9 +513,9 @@ const SweepPoint& SweepOutcome::at(const std::string& size, const std::string& c
 
 bool run_prune_sweep(const PruneSweepConfig& config, const ReproduceOptions& options,
                      SweepOutcome& outcome) {
-  if (RunFolder::started_config(options.out).is_null()) {
-    sizes_of(config, *build_initial_shape(config.train));  // Wrong ones are found before training.
-  }
+  check_finetuned(config);
+  // Before anything is written or trained.
+  sizes_of(config, *build_initial_shape(first_run(config)));
   try {
     PruneSweep(config, options).run(outcome);
     return true;

@@ -114,6 +114,10 @@ ConfigProblem config_problem(const PruneSweepConfig& config) {
     return {"train.phases must pre-train and fine-tune: one phase needs train.init",
             {"train.phases"}};
   }
+  if (!config.finetuned.empty() && config.train.init.empty()) {
+    return {"finetuned takes the place of train's phases: it needs train.init to compare with",
+            {"finetuned"}};
+  }
   if (config.recover.data != phases.back().data) {
     return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
                         config.recover.data, phases.back().data),

@@ -12,6 +12,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
+#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/report/paper.h"
@@ -106,16 +107,24 @@ class PruneSweepKind final : public KindOf<PruneSweepConfig> {
     return rows;
   }
   std::string markdown(const Results& results) const override {
-    return sweep_markdown(experiment_, outcome_, results);
+    return sweep_markdown(experiment_, outcome_, results, kept());
   }
   std::vector<Figure> figures(const Results&) const override { return {sweep_figure(outcome_)}; }
   std::string summary(const Results& results, const fs::path& out) const override {
-    const bool beside = experiment_.scale == Scale::paper && !config_.kept.is_null();
-    return sweep_summary(experiment_, outcome_, results, out,
-                         beside ? measured_rows(config_.kept) : std::vector<ResultRow>());
+    return sweep_summary(experiment_, outcome_, results, out, kept());
   }
 
  private:
+  /// Returns the figures that were kept, if this run's networks are made as theirs were.
+  std::vector<ResultRow> kept() const {
+    if (experiment_.scale != Scale::paper || config_.kept.is_null()) return {};
+    for (const char* key : {"train", "finetuned", "recover", "whole", "replace", "images"}) {
+      const Value* setting = experiment_.config.find(key);
+      if (setting != nullptr && !arguments_in(*setting).empty()) return {};
+    }
+    return measured_rows(config_.kept);
+  }
+
   SweepOutcome outcome_;
 };
 

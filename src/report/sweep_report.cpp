@@ -147,6 +147,15 @@ int64_t most_runs(const std::vector<ResultRow>& rows) {
   return most;
 }
 
+/// Returns the table of the rows that were kept, as `text` makes it of them; "" where none has a
+/// place: several runs speak for themselves.
+std::string kept_text(const SweepOutcome& outcome, const std::vector<ResultRow>& kept,
+                      const std::function<std::string(const Accuracies&)>& text) {
+  if (outcome.runs() > 1 || kept.empty()) return "";
+  return fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", most_runs(kept),
+                     text(kept_in(kept)));
+}
+
 bool has_paper_values(const Results& results) {
   return std::any_of(results.rows.begin(), results.rows.end(),
                      [](const ResultRow& row) { return row.paper.has_value(); });
@@ -222,18 +231,21 @@ std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
 }
 
 std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& outcome,
-                           const Results& results) {
+                           const Results& results, const std::vector<ResultRow>& kept) {
   const std::string& data = outcome.phases.back().data;
   const std::string& criterion = outcome.criteria.front();
+  const auto table = [&](const Accuracies& accuracies) {
+    return accuracy_table(outcome, outcome.criteria, accuracies).markdown();
+  };
   std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
                                  experiment.description, scale_text(experiment), results.seconds);
   text += phase_table(outcome).markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
-      "layer and by what ranked them{}.{}\n\n{}\n![Accuracy and cost over the fraction of pruned "
+      "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      data, runs_sentence(outcome), choices_sentence(outcome),
-      accuracy_table(outcome, outcome.criteria, measured_in(outcome)).markdown());
+      data, runs_sentence(outcome), choices_sentence(outcome), table(measured_in(outcome)),
+      kept_text(outcome, kept, table));
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
       "{}. FLOPs count the matrix products of the rows that the test split's routing really "
@@ -260,10 +272,9 @@ std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outc
   text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
                       outcome.phases.back().data, runs_sentence(outcome),
                       accuracy_texts(outcome, measured_in(outcome)));
-  if (outcome.runs() == 1 && !kept.empty()) {
-    text += fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", most_runs(kept),
-                        accuracy_texts(outcome, kept_in(kept)));
-  }
+  text += kept_text(outcome, kept, [&](const Accuracies& accuracies) {
+    return accuracy_texts(outcome, accuracies);
+  });
   text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
                       largest_text(outcome, criterion), cost_table(outcome, criterion).text());
   text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");

@@ -161,8 +161,9 @@ void check_restored(const RunConfig& config, size_t index, const PhasePlaces& pl
              earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 
-/// Checks the pre-trained network of phase `index`.
-void check_pretrained(const RunConfig& config, size_t index, MissingFiles missing) {
+/// Checks the network that pruning on entry of phase `index` compares `model` with.
+void check_pretrained(const RunConfig& config, size_t index, const Model& model,
+                      MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
   const std::string place = place_of(prune.source, {"pretrained", "criterion"});
@@ -190,7 +191,13 @@ void check_pretrained(const RunConfig& config, size_t index, MissingFiles missin
   }
   // It is verified when it is read, on entry of the phase.
   constexpr LoadOptions kPresent = {.verify = false, .model = false, .optimizer = false};
-  at_place(place, [&] { return load_newest_checkpoint(prune.pretrained, kPresent); });
+  const std::string problem = at_place(place, [&] {
+    const Value config = model_config(load_newest_checkpoint(prune.pretrained, kPresent));
+    return relation_problem(model, *build_model_shape(config));
+  });
+  if (problem.empty()) return;
+  fail_usage("{}: phase '{}': prune.pretrained {} is another network than the one to prune: {}",
+             place, phase.name, prune.pretrained, problem);
 }
 
 /// Checks the batches of an evaluation, whose last one may be smaller.
@@ -245,7 +252,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   check_images(places, rehearsal.model(), data->info());
   check_outputs(places, index, rehearsal.model(), data->info());
   if (phase.on_entry.prune) {
-    check_pretrained(config, index, missing);
+    check_pretrained(config, index, rehearsal.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
     const bool means = prune.replace == kReplaceByMean;
     const std::string problem = replacement_problem(rehearsal.model(), prune.replace);

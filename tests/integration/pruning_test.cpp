@@ -72,8 +72,38 @@ TEST_F(PruningProgram, SearchesWithinADropAndRefusesTheTestSplit) {
   ASSERT_EQ(found.exit_code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr("bisection"), HasSubstr("chosen")));
   EXPECT_TRUE(std::filesystem::exists(path("curve.png")));
+  EXPECT_THAT(found.err, HasSubstr("warning: searching by the training images of"));
   expect_one_line_error(prune({"--max-drop", "0.05", "--split", "test", "--dry-run"}), 2,
                         "none left to be tested");
+  expect_one_line_error(
+      prune({"--max-drop", "0.05", "--search", "greedy", "--scope", "network", "--dry-run"}), 2,
+      "leave --scope network out");
+}
+
+TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
+  const std::vector<std::string> search = {"prune",
+                                           "--finetuned",
+                                           checkpoint("finetune"),
+                                           "--criterion",
+                                           "random",
+                                           "--max-drop",
+                                           "0.9",
+                                           "--search",
+                                           "greedy",
+                                           "--out",
+                                           text_path("stopped")};
+  // Nothing on disk tells that the search has begun; a signal that comes before it ends the
+  // program without a word.
+  ProgramResult result;
+  for (int wait = 250; wait < 10'000; wait += wait / 2) {
+    result = run_program(
+        search,
+        {.interrupt_after_ms = wait, .interrupt_when = checkpoint("finetune"), .signal = 15});
+    if (result.err.find("searching") != std::string::npos) break;
+  }
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("stopped; nothing was written"));
+  EXPECT_FALSE(std::filesystem::exists(path("stopped")));
 }
 
 TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
@@ -106,6 +136,32 @@ TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
   refuse({"--max-drop", "0.5", "--images", "20"}, "--images", "it is for --replace mean");
 }
 
+TEST_F(PruningProgram, APlanLeavesNothingToCriterionSeedAndPretrainedNetwork) {
+  write("plan.json", prune({"--keep", "0.5", "--dry-run", "--json"}).out);
+  const auto by_plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"prune",  "--finetuned",          checkpoint("finetune"),
+                                          "--plan", text_path("plan.json"), "--dry-run"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  for (const auto& [option, value] :
+       {std::pair<std::string, std::string>{"--criterion", "magnitude"},
+        {"--pretrained", checkpoint("pretrain")},
+        {"--seed", "3"}}) {
+    expect_one_line_error(by_plan({option, value}), 2, option + ": it would change nothing here");
+  }
+  EXPECT_EQ(by_plan({"--seed", "3", "--replace", "mean", "--images", "20"}).exit_code, 0);
+  expect_one_line_error(prune({"--keep", "0.5", "--seed", "3", "--dry-run"}), 2,
+                        "--seed: it would change nothing here: it is for --criterion random");
+  EXPECT_EQ(prune({"--keep", "4", "--criterion", "random", "--seed", "3", "--dry-run"}).exit_code,
+            0);
+  nlohmann::json plan = by_plan({"--json"}).json();
+  plan["replace"] = "mean";
+  plan["layers"][0]["layer"] = 7;
+  write("plan.json", plan.dump());
+  expect_one_line_error(by_plan({}), 2, text_path("plan.json") + ": block 7 has no experts");
+}
+
 TEST_F(PruningProgram, TakesOptionsForImagesWhereImagesAreLookedAt) {
   const std::vector<std::string> images = {
       "--data", "fashion-mnist-footwear", "--split", "train", "--images", "20", "--dry-run"};
@@ -136,7 +192,7 @@ TEST_F(PruningProgram, AnOverrideThatTheExperimentsRowsReplaceIsToldOf) {
   const auto some = run_program({"reproduce", "pruning/synthetic", "--dry-run",
                                  "train.phases.prune.on_entry.prune.keep=0.3"});
   EXPECT_EQ(some.exit_code, 0) << some.err;
-  EXPECT_THAT(some.err, HasSubstr("4 of 6 rows set this themselves and keep theirs, the first is "
+  EXPECT_THAT(some.err, HasSubstr("4 of 5 rows set this themselves and keep theirs, the first is "
                                   "'pruned 50 %'"));
 }
 

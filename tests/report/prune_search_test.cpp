@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/prune_search.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/support.h"
@@ -41,6 +42,29 @@ class PruneSearchOf : public ::testing::Test {
     return evaluate(*pruned_model(checkpoint_, plan), data_, search_.evaluate).metric("accuracy");
   }
 
+  void prune_second_layer() {
+    PruneCheckpointOptions second = options_;
+    test::put(folder_ / "second.json", R"({"1": 2})");
+    second.prune.keep = KeepSpec::parse((folder_ / "second.json").string());
+    second.out = options_.finetuned = folder_ / "unequal";
+    prune_checkpoint(second);
+    checkpoint_ = load_newest_checkpoint(options_.finetuned, {.optimizer = false});
+  }
+
+  /// Returns the plan that keeps this many experts of each layer, or all that it has.
+  PrunePlan plan_of(int64_t count) const {
+    const auto shape = shape_of(checkpoint_);
+    std::string keep;
+    for (const MoEBlock& block : shape->moe_blocks()) {
+      const auto present = static_cast<int64_t>(block.layer->kept().size());
+      keep += fmt::format(R"({}"{}": {})", keep.empty() ? "{" : ", ", block.block,
+                          std::min(count, present));
+    }
+    PruneCheckpointOptions options = options_;
+    options.prune.keep = KeepSpec::from_value(Document::from_text(keep + "}", "keep").root());
+    return plan_checkpoint(options, checkpoint_, *shape);
+  }
+
   TempDir folder_;
   std::shared_ptr<const Dataset> data_ = quarters("three", "validation", 3, 90);
   Checkpoint checkpoint_;
@@ -66,6 +90,28 @@ TEST_F(PruneSearchOf, BisectionFindsANetworkWithinTheDropAndSaysWhatItTried) {
   }
   search_.max_drop = 0.99;
   EXPECT_EQ(search().found().experts, "1, 1") << "a token still selects one";
+}
+
+TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
+  // Where two experts of the second layer are left, larger numbers are of the first alone.
+  for (const bool unequal : {false, true}) {
+    SCOPED_TRACE(unequal);
+    if (unequal) prune_second_layer();
+    std::map<int64_t, double> accuracies;
+    for (int64_t count = 1; count <= 4; ++count) {
+      accuracies[count] = accuracy(plan_of(count));
+    }
+    for (const int64_t wanted : {2, 3}) {
+      SCOPED_TRACE(wanted);
+      // Bisection takes it that accuracy falls with every expert.
+      ASSERT_LT(accuracies[wanted - 1], accuracies[wanted]);
+      ASSERT_LE(accuracies[wanted], accuracies[4]);
+      search_.max_drop = (accuracies[4] - accuracies[wanted]) / 100 + 1e-9;
+      const PruneSearch found = search();
+      EXPECT_EQ(to_json(found.plan), to_json(plan_of(wanted)));
+      EXPECT_EQ(found.found().accuracy, accuracies[wanted]);
+    }
+  }
 }
 
 TEST_F(PruneSearchOf, ScopeAndWholeBlocksHold) {
@@ -101,7 +147,10 @@ TEST_F(PruneSearchOf, MayBeEndedAndIsShown) {
     EXPECT_LT(done, at_most);
     return ++calls < 3;
   };
-  EXPECT_FALSE(search().complete);
+  const PruneSearch ended = search();
+  EXPECT_FALSE(ended.complete);
+  EXPECT_EQ(ended.evaluations, 0) << "it is asked after every batch, not after every network";
+  EXPECT_EQ(calls, 3);
   search_.proceed = nullptr;
   search_.max_drop = 0.1;
   const PruneSearch found = search();

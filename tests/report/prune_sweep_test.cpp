@@ -198,6 +198,101 @@ TEST_F(PruneSweepRun, OfOnePhaseIsComparedWithWhatItBeganWith) {
   EXPECT_EQ(kept[0].layer->kept(), plan.layers[0].kept);
 }
 
+TEST_F(PruneSweepRun, OfAFineTunedNetworkTrainsNothingBeforePruning) {
+  const SweepOutcome trained = run(out, {"keep=[4, 2]"});
+  const fs::path checkpoints = first / "train" / "checkpoints", given = temp / "given";
+  const std::vector<std::string> settings = {"keep=[4, 2]",
+                                             "finetuned=" + (checkpoints / "finetune").string(),
+                                             "train.init=" + (checkpoints / "pretrain").string()};
+  const SweepOutcome outcome = run(given, settings);
+  EXPECT_FALSE(fs::exists(given / "seed5" / "train"));
+  ASSERT_EQ(outcome.phases.size(), 1u);
+  EXPECT_EQ(outcome.phases[0].name, "finetune");
+  EXPECT_EQ(outcome.phases[0].accuracy, trained.phases[1].accuracy);
+  // Pruned by comparison with train.init, and recovered, it is what it was in the first sweep.
+  ASSERT_EQ(outcome.points.size(), trained.points.size());
+  for (size_t i = 0; i < outcome.points.size(); ++i) {
+    EXPECT_EQ(outcome.points[i].accuracy, trained.points[i].accuracy);
+    EXPECT_EQ(outcome.points[i].accuracy_recovered, trained.points[i].accuracy_recovered);
+  }
+  EXPECT_NE(error_of([&] {
+              run(given, {"keep=[4, 2]", settings[2]});
+            }).find("'finetuned' was"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              run(temp / "x", {"finetuned=/nowhere", settings[2]});
+            }).find("finetuned '/nowhere' is not there"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(temp / "x"));
+  EXPECT_NE(error_of([&] { run(temp / "x", {settings[1]}); }).find("needs train.init"),
+            std::string::npos);
+}
+
+TEST_F(PruneSweepRun, WhatPruningSavesIsOfTheWholeNetwork) {
+  const SweepOutcome outcome = run(out, {"keep=[2]"});
+  ASSERT_EQ(outcome.sizes.size(), 2u);
+  EXPECT_EQ(outcome.sizes[0].name, "keep4");
+  const SweepPoint& whole = outcome.at("keep4", "random");
+  EXPECT_EQ(whole.parameters - outcome.at("keep2", "random").parameters, 2 * 144);
+  EXPECT_GT(whole.images_per_second, 0.0);
+}
+
+TEST_F(PruneSweepRun, ExpertsOfAnEnsembleAreCountedByMember) {
+  const SweepOutcome outcome =
+      run(out, {"keep=[2]", "export=null", "criteria=[\"random\"]", "train.model.name=e3",
+                "train.model.encoder.moe.ensemble_size=2", kTwoLayers,
+                "train.model.encoder.moe.router.num_selected_experts=1",
+                R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"});
+  std::vector<std::string> texts;
+  for (const SweepSize& size : outcome.sizes) texts.push_back(size.text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
+}
+
+TEST_F(PruneSweepRun, LooksAtTheCalibrationImagesOnce) {
+  auto reads = std::make_shared<int64_t>(0);
+  ReproduceOptions options = options_for(out);
+  options.open = [reads](std::string_view name, std::string_view split) {
+    std::shared_ptr<const Dataset> data = report_test::open_tiny(name, split);
+    if (split != "train" || name != "two") return data;
+    return std::shared_ptr<const Dataset>(
+        std::make_shared<train_test::WatchedDataset>(data, [reads] { ++*reads; }));
+  };
+  const auto reads_of = [&](const std::string& criteria) {
+    SweepOutcome outcome;
+    const int64_t before = *reads;
+    EXPECT_TRUE(run_prune_sweep(config_of({"keep=[4, 3, 2]", "images=48", "export=null",
+                                           "recover.steps=1", "criteria=" + criteria}),
+                                options, outcome));
+    return *reads - before;
+  };
+  reads_of("[\"random\"]");  // Trains, too.
+  const int64_t without = reads_of("[\"magnitude\"]");
+  EXPECT_EQ(reads_of("[\"reap\"]") - without, 48) << "for two networks";
+}
+
+TEST_F(PruneSweepRun, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
+  const auto report = [&](const std::string& change) {
+    Experiment experiment{.name = "tiny", .kind = "prune-sweep", .description = "Two quarters."};
+    Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
+    document.set("kept", Document::from_text(R"({"rows": [{"name": "keep2/random",
+        "metric": "accuracy", "measured": 70.5, "std": 2.25, "runs": 5}]})",
+                                             "kept.json")
+                             .root());
+    document.set("keep=[2]");
+    document.set(change);
+    experiment.config = document.root();
+    const fs::path folder = temp / change;
+    const std::string summary = reproduce(experiment, options_for(folder)).summary;
+    EXPECT_EQ(summary.find("70.50 (2.25)") == std::string::npos,
+              read_text(folder / "report.md").find("70.50 (2.25)") == std::string::npos);
+    return summary;
+  };
+  EXPECT_NE(report("throughput.rounds=1").find("Kept from 5 runs"), std::string::npos);
+  for (const char* change : {"recover.steps=1", "train.seed=9", "images=7", "whole=[]"}) {
+    EXPECT_EQ(report(change).find("Kept from 5 runs"), std::string::npos) << change;
+  }
+}
+
 TEST_F(PruneSweepRun, APapersValuesNameItsRowsAndMetrics) {
   const auto reproduced = [&](const std::string& paper) {
     Experiment experiment{.name = "tiny", .kind = "prune-sweep", .description = "Two quarters."};
@@ -314,6 +409,20 @@ TEST_F(PruneSweepRun, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
   expect(R"([{"name": "a/b", "keep": {"1": 2}}])", "may hold letters");
   expect(R"([{"name": "a", "keep": "file.json"}])", "names no file");
   expect(R"([{"name": "a"}])", "missing key 'keep'");
+}
+
+TEST_F(PruneSweepRun, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
+  const auto with = [](const char* keep) {
+    return std::vector<std::string>{
+        "keep=[4]", "export=null",
+        std::string(R"(by_layer=[{"name": "a", "keep": )") + keep + "}]"};
+  };
+  run(out, {"keep=[4]", "export=null"});
+  const std::string before = read_text(out / "config.json");
+  EXPECT_NE(error_of([&] { run(out, with(R"({"1": 5})")); }).find("cannot keep 5"),
+            std::string::npos);
+  EXPECT_EQ(read_text(out / "config.json"), before);
+  EXPECT_EQ(run(out, with(R"({"1": 3})")).points.size(), 4u) << "the name is free";
 }
 
 TEST_F(PruneSweepRun, APapersValuesMayBeOfChoicesByLayer) {

@@ -173,6 +173,14 @@ TEST(Trainer, RefusesClassesThatDifferBeforeTraining) {
                         "{\"new_head\": true} or the model's classes"));
 }
 
+TEST(Trainer, RefusesToCompareWithAnotherNetworkBeforeTraining) {
+  const TempDir folder;
+  std::vector<std::string> wider = {"model.encoder.mlp_dim=12"};
+  train(folder / "wider", wider);
+  EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=" + (folder / "wider").string()}),
+              HasSubstr("is another network than the one to prune: "));
+}
+
 TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {
   EXPECT_THAT(refusal({"phases.recover.data=four"}), HasSubstr("unknown dataset 'four'"));
   EXPECT_THAT(refusal({"model.image_size=8"}), HasSubstr("1 x 4 x 4"));

@@ -106,8 +106,8 @@ class Model : public torch::nn::Module {
   virtual SettingPaths setting_paths() const { return {}; }
 
   /// Returns whether a parameter may be absent from the network that this one was fine-tuned from,
-  /// or have another shape there. By default experts may (".experts." within the name or "experts."
-  /// at its start), since pruning removes them, and names that start with "head".
+  /// or have another shape there. By default heads may, the network's own and those
+  /// of experts that are whole networks.
   virtual bool may_differ_from_pretrained(const std::string& parameter) const;
 
   /// Initialises the parameters from `values`, state_of() a network like `source`, which messages
@@ -150,6 +150,10 @@ class Model : public torch::nn::Module {
  private:
   bool recompute_ = false;
 };
+
+/// Returns whether a parameter is one of experts: ".experts." is within its name, or "experts." at
+/// its start. Pruning changes its first dimension or, where experts are numbered, removes it.
+bool is_of_experts(const std::string& parameter);
 
 /// Throws Error where `what`, [B, C, H, W], are not inputs of the network of this name.
 void check_input_shape(const Model& model, const std::string& name, const char* what,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,8 @@ struct PruneInput {
 struct PruneOptions {
   std::string criterion = "router-norm-change";
   KeepSpec keep = KeepSpec::fraction(1.0);
-  std::string replace = kReplaceByNothing;
-  uint64_t seed = 0;  ///< Of "random".
+  std::optional<std::string> replace;  ///< By default nothing, or what a plan that is read says.
+  uint64_t seed = 0;                   ///< Of "random".
 };
 
 /// Ranks the experts of every MoE layer by score and keeps the best (pruning paper, sec. 3.2), each
@@ -98,6 +99,11 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
 /// are all equal. Throws Error (usage), as plan_pruning() would.
 KeptExperts check_keep(const Model& model, const KeepSpec& keep);
 
+/// Returns the `count` experts of highest score of each of the layer's groups, or of a smaller one
+/// all that it has, but never fewer than a token selects.
+std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
+                                  int64_t count);
+
 /// Returns the first experts of each group, as many as the rule keeps: the shape of a pruned layer
 /// before there are scores. Checks nothing.
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
@@ -105,6 +111,9 @@ std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 /// Returns why experts that are removed from the network cannot leave this behind, "" where they
 /// can: what earlier ones left, and routing past pruned experts, decide.
 std::string replacement_problem(const Model& model, const std::string& replace);
+
+/// Returns why the plan is not one of this network, "" where it is.
+std::string plan_problem(const Model& model, const PrunePlan& plan);
 
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
 /// all rows. Throws Error for a plan of another network, before anything is removed.

@@ -31,9 +31,11 @@ RowsPerToken even_rows_per_token(const Model& model);
 using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
 
 struct PruneCheckpointOptions {
-  std::filesystem::path finetuned;   ///< Run or checkpoint to prune.
-  std::filesystem::path pretrained;  ///< Run or checkpoint to compare with; may be empty.
-  std::filesystem::path out;         ///< Output directory; absent or empty.
+  std::filesystem::path finetuned;  ///< Run or checkpoint to prune.
+  /// Run or checkpoint to compare with; may be empty where the criterion does not compare. It must
+  /// be of the same network all the same.
+  std::filesystem::path pretrained;
+  std::filesystem::path out;       ///< Output directory; absent or empty.
   std::filesystem::path plan;      ///< A plan's file in place of criterion and keep; may be empty.
   std::optional<PrunePlan> found;  ///< A plan in place of all these.
   PruneOptions prune;
@@ -41,6 +43,14 @@ struct PruneCheckpointOptions {
   Calibrate calibrate;         ///< For criteria that need images, and for means.
   std::string device = "cpu";  ///< Where it runs.
 };
+
+/// Returns whether criterion, plan or replacement look at images.
+bool needs_images(const PruneCheckpointOptions& options);
+
+/// Returns why the two cannot be one network before and after fine-tuning, "" where they can:
+/// families, routing, members and shapes decide, the numbers of experts do not, since pruning
+/// changes them.
+std::string relation_problem(const Model& finetuned, const Model& pretrained);
 
 struct PruneCheckpointResult {
   PrunePlan plan;

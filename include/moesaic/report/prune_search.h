@@ -23,10 +23,10 @@ inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
 struct PruneSearchOptions {
   double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
   std::string method = kBisection;
-  EvaluateOptions evaluate;    ///< `proceed` is not called.
+  EvaluateOptions evaluate;    ///< Its `proceed` is not called.
   std::string device = "cpu";  ///< Where networks are evaluated.
-  /// Called before each evaluation with their number so far and a bound on all of them; false ends
-  /// the search.
+  /// Called before each evaluation and after each of its batches, with the number of finished ones
+  /// and a bound on all of them; false ends the search.
   std::function<bool(int64_t done, int64_t at_most)> proceed;
 };
 
@@ -49,7 +49,8 @@ struct PruneSearch {
   const PrunePoint& found() const;
 };
 
-/// Searches among the plans of `options.prune`, whose `keep` gives scope and whole blocks only;
+/// Searches among the plans of `options.prune`, whose `keep` gives whole blocks and, for bisection,
+/// the scope;
 /// accuracy is that on `data`, which the search must not take from the test split.
 /// Throws Error (usage) where the data has no classes, or nothing can be pruned.
 PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,

@@ -44,6 +44,7 @@ struct PruneSweepConfig {
   std::string name, kind, description;
   int64_t runs = 1;
   RunConfig train;
+  std::string finetuned;
   std::vector<int64_t> keep, whole;
   std::vector<LayerChoice> by_layer;
   std::vector<std::string> criteria;
@@ -68,6 +69,9 @@ void describe(Fields& f, PruneSweepConfig& c) {
     "the run that is pruned: its last phase fine-tunes what its first one, or of a single phase "
     "its init, pre-trained",
     required);
+  f("finetuned", c.finetuned,
+    "run or checkpoint that takes the place of training: the last phase of train says its data, "
+    "train.init what criteria compare it with");
   f("keep", c.keep, "numbers of experts that stay in a layer", required, not_empty, at_least(1));
   f("whole", c.whole, "blocks whose experts all stay, whatever keep says", at_least(0));
   f("by_layer", c.by_layer, "choices of how many stay in which layer, beside those of keep");
@@ -123,7 +127,9 @@ struct SweepExport {
 struct SweepOutcome {
   int64_t experts = 0;  ///< Experts per layer of the unpruned network.
   std::vector<SweepPhase> phases;
-  std::vector<SweepSize> sizes;       ///< Numbers of kept experts and choices, as configured.
+  /// Numbers of kept experts and choices, as configured; ahead of them the number of all experts
+  /// where it is not among them, since costs are fractions of that network's.
+  std::vector<SweepSize> sizes;
   std::vector<std::string> criteria;  ///< Criteria, as configured.
   std::vector<SweepPoint> points;     ///< One for each pair of these, criteria varying fastest.
   std::optional<SweepExport> exported;
@@ -144,7 +150,7 @@ std::string plan_prune_sweep(const PruneSweepConfig& config);
 ///
 ///     config.json             the settings of the networks in this folder
 ///     model.ts.pt             the exported network
-///     seed<S>/train/          the run that is pruned
+///     seed<S>/train/          the run that is pruned, unless `finetuned` is
 ///     seed<S>/pruned/keep<N>-<criterion>/    checkpoints
 ///     seed<S>/keep<N>-<criterion>/    the runs that recover them; keep<N>/ of the unpruned network
 ///     .../<choice>.<criterion>/       the same of choices by layer

@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-/// Remaining cost in % of the sweep's network with the most parameters.
+/// Remaining cost in % of the whole network's, the one with the most parameters.
 struct WorkFraction {
   double parameters = 0.0;
   double flops = 0.0;
@@ -40,11 +40,11 @@ const std::vector<std::string>& sweep_metrics(bool of_network);
 std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome);
 
 /// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.
+/// Beside one run stand the rows of `kept`, of more.
 std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& outcome,
-                           const Results& results);
+                           const Results& results, const std::vector<ResultRow>& kept = {});
 
-/// Returns a summary for a terminal of 100 columns; `out` is the folder of the files. Beside one
-/// run stand the rows of `kept`, of more.
+/// Returns a summary for a terminal of 100 columns, likewise; `out` is the folder of the files.
 std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
                           const Results& results, const std::filesystem::path& out,
                           const std::vector<ResultRow>& kept = {});

@@ -120,7 +120,7 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
     const auto released = run_program({"reproduce", name, "--dry-run"});
     EXPECT_THAT(released.out, HasSubstr("; nothing is trained before pruning")) << name;
     EXPECT_THAT(released.out, Not(HasSubstr("finetune:"))) << name;
-    for (const std::vector<std::string> more :
+    for (const auto& more :
          {std::vector<std::string>{"finetuned="}, {"--scale", "quick"}}) {
       std::vector<std::string> arguments = {"reproduce", name, "--dry-run"};
       arguments.insert(arguments.end(), more.begin(), more.end());

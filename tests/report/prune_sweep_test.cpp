@@ -242,6 +242,8 @@ TEST_F(PruneSweepRun, ExpertsOfAnEnsembleAreCountedByMember) {
       run(out, {"keep=[2]", "export=null", "criteria=[\"random\"]", "train.model.name=e3",
                 "train.model.encoder.moe.ensemble_size=2", kTwoLayers,
                 "train.model.encoder.moe.router.num_selected_experts=1",
+                "train.phases.pretrain.loss=ensemble_softmax",
+                "train.phases.finetune.loss=ensemble_softmax", "recover.loss=ensemble_softmax",
                 R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"});
   std::vector<std::string> texts;
   for (const SweepSize& size : outcome.sizes) texts.push_back(size.text);

@@ -69,7 +69,7 @@ void describe(Fields& f, PlotConfig& c) {
   f("rows", c.rows, "those it shows; none named: all");
   f("series", c.series, "lines, map: the curves, whose rows are named by this and a size");
   f("x", c.x, "lines, map: the sizes");
-  f("x_label", c.x_label, "lines, map: what the sizes are");
+  f("x_label", c.x_label, "lines, map, power: what the sizes are");
   f("last_phase", c.last_phase, "curves: of each run's last phase alone, from its first update");
 }
 ConfigProblem config_problem(const PlotConfig& config);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/prune_sweep.h"
 
-#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
 
@@ -14,58 +13,10 @@
 #include "moesaic/config/document.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/reproduce.h"
-#include "report/report_fixture.h"
+#include "report/sweep_fixture.h"
 
-namespace moesaic {
+namespace moesaic::sweep_test {
 namespace {
-
-namespace fs = std::filesystem;
-using report_test::error_of;
-using report_test::TempDir;
-
-PruneSweepConfig config_of(const std::vector<std::string>& changes = {}) {
-  Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
-  for (const std::string& change : changes) document.set(change);
-  return parse<PruneSweepConfig>(document.root());
-}
-
-ReproduceOptions options_for(const fs::path& out) {
-  ReproduceOptions options;
-  options.out = out;
-  options.progress = false;
-  options.open = report_test::open_tiny;
-  return options;
-}
-
-SweepOutcome run(const fs::path& out, const std::vector<std::string>& changes = {}) {
-  SweepOutcome outcome;
-  EXPECT_TRUE(run_prune_sweep(config_of(changes), options_for(out), outcome));
-  return outcome;
-}
-
-/// Everything but the speed, which no two runs share.
-std::string numbers(const SweepOutcome& outcome) {
-  std::string text;
-  for (const SweepPhase& phase : outcome.phases) {
-    text += fmt::format("{} {} {} {}\n", phase.name, phase.data, phase.images,
-                        fmt::join(phase.accuracy, " "));
-  }
-  for (const SweepPoint& p : outcome.points) {
-    text += fmt::format("{} {} {} {} {} {} {}\n", p.size, p.criterion, fmt::join(p.accuracy, " "),
-                        fmt::join(p.accuracy_recovered, " "), p.parameters, fmt::join(p.flops, " "),
-                        p.bytes);
-  }
-  return text;
-}
-
-/// Two layers of four experts, of which a token selects two.
-constexpr const char* kTwoLayers = "train.model.encoder.moe.layers=[0, 1]";
-
-class PruneSweepRun : public ::testing::Test {
- protected:
-  TempDir temp;
-  fs::path out = temp / "out", first = out / "seed5";
-};
 
 TEST_F(PruneSweepRun, MeasuresEveryPair) {
   const SweepOutcome outcome = run(out);
@@ -237,19 +188,6 @@ TEST_F(PruneSweepRun, WhatPruningSavesIsOfTheWholeNetwork) {
   EXPECT_GT(whole.images_per_second, 0.0);
 }
 
-TEST_F(PruneSweepRun, ExpertsOfAnEnsembleAreCountedByMember) {
-  const SweepOutcome outcome =
-      run(out, {"keep=[2]", "export=null", "criteria=[\"random\"]", "train.model.name=e3",
-                "train.model.encoder.moe.ensemble_size=2", kTwoLayers,
-                "train.model.encoder.moe.router.num_selected_experts=1",
-                "train.phases.pretrain.loss=ensemble_softmax",
-                "train.phases.finetune.loss=ensemble_softmax", "recover.loss=ensemble_softmax",
-                R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"});
-  std::vector<std::string> texts;
-  for (const SweepSize& size : outcome.sizes) texts.push_back(size.text);
-  EXPECT_EQ(texts, (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
-}
-
 TEST_F(PruneSweepRun, LooksAtTheCalibrationImagesOnce) {
   auto reads = std::make_shared<int64_t>(0);
   ReproduceOptions options = options_for(out);
@@ -333,116 +271,6 @@ TEST_F(PruneSweepRun, MoreCriteriaThanMarkersAreDrawn) {
   EXPECT_TRUE(fs::exists(out / "figure.png"));
 }
 
-TEST_F(PruneSweepRun, BlocksThatAreWholeKeepTheirExperts) {
-  run(out, {"keep=[2]", "whole=[1]", kTwoLayers});
-  const auto blocks = load_model(first / "keep2-random")->moe_blocks();
-  EXPECT_EQ(blocks[0].layer->kept().size(), 2u);
-  EXPECT_EQ(blocks[1].layer->kept().size(), 4u);
-}
-
-TEST_F(PruneSweepRun, ChoicesByLayerStandBesideNumbers) {
-  const std::string choices = R"(by_layer=[{"name": "half_of-1", "keep": {"1": 2}},
-    {"name": "ids", "keep": {"0": [0, 3], "1": 3}},
-    {"name": "but-0", "keep": {"count": 2, "whole": [0]}}])";
-  const SweepOutcome outcome = run(out, {"keep=[4, 2]", "export=null", kTwoLayers, choices});
-  std::vector<std::string> texts;
-  for (const SweepSize& size : outcome.sizes) texts.push_back(size.text);
-  EXPECT_EQ(texts, (std::vector<std::string>{"4 of 4", "2 of 4", "half_of-1 (4, 2)", "ids (2, 3)",
-                                             "but-0 (4, 2)"}));
-  ASSERT_EQ(outcome.points.size(), 5u * 2u);
-  const auto kept = [&](const char* name) {
-    std::vector<size_t> counts;
-    for (const MoEBlock& block : load_model(first / name)->moe_blocks()) {
-      counts.push_back(block.layer->kept().size());
-    }
-    return counts;
-  };
-  EXPECT_EQ(kept("half_of-1.random"), (std::vector<size_t>{4, 2}));
-  EXPECT_EQ(kept("pruned/half_of-1.router-norm-change"), (std::vector<size_t>{4, 2}));
-  EXPECT_EQ(load_model(first / "ids.random")->moe_blocks()[0].layer->kept(),
-            (std::vector<int64_t>{0, 3}));
-  const int64_t whole = outcome.at("keep4", "random").parameters;
-  EXPECT_EQ(whole - outcome.at("half_of-1", "random").parameters, 2 * 144);
-  EXPECT_EQ(whole - outcome.at("ids", "random").parameters, 3 * 144);
-  // A choice that is another one's under a second name is the same network.
-  EXPECT_EQ(outcome.at("half_of-1", "random").accuracy_recovered,
-            outcome.at("but-0", "random").accuracy_recovered);
-}
-
-TEST_F(PruneSweepRun, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
-  const auto choice = [](const char* name, const char* keep) {
-    return std::string(R"(by_layer=[{"name": ")") + name + R"(", "keep": )" + keep + "}]";
-  };
-  const std::vector<std::string> plain = {"keep=[4]", "export=null", kTwoLayers};
-  const auto with = [&](const std::string& more) {
-    std::vector<std::string> changes = plain;
-    changes.push_back(more);
-    return changes;
-  };
-  run(out, plain);
-  EXPECT_EQ(read_text(out / "config.json").find("by_layer"), std::string::npos);
-  const SweepOutcome one = run(out, with(choice("first", R"({"0": 2})")));
-  const SweepOutcome other = run(out, with(choice("second", R"({"0": 2, "1": 2})")));
-  EXPECT_EQ(other.points.size(), 4u);
-  const std::string folder = fs::canonical(out).string();
-  EXPECT_EQ(error_of([&] { run(out, with(choice("first", R"({"0": 3})"))); }),
-            "usage: " + folder +
-                ": cannot resume with other settings: 'by_layer.first.0' was 2 and is 3 now; set "
-                "back what changed or give another --out");
-  const SweepOutcome again = run(out, with(choice("first", R"({"0": 2})")));
-  EXPECT_EQ(numbers(again), numbers(one));
-}
-
-TEST_F(PruneSweepRun, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
-  const auto expect = [&](const std::string& choices, const std::string& part) {
-    const std::string text = error_of([&] {
-      run(out, {"keep=[4]", "export=null", "by_layer=" + choices});
-    });
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-    EXPECT_EQ(text.find("usage: "), 0u) << text;
-    EXPECT_FALSE(fs::exists(out)) << choices;
-  };
-  expect(R"([{"name": "a", "keep": {"0": 2}}])", "block 0 has no experts; blocks that have: 1");
-  expect(R"([{"name": "a", "keep": {"1": 5}}])", "cannot keep 5 experts");
-  expect(R"([{"name": "a", "keep": {"1": 1}}])", "that a token selects");
-  expect(R"([{"name": "a", "keep": {"1": 2}}, {"name": "a", "keep": 3}])",
-         "two choices called 'a'");
-  expect(R"([{"name": "keep3", "keep": {"1": 2}}])", "not begin like that of a number");
-  expect(R"([{"name": "a/b", "keep": {"1": 2}}])", "may hold letters");
-  expect(R"([{"name": "a", "keep": "file.json"}])", "names no file");
-  expect(R"([{"name": "a"}])", "missing key 'keep'");
-}
-
-TEST_F(PruneSweepRun, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
-  const auto with = [](const char* keep) {
-    return std::vector<std::string>{
-        "keep=[4]", "export=null",
-        std::string(R"(by_layer=[{"name": "a", "keep": )") + keep + "}]"};
-  };
-  run(out, {"keep=[4]", "export=null"});
-  const std::string before = read_text(out / "config.json");
-  EXPECT_NE(error_of([&] { run(out, with(R"({"1": 5})")); }).find("cannot keep 5"),
-            std::string::npos);
-  EXPECT_EQ(read_text(out / "config.json"), before);
-  EXPECT_EQ(run(out, with(R"({"1": 3})")).points.size(), 4u) << "the name is free";
-}
-
-TEST_F(PruneSweepRun, APapersValuesMayBeOfChoicesByLayer) {
-  const auto paper = [&](const std::string& row, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> changes = {"paper={\"" + row + "\": {\"flops_saved\": 1}}"};
-    changes.insert(changes.end(), more.begin(), more.end());
-    return config_of(changes).paper.size();
-  };
-  const std::string half = R"(by_layer=[{"name": "half", "keep": {"1": 2}}])";
-  EXPECT_EQ(paper("half/random", {half}), 1u);
-  EXPECT_EQ(paper("half/reap", {half}), 1u) << "a criterion that was left out";
-  EXPECT_EQ(paper("other/random", {half}), 1u) << "a choice that the command line left out";
-  EXPECT_NE(error_of([&] { paper("half/random"); }).find("names the row 'half/random'"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] { paper("half/radom", {half}); }).find("did you mean 'half/random'"),
-            std::string::npos);
-}
-
 TEST_F(PruneSweepRun, OtherSettingsDoNotMixWithWhatIsThere) {
   run(out, {"keep=[2]"});
   const std::string folder = fs::canonical(out).string();
@@ -523,4 +351,4 @@ TEST_F(PruneSweepRun, ReproduceWritesResultsReportAndFigure) {
 }
 
 }  // namespace
-}  // namespace moesaic
+}  // namespace moesaic::sweep_test

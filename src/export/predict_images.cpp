@@ -173,7 +173,12 @@ bool depends_on_batch(const Model& model) {
 }
 
 void check_predicts_classes(const Model& model, const InputSpec& spec, const std::string& loss) {
-  if (!spec.images) fail_usage("the network's inputs are no images: give --input and --output");
+  if (!spec.images) {
+    fail_usage(
+        "the network's inputs are no images: give --input FILE.safetensors, with a float32 tensor "
+        "'images' of shape [batch, {}], and --output",
+        fmt::join(model.input_shape(), ", "));
+  }
   if (model.classes() == 0) {
     fail_usage("the network has no head, so there are no classes: give --input and --output");
   }

@@ -73,7 +73,8 @@ class RouterAscent final : public LatentPhase {
     constexpr double kLongest = 24 * 0.6931471805599453;
     const double square = x_Sd.mm(change_Kd.t()).square().mean(at::kDouble).item<double>();
     const double shift = std::sqrt(square);
-    if (!(shift <= kLongest)) {
+    if (!std::isfinite(shift)) throw Diverged("a step of the router is not finite");
+    if (shift > kLongest) {
       throw Diverged(fmt::format(
           "a step moves logits by {:.3g} in the root mean square; beyond {:.1f} the softmax of "
           "float32 has no gradient",

@@ -42,6 +42,17 @@ class PruneCheckpoint : public ::testing::Test {
     options_.prune.keep = KeepSpec::count(2);
   }
 
+  /// Returns the network that is pruned to four experts, and what is left to two.
+  std::shared_ptr<Model> pruned_twice() {
+    options_.prune.keep = KeepSpec::count(4);
+    prune_checkpoint(options_);
+    options_.finetuned = options_.out;
+    options_.out = folder_ / "again";
+    options_.prune.keep = KeepSpec::count(2);
+    prune_checkpoint(options_);
+    return load_model(options_.out);
+  }
+
   const test::TempDir folder_;
   PruneCheckpointOptions options_;
 };
@@ -205,13 +216,7 @@ TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherFamilyRuleOrEnsemble) 
 }
 
 TEST_F(PruneCheckpoint, APretrainedNetworkMayHaveOtherNumbersOfExperts) {
-  options_.prune.keep = KeepSpec::count(4);
-  prune_checkpoint(options_);
-  options_.finetuned = options_.out;
-  options_.out = folder_ / "again";
-  options_.prune.keep = KeepSpec::count(2);
-  prune_checkpoint(options_);
-  EXPECT_EQ(load_model(options_.out)->moe_blocks()[0].layer->kept().size(), 2U);
+  EXPECT_EQ(pruned_twice()->moe_blocks()[0].layer->kept().size(), 2U);
 }
 
 TEST_F(PruneCheckpoint, OverwritesNothing) {
@@ -410,13 +415,7 @@ TEST_F(PruneCheckpoint, WhatRemovedExpertsLeaveMayDifferFromWhatAPlanSays) {
 TEST_F(PruneCheckpoint, MeansAreComparedWithThePretrainedNetworkToo) {
   options_.prune.replace = kReplaceByMean;
   options_.calibrate = use_on_images;
-  options_.prune.keep = KeepSpec::count(4);
-  prune_checkpoint(options_);
-  options_.finetuned = options_.out;
-  options_.out = folder_ / "again";
-  options_.prune.keep = KeepSpec::count(2);
-  prune_checkpoint(options_);
-  EXPECT_EQ(load_model(options_.out)->moe_blocks()[1].layer->stand_in.size(0), 4);
+  EXPECT_EQ(pruned_twice()->moe_blocks()[1].layer->stand_in.size(0), 4);
 }
 
 TEST_F(PruneCheckpoint, EqualsRemovalInMemoryForEveryFamilyAndCriterion) {

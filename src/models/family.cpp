@@ -9,6 +9,7 @@
 #include "moesaic/models/pattern_moe/pattern_moe.h"
 #include "moesaic/models/pmoe/pmoe.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "moesaic/models/wrn_pmoe/wrn_pmoe.h"
 
 namespace moesaic {
 namespace {
@@ -31,7 +32,8 @@ Registry<Family>& families() {
                                          {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()},
                                          {kLatentMoE, family_of<LatentMoE, LatentMoEConfig>()},
                                          {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()},
-                                         {kPMoE, family_of<PMoE, PMoEConfig>()}});
+                                         {kPMoE, family_of<PMoE, PMoEConfig>()},
+                                         {kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>()}});
   return list;
 }
 

@@ -34,7 +34,12 @@ ConvolutionImpl::ConvolutionImpl(Maps& maps, ConvolutionOptions options,
 // around every tensor, the backward pass of a 1 x 1 convolution from two channels to one over
 // [3, 2, 32, 32] wrote before the start of its gradient (2.11, a Xeon with AMX, two threads).
 at::Tensor ConvolutionImpl::forward(const at::Tensor& x_BCHW) const {
-  return at::conv2d(x_BCHW.contiguous(), weight, bias, options_.stride, options_.kernel / 2,
+  const int64_t border = options_.kernel / 2;
+  const bool at_end =
+      options_.pads_end && border > 0 && options_.stride == 2 && x_BCHW.size(3) % 2 == 0;
+  const at::Tensor padded =
+      at_end ? at::constant_pad_nd(x_BCHW, {border - 1, border, border - 1, border}) : x_BCHW;
+  return at::conv2d(padded.contiguous(), weight, bias, options_.stride, at_end ? 0 : border,
                     /*dilation=*/1, options_.groups);
 }
 

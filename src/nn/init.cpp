@@ -19,10 +19,13 @@ at::Generator make_generator(uint64_t seed, at::Device device) {
 }
 
 void xavier_uniform(const at::Tensor& weight, at::Generator generator) {
+  xavier_uniform(weight, weight.size(-1) + weight.size(-2), std::move(generator));
+}
+
+void xavier_uniform(const at::Tensor& weight, int64_t fans, at::Generator generator) {
   const torch::NoGradGuard no_grad;
-  const auto fans = static_cast<double>(weight.size(-1) + weight.size(-2));
-  const double bound = std::sqrt(6.0 / fans);
-  weight.uniform_(-bound, bound, generator);
+  const double bound = std::sqrt(6.0 / static_cast<double>(fans));
+  weight.uniform_(-bound, bound, std::move(generator));
 }
 
 void lecun_normal(const at::Tensor& weight, int64_t fan_in, at::Generator generator) {

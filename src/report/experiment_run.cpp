@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -115,10 +116,16 @@ Measurement measured(const ExperimentRun& run, const Grounds& grounds,
   return measurement;
 }
 
+constexpr const char* kSecondsTo = "seconds_to_";
+
+bool is_lower_better(const std::string& metric) {
+  return metric.ends_with("loss");
+}
+
 /// Adds the best snapshot's value of each of these metrics to the run's end.
 void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
   for (const std::string& metric : metrics) {
-    const bool lower = metric.ends_with("loss");
+    const bool lower = is_lower_better(metric);
     double best =
         lower ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
     for (const Measurement& at : record.snapshots) {
@@ -127,6 +134,73 @@ void add_best(const std::vector<std::string>& metrics, RunRecord& record) {
       best = lower ? std::min(best, value->second) : std::max(best, value->second);
     }
     if (std::isfinite(best)) record.final.numbers["best_" + metric] = best;
+  }
+}
+
+/// Time of training, which measuring interrupts.
+class TrainingTime {
+ public:
+  void pause() {
+    if (running_) seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count();
+    running_ = false;
+  }
+  void resume() {
+    begin_ = Clock::now();
+    running_ = true;
+  }
+  double seconds() const { return seconds_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin_;
+  bool running_ = false;
+  double seconds_ = 0.0;
+};
+
+/// Adds when each of these metrics was first about as good as in the last snapshot; `seconds` is
+/// the time of training until each snapshot.
+void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
+                   RunRecord& record) {
+  constexpr double kWithin = 0.5;
+  for (const std::string& metric : run.converged) {
+    const double sign = is_lower_better(metric) ? -1.0 : 1.0;
+    const auto last = record.snapshots.back().numbers.find(metric);
+    if (last == record.snapshots.back().numbers.end()) continue;
+    for (size_t i = 0; i < record.snapshots.size(); ++i) {
+      const Measurement& at = record.snapshots[i];
+      const auto value = at.numbers.find(metric);
+      if (value == at.numbers.end() || sign * (value->second - last->second) < -kWithin) continue;
+      record.final.numbers["converged_" + metric] =
+          static_cast<double>(at.step - run.earlier_phases) /
+          static_cast<double>(run.converged_unit);
+      record.final.numbers[kSecondsTo + metric] = seconds[i];
+      break;
+    }
+  }
+}
+
+/// Adds to the run's metrics those that its snapshots become.
+void plan_snapshot_metrics(const SnapshotConfig& snapshots, ExperimentRun& run) {
+  const auto numbers_of = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> found;
+    for (const std::string& name : names) {
+      const Metric* metric = find_metric(run.snapshot_metrics, name);
+      if (metric != nullptr && !metric->is_table) found.push_back(name);
+    }
+    return found;
+  };
+  const auto add = [&](const std::string& name, const std::string& prefix,
+                       const std::string& label) {
+    const Metric& metric = *find_metric(run.snapshot_metrics, name);
+    run.metrics.push_back(
+        {prefix + name, label + metric.label, metric.digits, false, metric.optional});
+  };
+  run.best = numbers_of(snapshots.best);
+  for (const std::string& name : run.best) add(name, "best_", "best ");
+  run.converged = numbers_of(snapshots.converged);
+  for (const std::string& name : run.converged) {
+    add(name, "converged_", snapshots.by_epoch ? "epochs to converge: " : "updates to converge: ");
+    add(name, kSecondsTo, "seconds to converge: ");
   }
 }
 
@@ -195,14 +269,9 @@ ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Data
   run.probes = applicable(names, place_of(experiment.source, {"probes"}), *shape, run.grounds.data,
                           run.metrics);
   plan_after(row, experiment, *shape, datasets, run);
-  const std::vector<std::string> best =
-      experiment.snapshots ? experiment.snapshots->best : std::vector<std::string>{};
-  for (const std::string& name : best) {
-    const Metric* metric = find_metric(run.snapshot_metrics, name);
-    if (metric == nullptr || metric->is_table) continue;
-    run.best.push_back(name);
-    run.metrics.push_back(
-        {"best_" + name, "best " + metric->label, metric->digits, false, metric->optional});
+  if (experiment.snapshots) {
+    plan_snapshot_metrics(*experiment.snapshots, run);
+    if (experiment.snapshots->by_epoch) run.converged_unit = plans.back().steps_per_epoch;
   }
   int64_t updates = 0;
   for (const PhasePlan& plan : plans) {
@@ -216,11 +285,14 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
                                 const Going& going) {
   MadeRun made;
   RunRecord& record = made.record;
+  TrainingTime time;
+  std::vector<double> seconds;
   const auto take_snapshot = [&](Model& model, int64_t step) {
     // The last step of a run makes no update, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshot_probes.empty() || !fresh) return;
     record.snapshots.push_back(measured(run, run.grounds, run.snapshot_probes, model, step));
+    seconds.push_back(time.seconds());
   };
   TrainerOptions options;
   options.progress = false;
@@ -231,8 +303,10 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
     if (!going(run.images(step))) return false;
+    time.pause();
     if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
+    time.resume();
     return true;
   };
   Measurement after;
@@ -253,12 +327,14 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
   Trainer trainer(std::move(config), std::move(options));
   const TrainResult result = trainer.run();
   if (!result.complete) return std::nullopt;
+  time.pause();
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
   record.final = measured(run, run.grounds, run.probes, *model, result.steps);
   record.final.numbers.merge(after.numbers);
   record.final.tables.merge(after.tables);
   add_best(run.best, record);
+  add_converged(run, seconds, record);
   return made;
 }
 

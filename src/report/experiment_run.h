@@ -58,9 +58,11 @@ struct ExperimentRun {
   std::vector<EarlierRow> earlier;            ///< In the order of their phases.
   std::vector<Metric> metrics;                ///< Metrics of all other probes.
   std::vector<Metric> snapshot_metrics;
-  std::vector<std::string> best;  ///< Metrics whose best snapshot is a metric, best_<name>.
-  int64_t every = 1;              ///< Updates between two snapshots.
-  int64_t earlier_phases = 0;     ///< Updates before the last phase that makes any.
+  std::vector<std::string> best;       ///< Metrics whose best snapshot is a metric, best_<name>.
+  std::vector<std::string> converged;  ///< See SnapshotConfig.
+  int64_t converged_unit = 1;          ///< Updates that `converged` counts as one.
+  int64_t every = 1;                   ///< Updates between two snapshots.
+  int64_t earlier_phases = 0;          ///< Updates before the last phase that makes any.
   std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned updates, and images of each.
 
   /// Returns how many images the first so many updates take; all of them by default.
@@ -75,7 +77,8 @@ struct MadeRun {
   std::map<std::string, RunRecord> earlier;  ///< Those of earlier rows, by name.
 };
 
-/// Trains and measures the run with the seed config.seed + `index`: a function of these only.
+/// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
+/// for the seconds that it took to converge.
 /// Returns nothing where `going` ended it.
 std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
                                 const Going& going);

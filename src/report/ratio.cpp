@@ -10,7 +10,37 @@
 
 namespace moesaic {
 
+namespace {
+
+const ResultRow* find_row(const std::vector<ResultRow>& rows, const std::string& name,
+                          const std::string& metric) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const ResultRow& row) {
+    return row.name == name && row.metric == metric;
+  });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+/// Returns what a side of the ratio is, or nothing.
+std::optional<double> side_of(const RatioConfig& config, const std::string& side,
+                              const std::vector<ResultRow>& rows, int64_t& runs) {
+  std::vector<double> y;
+  for (const double x : config.reaches ? config.x : std::vector<double>{0.0}) {
+    const ResultRow* found =
+        find_row(rows, config.reaches ? row_of_size(side, x) : side, config.of);
+    if (found == nullptr) break;
+    y.push_back(found->measured);
+    runs = found->runs;
+  }
+  if (config.reaches) return crossing(config.x, y, *config.reaches);
+  return y.empty() ? std::nullopt : std::optional(y.front());
+}
+
+}  // namespace
+
 ConfigProblem config_problem(const RatioConfig& config) {
+  if (config.reaches.has_value() == config.x.empty()) {
+    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"reaches", "x"}};
+  }
   if (std::adjacent_find(config.x.begin(), config.x.end(), std::greater_equal<>()) ==
       config.x.end()) {
     return {};
@@ -37,23 +67,17 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
   ResultRow made{config.name, config.metric};
   double at[2] = {};
   for (const size_t side : {0U, 1U}) {
-    const std::string& curve = side == 0 ? config.over : config.under;
-    std::vector<double> y;
-    for (const double x : config.x) {
-      const auto found = std::find_if(rows.begin(), rows.end(), [&](const ResultRow& row) {
-        return row.name == row_of_size(curve, x) && row.metric == config.of;
-      });
-      if (found == rows.end()) break;
-      y.push_back(found->measured);
-      made.runs = found->runs;
-    }
-    const std::optional<double> reached = crossing(config.x, y, config.reaches);
-    if (!reached) {
-      log_warning("{}: the rows '{}...' do not cross {} {}: no {}", config.name, curve, config.of,
-                  config.reaches, config.metric);
+    const std::string& name = side == 0 ? config.over : config.under;
+    const std::optional<double> value = side_of(config, name, rows, made.runs);
+    if (!value) {
+      const std::string what =
+          config.reaches
+              ? fmt::format("the rows '{}...' do not cross {} {}", name, config.of, *config.reaches)
+              : fmt::format("the row '{}' has no {}", name, config.of);
+      log_warning("{}: {}: no {}", config.name, what, config.metric);
       return std::nullopt;
     }
-    at[side] = *reached;
+    at[side] = *value;
   }
   made.measured = at[0] / at[1];
   return made;

@@ -92,6 +92,20 @@ void check_metric(const std::vector<Metric>& known, const std::string& name,
              did_you_mean(name, names));
 }
 
+/// Checks the metrics of snapshots that become metrics of a run's end.
+void check_snapshots(const RunsConfig& config, const std::vector<Metric>& curves) {
+  const SnapshotConfig snapshots = config.snapshots.value_or(SnapshotConfig());
+  for (const auto& [setting, names] :
+       {std::pair("best", snapshots.best), std::pair("converged", snapshots.converged)}) {
+    const std::string where = place_of(config.source, {fmt::format("snapshots.{}", setting)});
+    for (const std::string& name : names) {
+      check_metric(curves, name, where);
+      if (!find_metric(curves, name)->is_table) continue;
+      fail_usage("{}: '{}' is a table, of which there is no {}", where, name, setting);
+    }
+  }
+}
+
 /// Checks that some row has the phases after which is measured.
 void check_phases(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
   std::vector<std::string> phases;
@@ -138,13 +152,7 @@ void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) 
                  table ? "numbers" : "tables", name, table ? "a table" : "a number");
     }
   }
-  for (const std::string& name :
-       config.snapshots ? config.snapshots->best : std::vector<std::string>()) {
-    const std::string where = place_of(config.source, {"snapshots.best"});
-    check_metric(curves, name, where);
-    if (!find_metric(curves, name)->is_table) continue;
-    fail_usage("{}: '{}' is a table, which has no best", where, name);
-  }
+  check_snapshots(config, curves);
   for (const FitConfig& fit : config.fits) {
     check_metric(final, fit.metric, place_of(config.source, {"fits"}));
     final.push_back({fit.exponent(), "exponent of " + fit.metric});

@@ -53,14 +53,18 @@ std::optional<std::string> repeated(const std::vector<std::string>& names) {
   return std::nullopt;
 }
 
+ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row) {
+  if (std::find(rows.begin(), rows.end(), row) != rows.end()) return {};
+  return {fmt::format("there is no row '{}'; {}", row, did_you_mean(row, rows)),
+          {"ratios", "plots"}};
+}
+
 /// Returns what is wrong with curves that have no row of some size.
 ConfigProblem size_problem(const std::vector<std::string>& rows, const std::string& curve,
                            const std::vector<double>& sizes) {
   for (const double x : sizes) {
-    const std::string row = row_of_size(curve, x);
-    if (std::find(rows.begin(), rows.end(), row) != rows.end()) continue;
-    return {fmt::format("there is no row '{}'; {}", row, did_you_mean(row, rows)),
-            {"ratios", "plots"}};
+    ConfigProblem problem = row_problem(rows, row_of_size(curve, x));
+    if (!problem.empty()) return problem;
   }
   return {};
 }
@@ -90,6 +94,9 @@ ConfigProblem config_problem(const FitConfig& config) {
 ConfigProblem config_problem(const SnapshotConfig& config) {
   if (const auto metric = repeated(config.best)) {
     return {fmt::format("the metric '{}' is listed twice", *metric), {"best"}};
+  }
+  if (const auto metric = repeated(config.converged)) {
+    return {fmt::format("the metric '{}' is listed twice", *metric), {"converged"}};
   }
   const auto probe = repeated(config.probes);
   if (!probe) return {};
@@ -136,10 +143,10 @@ ConfigProblem config_problem(const RunsConfig& config) {
     }
   }
   for (const RatioConfig& ratio : config.ratios) {
-    for (const std::string& curve : {ratio.over, ratio.under}) {
-      if (const ConfigProblem problem = size_problem(names, curve, ratio.x); !problem.empty()) {
-        return problem;
-      }
+    for (const std::string& side : {ratio.over, ratio.under}) {
+      const ConfigProblem problem =
+          ratio.reaches ? size_problem(names, side, ratio.x) : row_problem(names, side);
+      if (!problem.empty()) return problem;
     }
   }
   for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);

@@ -117,7 +117,12 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
-      {"pmoe", "a step of each mode of the patch-level mixture against plain ATen", bench_pmoe,
+      {"pmoe",
+       "steps of patch-level mixtures and of their wide residual networks against plain ATen",
+       [](const Report& report) {
+         bench_pmoe(report);
+         bench_wrn(report);
+       },
        nothing_left_out},
       {"pruning", "a step of the pruning paper's theory against plain ATen", bench_pruning,
        nothing_left_out},

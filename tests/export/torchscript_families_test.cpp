@@ -75,6 +75,8 @@ constexpr const char* kClusters = R"({"name": "cluster-moe", "patches": 3, "widt
     "experts": 4, "filters": 8, "init_scale": 1.0)";
 constexpr const char* kPatches = R"({"name": "pmoe", "channels": 2, "image_size": [6, 8],
     "patch_size": [3, 2], "hidden": 3, "divisor": "selected")";
+constexpr const char* kWide =
+    R"({"name": "wrn-pmoe", "image_size": 16, "widening": 0.25, "classes": 3)";
 constexpr const char* kImages = R"({"name": "image-moe", "image_size": 8, "channels": 2,
     "classes": 3, "width": 0.1, "experts": 3, "router": {"gate": "logit", "patch_size": 4})";
 
@@ -95,6 +97,10 @@ INSTANTIATE_TEST_SUITE_P(
                                                     "kept_experts": [0, 2, 5]}})")},
         ImageTokenCase{"patches_alone",
                        kPatches + std::string(R"(, "experts": 1, "router": null})")},
+        ImageTokenCase{"maps", kWide + std::string(R"(, "moe": {"router": {"selected": 5}}})")},
+        ImageTokenCase{"maps_pruned", kWide + std::string(R"(, "moe": {"patch_size": 2, "kernel": 3,
+                           "router": {"selected": 2, "kept_experts": [1, 2]}}})")},
+        ImageTokenCase{"maps_alone", kWide + std::string(R"(, "moe": null})")},
         ImageTokenCase{"noisy", kClusters + std::string(R"(, "activation": "identity",
                            "router": {"gate": "logit", "noise_in_evaluation": true}})")},
         ImageTokenCase{"as_printed", kClusters + std::string(R"(, "scalar": true, "bias": false,

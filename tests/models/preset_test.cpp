@@ -100,6 +100,19 @@ TEST(Preset, HasTheParametersOfItsSize) {
     expect(fmt::format("pmoe/separate{}", values), 2 * (20 + 1) * kPixels);
     expect(fmt::format("pmoe/joint{}", values), 8 * (5 + 1) * kPixels);
   }
+  const auto conv = [](double in, double out, double side) { return (in * side * side + 1) * out; };
+  const auto block = [&](double in, double out) {  // With two normalisations and a shortcut.
+    return 2 * in + conv(in, out, 3) + 2 * out + conv(out, out, 3) + conv(in, out, 1);
+  };
+  const double trunk = conv(3, 16, 3) + block(16, 160) + block(160, 320);
+  const double end = 2 * 640;
+  expect("pmoe/wrn", trunk + block(320, 640) + end + conv(640, 10, 1));  // 7.44 M
+  const auto mixture = [&](double experts, double patch, double kernel) {
+    return 2 * 320 + conv(320, 640, 3) +
+           experts * (640 * patch * patch + 2 * 640 + conv(640, 640 / experts, kernel));
+  };
+  expect("pmoe/wrn-pmoe", trunk + mixture(4, 1, 1) + end + conv(640, 10, 1));  // 3.96 M
+  expect("pmoe/wrn-pmoe-celeba", trunk + mixture(8, 4, 3) + end + conv(640, 1, 1));
   for (const std::string& name : preset_names()) EXPECT_TRUE(tried.contains(name)) << name;
 }
 

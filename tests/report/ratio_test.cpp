@@ -39,5 +39,20 @@ TEST(Ratio, IsOfTheCurvesMeans) {
               HasSubstr("'b/n...' do not cross accuracy 99"));
 }
 
+TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
+  const RatioConfig config{"ratio", "cost", "flops", "small", "large"};
+  EXPECT_EQ(config_problem(config).text, "");
+  const std::vector<ResultRow> rows = {
+      {"large", "flops", 8}, {"small", "flops", 6}, {"small", "steps", 1}};
+  EXPECT_EQ(ratio_row(config, rows)->measured, 0.75);
+  RatioConfig half = config;
+  half.reaches = 95;
+  EXPECT_THAT(config_problem(half).text, HasSubstr("has a level and sizes"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(ratio_row({"ratio", "cost", "steps", "small", "large"}, rows));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("the row 'large' has no steps: no cost"));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -127,7 +127,7 @@ TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
 TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
     "set": {"phases.0.steps": 9}, "snapshots": {"every": 2, "probes": ["test_accuracy", "test_loss"],
-    "best": ["test_accuracy", "test_loss"]})");
+    "best": ["test_accuracy", "test_loss"], "converged": ["test_accuracy", "test_loss"]})");
   const RunRecord found = run(config).at(0).runs.at(0);
   std::vector<double> accuracy, loss;
   for (const Measurement& at : found.snapshots) {
@@ -137,6 +137,14 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
   EXPECT_GT(accuracy.size(), 3U);
   EXPECT_EQ(found.final.numbers.at("best_test_accuracy"), *std::ranges::max_element(accuracy));
   EXPECT_EQ(found.final.numbers.at("best_test_loss"), *std::ranges::min_element(loss));
+  const auto first_that = [&](const std::vector<double>& values, auto good) {
+    const auto place = std::ranges::find_if(values, good) - values.begin();
+    return static_cast<double>(found.snapshots.at(place).step);
+  };
+  EXPECT_EQ(found.final.numbers.at("converged_test_accuracy"),
+            first_that(accuracy, [&](double x) { return x >= accuracy.back() - 0.5; }));
+  EXPECT_EQ(found.final.numbers.at("converged_test_loss"),
+            first_that(loss, [&](double x) { return x <= loss.back() + 0.5; }));
 }
 
 TEST_F(Runs, AfterAPhaseIsMeasuredInTheRowsThatHaveIt) {
@@ -280,7 +288,7 @@ TEST_F(Runs, FitsNeedRowsAndMetricsThatExist) {
 TEST_F(Runs, ATableHasNoBestSnapshot) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "snapshots": {"probes": ["dispatch"], "best":
                          ["dispatch"]})"),
-              HasSubstr("'dispatch' is a table, which has no best"));
+              HasSubstr("'dispatch' is a table, of which there is no best"));
 }
 
 TEST_F(Runs, SnapshotsMayCountEpochs) {

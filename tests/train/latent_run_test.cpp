@@ -8,12 +8,12 @@
 #include <cmath>
 
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/sample.h"
 #include "moesaic/models/latent_moe/latent_moe.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/run_start.h"
 #include "support/tensors.h"
 #include "train/phases/latent.h"
-#include "train/phases/stream_begin.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -21,6 +21,8 @@ struct ConvolutionOptions {
   int64_t stride = 1;
   int64_t groups = 1;
   bool bias = false;
+  bool pads_end = false;  ///< Whether an even map gets, with stride 2, all of its border at its
+                          ///< end, as TensorFlow pads.
 };
 
 /// Fills `values` in place, uniform on +-1 / sqrt(fan_in).

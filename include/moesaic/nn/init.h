@@ -16,6 +16,8 @@ at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 /// Fills `weight` in place, uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier). The fans are the
 /// last two dimensions.
 void xavier_uniform(const at::Tensor& weight, at::Generator generator);
+/// Does the same for weights whose fans are `fans` together.
+void xavier_uniform(const at::Tensor& weight, int64_t fans, at::Generator generator);
 
 /// Fills `weight` in place with standard deviation 1 / sqrt(fan_in) (LeCun), normal but cut off at
 /// twice the standard deviation of the uncut distribution.

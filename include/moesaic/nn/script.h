@@ -6,7 +6,9 @@
 
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,6 +35,8 @@ Module make_module(const Unit& unit, const std::string& kind, const torch::nn::M
 
 Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from);
 Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from);
+/// Batch normalisation of channels in dimension 1.
+Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from);
 Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from);
 Module make_map_head(const Unit& unit, const nn::MapHeadImpl& from);
 /// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
@@ -40,8 +44,15 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape);
 /// one_by_one(rows [A, ...], counts) -> [A, o]: counts[e] consecutive rows belong to expert e,
 /// which is skipped without rows. MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C
-/// rows for each expert. `shape` is that of one row.
+/// rows for each expert. Experts of maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead.
+/// `shape` is that of one row.
 Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape);
+
+/// Makes a network by recording what `forward` computes in evaluation, which has to be the same for
+/// all inputs [B, shape].
+Module make_traced(const Unit& unit, torch::nn::Module& from,
+                   const std::function<at::Tensor(const at::Tensor&)>& forward,
+                   const std::vector<int64_t>& shape);
 
 /// Returns the lines with which forward(images) begins: a check of their shape [C, H, W].
 std::string entrance(const std::vector<int64_t>& shape);

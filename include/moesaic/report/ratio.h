@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where curves over a size, such as that of a training set, reach a level, and the ratio of two.
+// Ratios of two rows' numbers, or of where two curves over a size, such as that of a training set,
+// reach a level.
 #pragma once
 
 #include <optional>
@@ -11,22 +12,23 @@
 
 namespace moesaic {
 
-/// A result that is made of rows that differ in a size x: the x at which one curve reaches a level,
-/// over the x at which another one does.
+/// A result that is made of others: a row's metric over that of another row; or, of rows that
+/// differ in a size x, the x at which one curve reaches a level over the x at which another one
+/// does.
 struct RatioConfig {
   std::string name, metric, of, over, under;
-  double reaches = 0.0;
+  std::optional<double> reaches;
   std::vector<double> x;
 };
 template <class Fields>
 void describe(Fields& f, RatioConfig& c) {
   f("name", c.name, "of the row in the results", required, not_empty);
   f("metric", c.metric, "what its number is called", required, not_empty);
-  f("of", c.of, "the metric that the curves show", required, not_empty);
-  f("reaches", c.reaches, "the level", required);
-  f("x", c.x, "sizes, ascending, by which rows are named", required, not_empty, above(0.0));
-  f("over", c.over, "one curve: its rows are named by this and x", required, not_empty);
-  f("under", c.under, "the other curve, which it is divided by", required, not_empty);
+  f("of", c.of, "the metric that is divided, or that the curves show", required, not_empty);
+  f("reaches", c.reaches, "the curves' level");
+  f("x", c.x, "the curves' sizes, ascending, by which rows are named", not_empty, above(0.0));
+  f("over", c.over, "one row, or a curve: its rows are named by this and x", required, not_empty);
+  f("under", c.under, "the other one, which it is divided by", required, not_empty);
 }
 ConfigProblem config_problem(const RatioConfig& config);
 

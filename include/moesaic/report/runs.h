@@ -38,7 +38,7 @@ void describe(Fields& f, RowConfig& c) {
 struct SnapshotConfig {
   int64_t every = 10;
   bool by_epoch = false;
-  std::vector<std::string> probes, best;
+  std::vector<std::string> probes, best, converged;
 };
 template <class Fields>
 void describe(Fields& f, SnapshotConfig& c) {
@@ -48,6 +48,11 @@ void describe(Fields& f, SnapshotConfig& c) {
   f("best", c.best,
     "metrics of which a run's best snapshot is reported too, as best_<metric>: the smallest of a "
     "loss, the largest of another");
+  f("converged", c.converged,
+    "metrics of which it is reported when a run's snapshot was first no more than 0.5 worse than "
+    "its "
+    "last one: converged_<metric>, in epochs of the last phase or else in updates, and "
+    "seconds_to_<metric>, of training alone");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);

@@ -32,7 +32,7 @@ void describe(Fields& f, StopConfig& c) {
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
 
 struct GradientConfig {
-  int64_t batch_size = 128;
+  int64_t samples = 0, batch_size = 128;
   int64_t accumulate = 1;
   std::string accumulate_order = kConsecutive;
   OptimizerConfig optimizer;
@@ -46,6 +46,10 @@ struct GradientConfig {
 };
 template <class Fields>
 void describe(Fields& f, GradientConfig& c) {
+  f("samples", c.samples,
+    "N, training samples, drawn by the run's seed; those of a smaller N are among them; 0: all the "
+    "data",
+    at_least(0));
   f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize), common);
   f("accumulate", c.accumulate,
     "parts of equal size that a batch goes through the network in; their gradients' mean is taken",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchScript forms of the kinds of experts.
 #include <fmt/format.h>
-#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/image_experts.h"
+#include "moesaic/nn/map_experts.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/patch_experts.h"
 #include "moesaic/nn/shallow_experts.h"
@@ -75,6 +75,38 @@ def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
     return torch.cat(outputs)
 )";
 
+// mix(x [T, d], gates [T, K]): what an expert did not select is 0, so that behind ReLU it has one
+// value everywhere; selected patches add windows of side {window} to the convolution of that.
+constexpr char kMaps[] = R"(
+def mix(self, x: Tensor, gates: Tensor) -> Tensor:
+    images = x.size(0) // {patches}
+    scales = self.weight * torch.rsqrt(self.running_var + {epsilon})
+    shifts = self.bias - self.running_mean * scales
+    maps: List[Tensor] = []
+    for gate, scale, shift, w, b in zip(gates.unbind(1), scales.unbind(0), shifts.unbind(0),
+                                        self.w.unbind(0), self.b.unbind(0)):
+        scale, shift = scale.view([-1, 1, 1]), shift.view([-1, 1, 1])
+        rest = torch.relu(shift)
+        token = gate.nonzero().flatten()
+        rows = x.index_select(0, token) * gate.index_select(0, token).unsqueeze(1)
+        rows = torch.relu(rows.view([-1, {channels}, {patch}, {patch}]) * scale + shift) - rest
+        rows = torch.conv2d(rows, w, None, [1, 1], [{kernel} - 1, {kernel} - 1])
+        place = torch.remainder(token, {patches})
+        top = torch.floor_divide(place, {each}) * {patch}
+        begin = torch.floor_divide(token, {patches}) * {side} + top
+        begin = begin * {side} + torch.remainder(place, {each}) * {patch}
+        step = torch.arange({window}, device=x.device)
+        index = (begin.view([-1, 1, 1]) + step.unsqueeze(1) * {side} + step).flatten()
+        y = x.new_zeros([images * {side} * {side}, w.size(0)])
+        y = y.index_add_(0, index, rows.permute([0, 2, 3, 1]).reshape([-1, w.size(0)]))
+        y = y.view([images, {side}, {side}, w.size(0)]).permute([0, 3, 1, 2])
+        y = y[:, :, {border}:{side} - {border}, {border}:{side} - {border}]
+        rest = rest.expand([-1, {map}, {map}]).unsqueeze(0)
+        maps.append(y + torch.conv2d(rest, w, b, [1, 1], [{border}, {border}]))
+    y = torch.cat(maps, 1).unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
+    return y.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
+)";
+
 constexpr char kNetworks[] = R"(
 def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
     parts = rows.split(counts)
@@ -95,55 +127,33 @@ const char* activation_of(Activation activation) {
   return kActivations.at(static_cast<size_t>(activation));
 }
 
-/// Makes the tree of a module around its own tensors, without methods.
-Module make_tree(const Unit& unit, const torch::nn::Module& from) {
-  Children children;
-  for (const auto& child : from.named_children()) {
-    children.emplace_back(child.key(), make_tree(unit, *child.value()));
-  }
-  return make_module(unit, "Network", from, children, "", Copy::no);
-}
-
-void copy_tensors(Module& module) {
-  for (const auto& item : module.named_attributes(/*recurse=*/false)) {
-    if (item.value.isTensor()) module.setattr(item.name, item.value.toTensor().detach().clone());
-  }
-  for (Module child : module.children()) copy_tensors(child);
-}
-
-/// Makes a network by recording what it computes, which is the same for all images of its shape.
-Module make_network(const Unit& unit, nn::ImageNetwork& from, const std::vector<int64_t>& shape) {
-  using torch::jit::Stack;
-  Module module = make_tree(unit, from);
-  std::vector<int64_t> batch = {2};
-  batch.insert(batch.end(), shape.begin(), shape.end());
-  const torch::NoGradGuard no_grad;
-  const bool trains = from.is_training();
-  from.eval();
-  const auto [state, outputs] = torch::jit::tracer::trace(
-      {at::zeros(batch, from.head->weight.options())},
-      [&](const Stack& images) {
-        return Stack{from.head->forward(from.features(images.at(0).toTensor()))};
-      },
-      [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
-      &module);
-  from.train(trains);
-  module.type()->addMethod(
-      unit->create_function(c10::QualifiedName(*module.type()->name(), "forward"), state->graph));
-  copy_tensors(module);  // Recording finds parameters by identity.
-  return module;
-}
-
 Module make_networks(const Unit& unit, const nn::ImageExpertsImpl& from,
                      const std::vector<int64_t>& shape) {
   Children children;
   std::string source =
       fmt::format(kNetworks, fmt::arg("outputs", from.network(0)->head->weight.size(0)));
   for (int64_t e = 0; e < from.count(); ++e) {
-    children.emplace_back(std::to_string(e), make_network(unit, *from.network(e), shape));
+    nn::ImageNetwork& network = *from.network(e);
+    const auto forward = [&](const at::Tensor& images) {
+      return network.head->forward(network.features(images));
+    };
+    children.emplace_back(std::to_string(e), make_traced(unit, network, forward, shape));
     source += fmt::format(kNetwork, e);
   }
   return make_module(unit, "Experts", from, children, source + "    return torch.cat(outputs)\n");
+}
+
+Module make_maps(const Unit& unit, const nn::MapExpertsImpl& from) {
+  const nn::MapExpertsOptions& options = from.options();
+  return make_module(
+      unit, "Experts", from, {},
+      fmt::format(kMaps, fmt::arg("patches", options.patches()),
+                  fmt::arg("epsilon", literal(options.epsilon)),
+                  fmt::arg("channels", options.channels), fmt::arg("patch", options.patch),
+                  fmt::arg("kernel", options.kernel), fmt::arg("border", options.kernel / 2),
+                  fmt::arg("each", options.side / options.patch), fmt::arg("map", options.side),
+                  fmt::arg("side", options.side + options.kernel - 1),
+                  fmt::arg("window", options.patch + options.kernel - 1)));
 }
 
 }  // namespace
@@ -176,6 +186,7 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
   }
   if (from.as<nn::PatchExperts>() != nullptr)
     return make_module(unit, "Experts", from, {}, kPatches);
+  if (const auto* maps = from.as<nn::MapExperts>()) return make_maps(unit, *maps);
   if (const auto* networks = from.as<nn::ImageExperts>()) {
     return make_networks(unit, *networks, shape);
   }

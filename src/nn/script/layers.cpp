@@ -15,6 +15,12 @@ def forward(self, x: Tensor) -> Tensor:
     return torch.linear(x, self.weight, self.bias)
 )";
 
+constexpr char kBatchNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False,
+                            0.0, {eps}, False)
+)";
+
 constexpr char kLayerNorm[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     return torch.layer_norm(x, [{width}], self.weight, self.bias, {eps})
@@ -106,6 +112,11 @@ Module make_mlp(const Unit& unit, const nn::MlpImpl& from) {
 
 Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from) {
   return make_module(unit, "Linear", from, {}, kLinear);
+}
+
+Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from) {
+  return make_module(unit, "BatchNorm", from, {},
+                     fmt::format(kBatchNorm, fmt::arg("eps", literal(from.options.eps()))));
 }
 
 Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from) {

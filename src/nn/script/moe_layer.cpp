@@ -3,6 +3,7 @@
 // aten operators.
 #include <fmt/format.h>
 
+#include "moesaic/nn/map_experts.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "parts.h"
 
@@ -13,6 +14,12 @@ namespace {
 constexpr char kForward[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
     return self.of_experts(self.combine_weights(self.router.forward(x)), inputs)
+)";
+
+// Experts of maps dispatch and combine themselves.
+constexpr char kMix[] = R"(
+def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
+    return self.experts.mix(inputs, self.combine_weights(self.router.forward(x)))
 )";
 
 constexpr char kOfExperts[] = R"(
@@ -56,6 +63,7 @@ constexpr char kOneByOne[] = R"(
 constexpr char kRounded[] = ".to({}).to(inputs.dtype)";
 
 std::string forward_source(const nn::MoELayerImpl& layer) {
+  if (layer.experts->as<nn::MapExperts>() != nullptr) return kMix;
   const auto* mlps = layer.experts->as<nn::MlpExperts>();
   const bool rounds = mlps != nullptr && mlps->options().bfloat16;
   const std::string rounded =

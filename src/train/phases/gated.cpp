@@ -11,7 +11,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset_inputs.h"
-#include "stream_begin.h"
+#include "moesaic/data/sample.h"
 
 namespace moesaic {
 

@@ -11,6 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/value.h"
+#include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
 #include "moesaic/train/clip.h"
@@ -41,6 +42,11 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, int64_t threa
   options.threads = threads;
   options.augment = settings_of<GradientConfig>(plan.config).augment;
   return options;
+}
+
+std::shared_ptr<const Dataset> training_data(const GradientConfig& config, PhaseContext& context) {
+  if (config.samples == 0) return std::move(context.data);
+  return make_sample(std::move(context.data), config.samples, context.run_seed);
 }
 
 /// Returns part `index` of the parts of the batch, as accumulate_order divides it.
@@ -85,7 +91,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
                  config_.optimizers),
       gradient_scale_(config_.gradient_scale),
       read_late_(context.read_late.value_or(!model_->device().is_cpu()) && !config_.stop),
-      loader_(std::move(context.data), loader_options(plan, seed_, context.loader_threads),
+      loader_(training_data(config_, context), loader_options(plan, seed_, context.loader_threads),
               model_->device()) {
   model_->set_recompute(plan.recompute);
   model_->train();

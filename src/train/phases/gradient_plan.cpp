@@ -30,6 +30,20 @@ void check_augment(const GradientConfig& config, const PhasePlaces& places, cons
            [&] { return ImageTransform(data.info(), config.augment); });
 }
 
+void check_samples(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
+  if (config.samples == 0 || data.endless()) return;
+  const std::string where =
+      fmt::format("{}: phase '{}'", places.of({"samples", "data"}), places.phase().name);
+  if (data.info().classes.empty()) {
+    fail_usage("{}: samples of '{}', which has no classes, cannot be drawn", where,
+               places.phase().data);
+  }
+  if (config.samples > data.size()) {
+    fail_usage("{}: {} samples are more than the {} of '{}'", where, config.samples, data.size(),
+               places.phase().data);
+  }
+}
+
 /// Checks a schedule, the phase's or that of a part, whose settings begin with `setting`.
 void check_schedule(const ScheduleConfig& schedule, double lr, const std::string& setting,
                     const PhasePlaces& places, int64_t steps) {
@@ -106,10 +120,12 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const ObjectiveKind& objective = objectives().at(config.loss.name());
   objective.check(config.loss, places, model, data.info());
   check_all_patterns(config, places, model);
-  plan.steps_per_epoch = std::max<int64_t>(1, data.size() / config.batch_size);
+  if (config.samples > 0) plan.images = config.samples;
+  check_samples(config, places, data);
+  plan.steps_per_epoch = std::max<int64_t>(1, plan.images / config.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
   check_schedules(config, places, plan.steps);
-  plan.batch = std::min(config.batch_size, data.size());
+  plan.batch = std::min(config.batch_size, plan.images);
   if (plan.batch % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
                places.of({"accumulate"}), phase.name, config.accumulate,

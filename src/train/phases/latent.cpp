@@ -10,8 +10,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
-#include "stream_begin.h"
 
 namespace moesaic {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/sample.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/nn/patches.h"
-#include "stream_begin.h"
 
 namespace moesaic {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/sample.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/ops/pattern_sgd.h"
 #include "pattern_sgd.h"
-#include "stream_begin.h"
 
 namespace moesaic {
 namespace {

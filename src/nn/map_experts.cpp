@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/map_experts.h"
+
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic::nn {
+namespace {
+
+/// Returns numbers of experts' channels [K, C] beside rows [K, R, C, p p].
+at::Tensor over_rows(const at::Tensor& x_KC) {
+  return x_KC.unsqueeze(1).unsqueeze(3);
+}
+
+/// Returns where windows begin in flat maps [B, K, side, side] that have a border: [K, R] int64.
+at::Tensor window_begins(const Routing& routing, const MapExpertsOptions& options,
+                         int64_t side_with_border) {
+  const int64_t experts = routing.experts(), each = options.side / options.patch;
+  const at::Tensor token_KR = routing.token.to(at::kLong).view({experts, -1});
+  const at::Tensor image = token_KR.div(options.patches(), "floor");
+  const at::Tensor place = token_KR.remainder(options.patches());
+  const at::Tensor top = place.div(each, "floor") * options.patch;
+  const at::Tensor left = place.remainder(each) * options.patch;
+  const at::Tensor expert_K1 = at::arange(experts, token_KR.options()).unsqueeze(1);
+  return ((image * experts + expert_K1) * side_with_border + top) * side_with_border + left;
+}
+
+/// Adds windows_KRqqo to maps of zeros where their patches lie, -> [B, K, S, S, o]; what sticks out
+/// of a map is cut off.
+at::Tensor add_windows(const at::Tensor& windows_KRqqo, const Routing& routing, int64_t images,
+                       const MapExpertsOptions& options) {
+  const int64_t border = options.kernel / 2, side = options.side + 2 * border;
+  const int64_t window = windows_KRqqo.size(2), outputs = windows_KRqqo.size(4);
+  const at::Tensor begin_KR = window_begins(routing, options, side);
+  const at::Tensor step = at::arange(window, begin_KR.options());
+  const at::Tensor index_KRqq =
+      begin_KR.unsqueeze(2).unsqueeze(3) + step.unsqueeze(1) * side + step;
+  at::Tensor maps =
+      at::zeros({images * routing.experts() * side * side, outputs}, windows_KRqqo.options())
+          .index_add(0, index_KRqq.flatten(), windows_KRqqo.reshape({-1, outputs}));
+  maps = maps.view({images, routing.experts(), side, side, outputs});
+  return maps.narrow(2, border, options.side).narrow(3, border, options.side);
+}
+
+}  // namespace
+
+MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator)
+    : options_(options) {
+  const int64_t experts = options.experts, channels = options.channels, kernel = options.kernel;
+  weight = register_parameter("weight", at::ones({experts, channels}));
+  bias = register_parameter("bias", at::zeros({experts, channels}));
+  w = register_parameter("w", at::empty({experts, options.outputs, channels, kernel, kernel}));
+  xavier_uniform(w, (channels + options.outputs) * kernel * kernel, generator);
+  b = register_parameter("b", at::zeros({experts, options.outputs}));
+  running_mean = register_buffer("running_mean", at::zeros({experts, channels}));
+  running_var = register_buffer("running_var", at::ones({experts, channels}));
+}
+
+at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& routing) const {
+  if (routing.row_bound() % routing.experts() != 0 || routing.tokens() % options_.patches() != 0) {
+    fail(
+        "MapExperts: a routing by images of {} patches with as many rows for every expert is "
+        "needed",
+        options_.patches());
+  }
+  const at::Tensor rows_Ad = dispatch(x_Td, routing) * routing.gate.unsqueeze(1);
+  return rows_Ad.view({routing.experts(), -1, options_.channels, options_.patch * options_.patch});
+}
+
+MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRCp, int64_t images) {
+  if (!is_training()) return {running_mean, running_var};
+  const auto all = static_cast<double>(images * options_.side * options_.side);
+  const double zeros = all - static_cast<double>(rows_KRCp.size(1) * rows_KRCp.size(3));
+  const at::Tensor mean = rows_KRCp.sum({1, 3}) / all;
+  const at::Tensor from_mean = rows_KRCp - mean.unsqueeze(1).unsqueeze(3);
+  const at::Tensor var = (from_mean.square().sum({1, 3}) + zeros * mean.square()) / all;
+  const torch::NoGradGuard no_grad;
+  running_mean.lerp_(mean.to(running_mean), options_.momentum);
+  running_var.lerp_((var * (all / std::max(1.0, all - 1.0))).to(running_var), options_.momentum);
+  return {mean, var};
+}
+
+at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
+  const int64_t experts = count(), rows = rows_KRCp.size(1), patch = options_.patch;
+  const int64_t kernel = options_.kernel, window = patch + kernel - 1;
+  if (kernel == 1) {
+    const at::Tensor x_KnC = rows_KRCp.transpose(2, 3).reshape({experts, -1, options_.channels});
+    return at::bmm(x_KnC, w.view({experts, -1, options_.channels}).transpose(1, 2))
+        .view({experts, rows, patch, patch, options_.outputs});
+  }
+  const at::Tensor x_RKCpp =
+      rows_KRCp.transpose(0, 1).reshape({rows, experts * options_.channels, patch, patch});
+  return at::conv2d(x_RKCpp, w.flatten(0, 1), {}, /*stride=*/1, /*padding=*/kernel - 1,
+                    /*dilation=*/1, /*groups=*/experts)
+      .view({rows, experts, options_.outputs, window, window})
+      .permute({1, 0, 3, 4, 2});
+}
+
+ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
+                                      const at::Generator&) {
+  const int64_t images = routing.tokens() / options_.patches(), experts = count();
+  const int64_t side = options_.side, patch = options_.patch, each = side / patch;
+  const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
+  const Statistics of = statistics(rows_KRCp, images);
+  const at::Tensor scale = weight * (of.var + options_.epsilon).rsqrt();
+  const at::Tensor shift = bias - of.mean * scale;  // Of what was not selected: 0 * scale + shift.
+  const at::Tensor rest_KC = shift.relu();
+  const at::Tensor more_KRCp =
+      (rows_KRCp * over_rows(scale) + over_rows(shift)).relu() - over_rows(rest_KC);
+  const at::Tensor rest_map =
+      at::conv2d(rest_KC.view({1, -1, 1, 1}).expand({1, -1, side, side}), w.flatten(0, 1),
+                 b.flatten(), /*stride=*/1, options_.kernel / 2, /*dilation=*/1, experts);
+  const at::Tensor maps_BKSSo =
+      add_windows(convolve(more_KRCp), routing, images, options_) +
+      rest_map.view({1, experts, -1, side, side}).permute({0, 1, 3, 4, 2});
+  ExpertsOutput out;
+  out.y_To = maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.outputs})
+                 .permute({0, 2, 4, 1, 6, 3, 5})
+                 .reshape({routing.tokens(), experts * options_.outputs * patch * patch});
+  return out;
+}
+
+ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+                                   const at::Generator&) {
+  const at::Tensor scale = weight * (running_var + options_.epsilon).rsqrt();
+  const at::Tensor rows_KRCp =
+      (gated_rows(x_Td, routing) - over_rows(running_mean)) * over_rows(scale) + over_rows(bias);
+  const at::Tensor windows_KRqqo = convolve(rows_KRCp.relu());
+  return {windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.row_bound(), outputs()}), {}};
+}
+
+void MapExpertsImpl::keep(const std::vector<int64_t>& slots) {
+  keep_rows({&weight, &bias, &w, &b, &running_mean, &running_var}, slots);
+}
+
+int64_t MapExpertsImpl::outputs() const {
+  const int64_t window = options_.patch + options_.kernel - 1;
+  return options_.outputs * window * window;
+}
+
+double MapExpertsImpl::flops_per_row() const {
+  return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
+}
+
+}  // namespace moesaic::nn

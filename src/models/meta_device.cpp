@@ -2,6 +2,7 @@
 #include "moesaic/models/meta_device.h"
 
 #include <ATen/ATen.h>
+#include <ATen/WrapDimUtils.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -44,6 +45,12 @@ at::Tensor convolution_shape(const at::Tensor& input, const at::Tensor& weight,
     const int64_t reach = dilation[i] * (weight.size(axis) - 1) + 1;
     shape.push_back((input.size(axis) + 2 * padding[i] - reach) / stride[i] + 1);
   }
+  return at::empty(shape, input.options());
+}
+
+at::Tensor index_select_shape(const at::Tensor& input, int64_t axis, const at::Tensor& index) {
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape.at(static_cast<size_t>(at::maybe_wrap_dim(axis, input.dim()))) = index.size(0);
   return at::empty(shape, input.options());
 }
 
@@ -129,6 +136,7 @@ Library register_shapes() {
   shapes->impl("_scaled_dot_product_flash_attention_for_cpu_backward", attention_gradients);
   shapes->impl("native_layer_norm", layer_norm_shape);
   shapes->impl("native_batch_norm", batch_norm_shape);
+  shapes->impl("index_select", index_select_shape);
   shapes->impl("convolution_overrideable", convolution_shape);
   shapes->impl("native_layer_norm_backward", layer_norm_gradients);
   shapes->impl("native_batch_norm_backward", batch_norm_gradients);

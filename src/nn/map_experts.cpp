@@ -106,10 +106,10 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
   const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
   const Statistics of = statistics(rows_KRCp, images);
   const at::Tensor scale = weight * (of.var + options_.epsilon).rsqrt();
-  const at::Tensor shift = bias - of.mean * scale;  // Of what was not selected: 0 * scale + shift.
-  const at::Tensor rest_KC = shift.relu();
+  const at::Tensor shift = bias - of.mean * scale;   // Of what was not selected: 0 * scale + shift.
+  const at::Tensor rest_KC = shift.clone().relu_();  // relu() has no meta kernel.
   const at::Tensor more_KRCp =
-      (rows_KRCp * over_rows(scale) + over_rows(shift)).relu() - over_rows(rest_KC);
+      (rows_KRCp * over_rows(scale) + over_rows(shift)).relu_() - over_rows(rest_KC);
   const at::Tensor rest_map =
       at::conv2d(rest_KC.view({1, -1, 1, 1}).expand({1, -1, side, side}), w.flatten(0, 1),
                  b.flatten(), /*stride=*/1, options_.kernel / 2, /*dilation=*/1, experts);
@@ -126,9 +126,10 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
 ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                    const at::Generator&) {
   const at::Tensor scale = weight * (running_var + options_.epsilon).rsqrt();
+  const at::Tensor shift = bias - running_mean * scale;
   const at::Tensor rows_KRCp =
-      (gated_rows(x_Td, routing) - over_rows(running_mean)) * over_rows(scale) + over_rows(bias);
-  const at::Tensor windows_KRqqo = convolve(rows_KRCp.relu());
+      (gated_rows(x_Td, routing) * over_rows(scale) + over_rows(shift)).relu_();
+  const at::Tensor windows_KRqqo = convolve(rows_KRCp);
   return {windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.row_bound(), outputs()}), {}};
 }
 

@@ -134,7 +134,7 @@ ModelOutput WrnPMoE::forward(const at::Tensor& images_BCHW, const at::Generator&
     y_TCp = all_channels(routed.y_Td);
     out.routings.push_back(std::move(routed));
   }
-  const at::Tensor active_TC = norm->forward(y_TCp).relu().mean(2);
+  const at::Tensor active_TC = norm->forward(y_TCp).relu_().mean(2);
   const int64_t patches = std::max<int64_t>(1, tokens_per_image());
   out.pre_logits = active_TC.view({images_BCHW.size(0), patches, active_TC.size(1)}).mean(1);
   const at::Tensor f = head->forward(out.pre_logits);

@@ -55,27 +55,30 @@ class PMoEProgram : public ProgramTest {
   ProgramResult run(const std::vector<std::string>& arguments) const {
     return run_program(arguments, options_);
   }
+  void expect_whole_way(const std::string& recipe, int64_t side, at::IntArrayRef routed) const;
 
   ProgramOptions options_;
 };
 
-TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
-  ASSERT_EQ(run({"train", text_path("run.json"), "--out", text_path("run")}).exit_code, 0);
+/// Trains, prunes to half, predicts and exports; `routed` is the shape of its routing of 3 images.
+void PMoEProgram::expect_whole_way(const std::string& recipe, int64_t side,
+                                   at::IntArrayRef routed) const {
+  ASSERT_EQ(run({"train", text_path(recipe), "--out", text_path("run")}).exit_code, 0);
   const auto inspected = run({"inspect", text_path("run")});
-  EXPECT_THAT(inspected.out, HasSubstr("mixture.moe.router.weight"));
+  EXPECT_THAT(inspected.out, HasSubstr("moe.router.weight"));
   const auto pruned = run({"prune", "--finetuned", text_path("run"), "--criterion",
                            "router-magnitude", "--keep", "2", "--out", text_path("pruned")});
   ASSERT_EQ(pruned.exit_code, 0) << pruned.err;
   torch::manual_seed(1);
-  const at::Tensor images = torch::rand({3, 3, 64, 64});
+  const at::Tensor images = torch::rand({3, 3, side, side});
   write_tensors(path("in.safetensors"), {{"images", images}});
   const auto predicted =
       run({"predict", text_path("pruned"), "--input", text_path("in.safetensors"), "--output",
            text_path("out.safetensors"), "--routing"});
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
   const TensorMap out = read_tensors(path("out.safetensors"));
-  EXPECT_EQ(out.at("routing.0.logits").sizes(), at::IntArrayRef({12, 4}));
-  EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({12, 4}));
+  EXPECT_EQ(out.at("routing.0.logits").sizes(), routed);
+  EXPECT_EQ(out.at("routing.0.combine").sizes(), routed);
   for (const char* format : {"torchscript", "safetensors"}) {
     const auto made = run({"export", text_path("pruned"), "--format", format, "--out",
                            text_path(std::string("net.") + format)});
@@ -84,6 +87,28 @@ TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
   torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
   const at::Tensor again = script.forward({images}).toTensor();
   EXPECT_LT((again - out.at("logits")).abs().max().item<double>(), 1e-5);
+}
+
+TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
+  expect_whole_way("run.json", 64, {12, 4});
+}
+
+TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
+  write("wide.json", R"({"name": "wide", "seed": 3, "checkpoint_every": 0,
+      "model": {"preset": "pmoe/wrn-pmoe", "widening": 0.25, "classes": 3},
+      "phases": [{"name": "train", "data": ")" +
+                         text_path("mini.json") + R"(", "batch_size": 8, "samples": 24,
+                  "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.1}}]})");
+  expect_whole_way("wide.json", 32, {192, 4});
+  const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png")});
+  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+  const auto by_use =
+      run({"prune", "--finetuned", text_path("run"), "--criterion", "reap", "--keep", "2",
+           "--images", text_path("mini.json"), "--out", text_path("by-use")});
+  EXPECT_EQ(by_use.exit_code, 0) << by_use.err;
+  const auto replaced = run({"prune", "--finetuned", text_path("run"), "--criterion", "reap",
+                             "--keep", "2", "--replace", "mean", "--out", text_path("replaced")});
+  expect_one_line_error(replaced, 2, "no mean can replace one");
 }
 
 TEST_F(PMoEProgram, DrawsWhereEachExpertLooks) {

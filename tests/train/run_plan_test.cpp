@@ -67,6 +67,17 @@ TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
                             images)));
 }
 
+TEST(RunPlan, SamplesAreNoMoreThanTheDataHas) {
+  const PhasePlan plan =
+      plan_tiny({"phases.0.samples=7", "phases.0.batch_size=2", "phases.0.aux_losses={}"})[0];
+  EXPECT_EQ(plan.images, 7);
+  EXPECT_EQ(plan.steps_per_epoch, 3);
+  EXPECT_THAT(
+      plan_refusal({"phases.0.samples=19"}),
+      HasSubstr("argument 'phases.0.samples=19': phase 'pretrain': 19 samples are more than "
+                "the 18 of 'three'"));
+}
+
 TEST(RunPlan, AnArgumentIsBlamedForMissingFilesToo) {
   const RunConfig config = config_of(four_phases(), {"phases.0.data=elsewhere"});
   Datasets datasets([](std::string_view name, std::string_view) -> std::shared_ptr<const Dataset> {

@@ -47,6 +47,10 @@ bool is_file_name(const std::string& name) {
 }
 
 ConfigProblem own_problem(const DatasetSpec& spec) {
+  if (!spec.folder.empty() && !is_file_name(spec.folder)) {
+    return {fmt::format("folder must be a name without folders, not '{}'", spec.folder),
+            {"folder"}};
+  }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
   const std::vector<std::string> stored = stored_splits(spec);
@@ -244,10 +248,10 @@ std::vector<fs::path> search_folders(const DatasetSpec& spec) {
   };
   const char* data = std::getenv("MOESAIC_DATA");
   if (data != nullptr && *data != '\0' && !spec.is_path()) {
-    add(fs::path(data) / spec.name);
+    add(fs::path(data) / own);
     if (spec.archive) folders.push_back(fs::path(data) / spec.archive->folder);
   }
-  if (!spec.is_path()) add(description_folder() / "cache" / spec.name);
+  if (!spec.is_path()) add(description_folder() / "cache" / own);
   for (const std::string& path : spec.paths) add(resource(path));
   return folders;
 }
@@ -264,6 +268,7 @@ fs::path find_in(const fs::path& folder, const DatasetFile& file) {
   }
   return {};
 }
+  const std::string& own = spec.folder.empty() ? spec.name : spec.folder;
 
 fs::path find_folder(const DatasetSpec& spec, std::string_view split) {
   const std::vector<std::string> wanted =

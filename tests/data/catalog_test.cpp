@@ -63,6 +63,7 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
               HasSubstr("takes classes"));
   EXPECT_THAT(complaint(R"({"name": "bad"})"), HasSubstr("files.train_images is missing"));
   EXPECT_THAT(complaint(R"({"name": "bad", "format": "idy"})"), HasSubstr("idx"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "folder": "../x"})"), HasSubstr("not '../x'"));
   EXPECT_THAT(complaint(R"({"name": "bad", "std": [0]})"), HasSubstr("std"));
 }
 

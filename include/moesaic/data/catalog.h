@@ -66,6 +66,7 @@ struct DatasetSpec {
   std::vector<std::string> urls;  ///< Folders on the web with <file>.gz, tried in order.
   std::string debian_package;
   std::vector<std::string> paths;
+  std::string folder;  ///< Below the searched ones; empty is the name.
   std::optional<double> validation;  ///< Fraction of training files; unset is the base's or none.
   std::string base;
   std::vector<std::string> keep_classes;
@@ -99,6 +100,8 @@ void describe(Fields& f, DatasetSpec& c) {
   f("debian_package", c.debian_package, "package that installs the files");
   f("paths", c.paths, "further folders to look in");
   f("validation", c.validation,
+  f("folder", c.folder,
+    "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
     "fraction of the training files that are the validation split: the last ones, image_folder: "
     "of every class; 0: none; with base: in place of the base's",
     between(0.0, 0.9));
@@ -153,9 +156,9 @@ DatasetSpec load_base_spec(std::string_view name);
 /// setting, or else that of the nearest base that has one; 0 for none.
 double validation_fraction(std::string_view name);
 
-/// Returns the folders that are searched for the files, in order: $MOESAIC_DATA/<name>,
-/// datasets/cache/<name>, the description's paths; with an archive also the archive's folder within
-/// each of them and within $MOESAIC_DATA itself.
+/// Returns the folders that are searched for the files, in order: $MOESAIC_DATA/<folder>,
+/// datasets/cache/<folder>, the description's paths; with an archive also the archive's folder
+/// within each of them and within $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 
 /// Returns the folder for fetched files: the first of search_folders(), for an archive its folder

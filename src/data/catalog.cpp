@@ -47,6 +47,10 @@ bool is_file_name(const std::string& name) {
 }
 
 ConfigProblem own_problem(const DatasetSpec& spec) {
+  if (!spec.folder.empty() && !is_file_name(spec.folder)) {
+    return {fmt::format("folder must be a name without folders, not '{}'", spec.folder),
+            {"folder"}};
+  }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
   const std::vector<std::string> stored = stored_splits(spec);
@@ -57,16 +61,17 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   if (!spec.keep_classes.empty()) return {"keep_classes needs base", {"keep_classes"}};
   if (!spec.first.empty()) return {"first needs base", {"first"}};
   if (spec.mosaic) return {"mosaic needs base", {"mosaic"}};
+  if (spec.backdrop) return {"backdrop needs base", {"backdrop"}};
   return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
 }
 
 ConfigProblem derived_problem(const DatasetSpec& spec) {
   const int ways = (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) +
-                   (spec.rotate ? 1 : 0) + (spec.mosaic ? 1 : 0);
+                   (spec.rotate ? 1 : 0) + (spec.mosaic ? 1 : 0) + (spec.backdrop ? 1 : 0);
   if (ways > 1 || (ways == 0 && !spec.validation)) {
     return {
-        "a dataset with base needs one of keep_classes, first, rotate and mosaic, or another "
-        "validation",
+        "a dataset with base needs one of keep_classes, first, rotate, mosaic and backdrop, or "
+        "another validation",
         {"base"}};
   }
   const ConfigProblem problem = unknown_split(spec.first, "first");
@@ -174,8 +179,12 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
     fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
                printable(spec.name), name);
   }
-  const fs::path beside = source.parent_path() / spec.base;
-  if (is_path(spec.base) && path_exists(beside)) spec.base = lasting_name(beside.string());
+  const auto make_lasting = [&](std::string& other) {
+    const fs::path beside = source.parent_path() / other;
+    if (is_path(other) && path_exists(beside)) other = lasting_name(beside.string());
+  };
+  make_lasting(spec.base);
+  if (spec.backdrop) make_lasting(spec.backdrop->images);
   return spec;
 }
 
@@ -220,13 +229,30 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   return spec_from_file(description_folder() / (std::string(name) + ".json"), name);
 }
 
-DatasetSpec load_base_spec(std::string_view name) {
-  DatasetSpec spec = load_dataset_spec(name);
-  for (int depth = 0; !spec.base.empty(); ++depth) {
-    if (depth == kMaxSubsetDepth) fail_usage("dataset '{}': bases lead round in a circle", name);
-    spec = load_dataset_spec(spec.base);
+namespace {
+
+void add_file_specs(std::string_view asked, std::string_view name, int depth,
+                    std::vector<DatasetSpec>& found) {
+  if (depth > kMaxSubsetDepth) fail_usage("dataset '{}': bases lead round in a circle", asked);
+  const DatasetSpec spec = load_dataset_spec(name);
+  if (spec.base.empty()) {
+    found.push_back(spec);
+  } else {
+    add_file_specs(asked, spec.base, depth + 1, found);
   }
-  return spec;
+  if (spec.backdrop) add_file_specs(asked, spec.backdrop->images, depth + 1, found);
+}
+
+}  // namespace
+
+std::vector<DatasetSpec> file_specs(std::string_view name) {
+  std::vector<DatasetSpec> found;
+  add_file_specs(name, name, 0, found);
+  return found;
+}
+
+DatasetSpec load_base_spec(std::string_view name) {
+  return file_specs(name).front();
 }
 
 double validation_fraction(std::string_view name) {
@@ -242,12 +268,13 @@ std::vector<fs::path> search_folders(const DatasetSpec& spec) {
     if (spec.archive) folders.push_back(folder / spec.archive->folder);
     folders.push_back(folder);
   };
+  const std::string& own = spec.folder.empty() ? spec.name : spec.folder;
   const char* data = std::getenv("MOESAIC_DATA");
   if (data != nullptr && *data != '\0' && !spec.is_path()) {
-    add(fs::path(data) / spec.name);
+    add(fs::path(data) / own);
     if (spec.archive) folders.push_back(fs::path(data) / spec.archive->folder);
   }
-  if (!spec.is_path()) add(description_folder() / "cache" / spec.name);
+  if (!spec.is_path()) add(description_folder() / "cache" / own);
   for (const std::string& path : spec.paths) add(resource(path));
   return folders;
 }

@@ -201,12 +201,18 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
 }  // namespace
 
 FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
-  const DatasetSpec base = load_base_spec(name);
-  if (base.generated()) return {};
-  if (!load_dataset_spec(name).base.empty()) {
-    log_info("dataset '{}' is made of '{}', whose files these are", name, base.name);
+  const bool derived = !load_dataset_spec(name).base.empty();
+  FetchResult all;
+  for (const DatasetSpec& spec : file_specs(name)) {
+    if (spec.generated()) continue;
+    if (derived) {
+      log_info("dataset '{}' is made of '{}', whose files these are", name, spec.name);
+    }
+    const FetchResult one = fetch_dataset(spec, options);
+    if (all.folder.empty()) all.folder = one.folder;
+    all.fetched.insert(all.fetched.end(), one.fetched.begin(), one.fetched.end());
   }
-  return fetch_dataset(base, options);
+  return all;
 }
 
 FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) {

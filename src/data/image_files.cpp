@@ -72,6 +72,11 @@ int64_t ImageFiles::label(int64_t index) const {
   return label;
 }
 
+int64_t ImageFiles::group(int64_t index) const {
+  check_index(index);
+  return groups_.empty() ? Dataset::group(index) : groups_[static_cast<size_t>(index)];
+}
+
 void ImageFiles::image(int64_t, uint8_t*) const {
   fail_usage("dataset '{}': its images differ in size: set preprocess.size", info().name);
 }

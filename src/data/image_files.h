@@ -36,13 +36,18 @@ class FileList {
 };
 
 /// Image files of any size, read on demand, turned as EXIF says where they are wanted upright.
+/// `groups` has one for each file, or none.
 class ImageFiles final : public Dataset {
  public:
-  ImageFiles(DatasetInfo info, FileList files, bool upright)
-      : Dataset(std::move(info)), files_(std::move(files)), upright_(upright) {}
+  ImageFiles(DatasetInfo info, FileList files, bool upright, std::vector<uint8_t> groups = {})
+      : Dataset(std::move(info)),
+        files_(std::move(files)),
+        upright_(upright),
+        groups_(std::move(groups)) {}
 
   int64_t size() const override { return files_.size(); }
   int64_t label(int64_t index) const override;
+  int64_t group(int64_t index) const override;
   void image(int64_t index, uint8_t* out) const override;
   Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
                    Bitmap& bitmap) const override;
@@ -57,6 +62,7 @@ class ImageFiles final : public Dataset {
  private:
   FileList files_;
   bool upright_;
+  std::vector<uint8_t> groups_;
 };
 
 /// Name of the label of images without one, which label() does not return.

@@ -4,12 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
+#include "moesaic/data/preprocess.h"
+#include "paste.h"
 
 namespace moesaic {
 namespace {
@@ -51,6 +52,7 @@ class Mosaic final : public Dataset {
     for (const int64_t label : labels_.deciding) {
       deciding_.push_back(by_class[static_cast<size_t>(label)]);
       if (deciding_.back().empty()) fail_empty(label);
+      if (!config_.replacement) shuffle(deciding_.back(), label);
     }
     for (const int64_t label : labels_.others) {
       const std::vector<int64_t>& more = by_class[static_cast<size_t>(label)];
@@ -76,12 +78,12 @@ class Mosaic final : public Dataset {
     check_index(index);
     CounterRng rng = random_of(index);
     const int64_t place = place_of(rng);
+    const Sides size(base_->info().height, base_->info().width);
     std::vector<uint8_t> tile(static_cast<size_t>(base_->image_size()));
     for (int64_t j = 0; j < tiles(); ++j) {
-      const std::vector<int64_t>& drawn =
-          j == place ? deciding_[static_cast<size_t>(label(index))] : others_;
-      base_->image(drawn[rng.below(drawn.size())], tile.data());
-      put(tile, j, out);
+      base_->image(j == place ? draw_deciding(index, rng) : draw(others_, rng), tile.data());
+      const int64_t row = j / config_.grid.width, column = j % config_.grid.width;
+      paste(tile, size, row * size.height, column * size.width, info(), out);
     }
   }
 
@@ -96,21 +98,28 @@ class Mosaic final : public Dataset {
     return static_cast<int64_t>(rng.below(static_cast<uint64_t>(tiles())));
   }
 
+  static int64_t draw(const std::vector<int64_t>& from, CounterRng& rng) {
+    return from[rng.below(from.size())];
+  }
+  int64_t draw_deciding(int64_t index, CounterRng& rng) const {
+    const std::vector<int64_t>& from = deciding_[static_cast<size_t>(label(index))];
+    if (config_.replacement) return draw(from, rng);
+    const auto of_class = static_cast<size_t>(index) / labels_.deciding.size();
+    return from[of_class % from.size()];
+  }
+  void shuffle(std::vector<int64_t>& images, int64_t label) const {
+    const auto count = static_cast<int64_t>(images.size());
+    const uint64_t stream = stream_id(fmt::format("mosaic.{}.order.{}", info().split, label));
+    std::vector<int64_t> shuffled;
+    for (const int64_t i : permutation(count, static_cast<uint64_t>(config_.seed), stream)) {
+      shuffled.push_back(images[static_cast<size_t>(i)]);
+    }
+    images = std::move(shuffled);
+  }
+
   [[noreturn]] void fail_empty(int64_t label) const {
     fail("dataset '{}': the {} split of '{}' has no image of class '{}'", info().name, info().split,
          base_->info().name, base_->info().classes[static_cast<size_t>(label)]);
-  }
-
-  void put(const std::vector<uint8_t>& tile, int64_t place, uint8_t* out) const {
-    const int64_t height = base_->info().height, width = base_->info().width;
-    const int64_t top = place / config_.grid.width * height;
-    const int64_t left = place % config_.grid.width * width;
-    for (int64_t c = 0; c < info().channels; ++c) {
-      for (int64_t y = 0; y < height; ++y) {
-        std::memcpy(out + (c * info().height + top + y) * info().width + left,
-                    tile.data() + (c * height + y) * width, static_cast<size_t>(width));
-      }
-    }
   }
 
   std::shared_ptr<const Dataset> base_;
@@ -126,9 +135,14 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
                                            const MosaicConfig& config, MosaicOf of,
                                            std::string name, std::string description) {
   DatasetInfo info = base->info();
-  if (info.height < 1 || !base->has_images() || info.classes.empty()) {
+  if ((info.height < 1 && !config.tile) || !base->has_images() || info.classes.empty()) {
     fail_usage("dataset '{}': mosaic needs images of one size with classes, as '{}' has none", name,
                info.name);
+  }
+  if (config.tile) {
+    info.height = config.tile->height;
+    info.width = config.tile->width;
+    base = preprocessed(std::move(base), info, {});
   }
   std::vector<std::string> others = config.others;
   const auto decides = [&](const std::string& one) {

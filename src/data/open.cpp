@@ -178,6 +178,12 @@ std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<
   if (spec.mosaic) {
     return make_mosaic(std::move(base), *spec.mosaic, of, spec.name, spec.description);
   }
+  if (spec.backdrop) {
+    auto backdrops =
+        of == MosaicOf::outline ? nullptr : open_dataset(spec.backdrop->images, "train");
+    return make_on_backdrops(std::move(base), std::move(backdrops), *spec.backdrop, spec.name,
+                             spec.description);
+  }
   if (!spec.keep_classes.empty()) {
     return make_class_subset(std::move(base), spec.keep_classes, spec.name, spec.description);
   }
@@ -264,8 +270,12 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
                                                            std::string_view split) {
   const SplitRequest wanted = request(name, split);
-  const DatasetSpec files = load_base_spec(name);
-  const bool absent = !files.generated() && find_folder(files, wanted.stored()).empty();
+  std::string stored = wanted.stored();
+  bool absent = false;
+  for (const DatasetSpec& files : file_specs(name)) {
+    absent |= !files.generated() && find_folder(files, stored).empty();
+    stored = "train";  // All after the base's are backdrops.
+  }
   if (!absent || !tells_size(load_dataset_spec(name), wanted.stored())) {
     return open_dataset(name, split);
   }
@@ -290,7 +300,11 @@ std::vector<DatasetStatus> dataset_statuses() {
   std::vector<DatasetStatus> statuses;
   for (const std::string& name : dataset_names()) {
     const DatasetSpec spec = load_dataset_spec(name);
-    const DatasetSpec base = load_base_spec(name);
+    const std::vector<DatasetSpec> files = file_specs(name);
+    const auto missing = std::find_if(files.begin(), files.end(), [](const DatasetSpec& one) {
+      return !one.generated() && find_folder(one).empty();
+    });
+    const DatasetSpec& base = missing == files.end() ? files.front() : *missing;
     DatasetStatus status;
     status.name = spec.name;
     status.description = spec.description;
@@ -353,12 +367,19 @@ std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
 }  // namespace
 
 std::vector<FileVerification> verify_dataset(std::string_view name) {
-  const DatasetSpec base = load_base_spec(name);
-  if (base.generated()) {
+  std::vector<DatasetSpec> specs = file_specs(name);
+  const DatasetSpec base = specs.front();
+  std::erase_if(specs, [](const DatasetSpec& one) { return one.generated(); });
+  if (specs.empty()) {
     fail_usage("dataset '{}' is generated when it is opened: it has no files", base.name);
   }
-  std::vector<FileVerification> results =
-      base.files.empty() ? verify_undescribed(base) : verify_described(base);
+  std::vector<FileVerification> results;
+  for (const DatasetSpec& spec : specs) {
+    for (FileVerification& file :
+         spec.files.empty() ? verify_undescribed(spec) : verify_described(spec)) {
+      results.push_back(std::move(file));
+    }
+  }
   const bool sound =
       std::all_of(results.begin(), results.end(), [](const auto& file) { return file.ok(); });
   const bool opened_whole = base.files.empty() && load_dataset_spec(name).base.empty() &&

@@ -50,7 +50,7 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
   EXPECT_THAT(complaint("{\"name\": \"bad\", "), HasSubstr("bad.json:1:"));
   EXPECT_THAT(complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
               HasSubstr("name is 'good'"));
-  const std::string one_of = "needs one of keep_classes, first, rotate and mosaic";
+  const std::string one_of = "needs one of keep_classes, first, rotate, mosaic and backdrop";
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"), HasSubstr(one_of));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {}, "first": {"test": 1}})"),
               HasSubstr(one_of));
@@ -63,6 +63,7 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
               HasSubstr("takes classes"));
   EXPECT_THAT(complaint(R"({"name": "bad"})"), HasSubstr("files.train_images is missing"));
   EXPECT_THAT(complaint(R"({"name": "bad", "format": "idy"})"), HasSubstr("idx"));
+  EXPECT_THAT(complaint(R"({"name": "bad", "folder": "../x"})"), HasSubstr("not '../x'"));
   EXPECT_THAT(complaint(R"({"name": "bad", "std": [0]})"), HasSubstr("std"));
 }
 

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
 
 #include "data/data_fixture.h"
+#include "moesaic/data/resize.h"
 
 namespace moesaic {
 namespace {
@@ -100,6 +102,67 @@ TEST(Mosaic, IsAFunctionOfSeedSplitAndIndex) {
   }
   EXPECT_TRUE(differs_by_seed);
   EXPECT_TRUE(differs_by_split);
+}
+
+/// Colour images of 6 x 8 bytes, of classes a, b, a, b, ...
+std::shared_ptr<const Dataset> colours(int count) {
+  DatasetInfo info{"base", "train", "", {"a", "b", "c"}, 3, 6, 8, {0, 0, 0}, {1, 1, 1}};
+  Bytes pixels(static_cast<size_t>(count) * 144), labels;
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i * i / 7 + 31 * i);
+  for (int i = 0; i < count; ++i) labels.push_back(static_cast<uint8_t>(i % 3));
+  return make_memory_dataset(info, pixels, labels);
+}
+
+TEST(Mosaic, TilesAreResizedAsTheyAreAsked) {
+  const auto base = colours(3);  // One image of each class: what is drawn is known.
+  MosaicConfig config{.deciding = {"a", "b"}, .tile = Sides(3, 4)};
+  config.grid = {1, 2};
+  const auto data = make_mosaic(base, config, MosaicOf::images, "mine");
+  EXPECT_EQ(data->info().channels, 3);
+  EXPECT_EQ(data->info().height, 3);
+  EXPECT_EQ(data->info().width, 8);
+  const auto small = [&](int64_t index) {
+    Bytes out(36);
+    Bitmap bitmap;
+    const auto whole = [](int64_t height, int64_t width) { return Rectangle{0, 0, height, width}; };
+    const Rectangle part = base->decode(index, whole, 4, bitmap);
+    resize(bitmap, part, {.antialias = true}, 3, 4, out.data());
+    return out;
+  };
+  for (int64_t i = 0; i < 8; ++i) {
+    const Bytes image = mosaic_image(*data, i);
+    const int64_t place = data->group(i);
+    for (int64_t j = 0; j < 2; ++j) {
+      const Bytes expected = small(j == place ? i % 2 : 2);
+      for (size_t row = 0; row < 9; ++row) {  // Three of each channel.
+        EXPECT_TRUE(std::equal(expected.begin() + 4 * static_cast<int64_t>(row),
+                               expected.begin() + 4 * static_cast<int64_t>(row) + 4,
+                               image.begin() + 8 * static_cast<int64_t>(row) + 4 * j))
+            << i << " " << j << " " << row;
+      }
+    }
+  }
+}
+
+TEST(Mosaic, WithoutReplacementEveryDecidingImageComesBeforeAnyComesAgain) {
+  const auto deciding = [](const Dataset& data, int64_t index) {
+    return tags(mosaic_image(data, index), 0)[static_cast<size_t>(data.group(index))];
+  };
+  const auto drawn = [&](const std::vector<uint8_t>& labels, int64_t seed) {
+    MosaicConfig config{.deciding = {"c", "a"}, .seed = seed, .replacement = false};
+    config.grid = {2, 3};
+    const auto data = make_mosaic(tagged("train", labels), config, MosaicOf::images, "mine");
+    std::vector<int> found;
+    for (int64_t i = 0; i < 24; i += 2) found.push_back(deciding(*data, i));
+    return found;
+  };
+  const std::vector<uint8_t> six_of_c = {2, 2, 0, 2, 1, 2, 2, 2, 3};
+  const std::vector<int> once = drawn(six_of_c, 1);
+  EXPECT_EQ(std::set<int>(once.begin(), once.begin() + 6), (std::set<int>{20, 21, 22, 23, 24, 25}));
+  EXPECT_TRUE(std::equal(once.begin(), once.begin() + 6, once.begin() + 6)) << "the next pass";
+  EXPECT_EQ(drawn(six_of_c, 1), once);
+  EXPECT_NE(drawn(six_of_c, 2), once);
+  EXPECT_FALSE(std::is_sorted(once.begin(), once.begin() + 6)) << "an order of their own";
 }
 
 TEST(Mosaic, OnlyTrainingHasNoEnd) {

@@ -11,6 +11,7 @@
 
 #include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/data/backdrop.h"
 #include "moesaic/data/mosaic.h"
 #include "moesaic/data/rotate.h"
 
@@ -54,7 +55,7 @@ std::string config_problem(const DatasetArchive& archive);
 
 /// Description of a dataset, datasets/<name>.json: either of files (format with its settings,
 /// classes, mean, std, files) or of a dataset derived from another one (base): its images rotated,
-/// grids of them, the first of them, some classes, or with another validation split.
+/// grids of them, on backdrops, the first of them, some classes, or with another validation split.
 struct DatasetSpec {
   std::string name, description;
   Choice format;  ///< One of dataset_formats(), with its settings.
@@ -65,6 +66,7 @@ struct DatasetSpec {
   std::optional<DatasetArchive> archive;
   std::vector<std::string> urls;  ///< Folders on the web with <file>.gz, tried in order.
   std::string debian_package;
+  std::string folder;  ///< Below the searched ones; empty is the name.
   std::vector<std::string> paths;
   std::optional<double> validation;  ///< Fraction of training files; unset is the base's or none.
   std::string base;
@@ -72,6 +74,7 @@ struct DatasetSpec {
   std::map<std::string, int64_t> first;  ///< Number of first images, by split.
   std::optional<RotateConfig> rotate;
   std::optional<MosaicConfig> mosaic;
+  std::optional<BackdropConfig> backdrop;
 
   /// Returns whether the dataset is generated when it is opened and has no files.
   bool generated() const;
@@ -97,6 +100,8 @@ void describe(Fields& f, DatasetSpec& c) {
   f("archive", c.archive, "the archive that they come in");
   f("urls", c.urls, "folders on the web that hold the archive, else the files with .gz appended");
   f("debian_package", c.debian_package, "package that installs the files");
+  f("folder", c.folder,
+    "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
   f("paths", c.paths, "further folders to look in");
   f("validation", c.validation,
     "fraction of the training files that are the validation split: the last ones, image_folder: "
@@ -111,6 +116,7 @@ void describe(Fields& f, DatasetSpec& c) {
   f("rotate", c.rotate,
     "the task to tell its images from the same ones rotated; its classes become groups");
   f("mosaic", c.mosaic, "grids of its images, one of which decides the class");
+  f("backdrop", c.backdrop, "its images, made smaller, each at a random place of another image");
 }
 
 /// Checks which settings go together: a dataset with a base has no files, any other one has what
@@ -149,13 +155,17 @@ std::string split_source(const DatasetSpec& spec, std::string_view split);
 /// innermost base.
 DatasetSpec load_base_spec(std::string_view name);
 
+/// Returns the descriptions of all files that a dataset is made of: load_base_spec(name), then
+/// those of its backdrops, of which the train split is used.
+std::vector<DatasetSpec> file_specs(std::string_view name);
+
 /// Returns the fraction of the training files that a dataset holds out for validation: its own
 /// setting, or else that of the nearest base that has one; 0 for none.
 double validation_fraction(std::string_view name);
 
-/// Returns the folders that are searched for the files, in order: $MOESAIC_DATA/<name>,
-/// datasets/cache/<name>, the description's paths; with an archive also the archive's folder within
-/// each of them and within $MOESAIC_DATA itself.
+/// Returns the folders that are searched for the files, in order: $MOESAIC_DATA/<folder>,
+/// datasets/cache/<folder>, the description's paths; with an archive also the archive's folder
+/// within each of them and within $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 
 /// Returns the folder for fetched files: the first of search_folders(), for an archive its folder

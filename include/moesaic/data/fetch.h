@@ -15,12 +15,12 @@ struct FetchOptions {
 };
 
 struct FetchResult {
-  std::filesystem::path folder;  ///< Folder with every file, verified; empty without files.
+  std::filesystem::path folder;  ///< Folder with every file (the base's), verified; empty without.
   std::vector<std::string>
       fetched;  ///< Names of the downloaded files; empty if all were there already.
 };
 
-/// Downloads the files of datasets/<name>.json (of a derived dataset: its base's) to
+/// Downloads the files of datasets/<name>.json (of a derived dataset: file_specs()) to
 /// fetch_folder(), unless a verified copy is found. Each file is downloaded as <file>.gz.part,
 /// resumed after an earlier try, compared with the description by the SHA-256 of its uncompressed
 /// bytes, and only then renamed. An archive is downloaded the same way, compared by its own SHA-256

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <unordered_map>
@@ -23,24 +25,66 @@ namespace fs = std::filesystem;
 namespace moesaic {
 namespace {
 
+constexpr size_t kMaxAttributes = 8;
+
+/// A second attribute that goes along with the label in training but not otherwise.
+struct SpuriousSettings {
+  std::string with, without;
+  double fraction = 0.95;
+};
+template <class Fields>
+void describe(Fields& f, SpuriousSettings& c) {
+  f("with", c.with, "attribute that most images with the label's have, e.g. Black_Hair", required,
+    not_empty);
+  f("without", c.without, "attribute that most of the others have, e.g. Blond_Hair", required,
+    not_empty);
+  f("fraction", c.fraction, "of the training images of each class; elsewhere it is one half",
+    between(0.5, 0.999));
+}
+
 struct CelebaSettings {
   std::string attribute;
+  std::vector<std::string> attributes;
+  std::optional<SpuriousSettings> spurious;
   std::map<std::string, std::string> splits;
+
+  std::vector<std::string> labels() const {
+    return attribute.empty() ? attributes : std::vector<std::string>{attribute};
+  }
 };
 template <class Fields>
 void describe(Fields& f, CelebaSettings& c) {
   f("attribute", c.attribute, "the attribute that is the label, e.g. Smiling");
+  f("attributes", c.attributes,
+    "in place of attribute: several, whose combinations are the labels, counted in binary: none, "
+    "the last one, the last but one, both of these, ...");
+  f("spurious", c.spurious,
+    "only images with exactly one of two more attributes, which in the train split goes along with "
+    "the label; classes are equally frequent; 'images' says how many, else all that allows");
   f("splits", c.splits, "part of each split, by default train 0, validation 1, test 2");
+}
+
+ConfigProblem attribute_problem(const DatasetSpec& spec) {
+  const auto& settings = spec.format.as<CelebaSettings>();
+  const size_t count = settings.labels().size();
+  if (count == 0) return {"attribute is missing"};
+  if (!settings.attribute.empty() && !settings.attributes.empty()) {
+    return {"attribute and attributes exclude each other", {"attribute", "attributes"}};
+  }
+  if (settings.spurious && count > 1) return {"spurious needs one attribute", {"attributes"}};
+  if (count > kMaxAttributes) {
+    return {fmt::format("at most {} attributes", kMaxAttributes), {"attributes"}};
+  }
+  if (spec.classes.size() == size_t{1} << count) return {};
+  return {fmt::format("{} give {} classes, found {}: the one without any comes first",
+                      count_text(static_cast<int64_t>(count), "attribute"), size_t{1} << count,
+                      spec.classes.size()),
+          {"classes"}};
 }
 
 ConfigProblem check_celeba(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CelebaSettings>();
-  const ConfigProblem attribute =
-      spec.classes.size() != 2
-          ? ConfigProblem("an attribute has two classes: the one without it comes first",
-                          {"classes"})
-          : ConfigProblem(settings.attribute.empty() ? "attribute is missing" : "");
-  return first_problem(no_files_problem(spec), classes_problem(spec), attribute,
+  return first_problem(no_files_problem(spec), classes_problem(spec), attribute_problem(spec),
                        unknown_split(spec.images, "images"),
                        unknown_split(settings.splits, "splits"), channels_problem(spec, 3));
 }
@@ -123,10 +167,11 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
 /// Reader of the list of attributes in either format.
 class AttributeList {
  public:
-  AttributeList(fs::path path, std::string attribute)
-      : path_(std::move(path)), attribute_(std::move(attribute)) {}
+  AttributeList(fs::path path, std::vector<std::string> attributes)
+      : path_(std::move(path)), attributes_(std::move(attributes)) {}
 
-  /// Calls `image(file name, label)` in the list's order.
+  /// Calls `image(file name, label)` in the list's order; bits of the label are the attributes, the
+  /// lowest one the last.
   template <class F>
   void read(F&& image) {
     int64_t rows = 0;
@@ -150,12 +195,14 @@ class AttributeList {
   void read_names(const Words& words) {
     const bool with_title = words[0] == "image_id";
     names_.assign(words.begin() + (with_title ? 1 : 0), words.end());
-    const auto found = std::find(names_.begin(), names_.end(), attribute_);
-    if (found == names_.end()) {
-      fail_usage("{}: no attribute '{}'; {}", path_.string(), attribute_,
-                 did_you_mean(attribute_, names_));
+    for (const std::string& attribute : attributes_) {
+      const auto found = std::find(names_.begin(), names_.end(), attribute);
+      if (found == names_.end()) {
+        fail_usage("{}: no attribute '{}'; {}", path_.string(), attribute,
+                   did_you_mean(attribute, names_));
+      }
+      columns_.push_back(1 + static_cast<size_t>(found - names_.begin()));
     }
-    column_ = 1 + static_cast<size_t>(found - names_.begin());
   }
 
   int32_t label(const Words& words, int64_t line) const {
@@ -163,19 +210,94 @@ class AttributeList {
       fail("{}:{}: {}, expected {}", path_.string(), line,
            count_text(static_cast<int64_t>(words.size()) - 1, "value"), names_.size());
     }
-    const int64_t value = integer(words[column_], path_, line);
-    if (value < -1 || value > 1) {
-      fail("{}:{}: {} is {}, expected 1 or -1", path_.string(), line, attribute_, value);
+    int32_t label = 0;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const int64_t value = integer(words[columns_[i]], path_, line);
+      if (value < -1 || value > 1) {
+        fail("{}:{}: {} is {}, expected 1 or -1", path_.string(), line, attributes_[i], value);
+      }
+      label = 2 * label + (value == 1 ? 1 : 0);
     }
-    return value == 1 ? 1 : 0;
+    return label;
   }
 
   fs::path path_;
-  std::string attribute_;
-  std::vector<std::string> names_;
-  size_t column_ = 0;
+  std::vector<std::string> attributes_, names_;
+  std::vector<size_t> columns_;
   int64_t promised_ = -1;
 };
+
+struct Face {
+  std::string name;
+  int32_t label;
+  uint8_t group = 0;
+};
+
+/// Names of images by label and group: 2 * label + group, where group 1 has settings.with.
+using Cells = std::array<std::vector<std::string>, 4>;
+
+Cells cells_of(const std::vector<Face>& faces, const SpuriousSettings& settings,
+               const DatasetInfo& info) {
+  Cells cells;
+  for (const Face& face : faces) {
+    const int32_t label = face.label >> 2, second = face.label & 3;
+    if (second == 1 || second == 2) {
+      cells[static_cast<size_t>(2 * label + second - 1)].push_back(face.name);
+    }
+  }
+  for (size_t cell = 0; cell < cells.size(); ++cell) {
+    if (!cells[cell].empty()) continue;
+    const bool with = cell % 2 == 1;
+    fail("dataset '{}': no image of class '{}' in its {} split has {} and not {}", info.name,
+         info.classes[cell / 2], info.split, with ? settings.with : settings.without,
+         with ? settings.without : settings.with);
+  }
+  return cells;
+}
+
+/// Chooses as many images as the cells allow. Classes alternate, and of the first k images of each
+/// round((1 - fraction) k) are of the other group, so that every prefix keeps the proportions.
+std::vector<Face> correlated(const Cells& cells, double fraction) {
+  const auto others = [&](int64_t k) {
+    return std::llround((1.0 - fraction) * static_cast<double>(k));
+  };
+  std::array<size_t, 4> used = {};
+  std::vector<Face> pairs;
+  for (int64_t k = 0;; ++k) {
+    const size_t other = others(k + 1) > others(k) ? 1 : 0;
+    const size_t cell_0 = other, cell_1 = 3 - other;
+    if (used[cell_0] == cells[cell_0].size() || used[cell_1] == cells[cell_1].size()) return pairs;
+    for (const size_t cell : {cell_0, cell_1}) {
+      pairs.push_back({cells[cell][used[cell]++], static_cast<int32_t>(cell / 2),
+                       static_cast<uint8_t>(cell % 2)});
+    }
+  }
+}
+
+/// Returns the images of a split that settings.spurious asks for.
+std::vector<Face> spurious_faces(const std::vector<Face>& faces, const SpuriousSettings& settings,
+                                 const DatasetSpec& spec, const DatasetInfo& info) {
+  const bool train = info.split == "train";
+  std::vector<Face> chosen =
+      correlated(cells_of(faces, settings, info), train ? settings.fraction : 0.5);
+  const size_t whole = train ? 2 : 4;  // Every group is as frequent as the others in fours.
+  chosen.resize(chosen.size() / whole * whole);
+  const auto asked = spec.images.find(info.split);
+  if (asked == spec.images.end()) return chosen;
+  const auto count = static_cast<size_t>(asked->second);
+  if (count > chosen.size()) {
+    fail("dataset '{}': images.{} is {}, but its smallest group allows {}", info.name, info.split,
+         count, chosen.size());
+  }
+  chosen.resize(count);
+  return chosen;
+}
+
+/// Adds the groups.
+void outline_celeba(const DatasetSpec& spec, DatasetInfo& info) {
+  const auto& spurious = spec.format.as<CelebaSettings>().spurious;
+  if (spurious) info.groups = {spurious->without, spurious->with};
+}
 
 std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo info,
                                            const fs::path& folder) {
@@ -185,15 +307,27 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   info.channels = 3;
   FileList files(folder);
   const int32_t images = files.add_folder("img_align_celeba");
-  AttributeList list(find_list(folder, "list_attr_celeba"),
-                     spec.format.as<CelebaSettings>().attribute);
+  const auto& settings = spec.format.as<CelebaSettings>();
+  std::vector<std::string> attributes = settings.labels();
+  if (settings.spurious) {
+    attributes.insert(attributes.end(), {settings.spurious->with, settings.spurious->without});
+  }
+  AttributeList list(find_list(folder, "list_attr_celeba"), std::move(attributes));
+  std::vector<Face> faces;
   list.read([&](const std::string& name, int32_t label) {
     const auto part = parts.find(name);
     if (part == parts.end()) fail("{}: no part of '{}' in it", parts_path.string(), name);
-    if (part->second == wanted) files.add(images, name, label);
+    if (part->second == wanted) faces.push_back({name, label});
   });
-  if (files.size() == 0) fail("dataset '{}': no images in its part {}", info.name, wanted);
-  return std::make_shared<ImageFiles>(std::move(info), std::move(files), false);
+  if (faces.empty()) fail("dataset '{}': no images in its part {}", info.name, wanted);
+  std::vector<uint8_t> groups;
+  if (settings.spurious) {
+    faces = spurious_faces(faces, *settings.spurious, spec, info);
+    for (const Face& face : faces) groups.push_back(face.group);
+  }
+  for (const Face& face : faces) files.add(images, face.name, face.label);
+  outline_celeba(spec, info);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files), false, std::move(groups));
 }
 
 }  // namespace
@@ -210,6 +344,7 @@ DatasetFormat celeba_format() {
       .source = source_celeba,
       .parts = [](const DatasetSpec&,
                   const std::string&) { return std::vector<DatasetPart>{{"img_align_celeba"}}; },
+      .outline = outline_celeba,
       .verify = verify_image_files};
 }
 

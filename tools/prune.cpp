@@ -86,9 +86,6 @@ KeepSpec keep_of(const PruneArguments& arguments) {
 void check_one_size(const PruneArguments& arguments) {
   const int given = int{!arguments.keep.empty()} + int{arguments.keep_parameters.has_value()} +
                     int{arguments.max_drop.has_value()} + int{!arguments.options.plan.empty()};
-  if (arguments.max_drop && !(*arguments.max_drop >= 0.0)) {
-    fail_usage("--max-drop: must be a fraction from 0 to 0.99, found {}", *arguments.max_drop);
-  }
   const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
   if (!arguments.options.plan.empty() && chooses) {
     fail_usage("--plan: it says which experts stay; leave --whole and --scope out");
@@ -217,12 +214,13 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
       ->group(group);
   verb.add_option("--keep-parameters", arguments->keep_parameters,
                   "as many experts as fit into this fraction of the network's parameters")
+      ->check(number(0.0, 1.0))
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--max-drop", arguments->max_drop,
                   "the fewest with which at most this fraction of images is lost: 0.01 is one "
                   "point of accuracy, on the validation split")
-      ->check(CLI::Range(0.0, 0.99))
+      ->check(number(0.0, 0.99))
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--plan", arguments->options.plan,
@@ -243,6 +241,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->capture_default_str();
   verb.add_option("--whole", arguments->whole, "blocks that keep all their experts: --whole 9,11")
       ->delimiter(',')
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("BLOCKS");
   verb.add_option("--replace", prune.replace,
                   "what a removed expert leaves to tokens that still select it: nothing, or mean, "
@@ -257,10 +256,16 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "time from the layer that bears it best, which evaluates many more networks")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();
+  verb.add_option("--figure", arguments->figure,
+                  "draw what --max-drop tried: a new .png or .svg, with gnuplot's script and data "
+                  "beside it")
+      ->check(not_empty())
+      ->type_name("FILE");
 }
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
-  const std::string group = "Images, for --max-drop, --replace mean and criteria that need them";
+  const std::string group =
+      "Images, for --max-drop (all but --images), --replace mean and criteria that need them";
   verb.add_option("--data", arguments->data, "data set (what the checkpoint was trained on)")
       ->check(known_dataset())
       ->type_name("NAME")
@@ -271,12 +276,6 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
   verb.add_option("--images", arguments->images, "calibration images, drawn by the seed")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
-      ->group(group);
-  verb.add_option("--figure", arguments->figure,
-                  "draw what --max-drop tried: a new .png or .svg, with gnuplot's script and data "
-                  "beside it")
-      ->check(not_empty())
-      ->type_name("FILE")
       ->group(group);
 }
 

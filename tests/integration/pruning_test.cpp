@@ -114,6 +114,20 @@ TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
                         "every block stays whole");
   expect_one_line_error(prune({"--keep-parameters", "0.1", "--dry-run"}), 2, "choose at least");
   expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2, "'reap'");
+  for (const char* blocks : {"1,x", "-1", "1.5"}) {
+    expect_one_line_error(prune({"--keep", "0.5", "--whole", blocks, "--dry-run"}), 2,
+                          "--whole: must be a whole number between 0 and");
+  }
+  for (const char* drop : {"1", "x", "-0.1", "nan"}) {
+    expect_one_line_error(
+        prune({"--max-drop", drop, "--dry-run"}), 2,
+        std::string("--max-drop: must be a number between 0 and 0.99, found '") + drop + "'");
+  }
+  for (const char* fraction : {"1.5", "half", "nan"}) {
+    expect_one_line_error(
+        prune({"--keep-parameters", fraction, "--dry-run"}), 2,
+        std::string("--keep-parameters: must be a number between 0 and 1, found '") + fraction);
+  }
 }
 
 TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
@@ -134,6 +148,7 @@ TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
   refuse({"--keep", "0.5", "--figure", text_path("f.png")}, "--figure", "it is for --max-drop");
   // A search evaluates all images of the split: only criteria and means look at a number of them.
   refuse({"--max-drop", "0.5", "--images", "20"}, "--images", "it is for --replace mean");
+  EXPECT_THAT(run_program({"prune", "--help"}).out, HasSubstr("--max-drop (all but --images),"));
 }
 
 TEST_F(PruningProgram, APlanLeavesNothingToCriterionSeedAndPretrainedNetwork) {

@@ -27,7 +27,7 @@ namespace {
 
 struct PruneArguments {
   PruneCheckpointOptions options;
-  std::string keep, scope = "layer", data, split, figure;
+  std::string keep, plan, scope = "layer", data, split, figure;
   std::optional<double> keep_parameters, max_drop;
   std::string search = kBisection;
   std::vector<int64_t> whole;
@@ -85,9 +85,9 @@ KeepSpec keep_of(const PruneArguments& arguments) {
 
 void check_one_size(const PruneArguments& arguments) {
   const int given = int{!arguments.keep.empty()} + int{arguments.keep_parameters.has_value()} +
-                    int{arguments.max_drop.has_value()} + int{!arguments.options.plan.empty()};
+                    int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
   const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
-  if (!arguments.options.plan.empty() && chooses) {
+  if (!arguments.plan.empty() && chooses) {
     fail_usage("--plan: it says which experts stay; leave --whole and --scope out");
   }
   if (given == 1) return;
@@ -95,14 +95,14 @@ void check_one_size(const PruneArguments& arguments) {
              given == 0 ? "none" : "more");
 }
 
-/// Refuses options that would change nothing.
-void check_effects(const PruneArguments& arguments, const CLI::App& verb) {
+/// Refuses options that would change nothing to pruning by `options`.
+void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions& options,
+                   const CLI::App& verb) {
   const auto refuse = [&](const char* option, const std::string& user) {
     if (verb.get_option(option)->count() == 0) return;
     fail_usage("{}: it would change nothing here: it is for {}", option, user);
   };
-  const PruneCheckpointOptions& options = arguments.options;
-  const bool searches = arguments.max_drop.has_value(), ranks = options.plan.empty();
+  const bool searches = arguments.max_drop.has_value(), ranks = !options.plan;
   if (!searches) {
     for (const char* option : {"--search", "--figure"}) refuse(option, "--max-drop");
   }
@@ -176,11 +176,12 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
 int prune(const PruneArguments& arguments, const CLI::App& verb) {
   PruneCheckpointOptions options = arguments.options;
   check_one_size(arguments);
-  check_effects(arguments, verb);
+  if (!arguments.plan.empty()) options.plan = read_plan(arguments.plan);
+  check_effects(arguments, options, verb);
   if (options.out.empty() && !options.dry_run) {
     fail_usage("prune: give --out, or --dry-run for the plan alone");
   }
-  if (options.plan.empty()) options.prune.keep = keep_of(arguments);
+  if (!options.plan) options.prune.keep = keep_of(arguments);
   std::optional<StopSignal> stop;  // Elsewhere a signal ends the program.
   if (arguments.max_drop || needs_images(options)) stop.emplace();
   options.calibrate = [&](const Checkpoint& checkpoint, Model& model) {
@@ -223,7 +224,7 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
       ->check(number(0.0, 0.99))
       ->type_name("FRACTION")
       ->group(group);
-  verb.add_option("--plan", arguments->options.plan,
+  verb.add_option("--plan", arguments->plan,
                   "what a plan says, as --json prints it; it may be edited")
       ->check(not_empty())
       ->type_name("FILE")

@@ -100,7 +100,9 @@ ConfigProblem config_problem(const PrunePlan& plan) {
 }
 
 PrunePlan read_plan(const std::filesystem::path& path) {
-  return parse<PrunePlan>(Document::from_file(path).root());
+  auto plan = parse<PrunePlan>(Document::from_file(path).root());
+  plan.where = path.string();
+  return plan;
 }
 
 nn::ParameterValues values_for(const Model& model, const TensorMap* values) {

@@ -211,6 +211,18 @@ TEST_F(PruningProgram, AnOverrideThatTheExperimentsRowsReplaceIsToldOf) {
                                   "'pruned 50 %'"));
 }
 
+TEST_F(PruningProgram, ASweepIsPlannedWithoutItsDataAndSaysHowToGetThem) {
+  const ProgramOptions nowhere{.environment = {"MOESAIC_DATA=" + text_path("none")}};
+  std::vector<std::string> sweep = {"reproduce", "pruning/vmoe-cifar10", "--scale", "quick",
+                                    "--out",     text_path("sweep")};
+  expect_one_line_error(run_program(sweep, nowhere), 1, "run 'moesaic data fetch cifar10'");
+  sweep.emplace_back("--dry-run");
+  const auto planned = run_program(sweep, nowhere);
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.err, HasSubstr("'cifar10-animals': its files are not here"));
+  EXPECT_THAT(planned.out, HasSubstr("networks "));
+}
+
 TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {
   const auto made = run_program(
       {"reproduce", "pruning/synthetic", "--scale", "quick", "--out", text_path("theory")});

@@ -48,6 +48,10 @@ void check_split(const std::string& split) {
       "choose train or validation");
 }
 
+const char* examples_of(const CheckpointData& data) {
+  return data.dataset->has_images() ? "images" : "examples";
+}
+
 /// Ends what a signal stopped.
 struct Stopped {
   int signal;
@@ -58,7 +62,7 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, model);
-  log_info("calibrating by {} images of {}", data.split, data.name);
+  log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate"});
   return calibrate(model, data.dataset,
                    {.images = arguments.images,
@@ -142,11 +146,11 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   adapt_data(data, checkpoint, *shape);
   if (arguments.split.empty() && data.split == "train") {
     log_warning(
-        "searching by the training images of {}, since it has no validation split: on them "
+        "searching by the training {} of {}, since it has no validation split: on them "
         "a drop looks smaller than it is",
-        data.name);
+        examples_of(data), data.name);
   } else {
-    log_info("searching by {} images of {}", data.split, data.name);
+    log_info("searching by {} {} of {}", data.split, examples_of(data), data.name);
   }
   PruneSearchOptions search;
   search.max_drop = *arguments.max_drop;

@@ -223,6 +223,22 @@ TEST_F(PruningProgram, ASweepIsPlannedWithoutItsDataAndSaysHowToGetThem) {
   EXPECT_THAT(planned.out, HasSubstr("networks "));
 }
 
+TEST_F(PruningProgram, CallsWhatIsNoImageAnExample) {
+  const std::string recipe =
+      std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pruning/recipes/synthetic.json";
+  const auto trained = run_program({"train", recipe, "phases.finetune.steps=1",
+                                    "phases.recover.steps=1", "--out", text_path("run")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto made =
+      run_program({"prune", "--finetuned", text_path("run/checkpoints/finetune"), "--criterion",
+                   "load", "--keep", "0.5", "--images", "20", "--dry-run"});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr(" examples of "));
+  const auto evaluated = run_program({"eval", text_path("run")});
+  EXPECT_THAT(evaluated.out, AllOf(HasSubstr(" test examples\n"), HasSubstr("examples/s "),
+                                   HasSubstr("FLOPs/example ")));
+}
+
 TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {
   const auto made = run_program(
       {"reproduce", "pruning/synthetic", "--scale", "quick", "--out", text_path("theory")});

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -222,14 +220,7 @@ void add_bench(CLI::App& app, int&) {
           ->capture_default_str(),
       add_device(*verb, options->device), add_precision(*verb, options->precision),
       verb->add_option("--seconds", options->seconds, "of passes for each batch size")
-          ->check(CLI::Range(0.0, 3600.0))
-          ->check(CLI::Validator(
-              [](const std::string& text) {
-                return std::isfinite(std::strtod(text.c_str(), nullptr))
-                           ? ""
-                           : "'" + text + "' is no number of seconds";
-              },
-              ""))
+          ->check(number(0.0, 3600.0))
           ->capture_default_str()};
   for (CLI::Option* option : of_checkpoints) option->group("Of a checkpoint");
   verb->callback([options, of_checkpoints] { run(*options, of_checkpoints); });

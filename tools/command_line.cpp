@@ -59,6 +59,20 @@ CLI::Validator accepted_by(void (*check)(const std::string& value)) {
       "");
 }
 
+/// A number of this type, written out in full, within these.
+template <class Number>
+CLI::Validator in_range(const char* what, Number min, Number max) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        Number number{};
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, number);
+        if (error == std::errc() && stop == end && number >= min && number <= max) return "";
+        return fmt::format("must be a {} between {} and {}, found '{}'", what, min, max, text);
+      },
+      "");
+}
+
 }  // namespace
 
 CLI::Validator not_empty() {
@@ -67,15 +81,11 @@ CLI::Validator not_empty() {
 }
 
 CLI::Validator whole_number(int64_t min, int64_t max) {
-  return CLI::Validator(
-      [min, max](std::string& text) -> std::string {
-        int64_t number = 0;
-        const char* end = text.data() + text.size();
-        const auto [stop, error] = std::from_chars(text.data(), end, number);
-        if (error == std::errc() && stop == end && number >= min && number <= max) return "";
-        return fmt::format("must be a whole number between {} and {}, found '{}'", min, max, text);
-      },
-      "");
+  return in_range("whole number", min, max);
+}
+
+CLI::Validator number(double min, double max) {
+  return in_range("number", min, max);
 }
 
 CLI::Validator batch_size() {

@@ -17,6 +17,9 @@ CLI::Validator not_empty();
 /// A whole number in decimal digits, within these.
 CLI::Validator whole_number(int64_t min, int64_t max);
 
+/// A number in decimal digits, within these.
+CLI::Validator number(double min, double max);
+
 /// A dataset's name, description or folder that can be read; its files may be missing.
 CLI::Validator known_dataset();
 

@@ -27,7 +27,7 @@ namespace {
 
 struct PruneArguments {
   PruneCheckpointOptions options;
-  std::string keep, scope = "layer", data, split, figure;
+  std::string keep, plan, scope = "layer", data, split, figure;
   std::optional<double> keep_parameters, max_drop;
   std::string search = kBisection;
   std::vector<int64_t> whole;
@@ -48,6 +48,10 @@ void check_split(const std::string& split) {
       "choose train or validation");
 }
 
+const char* examples_of(const CheckpointData& data) {
+  return data.dataset->has_images() ? "images" : "examples";
+}
+
 /// Ends what a signal stopped.
 struct Stopped {
   int signal;
@@ -58,7 +62,7 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, model);
-  log_info("calibrating by {} images of {}", data.split, data.name);
+  log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate"});
   return calibrate(model, data.dataset,
                    {.images = arguments.images,
@@ -85,12 +89,9 @@ KeepSpec keep_of(const PruneArguments& arguments) {
 
 void check_one_size(const PruneArguments& arguments) {
   const int given = int{!arguments.keep.empty()} + int{arguments.keep_parameters.has_value()} +
-                    int{arguments.max_drop.has_value()} + int{!arguments.options.plan.empty()};
-  if (arguments.max_drop && !(*arguments.max_drop >= 0.0)) {
-    fail_usage("--max-drop: must be a fraction from 0 to 0.99, found {}", *arguments.max_drop);
-  }
+                    int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
   const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
-  if (!arguments.options.plan.empty() && chooses) {
+  if (!arguments.plan.empty() && chooses) {
     fail_usage("--plan: it says which experts stay; leave --whole and --scope out");
   }
   if (given == 1) return;
@@ -98,14 +99,14 @@ void check_one_size(const PruneArguments& arguments) {
              given == 0 ? "none" : "more");
 }
 
-/// Refuses options that would change nothing.
-void check_effects(const PruneArguments& arguments, const CLI::App& verb) {
+/// Refuses options that would change nothing to pruning by `options`.
+void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions& options,
+                   const CLI::App& verb) {
   const auto refuse = [&](const char* option, const std::string& user) {
     if (verb.get_option(option)->count() == 0) return;
     fail_usage("{}: it would change nothing here: it is for {}", option, user);
   };
-  const PruneCheckpointOptions& options = arguments.options;
-  const bool searches = arguments.max_drop.has_value(), ranks = options.plan.empty();
+  const bool searches = arguments.max_drop.has_value(), ranks = !options.plan;
   if (!searches) {
     for (const char* option : {"--search", "--figure"}) refuse(option, "--max-drop");
   }
@@ -145,11 +146,11 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   adapt_data(data, checkpoint, *shape);
   if (arguments.split.empty() && data.split == "train") {
     log_warning(
-        "searching by the training images of {}, since it has no validation split: on them "
+        "searching by the training {} of {}, since it has no validation split: on them "
         "a drop looks smaller than it is",
-        data.name);
+        examples_of(data), data.name);
   } else {
-    log_info("searching by {} images of {}", data.split, data.name);
+    log_info("searching by {} {} of {}", data.split, examples_of(data), data.name);
   }
   PruneSearchOptions search;
   search.max_drop = *arguments.max_drop;
@@ -179,11 +180,12 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
 int prune(const PruneArguments& arguments, const CLI::App& verb) {
   PruneCheckpointOptions options = arguments.options;
   check_one_size(arguments);
-  check_effects(arguments, verb);
+  if (!arguments.plan.empty()) options.plan = read_plan(arguments.plan);
+  check_effects(arguments, options, verb);
   if (options.out.empty() && !options.dry_run) {
     fail_usage("prune: give --out, or --dry-run for the plan alone");
   }
-  if (options.plan.empty()) options.prune.keep = keep_of(arguments);
+  if (!options.plan) options.prune.keep = keep_of(arguments);
   std::optional<StopSignal> stop;  // Elsewhere a signal ends the program.
   if (arguments.max_drop || needs_images(options)) stop.emplace();
   options.calibrate = [&](const Checkpoint& checkpoint, Model& model) {
@@ -217,15 +219,16 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
       ->group(group);
   verb.add_option("--keep-parameters", arguments->keep_parameters,
                   "as many experts as fit into this fraction of the network's parameters")
+      ->check(number(0.0, 1.0))
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--max-drop", arguments->max_drop,
                   "the fewest with which at most this fraction of images is lost: 0.01 is one "
                   "point of accuracy, on the validation split")
-      ->check(CLI::Range(0.0, 0.99))
+      ->check(number(0.0, 0.99))
       ->type_name("FRACTION")
       ->group(group);
-  verb.add_option("--plan", arguments->options.plan,
+  verb.add_option("--plan", arguments->plan,
                   "what a plan says, as --json prints it; it may be edited")
       ->check(not_empty())
       ->type_name("FILE")
@@ -243,6 +246,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->capture_default_str();
   verb.add_option("--whole", arguments->whole, "blocks that keep all their experts: --whole 9,11")
       ->delimiter(',')
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("BLOCKS");
   verb.add_option("--replace", prune.replace,
                   "what a removed expert leaves to tokens that still select it: nothing, or mean, "
@@ -257,10 +261,16 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "time from the layer that bears it best, which evaluates many more networks")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();
+  verb.add_option("--figure", arguments->figure,
+                  "draw what --max-drop tried: a new .png or .svg, with gnuplot's script and data "
+                  "beside it")
+      ->check(not_empty())
+      ->type_name("FILE");
 }
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
-  const std::string group = "Images, for --max-drop, --replace mean and criteria that need them";
+  const std::string group =
+      "Images, for --max-drop (all but --images), --replace mean and criteria that need them";
   verb.add_option("--data", arguments->data, "data set (what the checkpoint was trained on)")
       ->check(known_dataset())
       ->type_name("NAME")
@@ -271,12 +281,6 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
   verb.add_option("--images", arguments->images, "calibration images, drawn by the seed")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
-      ->group(group);
-  verb.add_option("--figure", arguments->figure,
-                  "draw what --max-drop tried: a new .png or .svg, with gnuplot's script and data "
-                  "beside it")
-      ->check(not_empty())
-      ->type_name("FILE")
       ->group(group);
 }
 

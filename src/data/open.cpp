@@ -73,7 +73,11 @@ class Outline final : public Dataset {
  public:
   Outline(DatasetInfo info, int64_t size) : Dataset(std::move(info)), size_(size) {}
   int64_t size() const override { return size_; }
-  int64_t label(int64_t) const override { fail_unreadable(); }
+  /// Classes in turn, as if all had as many examples: subsets of classes are planned by them.
+  int64_t label(int64_t index) const override {
+    if (info().classes.empty()) fail_unreadable();
+    return index % static_cast<int64_t>(info().classes.size());
+  }
   void image(int64_t, uint8_t*) const override { fail_unreadable(); }
 
  private:
@@ -163,10 +167,10 @@ std::shared_ptr<const Dataset> outline_own(const DatasetSpec& spec, const SplitR
   return std::make_shared<Outline>(std::move(info), size);
 }
 
-/// Returns whether the description gives the size, which for a subset of classes needs labels.
+/// Returns whether the description gives the size, that of some classes by their number.
 bool tells_size(const DatasetSpec& spec, const std::string& stored) {
   if (spec.base.empty()) return spec.images.contains(stored);
-  return spec.keep_classes.empty() && tells_size(load_dataset_spec(spec.base), stored);
+  return tells_size(load_dataset_spec(spec.base), stored);
 }
 
 /// Returns the dataset that `spec` derives from its base.
@@ -209,7 +213,6 @@ std::shared_ptr<const Dataset> open_described(const DatasetSpec& spec,
 std::shared_ptr<const Dataset> outline_described(const DatasetSpec& spec,
                                                  const SplitRequest& request) {
   if (spec.base.empty()) return outline_own(spec, request);
-  if (!spec.keep_classes.empty()) fail_outline(spec);
   return derived(spec, outline_described(load_dataset_spec(spec.base), request), request,
                  MosaicOf::outline);
 }
@@ -276,11 +279,13 @@ std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name
     absent |= !files.generated() && find_folder(files, stored).empty();
     stored = "train";  // All after the base's are backdrops.
   }
-  if (!absent || !tells_size(load_dataset_spec(name), wanted.stored())) {
+  const DatasetSpec spec = load_dataset_spec(name);
+  if (!absent || !tells_size(spec, wanted.stored())) {
     return open_dataset(name, split);
   }
   if (absent_.emplace(name).second) {
-    log_warning("dataset '{}': its files are not here; this is planned by its description", name);
+    log_warning("dataset '{}': its files are not here; this is planned by its description{}", name,
+                spec.keep_classes.empty() ? "" : ", as if all classes had as many images");
   }
   return outline_dataset(name, split);
 }

@@ -59,6 +59,14 @@ std::vector<Group> groups_of(const MoEBlock& block) {
   return groups;
 }
 
+/// Returns the smallest amount that a rule may keep, in its own measure.
+std::string least_text(const KeepRule& rule, int64_t least, int64_t experts) {
+  if (!std::holds_alternative<KeepFraction>(rule.amount))
+    return fmt::format("keep at least {}", least);
+  return fmt::format("keep at least {:.4g}",
+                     static_cast<double>(least) / static_cast<double>(experts));
+}
+
 /// Checks the number of experts to keep of a group.
 void check_count(const KeepRule& rule, const Group& group, int64_t count) {
   const nn::RouterOptions& router = group.block->layer->options();
@@ -67,10 +75,11 @@ void check_count(const KeepRule& rule, const Group& group, int64_t count) {
                group.size());
   }
   const int64_t selected = nn::choices_of_token(router.rule);
+  const int64_t experts = router.experts / group.block->ranked_groups();
   if (count < std::min(selected, group.size())) {
-    fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects",
-               rule.where, group.where, count, router.experts / group.block->ranked_groups(),
-               selected);
+    fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects; {}",
+               rule.where, group.where, count, experts, selected,
+               least_text(rule, group.least(), experts));
   }
 }
 
@@ -207,8 +216,8 @@ class NetworkChoice {
     }
     if (wanted < least) {
       fail_usage(
-          "{}: the network would keep {} of {} experts, fewer than the {} that tokens select",
-          rule.where, wanted, experts_, least);
+          "{}: the network would keep {} of {} experts, fewer than the {} that tokens select; {}",
+          rule.where, wanted, experts_, least, least_text(rule, least, experts_));
     }
     return wanted;
   }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "choose_experts.h"
@@ -82,7 +83,12 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerP
 
 ConfigProblem config_problem(const PruneLayerPlan& layer) {
   if (!is_ascending(layer.kept) || layer.kept.back() >= layer.experts) {
-    return {fmt::format("'kept' must be ascending experts below {}", layer.experts), {"kept"}};
+    std::set<int64_t> valid(layer.kept.begin(), layer.kept.end());
+    valid.erase(valid.lower_bound(layer.experts), valid.end());
+    if (valid.empty()) valid.insert(0);
+    return {fmt::format("'kept' must be ascending experts below {}, such as [{}], found [{}]",
+                        layer.experts, fmt::join(valid, ", "), fmt::join(layer.kept, ", ")),
+            {"kept"}};
   }
   if (!layer.scores.empty() && static_cast<int64_t>(layer.scores.size()) != layer.experts) {
     return {
@@ -100,7 +106,9 @@ ConfigProblem config_problem(const PrunePlan& plan) {
 }
 
 PrunePlan read_plan(const std::filesystem::path& path) {
-  return parse<PrunePlan>(Document::from_file(path).root());
+  auto plan = parse<PrunePlan>(Document::from_file(path).root());
+  plan.where = path.string();
+  return plan;
 }
 
 nn::ParameterValues values_for(const Model& model, const TensorMap* values) {

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const std::string& criterion = options.prune.criterion;
-  const bool by_plan = options.found || !options.plan.empty();
+  const bool by_plan = options.found || options.plan;
   const bool compares = !by_plan && criterion_needs_pretrained(criterion);
   if (compares && options.pretrained.empty()) {
     fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
@@ -82,6 +82,14 @@ void warn_of_ties(const PrunePlan& plan) {
       break;
     }
   }
+}
+
+int64_t experts_of(const Model& model) {
+  int64_t experts = 0;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    experts += static_cast<int64_t>(block.layer->kept().size());
+  }
+  return experts;
 }
 
 /// Returns how a layer chooses, for messages.
@@ -244,8 +252,8 @@ std::string relation_problem(const Model& finetuned, const Model& pretrained) {
 bool needs_images(const PruneCheckpointOptions& options) {
   const PruneOptions& prune = options.prune;
   if (prune.replace == kReplaceByMean) return true;
-  if (options.plan.empty()) return criterion_needs_images(prune.criterion);
-  return !prune.replace && read_plan(options.plan).replace == kReplaceByMean;
+  if (!options.plan) return criterion_needs_images(prune.criterion);
+  return !prune.replace && options.plan->replace == kReplaceByMean;
 }
 
 PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
@@ -253,13 +261,16 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   check_pretrained_is_given(options);
   const PruneOptions& prune = options.prune;
   PrunePlan plan;
-  if (!options.plan.empty()) {
-    plan = read_plan(options.plan);
+  if (options.plan) {
+    plan = *options.plan;
     if (prune.replace) plan.replace = *prune.replace;
     const std::string problem = plan_problem(shape, plan);
-    if (!problem.empty()) fail_usage("{}: {}", options.plan.string(), problem);
+    if (!problem.empty()) fail_usage("{}: {}", plan.where, problem);
   } else if (!shape.moe_blocks().empty()) {
     check_keep(shape, prune.keep);
+    const bool means = prune.replace == kReplaceByMean;
+    const std::string problem = means ? replacement_problem(shape, kReplaceByMean) : "";
+    if (!problem.empty()) fail_usage("prune: --replace mean: {}", problem);
   }
   std::optional<ExpertUse> use;
   if (needs_images(options)) {
@@ -268,7 +279,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
     model->to(at::Device(options.device));
     use = options.calibrate(checkpoint, *model);
   }
-  if (!options.plan.empty()) {
+  if (options.plan) {
     complete_plan(plan, shape, use ? &*use : nullptr);
     return plan;
   }
@@ -294,7 +305,11 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);
   result.before = footprint(*shape);
   const PrunedTensors tensors(*shape, checkpoint.model, result.plan);
+  const int64_t experts = experts_of(*shape);
   apply_plan(*shape, result.plan);
+  if (experts_of(*shape) == experts) {
+    log_warning("prune: all {} experts stay, so the network is what it was", experts);
+  }
   check_rebuilds(*shape);
   warn_of_ties(result.plan);
   result.after = footprint(*shape);

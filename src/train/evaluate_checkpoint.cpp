@@ -188,6 +188,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics, dataset->info());
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
+  result.of_images = dataset->has_images();
   return result;
 }
 
@@ -214,10 +215,11 @@ std::string to_text(const CheckpointEvaluation& result) {
     text += fmt::format("{:<16} {}\n", name, value);
   };
   row("checkpoint", result.checkpoint.string());
-  row("data", fmt::format("{}, {} {} images", result.data, evaluation.images, result.split));
+  const char* example = result.of_images ? "image" : "example";
+  row("data", fmt::format("{}, {} {} {}s", result.data, evaluation.images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);
-  row("images/s", fmt::format("{:.0f}", evaluation.images_per_second));
-  row("FLOPs/image", fmt::format("{:.4g}", result.flops_per_image));
+  row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
+  row(fmt::format("FLOPs/{}", example), fmt::format("{:.4g}", result.flops_per_image));
   row("parameters", fmt::format("{}", result.parameters));
   for (const LayerRouting& layer : evaluation.routing) {
     row(fmt::format("block {}", layer.block),

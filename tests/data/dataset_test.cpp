@@ -218,6 +218,25 @@ TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
   EXPECT_THAT(open_error(ErrorKind::failure, "part"), HasSubstr("data fetch base"));
 }
 
+TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
+  home_.write_description("base", R"({"name": "base", "description": "d", "format": "cifar",
+      "classes": ["a", "b", "c"], "images": {"train": 60, "test": 9}, "mean": [0, 0, 0],
+      "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
+      "test_1": {"name": "y", "size": 1}}})");
+  home_.write_description("some",
+                          R"({"name": "some", "base": "base", "keep_classes": ["c", "a"]})");
+  PlannedDatasets planned;
+  testing::internal::CaptureStderr();
+  const auto train = planned("some", "train"), test = planned("some", "test");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("'some': its files are not here; this is planned by its description, as if "
+                        "all classes had as many images\n"));
+  EXPECT_EQ(train->size(), 40);
+  EXPECT_EQ(test->size(), 6);
+  EXPECT_THAT(train->info().classes, ElementsAre("c", "a"));
+  EXPECT_THAT(open_error(ErrorKind::failure, "some"), HasSubstr("data fetch base"));
+}
+
 TEST_F(TinyDataset, SubsetRejectsWrongClasses) {
   home_.write_files(home_.cache());
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["dgo"]})");

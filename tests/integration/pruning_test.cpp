@@ -114,6 +114,20 @@ TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
                         "every block stays whole");
   expect_one_line_error(prune({"--keep-parameters", "0.1", "--dry-run"}), 2, "choose at least");
   expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2, "'reap'");
+  for (const char* blocks : {"1,x", "-1", "1.5"}) {
+    expect_one_line_error(prune({"--keep", "0.5", "--whole", blocks, "--dry-run"}), 2,
+                          "--whole: must be a whole number between 0 and");
+  }
+  for (const char* drop : {"1", "x", "-0.1", "nan"}) {
+    expect_one_line_error(
+        prune({"--max-drop", drop, "--dry-run"}), 2,
+        std::string("--max-drop: must be a number between 0 and 0.99, found '") + drop + "'");
+  }
+  for (const char* fraction : {"1.5", "half", "nan"}) {
+    expect_one_line_error(
+        prune({"--keep-parameters", fraction, "--dry-run"}), 2,
+        std::string("--keep-parameters: must be a number between 0 and 1, found '") + fraction);
+  }
 }
 
 TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
@@ -134,6 +148,7 @@ TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
   refuse({"--keep", "0.5", "--figure", text_path("f.png")}, "--figure", "it is for --max-drop");
   // A search evaluates all images of the split: only criteria and means look at a number of them.
   refuse({"--max-drop", "0.5", "--images", "20"}, "--images", "it is for --replace mean");
+  EXPECT_THAT(run_program({"prune", "--help"}).out, HasSubstr("--max-drop (all but --images),"));
 }
 
 TEST_F(PruningProgram, APlanLeavesNothingToCriterionSeedAndPretrainedNetwork) {
@@ -194,6 +209,34 @@ TEST_F(PruningProgram, AnOverrideThatTheExperimentsRowsReplaceIsToldOf) {
   EXPECT_EQ(some.exit_code, 0) << some.err;
   EXPECT_THAT(some.err, HasSubstr("4 of 5 rows set this themselves and keep theirs, the first is "
                                   "'pruned 50 %'"));
+}
+
+TEST_F(PruningProgram, ASweepIsPlannedWithoutItsDataAndSaysHowToGetThem) {
+  const ProgramOptions nowhere{.environment = {"MOESAIC_DATA=" + text_path("none")}};
+  std::vector<std::string> sweep = {"reproduce", "pruning/vmoe-cifar10", "--scale", "quick",
+                                    "--out",     text_path("sweep")};
+  expect_one_line_error(run_program(sweep, nowhere), 1, "run 'moesaic data fetch cifar10'");
+  sweep.emplace_back("--dry-run");
+  const auto planned = run_program(sweep, nowhere);
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.err, HasSubstr("'cifar10-animals': its files are not here"));
+  EXPECT_THAT(planned.out, HasSubstr("networks "));
+}
+
+TEST_F(PruningProgram, CallsWhatIsNoImageAnExample) {
+  const std::string recipe =
+      std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pruning/recipes/synthetic.json";
+  const auto trained = run_program({"train", recipe, "phases.finetune.steps=1",
+                                    "phases.recover.steps=1", "--out", text_path("run")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto made =
+      run_program({"prune", "--finetuned", text_path("run/checkpoints/finetune"), "--criterion",
+                   "load", "--keep", "0.5", "--images", "20", "--dry-run"});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr(" examples of "));
+  const auto evaluated = run_program({"eval", text_path("run")});
+  EXPECT_THAT(evaluated.out, AllOf(HasSubstr(" test examples\n"), HasSubstr("examples/s "),
+                                   HasSubstr("FLOPs/example ")));
 }
 
 TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {

@@ -122,9 +122,12 @@ TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
     return test::usage_of([&] { plan_pruning(*model, nullptr, "random", keep); });
   };
   EXPECT_THAT(message(KeepSpec::count(1)),
-              HasSubstr("block 1 would keep 1 of 6 experts, fewer than the 2"));
+              HasSubstr("block 1 would keep 1 of 6 experts, fewer than the 2 that a token selects; "
+                        "keep at least 2"));
   EXPECT_THAT(message(KeepSpec::parse("0.1")),
-              AllOf(HasSubstr("keep '0.1'"), HasSubstr("block 1 would keep 1 of 6")));
+              AllOf(HasSubstr("keep '0.1'"), HasSubstr("block 1 would keep 1 of 6"),
+                    HasSubstr("; keep at least 0.3333")));
+  plan_pruning(*model, nullptr, "random", KeepSpec::parse("0.3333"));
   EXPECT_THAT(message(KeepSpec::count(5)), HasSubstr("block 3 cannot keep 5 experts, it has 4"));
   EXPECT_THAT(message(spec("{\"3\": [0, 3]}")),
               HasSubstr("keep.json:1:7: block 3 has no expert 3; it has 0, 1, 2, 5"));
@@ -290,7 +293,8 @@ TEST(PrunePlan, OfTheNetworkComparesAllExpertsAndKeepsWhatATokenSelects) {
   EXPECT_EQ(kept(R"({"count": 3, "scope": "network", "whole": [1]})"),
             (std::vector<Ids>{{0, 1, 2, 3, 4, 5}, {1, 2, 5}}));
   EXPECT_THAT(test::usage_of([&] { kept(R"({"count": 3, "scope": "network"})"); }),
-              HasSubstr("would keep 3 of 12 experts, fewer than the 4 that tokens select"));
+              HasSubstr("would keep 3 of 12 experts, fewer than the 4 that tokens select; keep at "
+                        "least 4"));
   EXPECT_THAT(test::usage_of([&] { kept(R"({"count": 13, "scope": "network"})"); }),
               HasSubstr("cannot keep 13 experts, it has 12"));
 }
@@ -325,8 +329,10 @@ TEST(PrunePlan, KeepsAsManyAsFitIntoAFractionOfTheParameters) {
   EXPECT_EQ(kept_of(plan(all - 5 * expert, network)), (std::vector<Ids>{{0, 1, 2, 3, 4}, {2, 5}}));
   EXPECT_EQ(parameters_after(plan(all - 2 * expert, ", \"whole\": [3]")), all - 2 * expert);
   for (const char* more : {"", network}) {
+    const std::string least = fmt::format("{:.4f}", 1 - 8 * expert / all + 5e-5);
     EXPECT_THAT(test::usage_of([&] { plan(all - 9 * expert, more); }),
-                HasSubstr(fmt::format("choose at least {:.4f}", 1 - 8 * expert / all + 5e-5)));
+                HasSubstr("choose at least " + least));
+    EXPECT_EQ(parameters_after(plan(std::stod(least) * all, more)), all - 8 * expert);
   }
 }
 
@@ -342,9 +348,12 @@ TEST(PrunePlan, IsAFileThatCanBeEdited) {
     return test::usage_of([&] { read_plan(file); });
   };
   EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": [3, 1]}]})"),
-              HasSubstr("plan.json:1:48: 'kept' must be ascending experts below 6"));
+              HasSubstr("plan.json:1:48: 'kept' must be ascending experts below 6, such as [1, 3], "
+                        "found [3, 1]"));
+  EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": [0, 0, 7]}]})"),
+              HasSubstr("such as [0], found [0, 0, 7]"));
   EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": [6]}]})"),
-              HasSubstr("ascending experts below 6"));
+              HasSubstr("ascending experts below 6, such as [0], found [6]"));
   EXPECT_THAT(refusal(R"({"layers": [{"layer": 1, "experts": 6, "kept": []}]})"),
               HasSubstr("kept"));
   EXPECT_THAT(refusal(R"({"layers": []})"), HasSubstr("layers"));

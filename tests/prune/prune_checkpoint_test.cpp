@@ -42,6 +42,12 @@ class PruneCheckpoint : public ::testing::Test {
     options_.prune.keep = KeepSpec::count(2);
   }
 
+  /// Returns the plan of this file's text.
+  PrunePlan plan_of(const std::string& text) const {
+    test::put(folder_ / "plan.json", text);
+    return read_plan(folder_ / "plan.json");
+  }
+
   /// Returns the network that is pruned to four experts, and what is left to two.
   std::shared_ptr<Model> pruned_twice() {
     options_.prune.keep = KeepSpec::count(4);
@@ -299,10 +305,9 @@ TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
   EXPECT_LT(planned.after.parameters, planned.before.parameters);
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
 
-  test::put(folder_ / "plan.json", to_json(planned.plan).dump());
   PruneCheckpointOptions by_plan;
   by_plan.finetuned = options_.finetuned;
-  by_plan.plan = folder_ / "plan.json";
+  by_plan.plan = plan_of(to_json(planned.plan).dump());
   by_plan.out = folder_ / "by_plan";
   prune_checkpoint(by_plan);
   options_.dry_run = false;
@@ -311,7 +316,7 @@ TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
   for (const char* file : {"model.safetensors", "config.json", "state.json"}) {
     EXPECT_EQ(test::get(by_plan.out / file), test::get(options_.out / file)) << file;
   }
-  test::put(folder_ / "plan.json", R"({"layers": [{"layer": 2, "experts": 6, "kept": [1]}]})");
+  by_plan.plan = plan_of(R"({"layers": [{"layer": 2, "experts": 6, "kept": [1]}]})");
   by_plan.out = folder_ / "other";
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(by_plan); }),
               HasSubstr("plan.json: block 2 has no experts"));
@@ -366,28 +371,43 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
 TEST_F(PruneCheckpoint, APlanKeepsWhatATokenSelectsAndMayNameNoCriterion) {
   PruneCheckpointOptions by_plan;
   by_plan.finetuned = options_.finetuned;
-  by_plan.plan = folder_ / "plan.json";
   by_plan.out = folder_ / "out";
-  test::put(by_plan.plan, R"({"layers": [{"layer": 1, "experts": 6, "kept": [3]}]})");
+  by_plan.plan = plan_of(R"({"layers": [{"layer": 1, "experts": 6, "kept": [3]}]})");
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(by_plan); }),
               HasSubstr("block 1 would keep 1 experts, fewer than the 2 that a token selects"));
   EXPECT_FALSE(fs::exists(by_plan.out));
-  test::put(by_plan.plan, R"({"criterion": "mine", "layers":
+  by_plan.plan = plan_of(R"({"criterion": "mine", "layers":
       [{"layer": 1, "experts": 6, "kept": [1, 3], "scores": [1, 1, 1, 1, 1, 1]}]})");
   prune_checkpoint(by_plan);
   EXPECT_EQ(load_model(by_plan.out)->moe_blocks()[0].layer->kept().size(), 2U);
 }
 
+TEST_F(PruneCheckpoint, ThatRemovesNothingSaysSo) {
+  options_.dry_run = true;
+  const auto said = [&](const PruneCheckpointOptions& options) {
+    ::testing::internal::CaptureStderr();
+    prune_checkpoint(options);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(options_), "");
+  options_.prune.keep = KeepSpec::fraction(1.0);
+  const std::string all = "warning: prune: all 12 experts stay, so the network is what it was\n";
+  EXPECT_EQ(said(options_), all);
+  options_.pretrained.clear();
+  options_.plan =
+      plan_of(R"({"layers": [{"layer": 1, "experts": 6, "kept": [0, 1, 2, 3, 4, 5]}]})");
+  EXPECT_EQ(said(options_), all);
+}
+
 TEST_F(PruneCheckpoint, APlanOfAnotherNetworkIsRefusedBeforeItsMeansAreMeasured) {
   PruneCheckpointOptions by_plan;
   by_plan.finetuned = options_.finetuned;
-  by_plan.plan = folder_ / "plan.json";
   by_plan.out = folder_ / "out";
   by_plan.calibrate = [](const Checkpoint&, Model&) -> ExpertUse {
     ADD_FAILURE() << "calibrates";
     return {};
   };
-  test::put(by_plan.plan, R"({"replace": "mean", "layers":
+  by_plan.plan = plan_of(R"({"replace": "mean", "layers":
       [{"layer": 1, "experts": 8, "kept": [1, 3]}]})");
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(by_plan); }),
               HasSubstr("plan.json: block 1 has 6 experts, the plan was made for 8"));
@@ -396,12 +416,11 @@ TEST_F(PruneCheckpoint, APlanOfAnotherNetworkIsRefusedBeforeItsMeansAreMeasured)
 TEST_F(PruneCheckpoint, WhatRemovedExpertsLeaveMayDifferFromWhatAPlanSays) {
   PruneCheckpointOptions by_plan;
   by_plan.finetuned = options_.finetuned;
-  by_plan.plan = folder_ / "plan.json";
   by_plan.calibrate = use_on_images;
   for (const auto& [said, given] : {std::pair(kReplaceByMean, kReplaceByNothing),
                                     std::pair(kReplaceByNothing, kReplaceByMean)}) {
-    test::put(by_plan.plan, std::string(R"({"replace": ")") + said +
-                                R"(", "layers": [{"layer": 1, "experts": 6, "kept": [1, 3]}]})");
+    by_plan.plan = plan_of(std::string(R"({"replace": ")") + said +
+                           R"(", "layers": [{"layer": 1, "experts": 6, "kept": [1, 3]}]})");
     for (const bool other : {false, true}) {
       by_plan.out = folder_ / (said + std::to_string(other));
       by_plan.prune.replace = other ? std::optional<std::string>(given) : std::nullopt;

@@ -129,8 +129,8 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
 /// Returns the splits of a dataset: train, validation (where one is stored or held out) and test.
 std::vector<std::string> dataset_splits(std::string_view name);
 
-/// Opens a dataset for planning by its description only, without files: sizes, classes and shape
-/// are right, images cannot be read. Throws Error (usage) if the description lacks one of them.
+/// Opens a dataset for planning by its description only, without files: classes, shape and size (of
+/// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
 std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
 
 /// Opens datasets for planning: the dataset where its files are found, else its outline, with one

@@ -40,6 +40,7 @@ struct PrunePlan {
   std::string criterion;
   std::vector<PruneLayerPlan> layers;  ///< Plans of all MoE layers, by block.
   std::string replace = kReplaceByNothing;
+  std::string where = {};  ///< The file that it was read from, for messages.
 };
 template <class Fields>
 void describe(Fields& f, PrunePlan& c) {

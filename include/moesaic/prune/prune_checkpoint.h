@@ -36,7 +36,7 @@ struct PruneCheckpointOptions {
   /// be of the same network all the same.
   std::filesystem::path pretrained;
   std::filesystem::path out;       ///< Output directory; absent or empty.
-  std::filesystem::path plan;      ///< A plan's file in place of criterion and keep; may be empty.
+  std::optional<PrunePlan> plan;   ///< A plan that was read, in place of criterion and keep.
   std::optional<PrunePlan> found;  ///< A plan in place of all these.
   PruneOptions prune;
   bool dry_run = false;        ///< Plans only.

@@ -34,6 +34,7 @@ struct CheckpointEvaluation {
   MetricRows metric_rows;  ///< Its metrics for people.
   double flops_per_image = 0.0;
   int64_t parameters = 0;
+  bool of_images = true;  ///< Whether the data's examples are images.
 };
 
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.

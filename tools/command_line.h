@@ -17,7 +17,7 @@ CLI::Validator not_empty();
 /// A whole number in decimal digits, within these.
 CLI::Validator whole_number(int64_t min, int64_t max);
 
-/// A number in decimal digits, within these.
+/// A number such as 0.5 or 1e-2, within these.
 CLI::Validator number(double min, double max);
 
 /// A dataset's name, description or folder that can be read; its files may be missing.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/sample.h"
 
+#include <deque>
+
 #include "subset.h"
 
 namespace moesaic {
@@ -14,11 +16,17 @@ std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, 
   if (count > base->size()) {
     fail("dataset '{}': {} samples are more than its {}", info.name, count, base->size());
   }
-  const std::vector<int64_t> order = permutation(base->size(), seed, stream_id("sample"));
+  std::vector<std::deque<Subset::Item>> by_class(info.classes.size());
+  for (const int64_t index : permutation(base->size(), seed, stream_id("sample"))) {
+    const int64_t label = base->label(index);
+    by_class[static_cast<size_t>(label)].push_back({index, label});
+  }
   std::vector<Subset::Item> items;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t index = order[static_cast<size_t>(i)];
-    items.push_back({index, base->label(index)});
+  for (size_t turn = 0; static_cast<int64_t>(items.size()) < count; ++turn) {
+    std::deque<Subset::Item>& left = by_class[turn % by_class.size()];
+    if (left.empty()) continue;
+    items.push_back(left.front());
+    left.pop_front();
   }
   return std::make_shared<Subset>(std::move(info), std::move(base), std::move(items));
 }

@@ -47,7 +47,7 @@ void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int
   for (at::Tensor* parameter : parameters) {
     const at::Tensor index = index_on(parameter->device(), slots);
     parameter->mutable_grad() = at::Tensor();
-    parameter->set_data(at::index(*parameter, {index}));  // index_select() has no meta kernel.
+    parameter->set_data(at::index(*parameter, {index}));  // LibTorch's index_select() has no meta kernel.
   }
 }
 

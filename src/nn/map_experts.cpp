@@ -45,6 +45,23 @@ at::Tensor add_windows(const at::Tensor& windows_KRqqo, const Routing& routing, 
   return maps.narrow(2, border, options.side).narrow(3, border, options.side);
 }
 
+/// Convolves maps that have one value rest_KC everywhere -> [1, K, o, S, S]. Borders of zeros tell
+/// only the positions near them apart, so a map as small as the kernel has all that there are.
+at::Tensor convolve_rest(const at::Tensor& rest_KC, const at::Tensor& w_KoCkk,
+                         const at::Tensor& b_Ko, const MapExpertsOptions& options) {
+  const int64_t experts = w_KoCkk.size(0), border = options.kernel / 2;
+  const int64_t side = options.side, small = std::min(side, options.kernel);
+  at::Tensor map =
+      at::conv2d(rest_KC.view({1, -1, 1, 1}).expand({1, -1, small, small}), w_KoCkk.flatten(0, 1),
+                 b_Ko.flatten(), /*stride=*/1, border, /*dilation=*/1, experts);
+  if (small < side) {
+    const at::Tensor place = at::arange(side, map.options().dtype(at::kLong));
+    const at::Tensor from = place.clamp_max(border) + (place - (side - 1 - border)).clamp_min(0);
+    map = map.index_select(2, from).index_select(3, from);
+  }
+  return map.view({1, experts, options.outputs, side, side});
+}
+
 }  // namespace
 
 MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator)
@@ -83,6 +100,17 @@ MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRC
   return {mean, var};
 }
 
+MapExpertsImpl::Active MapExpertsImpl::activate(const at::Tensor& rows_KRCp,
+                                                const Statistics& of) const {
+  const at::Tensor scale = weight * (of.var + options_.epsilon).rsqrt();
+  const at::Tensor shift = bias - of.mean * scale;
+  Active active;
+  active.rest_KC = shift.clone().relu_();  // relu() has no meta kernel.
+  active.more_KRCp =
+      (rows_KRCp * over_rows(scale) + over_rows(shift)).relu_() - over_rows(active.rest_KC);
+  return active;
+}
+
 at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
   const int64_t experts = count(), rows = rows_KRCp.size(1), patch = options_.patch;
   const int64_t kernel = options_.kernel, window = patch + kernel - 1;
@@ -104,18 +132,10 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
   const int64_t images = routing.tokens() / options_.patches(), experts = count();
   const int64_t side = options_.side, patch = options_.patch, each = side / patch;
   const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
-  const Statistics of = statistics(rows_KRCp, images);
-  const at::Tensor scale = weight * (of.var + options_.epsilon).rsqrt();
-  const at::Tensor shift = bias - of.mean * scale;   // Of what was not selected: 0 * scale + shift.
-  const at::Tensor rest_KC = shift.clone().relu_();  // relu() has no meta kernel.
-  const at::Tensor more_KRCp =
-      (rows_KRCp * over_rows(scale) + over_rows(shift)).relu_() - over_rows(rest_KC);
-  const at::Tensor rest_map =
-      at::conv2d(rest_KC.view({1, -1, 1, 1}).expand({1, -1, side, side}), w.flatten(0, 1),
-                 b.flatten(), /*stride=*/1, options_.kernel / 2, /*dilation=*/1, experts);
-  const at::Tensor maps_BKSSo =
-      add_windows(convolve(more_KRCp), routing, images, options_) +
-      rest_map.view({1, experts, -1, side, side}).permute({0, 1, 3, 4, 2});
+  const Active active = activate(rows_KRCp, statistics(rows_KRCp, images));
+  const at::Tensor rest_map = convolve_rest(active.rest_KC, w, b, options_);
+  const at::Tensor maps_BKSSo = add_windows(convolve(active.more_KRCp), routing, images, options_) +
+                                rest_map.permute({0, 1, 3, 4, 2});
   ExpertsOutput out;
   out.y_To = maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.outputs})
                  .permute({0, 2, 4, 1, 6, 3, 5})
@@ -125,12 +145,11 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
 
 ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                    const at::Generator&) {
-  const at::Tensor scale = weight * (running_var + options_.epsilon).rsqrt();
-  const at::Tensor shift = bias - running_mean * scale;
-  const at::Tensor rows_KRCp =
-      (gated_rows(x_Td, routing) * over_rows(scale) + over_rows(shift)).relu_();
-  const at::Tensor windows_KRqqo = convolve(rows_KRCp);
-  return {windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.row_bound(), outputs()}), {}};
+  const Active active = activate(gated_rows(x_Td, routing), {running_mean, running_var});
+  const at::Tensor windows_KRqqo = convolve(active.more_KRCp);
+  return {
+      .outputs = windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.row_bound(), outputs()}),
+      .gated = true};
 }
 
 void MapExpertsImpl::keep(const std::vector<int64_t>& slots) {

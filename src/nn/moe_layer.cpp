@@ -78,7 +78,7 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
 at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
   const at::Tensor weights_TE = combine_weights(router->route_to_all(record));
   const at::Tensor ids = index_on(weights_TE.device(), removed());
-  // index_select() has no meta kernel.
+  // LibTorch's index_select() has no meta kernel.
   return weights_TE.index({torch::indexing::Slice(), ids}).mm(stand_in.to(weights_TE.options()));
 }
 

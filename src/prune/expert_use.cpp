@@ -43,17 +43,19 @@ void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse&
   use.first_gates.index_add_(0, first_T1.squeeze(1), weights_TE.gather(1, first_T1).squeeze(1));
 }
 
-void add_rows(const RoutingRecord& record, const at::Tensor& outputs_Ao, const at::Tensor& ids_K,
+/// Adds the experts' outputs. Where gates are within them, a gate times the norm is the norm alone.
+void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const at::Tensor& ids_K,
               LayerUse& use) {
   const Routing& routing = record.routing;
   const auto rows = routing.offsets[-1].item<int64_t>();
   const at::Tensor id_R =
       ids_K.index_select(0, row_experts(routing).narrow(0, 0, rows).to(at::kCPU));
-  const at::Tensor outputs_Ro = on_host(outputs_Ao.narrow(0, 0, rows));
+  const at::Tensor outputs_Ro = on_host(computed.outputs.narrow(0, 0, rows));
   const at::Tensor gate_R = on_host(routing.gate.narrow(0, 0, rows));
   const at::Tensor norm_R = outputs_Ro.norm(2, {1});
   for (auto& [powers, sum] : use.sums) {
-    sum.index_add_(0, id_R, gate_R.pow(powers.gate) * norm_R.pow(powers.norm));
+    const double gate = computed.gated && powers.norm > 0 ? 0 : powers.gate;
+    sum.index_add_(0, id_R, gate_R.pow(gate) * norm_R.pow(powers.norm));
   }
   if (!use.outputs_Eo.defined()) {
     use.outputs_Eo = zeros({use.selections.size(0), outputs_Ro.size(1)});
@@ -84,7 +86,7 @@ ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks())
       const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
       use.tokens += record.routing.tokens();
       add_choices(record, ids_K, use);
-      add_rows(record, experts->compute(inputs, record.routing, {}).outputs, ids_K, use);
+      add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
     });
   }
 }

@@ -116,7 +116,7 @@ Measurement measured(const ExperimentRun& run, const Grounds& grounds,
   return measurement;
 }
 
-constexpr const char* kSecondsTo = "seconds_to_";
+constexpr const char *kSecondsTo = "seconds_to_", *kUpdateSeconds = "update_seconds";
 
 bool is_lower_better(const std::string& metric) {
   return metric.ends_with("loss");
@@ -162,6 +162,10 @@ class TrainingTime {
 void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
                    RunRecord& record) {
   constexpr double kWithin = 0.5;
+  const int64_t updates = record.snapshots.back().step;
+  if (!run.converged.empty() && updates > 0) {
+    record.final.numbers[kUpdateSeconds] = seconds.back() / static_cast<double>(updates);
+  }
   for (const std::string& metric : run.converged) {
     const double sign = is_lower_better(metric) ? -1.0 : 1.0;
     const auto last = record.snapshots.back().numbers.find(metric);
@@ -169,6 +173,7 @@ void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
     for (size_t i = 0; i < record.snapshots.size(); ++i) {
       const Measurement& at = record.snapshots[i];
       const auto value = at.numbers.find(metric);
+      if (at.step <= run.earlier_phases) continue;  // It has not begun.
       if (value == at.numbers.end() || sign * (value->second - last->second) < -kWithin) continue;
       record.final.numbers["converged_" + metric] =
           static_cast<double>(at.step - run.earlier_phases) /
@@ -201,6 +206,9 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, ExperimentRun& run) 
   for (const std::string& name : run.converged) {
     add(name, "converged_", snapshots.by_epoch ? "epochs to converge: " : "updates to converge: ");
     add(name, kSecondsTo, "seconds to converge: ");
+  }
+  if (!run.converged.empty()) {
+    run.metrics.push_back({kUpdateSeconds, "seconds an update", 4, false, true});
   }
 }
 
@@ -330,6 +338,7 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
   time.pause();
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
+  if (!seconds.empty()) seconds.back() = time.seconds();
   record.final = measured(run, run.grounds, run.probes, *model, result.steps);
   record.final.numbers.merge(after.numbers);
   record.final.tables.merge(after.tables);

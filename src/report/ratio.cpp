@@ -79,6 +79,11 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
     }
     at[side] = *value;
   }
+  if (at[1] == 0.0) {
+    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.under, config.of,
+                config.metric);
+    return std::nullopt;
+  }
   made.measured = at[0] / at[1];
   return made;
 }

@@ -195,10 +195,12 @@ void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& se
   const Tensor y = finish(setting, x), to = routes(setting, x);
   spherical_sgd(ours, routed(x, y, to), kLatentStep);
   eager.take(x, y, to);
-  // A neuron with an activation within rounding of the ReLU's kink may make a step in one form only.
+  // A neuron with an activation within rounding of the ReLU's kink may make a step in one form
+  // only.
   const Tensor same_N = (ours.w_Nd - eager.weights()).abs().amax(1).lt(1e-4);
   const double same = same_N.to(at::kDouble).mean().item<double>();
-  if (!(same > 0.999)) fail("bench latent: {:.3g} % of the neurons agree with the peer's", 100 * same);
+  if (!(same > 0.999))
+    fail("bench latent: {:.3g} % of the neurons agree with the peer's", 100 * same);
 }
 
 /// Rows of steps against the faster way of each form.

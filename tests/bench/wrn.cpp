@@ -60,7 +60,7 @@ Row experts_row() {
   };
   const auto peer = [&] { return gradient(masked_maps(*experts, map, weights)); };
   const double off = (own() - peer()).abs().max().item<double>();
-  if (!(off < 1e-3)) fail("bench pmoe: the gradients of the peer differ by {:.3g}", off);
+  if (!(off < 1e-3)) fail("bench pmoe: the peer's gradients differ by {:.3g}", off);
   const Times times = alternate([&] { own(); }, [&] { peer(); });
   return row_of({"cpu/wrn_experts", 1.0, "whole maps with zeros, as the released code", "ms", 1e3},
                 times);
@@ -71,7 +71,8 @@ Row step_row() {
   WrnPMoEConfig plain;
   plain.moe.reset();
   WrnPMoE ours(mixed, 1), peer(plain, 1);
-  const Tensor images = at::rand({kImages, 3, 32, 32}), labels = at::randint(10, {kImages}, at::kLong);
+  const Tensor images = at::rand({kImages, 3, 32, 32});
+  const Tensor labels = at::randint(10, {kImages}, at::kLong);
   const auto step = [&](WrnPMoE& network) {
     at::cross_entropy_loss(network.forward(images).logits, labels).backward();
     const torch::NoGradGuard no_grad;

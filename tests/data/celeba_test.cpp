@@ -123,6 +123,18 @@ class CelebAFaces : public ::testing::Test {
   int faces_ = 0;
 };
 
+TEST_F(CelebAFaces, BalancedClassesComeInTurn) {
+  const std::string balanced =
+      R"("classes": ["no", "yes"], "attribute": "Glasses", "balanced": true)";
+  add(0, "1 1 -1 -1", 2);
+  EXPECT_THAT(failure(balanced), HasSubstr("its train split has no image of class 'no'"));
+  add(0, "1 -1 -1 -1", 5);
+  EXPECT_THAT(test::labels_of(*open(balanced)), ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(test::labels_of(*open(balanced + R"(, "images": {"train": 2})")), ElementsAre(0, 1));
+  EXPECT_THAT(failure(balanced + R"(, "images": {"train": 6})"),
+              HasSubstr("images.train is 6, but its smallest group allows 4"));
+}
+
 TEST_F(CelebAFaces, CombinationsOfAttributesAreCountedInBinary) {
   add(0, "1 1 -1 -1", 1);
   add(0, "-1 1 -1 -1", 1);
@@ -136,6 +148,8 @@ TEST_F(CelebAFaces, CombinationsOfAttributesAreCountedInBinary) {
   EXPECT_THAT(misuse(four + R"(["Glasses", "Smilin"])"),
               AllOf(HasSubstr("list_attr_celeba.txt: no attribute 'Smilin'"),
                     HasSubstr("did you mean 'Smiling'?")));
+  EXPECT_THAT(misuse(four + R"(["Glasses", "Glasses"])"),
+              HasSubstr("the attribute 'Glasses' is named twice"));
   EXPECT_THAT(misuse(R"("classes": ["a", "b"], "attributes": ["Glasses", "Smiling"])"),
               HasSubstr("2 attributes give 4 classes, found 2"));
   EXPECT_THAT(misuse(four + R"(["Glasses"], "attribute": "Smiling")"),

@@ -41,6 +41,15 @@ TEST(Sample, IsDrawnByTheSeedWithoutRepetition) {
   EXPECT_NE(numbers_in(*make_sample(numbered(), 7, 2)), seven);
 }
 
+TEST(Sample, HasAsMuchOfEachClassAsThereIs) {
+  const DatasetInfo info{"uneven", "train", "", {"a", "b", "c"}, 1, 1, 1, {0.5}, {0.2}};
+  const auto uneven = make_memory_dataset(info, test::Bytes(9), {0, 0, 0, 0, 0, 0, 1, 2, 2});
+  const auto data = make_sample(uneven, 7, 1);
+  std::vector<int64_t> found;
+  for (int64_t i = 0; i < 7; ++i) found.push_back(data->label(i));
+  EXPECT_EQ(found, (std::vector<int64_t>{0, 1, 2, 0, 2, 0, 0}));
+}
+
 TEST(Sample, OfEndlessDataIsAPartOfTheStream) {
   const auto endless =
       make_mosaic(numbered(), {.deciding = {"a", "b"}, .grid = 2}, MosaicOf::images, "grids");

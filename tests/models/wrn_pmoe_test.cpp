@@ -5,7 +5,10 @@
 #include <torch/torch.h>
 
 #include "base/support.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/nn/patches.h"
+#include "moesaic/prune/expert_use.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"
 
@@ -104,22 +107,28 @@ TEST(WrnPMoE, TrainsByTheGradientOfWhatItComputes) {
     const Tensor images = wide_images(3);
     const auto loss = [&] { return model->forward(images).logits.square().sum(); };
     loss().backward();
-    const std::vector<Tensor> of = {model->moe->router->weight, model->experts->weight,
-                                    model->experts->bias, model->experts->w, model->experts->b};
+    const std::vector<Tensor> of = {model->moe->router->weight,
+                                    model->experts->weight,
+                                    model->experts->bias,
+                                    model->experts->w,
+                                    model->experts->b,
+                                    model->norm->weight,
+                                    model->trunk->parameters().front()};
     const torch::NoGradGuard no_grad;
     for (const Tensor& parameter : of) {
       const Tensor values = parameter.view({-1});
-      const int64_t at = values.size(0) / 2;
-      const double old = values[at].item<double>(), step = 1e-6;
-      const auto moved = [&](double by) {
-        values[at] = old + by;
-        const auto found = loss().item<double>();
-        values[at] = old;
-        return found;
-      };
-      const double slope = (moved(step) - moved(-step)) / (2 * step);
-      EXPECT_NEAR(parameter.grad().view({-1})[at].item<double>(), slope,
-                  1e-5 * std::max(1.0, std::abs(slope)));
+      for (const int64_t at : {values.size(0) / 2, values.size(0) / 3}) {
+        const double old = values[at].item<double>(), step = 1e-6;
+        const auto moved = [&](double by) {
+          values[at] = old + by;
+          const auto found = loss().item<double>();
+          values[at] = old;
+          return found;
+        };
+        const double slope = (moved(step) - moved(-step)) / (2 * step);
+        EXPECT_NEAR(parameter.grad().view({-1})[at].item<double>(), slope,
+                    1e-5 * std::max(1.0, std::abs(slope)));
+      }
     }
   }
 }
@@ -127,15 +136,70 @@ TEST(WrnPMoE, TrainsByTheGradientOfWhatItComputes) {
 TEST(WrnPMoE, RunningStatisticsAreOfTheWholeMap) {
   const auto model = doubled(small_wrn());
   const torch::NoGradGuard no_grad;
-  const Tensor images = wide_images(40);
-  for (int step = 0; step < 1500; ++step) model->forward(images.slice(0, 0, 4));
-  const Tensor trained = model->forward(images.slice(0, 0, 4)).logits;
+  const Tensor images = wide_images(4), map = model->trunk->forward(images);
+  const Routing routing = model->moe->router->forward(nn::patches_of(map, 2).flatten(0, 1)).routing;
+  const Tensor weights = combine_weights(routing).view({4, 3, 3, 4});
+  for (Tensor* tensor : {&model->experts->running_mean, &model->experts->running_var}) {
+    tensor->fill_(1.0);
+  }
+  model->experts.ptr()->forward(nn::patches_of(map, 2).flatten(0, 1), routing, {});
+  for (int64_t e = 0; e < 4; ++e) {
+    const Tensor gate = weights.select(3, e).repeat_interleave(2, 1).repeat_interleave(2, 2);
+    const Tensor seen = (map * gate.unsqueeze(1)).transpose(0, 1).flatten(1);
+    testing::expect_close(model->experts->running_mean[e], 0.99 + 0.01 * seen.mean(1), 1e-12);
+    testing::expect_close(model->experts->running_var[e], 0.99 + 0.01 * seen.var(1), 1e-12);
+  }
   model->eval();
-  // The running variance is of a sample: 144 positions in 143.
-  testing::expect_close(model->forward(images.slice(0, 0, 4)).logits, trained, 0.05);
-  // In evaluation an image does not depend on the others.
-  testing::expect_close(model->forward(images).logits.slice(0, 0, 4),
-                        model->forward(images.slice(0, 0, 4)).logits, 1e-10);
+  testing::expect_close(model->forward(images).logits.slice(0, 0, 2),
+                        model->forward(images.slice(0, 0, 2)).logits, 1e-10);
+}
+
+/// Batch normalisation, ReLU and a convolution of a layer by its names in the network's state.
+Tensor plain_layer(const TensorMap& state, const std::string& name, Tensor x, int64_t stride) {
+  if (state.contains(name + ".norm.weight")) {
+    x = normalised(x, state.at(name + ".norm.weight"), state.at(name + ".norm.bias")).relu();
+  }
+  const std::string conv = state.contains(name + ".conv.weight") ? name + ".conv" : name;
+  const Tensor &weight = state.at(conv + ".weight"), &bias = state.at(conv + ".bias");
+  const bool wide = weight.size(2) == 3;
+  if (wide && stride == 2)
+    return torch::conv2d(torch::constant_pad_nd(x, {0, 1, 0, 1}), weight, bias, stride);
+  return torch::conv2d(x, weight, bias, stride, /*padding=*/wide ? 1 : 0);
+}
+
+TEST(WrnPMoE, TrunkAddsConvolutionsOfTheBlocksInput) {
+  WrnPMoEConfig config = small_wrn();
+  config.blocks = 2;
+  WrnPMoE model(config, 3);
+  model.to(torch::kDouble);
+  const torch::NoGradGuard no_grad;
+  uint64_t seed = 30;
+  for (Tensor& value : model.trunk->parameters()) {
+    if (value.dim() == 1) value.add_(testing::randn(value.sizes().vec(), ++seed, torch::kDouble));
+  }
+  const TensorMap state = state_of(*model.trunk);
+  const Tensor images = wide_images(3);
+  Tensor x = plain_layer(state, "stem", images, 1);
+  for (int64_t block = 0; block < 4; ++block) {
+    const std::string name = "groups." + std::to_string(block);
+    const int64_t stride = block == 2 ? 2 : 1;
+    const Tensor beside = block % 2 == 0 ? plain_layer(state, name + ".shortcut", x, stride) : x;
+    x = beside +
+        plain_layer(state, name + ".second", plain_layer(state, name + ".first", x, stride), 1);
+  }
+  testing::expect_close(model.trunk->forward(images), plain_layer(state, "groups.4", x, 2), 1e-10);
+}
+
+TEST(WrnPMoE, StartsAsKerasDoes) {
+  WrnPMoEConfig config;
+  config.moe.reset();
+  const WrnPMoE model(config, 1);
+  const TensorMap state = state_of(*model.trunk);
+  const Tensor& wide = state.at("groups.2.second.conv.weight");
+  const double bound = std::sqrt(6.0 / (2.0 * 640 * 9));
+  EXPECT_LE(wide.abs().max().item<double>(), bound);
+  EXPECT_GT(wide.abs().max().item<double>(), 0.999 * bound);
+  EXPECT_EQ(state.at("groups.2.second.conv.bias").abs().max().item<double>(), 0);
 }
 
 TEST(WrnPMoE, WithoutMixtureIsTheWideResNet) {
@@ -199,6 +263,46 @@ TEST(WrnPMoE, PrunedExpertsLeaveZeros) {
   again.eval();
   EXPECT_TRUE(at::equal(again.forward(images).logits, model->forward(images).logits));
   EXPECT_THAT(replacement_problem(*model, kReplaceByMean), HasSubstr("no mean can replace one"));
+}
+
+TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {
+  const auto model = doubled(small_wrn(1));
+  model->eval();
+  const Tensor images = wide_images(3);
+  const torch::NoGradGuard no_grad;
+  const ExpertUseMeter meter(*model);
+  model->forward(images);
+  const nn::MapExpertsImpl& experts = *model->experts;
+  const Tensor x = nn::patches_of(model->trunk->forward(images), 2).flatten(0, 1);
+  const Tensor weights = combine_weights(model->moe->router->forward(x).routing);
+  const auto active = [&](const Tensor& map, int64_t e) {
+    const Tensor scale = experts.weight[e] * (experts.running_var[e] + 1e-3).rsqrt();
+    const Tensor shift = experts.bias[e] - experts.running_mean[e] * scale;
+    return (map * scale.unsqueeze(1) + shift.unsqueeze(1)).relu();  // [C, 4]
+  };
+  for (int64_t e = 0; e < 4; ++e) {
+    double sum = 0.0;
+    for (int64_t t = 0; t < x.size(0); ++t) {
+      const double gate = weights[t][e].item<double>();
+      if (gate == 0.0) continue;
+      const Tensor map = x[t].view({8, 4});
+      const Tensor more = active(map * gate, e) - active(map * 0.0, e);
+      sum += experts.w[e].flatten(1).mm(more).norm().item<double>();
+    }
+    EXPECT_NEAR(meter.use().at(0).sum({1, 1}, e), sum, 1e-9);
+    EXPECT_NEAR(meter.use().at(0).sum({0, 1}, e), sum, 1e-9);
+  }
+}
+
+TEST(WrnPMoE, StepsOfPrunedNetworksAreKnownOnTheMetaDevice) {
+  WrnPMoEConfig config = small_wrn();
+  config.moe->router.kept_experts = {1, 3};
+  const MetaKernels kernels;
+  const auto shape = build_model_shape(Value::from_json(to_json(config), "model"));
+  const Tensor images = torch::empty({2, 3, 24, 24}, torch::device(torch::kMeta));
+  const Tensor logits = shape->forward(images).logits;
+  EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{2, 3}));
+  logits.sum().backward();
 }
 
 TEST(WrnPMoE, SaysWhatDoesNotFit) {

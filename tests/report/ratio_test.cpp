@@ -45,6 +45,10 @@ TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
   const std::vector<ResultRow> rows = {
       {"large", "flops", 8}, {"small", "flops", 6}, {"small", "steps", 1}};
   EXPECT_EQ(ratio_row(config, rows)->measured, 0.75);
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(ratio_row({"ratio", "cost", "flops", "small", "none"},
+                         {{"none", "flops", 0}, {"small", "flops", 6}}));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'none' has 0 for flops"));
   RatioConfig half = config;
   half.reaches = 95;
   EXPECT_THAT(config_problem(half).text, HasSubstr("has a level and sizes"));

@@ -126,7 +126,8 @@ TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
 
 TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
-    "set": {"phases.0.steps": 9}, "snapshots": {"every": 2, "probes": ["test_accuracy", "test_loss"],
+    "set": {"phases.0.steps": 9},
+    "snapshots": {"every": 2, "probes": ["test_accuracy", "test_loss"],
     "best": ["test_accuracy", "test_loss"], "converged": ["test_accuracy", "test_loss"]})");
   const RunRecord found = run(config).at(0).runs.at(0);
   std::vector<double> accuracy, loss;
@@ -138,13 +139,28 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
   EXPECT_EQ(found.final.numbers.at("best_test_accuracy"), *std::ranges::max_element(accuracy));
   EXPECT_EQ(found.final.numbers.at("best_test_loss"), *std::ranges::min_element(loss));
   const auto first_that = [&](const std::vector<double>& values, auto good) {
-    const auto place = std::ranges::find_if(values, good) - values.begin();
+    const auto place = std::find_if(values.begin() + 1, values.end(), good) - values.begin();
     return static_cast<double>(found.snapshots.at(place).step);
   };
   EXPECT_EQ(found.final.numbers.at("converged_test_accuracy"),
             first_that(accuracy, [&](double x) { return x >= accuracy.back() - 0.5; }));
   EXPECT_EQ(found.final.numbers.at("converged_test_loss"),
             first_that(loss, [&](double x) { return x <= loss.back() + 0.5; }));
+  const double each = found.final.numbers.at("update_seconds");
+  EXPECT_GT(each, 0);
+  EXPECT_LE(found.final.numbers.at("seconds_to_test_accuracy"), 9 * each * 1.000001);
+}
+
+TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
+    "set": {"phases.0.epochs": 3},
+    "snapshots": {"every": 1, "by_epoch": true, "probes": ["test_accuracy"],
+                  "converged": ["test_accuracy"]})");
+  const RunRecord found = run(config).at(0).runs.at(0);
+  const double epochs = found.final.numbers.at("converged_test_accuracy");
+  EXPECT_GE(epochs, 1) << "before the first update nothing has converged";
+  EXPECT_LE(epochs, 3);
+  EXPECT_EQ(epochs, std::floor(epochs));
 }
 
 TEST_F(Runs, AfterAPhaseIsMeasuredInTheRowsThatHaveIt) {

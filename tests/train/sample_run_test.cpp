@@ -36,5 +36,14 @@ TEST(SampleRun, TrainsOnTheSampleOfTheRunsSeed) {
   EXPECT_TRUE(at::equal(trained_on_sample(5, true), trained_on_sample(5, false)));
 }
 
+TEST(SampleRun, GoesOnWithTheSameBits) {
+  const test::TempDir folder;
+  const std::vector<std::string> changes = {"phases.0.samples=9", "checkpoint_every=2"};
+  train_test::train(folder / "whole", changes);
+  train_test::copy_killed_after(folder / "whole", 2, folder / "again");
+  train_test::train(folder / "again", changes, true);
+  train_test::expect_equal_bits(folder / "whole", folder / "again");
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -18,9 +18,9 @@ inline int64_t stream_begin(uint64_t seed) {
 }
 
 /// Makes a dataset of `count` examples of `base`: of endless data consecutive ones from
-/// stream_begin(seed) on, else the first ones of a random order. A seed's smaller samples are the
-/// beginning of its larger ones. Shares the memory of `base`. Throws Error (failure) where there are
-/// fewer, and for finite data without classes.
+/// stream_begin(seed) on, else of each class in turn, while it has any, the next in a random order.
+/// A seed's smaller samples are the beginning of its larger ones. Shares the memory of `base`.
+/// Throws Error (failure) where there are fewer, and for finite data without classes.
 std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, int64_t count,
                                            uint64_t seed);
 

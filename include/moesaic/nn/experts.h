@@ -15,6 +15,7 @@ namespace moesaic::nn {
 struct ExpertRows {
   at::Tensor outputs;     ///< Outputs [A, o], which the gates weigh.
   at::Tensor embeddings;  ///< Inputs [A, d'] of the experts' heads; undefined without heads.
+  bool gated = false;     ///< Whether the gates are within the outputs already.
 };
 
 /// Combined outputs of the experts for T tokens, [T, ...]. A token without an expert gets 0.

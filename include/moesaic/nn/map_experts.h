@@ -38,7 +38,7 @@ class MapExpertsImpl : public Experts {
   ExpertsOutput forward(const at::Tensor& x_Td, const Routing& routing,
                         const at::Generator& random) override;
   /// Computes what each selected patch, times its gate and by the running statistics, adds to the
-  /// map of a bias: windows [A, o q q] of side q = patch + kernel - 1.
+  /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   void keep(const std::vector<int64_t>& slots) override;
@@ -62,6 +62,12 @@ class MapExpertsImpl : public Experts {
   at::Tensor gated_rows(const at::Tensor& x_Td, const Routing& routing) const;
   /// Returns the statistics of maps of `images` images; training moves the running ones.
   Statistics statistics(const at::Tensor& rows_KRCp, int64_t images);
+  /// What is behind ReLU: rest_KC [K, C] where nothing was selected, and how much more the selected
+  /// patches have, [K, R, C, p p].
+  struct Active {
+    at::Tensor more_KRCp, rest_KC;
+  };
+  Active activate(const at::Tensor& rows_KRCp, const Statistics& of) const;
   /// Convolves rows_KRCp by its expert -> windows [K, R, q, q, o], without bias.
   at::Tensor convolve(const at::Tensor& rows_KRCp) const;
 

@@ -49,10 +49,10 @@ void describe(Fields& f, SnapshotConfig& c) {
     "metrics of which a run's best snapshot is reported too, as best_<metric>: the smallest of a "
     "loss, the largest of another");
   f("converged", c.converged,
-    "metrics of which it is reported when a run's snapshot was first no more than 0.5 worse than "
-    "its "
-    "last one: converged_<metric>, in epochs of the last phase or else in updates, and "
-    "seconds_to_<metric>, of training alone");
+    "metrics of which it is reported when a snapshot of the last phase was first no more than 0.5 "
+    "(accuracies: points) worse than the run's last one: converged_<metric>, in epochs of the "
+    "phase "
+    "or else in updates, and seconds_to_<metric>; and update_seconds, both of training alone");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);

@@ -47,8 +47,8 @@ struct GradientConfig {
 template <class Fields>
 void describe(Fields& f, GradientConfig& c) {
   f("samples", c.samples,
-    "N, training samples, drawn by the run's seed; those of a smaller N are among them; 0: all the "
-    "data",
+    "N, training samples, of all classes in equal parts where the data allow, drawn by the run's "
+    "seed; those of a smaller N are among them; 0: all the data",
     at_least(0));
   f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize), common);
   f("accumulate", c.accumulate,

@@ -46,6 +46,7 @@ struct CelebaSettings {
   std::string attribute;
   std::vector<std::string> attributes;
   std::optional<SpuriousSettings> spurious;
+  bool balanced = false;
   std::map<std::string, std::string> splits;
 
   std::vector<std::string> labels() const {
@@ -61,6 +62,9 @@ void describe(Fields& f, CelebaSettings& c) {
   f("spurious", c.spurious,
     "only images with exactly one of two more attributes, which in the train split goes along with "
     "the label; classes are equally frequent; 'images' says how many, else all that allows");
+  f("balanced", c.balanced,
+    "as many images of each class as of the rarest one, in turn; 'images' says how many, else all "
+    "that allows");
   f("splits", c.splits, "part of each split, by default train 0, validation 1, test 2");
 }
 
@@ -71,7 +75,19 @@ ConfigProblem attribute_problem(const DatasetSpec& spec) {
   if (!settings.attribute.empty() && !settings.attributes.empty()) {
     return {"attribute and attributes exclude each other", {"attribute", "attributes"}};
   }
+  if (settings.spurious && settings.balanced) {
+    return {"spurious images are balanced already", {"balanced", "spurious"}};
+  }
   if (settings.spurious && count > 1) return {"spurious needs one attribute", {"attributes"}};
+  std::vector<std::string> names = settings.labels();
+  if (settings.spurious) {
+    names.insert(names.end(), {settings.spurious->with, settings.spurious->without});
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) {
+    return {fmt::format("the attribute '{}' is named twice", *twice), {"attributes", "spurious"}};
+  }
   if (count > kMaxAttributes) {
     return {fmt::format("at most {} attributes", kMaxAttributes), {"attributes"}};
   }
@@ -276,21 +292,45 @@ std::vector<Face> correlated(const Cells& cells, double fraction) {
 
 /// Returns the images of a split that settings.spurious asks for.
 std::vector<Face> spurious_faces(const std::vector<Face>& faces, const SpuriousSettings& settings,
-                                 const DatasetSpec& spec, const DatasetInfo& info) {
+                                 const DatasetInfo& info) {
   const bool train = info.split == "train";
   std::vector<Face> chosen =
       correlated(cells_of(faces, settings, info), train ? settings.fraction : 0.5);
   const size_t whole = train ? 2 : 4;  // Every group is as frequent as the others in fours.
   chosen.resize(chosen.size() / whole * whole);
-  const auto asked = spec.images.find(info.split);
-  if (asked == spec.images.end()) return chosen;
-  const auto count = static_cast<size_t>(asked->second);
-  if (count > chosen.size()) {
-    fail("dataset '{}': images.{} is {}, but its smallest group allows {}", info.name, info.split,
-         count, chosen.size());
-  }
-  chosen.resize(count);
   return chosen;
+}
+
+/// Returns the images of each class in turn, until there are no more of one.
+std::vector<Face> balanced_faces(const std::vector<Face>& faces, const DatasetInfo& info) {
+  const size_t classes = info.classes.size();
+  std::vector<std::vector<Face>> by_class(classes);
+  for (const Face& face : faces) by_class[static_cast<size_t>(face.label)].push_back(face);
+  for (size_t c = 0; c < classes; ++c) {
+    if (!by_class[c].empty()) continue;
+    fail("dataset '{}': its {} split has no image of class '{}'", info.name, info.split,
+         info.classes[c]);
+  }
+  std::vector<Face> chosen;
+  for (size_t turn = 0;; ++turn) {
+    const std::vector<Face>& next = by_class[turn % classes];
+    if (turn / classes == next.size()) break;
+    chosen.push_back(next[turn / classes]);
+  }
+  chosen.resize(chosen.size() / classes * classes);
+  return chosen;
+}
+
+/// Cuts off the images beyond those that the description asks for.
+void keep_asked(std::vector<Face>& faces, const DatasetSpec& spec, const DatasetInfo& info) {
+  const auto asked = spec.images.find(info.split);
+  if (asked == spec.images.end()) return;
+  const auto count = static_cast<size_t>(asked->second);
+  if (count > faces.size()) {
+    fail("dataset '{}': images.{} is {}, but its smallest group allows {}", info.name, info.split,
+         count, faces.size());
+  }
+  faces.resize(count);
 }
 
 /// Adds the groups.
@@ -320,9 +360,14 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
     if (part->second == wanted) faces.push_back({name, label});
   });
   if (faces.empty()) fail("dataset '{}': no images in its part {}", info.name, wanted);
+  if (settings.balanced) {
+    faces = balanced_faces(faces, info);
+    keep_asked(faces, spec, info);
+  }
   std::vector<uint8_t> groups;
   if (settings.spurious) {
-    faces = spurious_faces(faces, *settings.spurious, spec, info);
+    faces = spurious_faces(faces, *settings.spurious, info);
+    keep_asked(faces, spec, info);
     for (const Face& face : faces) groups.push_back(face.group);
   }
   for (const Face& face : faces) files.add(images, face.name, face.label);

@@ -21,8 +21,8 @@ constexpr char kPruned[] = R"(
 )";
 constexpr char kMap[] = "    y = y.flatten(2)\n";
 constexpr char kRest[] = R"(
-    y = torch.relu(self.norm.forward(y)).mean([2]).view([images.size(0), {patches}, {all}]).mean([1])
-    f = self.head.forward(y)
+    y = torch.relu(self.norm.forward(y)).mean([2])
+    f = self.head.forward(y.view([images.size(0), {patches}, {all}]).mean([1]))
 )";
 
 }  // namespace

@@ -82,6 +82,8 @@ def mix(self, x: Tensor, gates: Tensor) -> Tensor:
     images = x.size(0) // {patches}
     scales = self.weight * torch.rsqrt(self.running_var + {epsilon})
     shifts = self.bias - self.running_mean * scales
+    place = torch.arange({map}, device=x.device)
+    from_small = place.clamp_max({border_of_small}) + (place - {last_middle}).clamp_min(0)
     maps: List[Tensor] = []
     for gate, scale, shift, w, b in zip(gates.unbind(1), scales.unbind(0), shifts.unbind(0),
                                         self.w.unbind(0), self.b.unbind(0)):
@@ -101,8 +103,10 @@ def mix(self, x: Tensor, gates: Tensor) -> Tensor:
         y = y.index_add_(0, index, rows.permute([0, 2, 3, 1]).reshape([-1, w.size(0)]))
         y = y.view([images, {side}, {side}, w.size(0)]).permute([0, 3, 1, 2])
         y = y[:, :, {border}:{side} - {border}, {border}:{side} - {border}]
-        rest = rest.expand([-1, {map}, {map}]).unsqueeze(0)
-        maps.append(y + torch.conv2d(rest, w, b, [1, 1], [{border}, {border}]))
+        rest = rest.expand([-1, {small}, {small}]).unsqueeze(0)
+        rest = torch.conv2d(rest, w, b, [1, 1], [{border}, {border}])
+        rest = rest.index_select(2, from_small).index_select(3, from_small)
+        maps.append(y + rest)
     y = torch.cat(maps, 1).unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
     return y.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
 )";
@@ -145,6 +149,9 @@ Module make_networks(const Unit& unit, const nn::ImageExpertsImpl& from,
 
 Module make_maps(const Unit& unit, const nn::MapExpertsImpl& from) {
   const nn::MapExpertsOptions& options = from.options();
+  // A small map is enough for what all positions share, see nn/map_experts.cpp.
+  const bool whole = options.side <= options.kernel;
+  const int64_t border = options.kernel / 2;
   return make_module(
       unit, "Experts", from, {},
       fmt::format(kMaps, fmt::arg("patches", options.patches()),
@@ -152,6 +159,9 @@ Module make_maps(const Unit& unit, const nn::MapExpertsImpl& from) {
                   fmt::arg("channels", options.channels), fmt::arg("patch", options.patch),
                   fmt::arg("kernel", options.kernel), fmt::arg("border", options.kernel / 2),
                   fmt::arg("each", options.side / options.patch), fmt::arg("map", options.side),
+                  fmt::arg("small", std::min(options.side, options.kernel)),
+                  fmt::arg("border_of_small", whole ? options.side : border),
+                  fmt::arg("last_middle", whole ? options.side : options.side - 1 - border),
                   fmt::arg("side", options.side + options.kernel - 1),
                   fmt::arg("window", options.patch + options.kernel - 1)));
 }

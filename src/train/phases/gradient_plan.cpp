@@ -31,16 +31,22 @@ void check_augment(const GradientConfig& config, const PhasePlaces& places, cons
 }
 
 void check_samples(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
-  if (config.samples == 0 || data.endless()) return;
-  const std::string where =
-      fmt::format("{}: phase '{}'", places.of({"samples", "data"}), places.phase().name);
-  if (data.info().classes.empty()) {
-    fail_usage("{}: samples of '{}', which has no classes, cannot be drawn", where,
-               places.phase().data);
+  if (config.samples == 0) return;
+  const auto refuse = [&](const std::string& problem) {
+    fail_usage("{}: phase '{}': {}", places.of({"samples", "data"}), places.phase().name, problem);
+  };
+  const std::string& name = places.phase().data;
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  if (!data.endless() && classes == 0) {
+    refuse(fmt::format("samples of '{}', which has no classes, cannot be drawn", name));
   }
-  if (config.samples > data.size()) {
-    fail_usage("{}: {} samples are more than the {} of '{}'", where, config.samples, data.size(),
-               places.phase().data);
+  if (config.samples < classes) {
+    refuse(fmt::format("{} cannot have all {} classes of '{}'",
+                       count_text(config.samples, "sample"), classes, name));
+  }
+  if (!data.endless() && config.samples > data.size()) {
+    refuse(
+        fmt::format("{} samples are more than the {} of '{}'", config.samples, data.size(), name));
   }
 }
 

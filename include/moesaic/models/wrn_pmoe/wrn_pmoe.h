@@ -18,8 +18,8 @@ namespace moesaic {
 /// behind a convolution of stride 2 each expert selects l patches of the map and makes an equal
 /// share of the channels (nn/map_experts.h). Batch normalisation, ReLU, the mean over the map and a
 /// linear layer follow. For two classes there is one output f, and the logits are f / 2 and -f / 2,
-/// so that the cross-entropy is the logistic loss with y = +1 for class 0. The channels of pruned
-/// experts are 0.
+/// so that the cross-entropy is the logistic loss with y = +1 for class 0. Before the last
+/// normalisation the channels of pruned experts are 0.
 class WrnPMoE : public Model {
  public:
   WrnPMoE(WrnPMoEConfig config, uint64_t seed);

@@ -162,8 +162,8 @@ class TrainingTime {
 void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
                    RunRecord& record) {
   constexpr double kWithin = 0.5;
-  const int64_t updates = record.snapshots.back().step;
-  if (!run.converged.empty() && updates > 0) {
+  if (run.converged.empty()) return;
+  if (const int64_t updates = record.snapshots.back().step; updates > 0) {
     record.final.numbers[kUpdateSeconds] = seconds.back() / static_cast<double>(updates);
   }
   for (const std::string& metric : run.converged) {

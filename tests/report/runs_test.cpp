@@ -153,7 +153,7 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
 
 TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
-    "set": {"phases.0.epochs": 3},
+    "set": {"phases.0.steps": null, "phases.0.epochs": 3},
     "snapshots": {"every": 1, "by_epoch": true, "probes": ["test_accuracy"],
                   "converged": ["test_accuracy"]})");
   const RunRecord found = run(config).at(0).runs.at(0);

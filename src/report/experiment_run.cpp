@@ -2,6 +2,7 @@
 #include "experiment_run.h"
 
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -194,18 +195,24 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, ExperimentRun& run) 
     }
     return found;
   };
-  const auto add = [&](const std::string& name, const std::string& prefix,
-                       const std::string& label) {
-    const Metric& metric = *find_metric(run.snapshot_metrics, name);
-    run.metrics.push_back(
-        {prefix + name, label + metric.label, metric.digits, false, metric.optional});
+  const auto metric_of = [&](const std::string& name) {
+    return *find_metric(run.snapshot_metrics, name);
+  };
+  const auto add = [&](const std::string& name, const std::string& prefix, const std::string& label,
+                       int digits) {
+    run.metrics.push_back({prefix + name, label, digits, false, metric_of(name).optional});
   };
   run.best = numbers_of(snapshots.best);
-  for (const std::string& name : run.best) add(name, "best_", "best ");
+  for (const std::string& name : run.best) {
+    add(name, "best_", "best " + metric_of(name).label, metric_of(name).digits);
+  }
   run.converged = numbers_of(snapshots.converged);
   for (const std::string& name : run.converged) {
-    add(name, "converged_", snapshots.by_epoch ? "epochs to converge: " : "updates to converge: ");
-    add(name, kSecondsTo, "seconds to converge: ");
+    // Without its unit, as in "test accuracy, %".
+    const std::string label = metric_of(name).label, what = label.substr(0, label.find(','));
+    add(name, "converged_",
+        fmt::format("{} until {} converges", snapshots.by_epoch ? "epochs" : "updates", what), 1);
+    add(name, kSecondsTo, fmt::format("seconds until {} converges", what), 2);
   }
   if (!run.converged.empty()) {
     run.metrics.push_back({kUpdateSeconds, "seconds an update", 4, false, true});

@@ -102,9 +102,8 @@ TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
   expect_whole_way("wide.json", 32, {192, 4});
   const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png")});
   ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
-  const auto by_use =
-      run({"prune", "--finetuned", text_path("run"), "--criterion", "reap", "--keep", "2",
-           "--images", text_path("mini.json"), "--out", text_path("by-use")});
+  const auto by_use = run({"prune", "--finetuned", text_path("run"), "--criterion", "reap",
+                           "--keep", "2", "--out", text_path("by-use")});
   EXPECT_EQ(by_use.exit_code, 0) << by_use.err;
   const auto replaced = run({"prune", "--finetuned", text_path("run"), "--criterion", "reap",
                              "--keep", "2", "--replace", "mean", "--out", text_path("replaced")});

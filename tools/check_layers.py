@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-LAYERS = ["base", "formats", "config", "ops", "nn", "models", "data", "checkpoint", "prune", "train", "export", "report"]
+LAYERS = ["base", "formats", "config", "parallel", "ops", "nn", "models", "data", "checkpoint", "prune", "train", "export", "report"]
 WITHOUT_TENSORS = LAYERS[:3]
 # Reading images needs neither networks nor layers.
 FORBIDDEN = {"data": {"nn", "models"}}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "moesaic/parallel/group.h"
+
+namespace moesaic {
+
+/// Takes the mean of gradients over the processes of a group while the backward pass still
+/// computes others: in buckets, by c10d's Reducer.
+class GradientReducer {
+ public:
+  /// `parameters` that require gradients, in the order in which the network uses them. With a group
+  /// of one process nothing is reduced.
+  GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// Makes the backward pass of `loss` reduce the gradients, with what earlier passes accumulated;
+  /// they are reduced when it ends.
+  void prepare(const at::Tensor& loss);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group of processes and its collectives, those of c10d.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace moesaic {
+
+/// What a collective is for, under which its bytes are counted.
+enum class Traffic {
+  gradients,
+  expert_gradients,
+  logits,
+  logits_gradient,
+  rows,
+  batch_norm,
+  metrics,
+  parameters,
+  other
+};
+
+/// Returns the name of a purpose, e.g. "expert_gradients".
+std::string traffic_name(Traffic traffic);
+
+/// Returns the bytes that each process of a group of `size` sends where all of them reduce `bytes`:
+/// in a ring, the sum passes each link once and comes back once.
+double all_reduce_bytes(double bytes, int64_t size);
+/// Returns the bytes that each sends to give its own `bytes` to all the others in a ring.
+double all_gather_bytes(double bytes, int64_t size);
+
+/// Counts bytes that this process sends, by purpose. Thread-safe.
+class TrafficCounter {
+ public:
+  TrafficCounter();
+  ~TrafficCounter();
+  void add(Traffic traffic, double bytes);
+  /// Returns the bytes sent since the last call.
+  std::map<Traffic, double> take();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Processes that compute together. All of them call the same collectives in the same order, with
+/// tensors of the same shape and type unless said otherwise. A collective throws Error (failure)
+/// where a process is lost or does not come within the group's timeout.
+class Group {
+ public:
+  Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int64_t rank() const;
+  int64_t size() const;
+
+  /// Sums `x`, which must be contiguous, over all processes in place.
+  void all_reduce(const at::Tensor& x, Traffic traffic) const;
+  /// Takes the largest of each number of `x`, in place.
+  void all_reduce_max(const at::Tensor& x, Traffic traffic) const;
+  /// Returns the rows of all processes by rank: [size * N, ...] of [N, ...].
+  at::Tensor all_gather(const at::Tensor& x, Traffic traffic) const;
+  /// Sends rows of `x`, the first `send[0]` to process 0 and so on, and returns those received,
+  /// ordered by sender. Numbers of rows differ; those received from each are `receive`.
+  at::Tensor all_to_all(const at::Tensor& x, const std::vector<int64_t>& send,
+                        const std::vector<int64_t>& receive, Traffic traffic) const;
+  /// Overwrites `x` with that of process `root`.
+  void broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const;
+  /// Waits for all processes.
+  void barrier() const;
+  /// Returns the texts of all processes by rank.
+  std::vector<std::string> all_gather_text(const std::string& text) const;
+
+  const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return group_; }
+  TrafficCounter& counter() const { return *counter_; }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::shared_ptr<TrafficCounter> counter_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How this process was started beside others: by torchrun, mpirun or srun, which say so in the
+// environment.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace moesaic {
+
+struct Launch {
+  int64_t rank = 0;        ///< Number of this process, 0 to size - 1.
+  int64_t size = 1;        ///< Number of processes, W.
+  int64_t local_rank = 0;  ///< Number of this process on its machine, which chooses its GPU.
+  std::string address;     ///< Host where the processes meet.
+  uint16_t port = 0;
+  bool store_is_served = false;  ///< The launcher serves the store; otherwise process 0 does.
+  std::string attempt = "0";     ///< Number of restarts, which part the store's keys.
+
+  bool alone() const { return size == 1; }
+};
+
+/// Returns the value of a variable of the environment, nothing where it is unset.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Returns the environment of this process.
+Environment process_environment();
+
+/// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun), or the variables of
+/// Open MPI, MPICH or a step of SLURM; where processes of those share one machine they meet on it,
+/// and else at MASTER_ADDR or, with SLURM, on the step's first host. Without any of them the process
+/// is alone. Throws Error (usage) that names the variable that is missing or no valid number.
+Launch launch_of(const Environment& environment);
+
+}  // namespace moesaic

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that train one network together: a mesh of data x expert groups.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/launch.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace moesaic {
+
+struct ParallelConfig {
+  int64_t data = 0, experts = 1;
+  bool shard_optimizer = false;
+  int64_t timeout = 50;
+};
+template <class Fields>
+void describe(Fields& f, ParallelConfig& c) {
+  f("data", c.data,
+    "D, replicas of the experts among the processes of torchrun; 0: as many as there are processes "
+    "for",
+    at_least(0));
+  f("experts", c.experts,
+    "K, processes that share the experts of a replica; the processes are D x K, and each takes its "
+    "part of every batch",
+    at_least(1));
+  f("shard_optimizer", c.shard_optimizer,
+    "each process keeps its part of the optimizer's state of what is not experts (ZeRO-1)");
+  f("timeout", c.timeout, "seconds after which a process that does not come is lost",
+    between(5, 86400));
+}
+
+/// The processes of a run, and the groups in which they compute. Each takes a part of every batch;
+/// processes r with the same r / K share the experts of one replica, those with the same r % K hold
+/// the same experts.
+class Processes {
+ public:
+  /// Meets the other processes. Throws Error: usage where D x K is not their number; failure where
+  /// they do not come within the timeout, or the port is in use.
+  static std::shared_ptr<const Processes> connect(const Launch& launch,
+                                                  const ParallelConfig& config);
+  /// Meets the others through a store that all of them hold, e.g. c10d::HashStore for threads.
+  static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
+                                                   int64_t rank, int64_t size,
+                                                   const ParallelConfig& config);
+  ~Processes();
+
+  int64_t rank() const { return world_->rank(); }
+  int64_t size() const { return world_->size(); }
+  bool leads() const { return rank() == 0; }
+  const ParallelConfig& config() const { return config_; }
+
+  /// All processes, for what the network's layers exchange.
+  const Group& world() const { return *world_; }
+  /// All processes, for gradients, which travel while the backward pass goes on.
+  const Group& gradients() const { return *gradients_; }
+  /// The K processes that share the experts of this replica.
+  const Group& experts() const { return *experts_; }
+  /// The D processes that hold the same experts as this one.
+  const Group& replicas() const { return *replicas_; }
+  /// All processes, for what does not belong to the order of a step, on the CPU.
+  const Group& control() const { return *control_; }
+  /// All processes, for a thread that saves beside training, on the CPU.
+  const Group& saving() const { return *saving_; }
+
+  TrafficCounter& counter() const { return *counter_; }
+
+  /// Returns the largest of the values of all processes.
+  int64_t max(int64_t value) const;
+  /// Throws Error (usage) where a value, such as a hash of the recipe, is not that of process 0:
+  /// "process 2 has another <what> than process 0 (<value> and <value>)".
+  void check_same(const std::string& what, const std::string& value) const;
+
+  /// Tells the others why this process ends. They read it where they miss it.
+  void tell_failure(const std::string& message) const noexcept;
+  /// Returns a line on the process that is missing and why, after a collective failed with
+  /// `message`; "" where another process tells it already.
+  std::string explain_loss(const std::string& message) const;
+  /// Says in `explain_loss` of other processes what this one does.
+  void set_activity(const std::string& activity) const;
+
+ private:
+  class Watch;
+
+  Processes() = default;
+
+  ParallelConfig config_;
+  std::shared_ptr<TrafficCounter> counter_;
+  std::unique_ptr<Group> world_, gradients_, experts_, replicas_, control_, saving_;
+  std::unique_ptr<Watch> watch_;
+};
+
+/// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,
+/// where a batch goes through the network in `parts` one after the other, part by part: of each
+/// part an equal range. With `strided`, part i has the places i, i + parts, ...
+std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                       int64_t size);
+
+}  // namespace moesaic

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/parallel/gradients.h"
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <torch/torch.h>
+
+namespace moesaic {
+namespace {
+
+constexpr size_t kFirstBucket = size_t{1} << 20, kBucket = size_t{25} << 20;  // As in c10d's DDP.
+
+}  // namespace
+
+struct GradientReducer::State {
+  std::unique_ptr<c10d::Reducer> reducer;
+  TrafficCounter* counter = nullptr;
+  Traffic traffic = Traffic::gradients;
+  double bytes = 0.0;
+};
+
+GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
+                                 Traffic traffic)
+    : state_(std::make_unique<State>()) {
+  if (group.size() == 1 || parameters.empty()) return;
+  // The last parameters have their gradients first.
+  std::reverse(parameters.begin(), parameters.end());
+  const auto [buckets, limits] =
+      c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, kBucket});
+  double bytes = 0.0;
+  for (const at::Tensor& parameter : parameters) bytes += static_cast<double>(parameter.nbytes());
+  const std::vector<bool> sparse(parameters.size(), false);
+  state_->reducer = std::make_unique<c10d::Reducer>(
+      std::move(parameters), buckets, group.c10d(), sparse, kBucket,
+      /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/true,
+      std::unordered_map<size_t, std::string>(), kFirstBucket,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<int64_t>());
+  state_->counter = &group.counter();
+  state_->traffic = traffic;
+  state_->bytes = all_reduce_bytes(bytes, group.size());
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::prepare(const at::Tensor& loss) {
+  if (!state_->reducer) return;
+  state_->reducer->prepare_for_backward({loss});
+  state_->counter->add(state_->traffic, state_->bytes);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/parallel/launch.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+constexpr uint16_t kPort = 29500;
+
+/// The variables in which a launcher tells its processes who they are.
+struct Names {
+  const char *launcher, *rank, *size, *local_rank, *local_size;
+};
+
+constexpr Names kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOthers[] = {
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    // Only within a step: a batch script has SLURM_PROCID too, and is one process.
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+};
+
+int64_t number_in(const std::string& name, const std::string& text, int64_t min, int64_t max) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
+    fail_usage("environment: {} must be a number from {} to {}, not '{}'", name, min, max, text);
+  }
+  return value;
+}
+
+std::string required(const Environment& environment, const std::string& name,
+                     const std::string& given) {
+  const std::optional<std::string> value = environment(name);
+  if (value) return *value;
+  fail_usage(
+      "environment: {} is set and {} is not; start several processes by torchrun, mpirun or srun, "
+      "which set both, or unset {}",
+      given, name, given);
+}
+
+/// Returns the first host of a list such as "gpu[03-07,09],login1".
+std::string first_host(const std::string& list) {
+  const size_t bracket = list.find('['), comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const size_t end = list.find_first_of("-,]", bracket);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+/// Completes where the processes meet.
+void find_meeting(const Environment& environment, const Names& names, Launch& launch) {
+  const std::optional<std::string> address = environment("MASTER_ADDR");
+  const std::optional<std::string> port = environment("MASTER_PORT");
+  const std::optional<std::string> hosts = environment("SLURM_STEP_NODELIST");
+  const std::optional<std::string> local_size = environment(names.local_size);
+  launch.port = port ? static_cast<uint16_t>(number_in("MASTER_PORT", *port, 1, 65535)) : kPort;
+  if (address) {
+    launch.address = *address;
+  } else if (local_size && *local_size == std::to_string(launch.size)) {
+    launch.address = "127.0.0.1";
+  } else if (hosts) {
+    launch.address = first_host(*hosts);
+  } else {
+    fail_usage(
+        "environment: {} started {} processes and MASTER_ADDR is not set; set it to the host of "
+        "process 0",
+        names.launcher, launch.size);
+  }
+}
+
+Launch read(const Environment& environment, const Names& names) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  const std::optional<std::string> rank = environment(names.rank), size = environment(names.size);
+  Launch launch;
+  launch.size = number_in(
+      names.size, size ? *size : required(environment, names.size, names.rank), 1, kMax);
+  launch.rank =
+      number_in(names.rank, rank ? *rank : required(environment, names.rank, names.size), 0,
+                launch.size - 1);
+  const std::optional<std::string> local = environment(names.local_rank);
+  launch.local_rank = local ? number_in(names.local_rank, *local, 0, kMax) : launch.rank;
+  if (!launch.alone()) find_meeting(environment, names, launch);
+  return launch;
+}
+
+}  // namespace
+
+Environment process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+Launch launch_of(const Environment& environment) {
+  if (environment(kTorchrun.rank) || environment(kTorchrun.size)) {
+    Launch launch = read(environment, kTorchrun);
+    launch.store_is_served = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    launch.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
+    return launch;
+  }
+  for (const Names& names : kOthers) {
+    if (environment(names.size)) return read(environment, names);
+  }
+  return {};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/parallel/processes.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/torch.h>
+
+#include <numeric>
+
+#include "moesaic/parallel/lost_process.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
+#include "watch.h"
+
+namespace moesaic {
+namespace {
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+/// What the processes meet by, and the mesh that they form.
+struct Meeting {
+  Store store;
+  int64_t rank, size, experts;
+  std::chrono::seconds timeout;
+
+  /// Returns a group of the processes first, first + step, ..., of which this one is a member.
+  c10::intrusive_ptr<c10d::ProcessGroup> group(const std::string& name, int64_t first, int64_t step,
+                                               int64_t count) const {
+    const auto prefix = c10::make_intrusive<c10d::PrefixStore>(
+        name + "/" + std::to_string(first), store);
+    const auto place = static_cast<int>((rank - first) / step), members = static_cast<int>(count);
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(prefix, place, members);
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                      c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options));
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    return group;
+  }
+};
+
+/// Returns the number of replicas D. Throws Error (usage) where D x K is not the number of processes.
+int64_t replicas_of(const ParallelConfig& config, int64_t size) {
+  if (config.experts > size || size % config.experts != 0) {
+    fail_usage(
+        "parallel.experts: {} processes cannot share the experts of each replica: {} started; "
+        "choose a divisor of {}",
+        config.experts, count_text(size, "process"), size);
+  }
+  const int64_t replicas = size / config.experts;
+  if (config.data != 0 && config.data != replicas) {
+    fail_usage("parallel.data: {} x {} (parallel.experts) is {} processes, but {} started; "
+               "choose parallel.data={}, or leave it out",
+               config.data, config.experts, config.data * config.experts, size, replicas);
+  }
+  return replicas;
+}
+
+Store meet(const Launch& launch, std::chrono::seconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = launch.port;
+  options.isServer = launch.rank == 0 && !launch.store_is_served;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  options.multiTenant = false;
+  try {
+    return c10::make_intrusive<c10d::PrefixStore>(
+        "moesaic/" + launch.attempt, c10::make_intrusive<c10d::TCPStore>(launch.address, options));
+  } catch (const std::exception& error) {
+    const std::string place = launch.address + ":" + std::to_string(launch.port);
+    if (options.isServer) {
+      fail_usage("{}: the processes cannot meet there ({}); set MASTER_PORT to a free port", place,
+                 std::string(error.what()).find("EADDRINUSE") != std::string::npos ||
+                         std::string(error.what()).find("in use") != std::string::npos
+                     ? "the port is in use"
+                     : one_line(error.what(), 200));
+    }
+    fail("{}: process 0 is not to be met there within {}; does it run, and is MASTER_ADDR right?",
+         place, count_text(timeout.count(), "second"));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
+                                                    const ParallelConfig& config) {
+  replicas_of(config, launch.size);
+  const auto store = meet(launch, std::chrono::seconds(config.timeout));
+  return of_store(store, launch.rank, launch.size, config);
+}
+
+std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t rank, int64_t size,
+                                                     const ParallelConfig& config) try {
+  const int64_t replicas = replicas_of(config, size), experts = config.experts;
+  const Meeting meeting{store, rank, size, experts, std::chrono::seconds(config.timeout)};
+  const std::shared_ptr<Processes> processes(new Processes());
+  processes->config_ = config;
+  processes->counter_ = std::make_shared<TrafficCounter>();
+  const auto all = [&](const char* name) {
+    return std::make_unique<Group>(meeting.group(name, 0, 1, size), processes->counter_);
+  };
+  processes->world_ = all("world");
+  processes->gradients_ = all("gradients");
+  processes->control_ = all("control");
+  processes->saving_ = all("saving");
+  processes->experts_ = std::make_unique<Group>(
+      meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
+  processes->replicas_ = std::make_unique<Group>(
+      meeting.group("replicas", rank % experts, experts, replicas), processes->counter_);
+  processes->watch_ = std::make_unique<Watch>(store->clone(), rank, size);
+  return processes;
+} catch (const c10::Error& error) {
+  fail("the {} cannot meet: {}", count_text(size, "process"),
+       one_line(error.what_without_backtrace(), 200));
+}
+
+Processes::~Processes() = default;
+
+int64_t Processes::max(int64_t value) const {
+  const at::Tensor largest = at::full({1}, value, at::kLong);
+  control_->all_reduce_max(largest, Traffic::other);
+  return largest.item<int64_t>();
+}
+
+void Processes::check_same(const std::string& what, const std::string& value) const {
+  const std::vector<std::string> values = control_->all_gather_text(value);
+  for (size_t rank = 1; rank < values.size(); ++rank) {
+    if (values[rank] == values[0]) continue;
+    fail_usage("process {} has another {} than process 0 ({} and {})", rank, what,
+               one_line(values[rank], 80), one_line(values[0], 80));
+  }
+}
+
+void Processes::tell_failure(const std::string& message) const noexcept {
+  watch_->tell_failure(message);
+}
+
+std::string Processes::explain_loss(const std::string& message) const {
+  return watch_->explain(message);
+}
+
+void Processes::set_activity(const std::string& activity) const {
+  watch_->set_activity(activity);
+}
+
+std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                       int64_t size) {
+  if (batch % (parts * size) != 0) {
+    fail_usage("a batch of {} images in {} cannot be shared by {}", batch,
+               count_text(parts, "part"), count_text(size, "process"));
+  }
+  const int64_t own = batch / size, ranges = strided ? 1 : parts;
+  std::vector<int64_t> places;
+  for (int64_t part = 0; part < ranges; ++part) {
+    const int64_t first = part * (batch / ranges) + rank * (own / ranges);
+    for (int64_t i = 0; i < own / ranges; ++i) places.push_back(first + i);
+  }
+  return places;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "moesaic/base/text.h"
+
+namespace moesaic {
+namespace {
+
+using std::chrono_literals::operator""s;
+constexpr auto kBeat = 1s;
+constexpr auto kSilence = 4s;  // After which a process without a beat is dead or stopped.
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+/// A beat is "COUNT ACTIVITY"; returns the activity.
+std::string activity_in(const std::string& beat) {
+  return beat.substr(std::min(beat.size(), beat.find(' ') + 1));
+}
+
+}  // namespace
+
+Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
+    : store_(std::move(store)), rank_(rank), size_(size) {
+  const std::string who = host_name() + ", pid " + std::to_string(getpid());
+  store_->set("who/" + std::to_string(rank_), bytes_of(who));
+  beat();
+  thread_ = std::thread([this] { run(); });
+}
+
+Processes::Watch::~Watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ends_.notify_all();
+  thread_.join();
+}
+
+void Processes::Watch::run() {
+  std::unique_lock lock(mutex_);
+  while (!ends_.wait_for(lock, kBeat, [this] { return ending_; })) {
+    try {
+      beat();
+    } catch (const std::exception&) {
+      return;  // The store is gone; the next collective says so.
+    }
+  }
+}
+
+void Processes::Watch::beat() {
+  store_->set("beat/" + std::to_string(rank_),
+              bytes_of(std::to_string(++beats_) + " " + activity_));
+}
+
+void Processes::Watch::set_activity(const std::string& activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = activity;
+}
+
+void Processes::Watch::tell_failure(const std::string& message) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    is_first_to_tell();
+    store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
+  } catch (const std::exception&) {
+    // The others find out from this process' end.
+  }
+}
+
+bool Processes::Watch::is_first_to_tell() {
+  return store_->add("told", 1) == 1;
+}
+
+std::string Processes::Watch::text_at(const std::string& key) {
+  if (!store_->check({key})) return {};
+  const std::vector<uint8_t> bytes = store_->get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string Processes::Watch::explain(const std::string& message) try {
+  const auto silence_ends = std::chrono::steady_clock::now() + kSilence;
+  std::unique_lock lock(mutex_);
+  std::vector<std::string> before;
+  for (int64_t rank = 0; rank < size_; ++rank) before.push_back(beat_of(rank));
+  while (std::chrono::steady_clock::now() < silence_ends) {
+    for (int64_t rank = 0; rank < size_; ++rank) {
+      if (!text_at("failed/" + std::to_string(rank)).empty()) return {};  // It said why itself.
+    }
+    ends_.wait_for(lock, kBeat / 2);
+    beat();
+  }
+  if (!is_first_to_tell()) return {};
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    if (rank == rank_ || beat_of(rank) != before[static_cast<size_t>(rank)]) continue;
+    return "process " + std::to_string(rank) + " (" + text_at("who/" + std::to_string(rank)) +
+           ") was lost at " + activity_in(beat_of(rank)) +
+           ": it was killed, stopped, or its machine is gone";
+  }
+  std::string late;
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    const std::string activity = activity_in(beat_of(rank));
+    if (activity == activity_) continue;
+    late += (late.empty() ? "" : ", ") + std::string("process ") + std::to_string(rank) + " is at " +
+            activity;
+  }
+  return "the processes do not come together at " + activity_ + ": " +
+         (late.empty() ? one_line(message, 300) : late);
+} catch (const std::exception&) {
+  return "process 0, or the launcher, which serves the store of the processes, was lost at " +
+         activity_;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic {
+
+/// Tells the other processes that this one lives and what it does, every second, and reads that of
+/// them when one is missed. All of it goes through the store, whose client it has for itself.
+class Processes::Watch {
+ public:
+  Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void set_activity(const std::string& activity);
+  void tell_failure(const std::string& message) noexcept;
+  std::string explain(const std::string& message);
+
+ private:
+  void run();
+  void beat();
+  std::string text_at(const std::string& key);
+  std::string beat_of(int64_t rank) { return text_at("beat/" + std::to_string(rank)); }
+  bool is_first_to_tell();
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int64_t rank_, size_, beats_ = 0;
+  std::string activity_ = "the start";
+  bool ending_ = false;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  std::thread thread_;
+};
+
+}  // namespace moesaic

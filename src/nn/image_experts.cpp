@@ -40,6 +40,14 @@ ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
   }
 }
 
+at::Tensor ImageExpertsImpl::idle_experts(const Routing& routing) const {
+  at::Tensor rows = routing.offsets.is_meta() ? at::ones({count()}, at::kLong)
+                                              : routing.offsets.diff().to(at::kCPU, at::kLong);
+  // Where another process has rows, the experts' batch norms need this one too.
+  if (const auto parts = share().parts()) parts->all_reduce(rows, Traffic::batch_norm);
+  return rows.eq(0);
+}
+
 ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
                                      const at::Generator&) {
   std::vector<int64_t> shape = images_TCHW.sizes().vec();
@@ -47,9 +55,10 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   const at::Tensor rows_ACHW = dispatch(images_TCHW.flatten(1), routing).view(shape);
   const std::vector<int64_t> offsets = row_offsets(routing);
   std::vector<at::Tensor> features, outputs;
+  const at::Tensor idle = idle_experts(routing);
   for (size_t e = 0; e < networks_.size(); ++e) {
     const bool last_chance = e + 1 == networks_.size() && features.empty();  // Runs for the shapes.
-    if (offsets[e] == offsets[e + 1] && !last_chance) continue;
+    if (idle[static_cast<int64_t>(e)].item<bool>() && !last_chance) continue;
     const at::Tensor own = rows_ACHW.slice(0, offsets[e], offsets[e + 1]);
     features.push_back(networks_[e]->features(own));
     outputs.push_back(networks_[e]->head->forward(features.back()));

@@ -6,6 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
+#include "moesaic/parallel/collectives.h"
 
 namespace moesaic::nn {
 namespace {
@@ -89,11 +90,17 @@ at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& rou
 
 MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRCp, int64_t images) {
   if (!is_training()) return {running_mean, running_var};
-  const auto all = static_cast<double>(images * options_.side * options_.side);
-  const double zeros = all - static_cast<double>(rows_KRCp.size(1) * rows_KRCp.size(3));
-  const at::Tensor mean = rows_KRCp.sum({1, 3}) / all;
+  // Every part of a batch has as many images, and as many rows of each.
+  const auto parts = share().parts();
+  const int64_t count = parts ? parts->size() : 1;
+  const auto sum = [&](const at::Tensor& x_KC) {
+    return parts ? sum_over(x_KC, parts, Traffic::batch_norm) : x_KC;
+  };
+  const auto all = static_cast<double>(count * images * options_.side * options_.side);
+  const double zeros = all - static_cast<double>(count * rows_KRCp.size(1) * rows_KRCp.size(3));
+  const at::Tensor mean = sum(rows_KRCp.sum({1, 3})) / all;
   const at::Tensor from_mean = rows_KRCp - mean.unsqueeze(1).unsqueeze(3);
-  const at::Tensor var = (from_mean.square().sum({1, 3}) + zeros * mean.square()) / all;
+  const at::Tensor var = (sum(from_mean.square().sum({1, 3})) + zeros * mean.square()) / all;
   const torch::NoGradGuard no_grad;
   running_mean.lerp_(mean.to(running_mean), options_.momentum);
   running_var.lerp_((var * (all / std::max(1.0, all - 1.0))).to(running_var), options_.momentum);

@@ -4,10 +4,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/nn/shared_experts.h"
 
 namespace moesaic::nn {
 namespace {
@@ -70,7 +72,11 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
   RoutingRecord record = router->forward(router_input_Td, random);
   if (observer_) observer_(record, experts_input);
-  ExpertsOutput computed = experts->forward(experts_input, record.routing, random);
+  const Routing own = own_routing(record);
+  ExpertsOutput computed =
+      experts_of_ ? forward_shared(*experts, experts_input, own, record.routing,
+                                   {experts_of_, share().parts() != nullptr}, random)
+                  : experts->forward(experts_input, own, random);
   if (stand_in.defined()) computed.y_To = computed.y_To + stand_ins_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
@@ -79,7 +85,45 @@ at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
   const at::Tensor weights_TE = combine_weights(router->route_to_all(record));
   const at::Tensor ids = index_on(weights_TE.device(), removed());
   // LibTorch's index_select() has no meta kernel.
-  return weights_TE.index({torch::indexing::Slice(), ids}).mm(stand_in.to(weights_TE.options()));
+  at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
+  if (const auto parts = share().parts()) {
+    const int64_t own = gone.size(0) / parts->size();
+    gone = gone.narrow(0, parts->rank() * own, own);
+  }
+  return gone.mm(stand_in.to(weights_TE.options()));
+}
+
+Routing MoELayerImpl::own_routing(const RoutingRecord& record) const {
+  const auto parts = share().parts();
+  if (!parts) return record.routing;
+  const int64_t own = record.routing.tokens() / parts->size();
+  return routing_of_tokens(record.routing, parts->rank() * own, own);
+}
+
+void MoELayerImpl::check_shares(int64_t processes) const {
+  if (processes == 1) return;
+  if (!experts->rows_can_travel()) {
+    fail_usage(
+        "parallel.experts: the experts of this network compute maps or whole images together and "
+        "stay in every process; choose parallel.experts=1");
+  }
+  if (experts->count() % processes != 0) {
+    fail_usage(
+        "parallel.experts: {} processes cannot have equal shares of {} experts; choose a divisor of "
+        "{}",
+        processes, experts->count(), experts->count());
+  }
+}
+
+void MoELayerImpl::share_experts(const std::shared_ptr<const Processes>& processes) {
+  const int64_t count = experts->count(), by = processes->experts().size();
+  check_shares(by);
+  if (by == 1) return;
+  const int64_t each = count / by, first = processes->experts().rank() * each;
+  std::vector<int64_t> slots(static_cast<size_t>(each));
+  std::iota(slots.begin(), slots.end(), first);
+  experts->keep(slots);
+  experts_of_ = processes;
 }
 
 std::vector<int64_t> MoELayerImpl::removed() const {

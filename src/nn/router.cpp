@@ -11,6 +11,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/parallel/collectives.h"
 
 namespace moesaic::nn {
 namespace {
@@ -129,7 +130,9 @@ Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
 
 RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
   RoutingRecord record;
-  record.logits_TE = record.noisy_logits_TE = logits(x_Td);
+  record.logits_TE = logits(x_Td);
+  if (const auto parts = share().parts()) record.logits_TE = gather_rows(record.logits_TE, parts);
+  record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;
   if (noisy) {

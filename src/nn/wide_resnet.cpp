@@ -28,7 +28,7 @@ Convolution make_convolution(Maps& maps, int64_t outputs, int64_t kernel, int64_
 class NormConvImpl : public torch::nn::Module {
  public:
   NormConvImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
-    norm_ = register_module("norm", torch::nn::BatchNorm2d(wide_norm(maps.channels)));
+    norm_ = register_module("norm", BatchNorm2d(wide_norm(maps.channels)));
     conv_ = register_module("conv", make_convolution(maps, outputs, 3, stride, generator));
   }
 
@@ -37,7 +37,7 @@ class NormConvImpl : public torch::nn::Module {
   }
 
  private:
-  torch::nn::BatchNorm2d norm_{nullptr};
+  BatchNorm2d norm_{nullptr};
   Convolution conv_{nullptr};
 };
 TORCH_MODULE(NormConv);

@@ -29,6 +29,26 @@ at::Tensor row_experts(const Routing& routing) {
   return at::searchsorted(routing.offsets.slice(0, 1), row, /*out_int32=*/false, /*right=*/true);
 }
 
+Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) {
+  const at::Tensor row = at::arange(routing.row_bound(), routing.offsets.options());
+  const at::Tensor taken = routing.token.ge(first) & routing.token.lt(first + count) &
+                           row.lt(routing.offsets[routing.experts()]);
+  const at::Tensor rows = taken.nonzero().squeeze(1);
+  // Rows that are taken before each row of the whole, which is that row's new place.
+  const at::Tensor before =
+      at::cat({at::zeros({1}, routing.offsets.options()), taken.cumsum(0, at::kInt)});
+  Routing part;
+  part.offsets = before.index_select(0, routing.offsets.to(at::kLong));
+  part.token = routing.token.index_select(0, rows) - static_cast<int32_t>(first);
+  part.gate = routing.gate.index_select(0, rows);
+  const at::Tensor entries = routing.token_offsets.narrow(0, first, count + 1);
+  part.token_offsets = entries - entries[0];
+  const at::Tensor old = routing.token_row.narrow(0, entries[0].item<int64_t>(), rows.size(0));
+  part.token_row = before.index_select(0, old.to(at::kLong));
+  part.choice = routing.choice.narrow(0, first, count);
+  return part;
+}
+
 at::Tensor combine_weights(const Routing& routing) {
   // Unused rows go to an extra column, so that their number need not be known on the host.
   const at::Tensor weights =

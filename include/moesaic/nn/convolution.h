@@ -2,10 +2,11 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+
+#include "moesaic/nn/batch_norm.h"
 
 namespace moesaic::nn {
 
@@ -53,7 +54,7 @@ class ConvNormImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x_BCHW);
 
   Convolution conv{nullptr};
-  torch::nn::BatchNorm2d norm{nullptr};
+  BatchNorm2d norm{nullptr};
 };
 TORCH_MODULE(ConvNorm);
 

@@ -53,6 +53,10 @@ class Experts : public torch::nn::Module {
   virtual ExpertRows compute(const at::Tensor& x, const Routing& routing,
                              const at::Generator& random) = 0;
 
+  /// Returns whether compute() may run in another process than the one whose tokens they are: its
+  /// parameters are stacked [K, ...], and its rows depend on nothing but their inputs.
+  virtual bool rows_can_travel() const { return false; }
+
   /// Removes all experts except these slots (indices among the present K experts, ascending); the
   /// parameters shrink.
   virtual void keep(const std::vector<int64_t>& slots) = 0;

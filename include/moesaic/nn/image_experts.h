@@ -9,13 +9,14 @@
 
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
+#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
 
 /// Experts that are separate convolutional networks (clusters paper, section 6.2), children "0" to
 /// "K-1". Batch normalisation of an expert sees only the images of that expert. A neuron is an
 /// output channel of a convolution, or an output of a linear layer.
-class ImageExpertsImpl : public Experts {
+class ImageExpertsImpl : public Experts, public SharesBatch {
  public:
   /// `network` is one of image_network_names(). Throws Error (usage) for another name.
   ImageExpertsImpl(const std::string& network, int64_t experts, const ImageNetworkOptions& options,
@@ -39,6 +40,9 @@ class ImageExpertsImpl : public Experts {
   }
 
  private:
+  /// Returns which experts have no row in any process that shares the batch, [K] bool on the CPU.
+  at::Tensor idle_experts(const Routing& routing) const;
+
   std::vector<std::shared_ptr<ImageNetwork>> networks_;
 };
 TORCH_MODULE(ImageExperts);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moesaic/nn/experts.h"
+#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
 
@@ -30,7 +31,7 @@ struct MapExpertsOptions {
 /// A token is a patch as from patches_of(), images one after another. Parameters `weight` and
 /// `bias` [K, C] of the normalisation, `w` [K, o, C, kernel, kernel], `b` [K, o]; buffers
 /// `running_mean` and `running_var` [K, C].
-class MapExpertsImpl : public Experts {
+class MapExpertsImpl : public Experts, public SharesBatch {
  public:
   MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator);
 

@@ -11,6 +11,7 @@
 
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/router.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/activation.h"
 
 namespace moesaic::nn {
@@ -46,7 +47,11 @@ using LayerObserver =
 ///
 ///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
 ///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
-class MoELayerImpl : public torch::nn::Module {
+///
+/// Where processes share a batch, see SharesBatch, the record is that of all tokens and the output
+/// that of this process' tokens. Where they share the experts too, see share_experts(), rows go to
+/// the process that has their expert and back.
+class MoELayerImpl : public torch::nn::Module, public SharesBatch {
  public:
   /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
@@ -73,6 +78,17 @@ class MoELayerImpl : public torch::nn::Module {
   /// means where pruned experts cannot be selected, and for none where there are stand-ins.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
+  /// Throws Error (usage) where `processes` cannot share the experts: there is no equal share, or
+  /// the experts' rows cannot be computed elsewhere.
+  void check_shares(int64_t processes) const;
+  /// Leaves this process the experts of its place among those that share a replica's, in equal
+  /// ranges of slots; the parameters shrink. Throws as check_shares() does.
+  void share_experts(const std::shared_ptr<const Processes>& processes);
+  /// Returns who shares the experts, null where nobody does.
+  const std::shared_ptr<const Processes>& shares_experts() const { return experts_of_; }
+  /// Ends that, after the parameters have all rows again.
+  void end_sharing_experts() { experts_of_ = nullptr; }
+
   /// Has every later forward pass seen by `observer`; an empty function ends it.
   void observe(LayerObserver observer) { observer_ = std::move(observer); }
 
@@ -95,7 +111,11 @@ class MoELayerImpl : public torch::nn::Module {
  private:
   at::Tensor stand_ins_of(const RoutingRecord& record) const;
 
+  /// Returns the part of a record's routing that is of the tokens of this process.
+  Routing own_routing(const RoutingRecord& record) const;
+
   LayerObserver observer_;
+  std::shared_ptr<const Processes> experts_of_;  ///< Who shares the experts; null: nobody.
 };
 TORCH_MODULE(MoELayer);
 

@@ -9,6 +9,7 @@
 
 #include "moesaic/nn/routing_record.h"
 #include "moesaic/nn/routing_rule.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/router_noise.h"
 
 namespace moesaic::nn {
@@ -32,7 +33,10 @@ struct RouterOptions {
 
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
 /// whose norm the pruning paper compares.
-class RouterImpl : public torch::nn::Module {
+///
+/// Where processes share a batch, each has the tokens of its part, and all of them route the tokens
+/// of the whole batch: the record is that of one process.
+class RouterImpl : public torch::nn::Module, public SharesBatch {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);
 

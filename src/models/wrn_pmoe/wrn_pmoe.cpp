@@ -102,7 +102,7 @@ WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : config_(std::move(config
     const torch::NoGradGuard no_grad;
     moe->router->weight.normal_(0.0, config_.moe->router.init_std, generator);
   }
-  norm = register_module("norm", torch::nn::BatchNorm1d(nn::wide_norm(trunk->maps().channels)));
+  norm = register_module("norm", nn::BatchNorm1d(nn::wide_norm(trunk->maps().channels)));
   make_head(config_.classes, generator);
 }
 

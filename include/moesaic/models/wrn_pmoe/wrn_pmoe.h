@@ -4,11 +4,11 @@
 // and appendix L).
 #pragma once
 
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include "moesaic/models/model.h"
 #include "moesaic/models/wrn_pmoe/config.h"
+#include "moesaic/nn/batch_norm.h"
 #include "moesaic/nn/map_experts.h"
 #include "moesaic/nn/wide_resnet.h"
 
@@ -43,7 +43,7 @@ class WrnPMoE : public Model {
   nn::WideResNet trunk{nullptr};
   nn::MapExperts experts{nullptr};  ///< Those of `moe`; null without it.
   nn::MoELayer moe{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
+  nn::BatchNorm1d norm{nullptr};
   torch::nn::Linear head{nullptr};
 
  private:

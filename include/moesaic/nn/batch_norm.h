@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch normalisation whose statistics are those of the whole batch, also where processes share it.
+#pragma once
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "moesaic/nn/shares_batch.h"
+
+namespace moesaic::nn {
+
+/// Mean and biased variance of each channel of x [N, C, ...] over the batch's parts in all
+/// processes, which may differ in N, and the number of values of a channel.
+struct ChannelMoments {
+  at::Tensor mean_C, var_C;
+  double values = 0.0;
+};
+ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const Group>& parts);
+
+/// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
+/// statistics move by `momentum`. A channel with a single value has no variance and is normalised
+/// by the running statistics.
+at::Tensor shared_batch_norm(const at::Tensor& x, const std::shared_ptr<const Group>& parts,
+                             const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
+                             const at::Tensor& bias, const at::Tensor& running_mean,
+                             const at::Tensor& running_var);
+
+template <class Norm>
+class BatchNormImpl : public Norm, public SharesBatch {
+ public:
+  using Norm::Norm;
+
+  at::Tensor forward(const at::Tensor& x) {
+    const auto parts = share().parts();
+    if (!parts || !this->is_training()) return Norm::forward(x);
+    this->num_batches_tracked += 1;
+    return shared_batch_norm(x, parts, this->options, this->weight, this->bias, this->running_mean,
+                             this->running_var);
+  }
+};
+
+/// torch::nn::BatchNorm1d and BatchNorm2d for batches that processes share.
+using BatchNorm1dImpl = BatchNormImpl<torch::nn::BatchNorm1dImpl>;
+TORCH_MODULE(BatchNorm1d);
+using BatchNorm2dImpl = BatchNormImpl<torch::nn::BatchNorm2dImpl>;
+TORCH_MODULE(BatchNorm2d);
+
+}  // namespace moesaic::nn

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic::nn {
+
+/// How a network's batches lie in processes.
+struct BatchShare {
+  std::shared_ptr<const Processes> processes;  ///< Null: there is one process.
+  /// Whether a forward pass has this process' equal part of a batch, by rank, or the whole batch,
+  /// the same in every process.
+  bool parted = true;
+
+  /// Returns the processes that have the other parts of a batch, null where this one has all of it.
+  std::shared_ptr<const Group> parts() const {
+    if (!processes || !parted || processes->size() == 1) return nullptr;
+    return {processes, &processes->world()};
+  }
+};
+
+/// A module whose outputs for an image depend on the other images of a batch, and which computes
+/// what it would for the whole batch where the network has a part of it.
+class SharesBatch {
+ public:
+  virtual ~SharesBatch() = default;
+  void share(BatchShare share) { share_ = std::move(share); }
+  const BatchShare& share() const { return share_; }
+
+ private:
+  BatchShare share_;
+};
+
+/// Tells all modules of a network how its batches lie in processes.
+void share_batches(const torch::nn::Module& network, const BatchShare& share);
+
+}  // namespace moesaic::nn

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/nn/shared_experts.h"
+
+#include <torch/torch.h>
+
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
+#include "moesaic/parallel/collectives.h"
+
+namespace moesaic::nn {
+namespace {
+
+using Counts = std::vector<int64_t>;
+
+/// Returns the rows that each process of the group of experts sends to each expert, [K, E].
+at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
+  const Group& group = share.processes->experts();
+  const int64_t experts = all.experts(), senders = group.size();
+  const at::Tensor expert = row_experts(all);
+  if (!share.parted) return expert.bincount({}, experts + 1).narrow(0, 0, experts).expand({senders, -1});
+  const int64_t tokens = all.tokens() / share.processes->size();
+  const int64_t first = share.processes->rank() - group.rank();
+  const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
+  const at::Tensor used = expert.lt(experts) & sender.ge(0) & sender.lt(senders);
+  return (sender * experts + expert)
+      .masked_select(used)
+      .bincount({}, senders * experts)
+      .view({senders, experts});
+}
+
+Counts numbers_of(const at::Tensor& counts) {
+  const at::Tensor list = counts.to(at::kCPU, at::kLong).contiguous();
+  return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
+}
+
+/// Where received rows, ordered by sender and then by expert, belong.
+struct Received {
+  Routing routing;   ///< Of the rows, as tokens, to the experts of this process; gates are 1.
+  at::Tensor back;   ///< Row of the experts' outputs of each received row.
+};
+
+Received routing_of_received(const at::Tensor& rows_KE, const at::Tensor& gate_like) {
+  const int64_t senders = rows_KE.size(0), experts = rows_KE.size(1);
+  const at::Tensor expert = at::arange(experts, rows_KE.options())
+                                .repeat({senders})
+                                .repeat_interleave(rows_KE.reshape({-1}));
+  const at::Tensor order = expert.argsort(/*stable=*/true, 0);
+  const int64_t count = order.size(0);
+  Received received;
+  const at::Tensor step = at::arange(count, order.options());
+  received.back = at::empty_like(order).scatter_(0, order, step);
+  const at::Tensor begin = at::zeros({1}, order.options());
+  received.routing.offsets = at::cat({begin, rows_KE.sum(0).cumsum(0)}).to(at::kInt);
+  received.routing.token = order.to(at::kInt);
+  received.routing.gate = at::ones({count}, gate_like.options());
+  received.routing.token_offsets = at::arange(count + 1, received.routing.offsets.options());
+  received.routing.token_row = received.back.to(at::kInt);
+  received.routing.choice = at::empty({count, 0}, received.routing.offsets.options());
+  return received;
+}
+
+/// Returns rows [A', ...] with zeros behind them, [A, ...].
+at::Tensor padded_to(const at::Tensor& rows, int64_t bound) {
+  if (rows.size(0) == bound) return rows;
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = bound - rows.size(0);
+  return at::cat({rows, at::zeros(shape, rows.options())});
+}
+
+Routing without_gates(Routing routing) {
+  routing.gate = at::ones_like(routing.gate);
+  return routing;
+}
+
+}  // namespace
+
+ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
+                             const Routing& all, const BatchShare& share,
+                             const at::Generator& random) {
+  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const int64_t each = experts.count();
+  const at::Tensor rows_KE = rows_by_sender(all, share);
+  const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
+  const Counts send = numbers_of(rows_KE[group->rank()].reshape({group->size(), each}).sum(1));
+  const Counts receive = numbers_of(of_this.sum(1));
+
+  std::vector<int64_t> shape = x.sizes().vec();
+  const at::Tensor rows = dispatch(x.dim() > 2 ? x.flatten(1) : x, own);
+  at::Tensor inputs = exchange_rows(rows, send, receive, group);
+  shape[0] = inputs.size(0);
+  const Received received = routing_of_received(of_this, own.gate);
+  const ExpertRows computed = experts.compute(inputs.view(shape), received.routing, random);
+  const auto returned = [&](const at::Tensor& made) {
+    const at::Tensor by_sender = made.index_select(0, received.back);
+    return padded_to(exchange_rows(by_sender, receive, send, group), own.row_bound());
+  };
+  ExpertsOutput out;
+  out.y_To = combine(returned(computed.outputs), own);
+  if (computed.embeddings.defined()) {
+    out.embedding_Td = combine(returned(computed.embeddings), without_gates(own));
+  }
+  return out;
+}
+
+}  // namespace moesaic::nn

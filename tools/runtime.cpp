@@ -10,6 +10,9 @@
 #include <string_view>
 #include <system_error>
 
+#include "moesaic/base/error.h"
+#include "moesaic/parallel/launch.h"
+
 namespace moesaic::tools {
 namespace {
 
@@ -33,6 +36,14 @@ void keep_freed_memory() {
   constexpr int kLargest = 1 << 30;
   mallopt(M_MMAP_THRESHOLD, kLargest);
   mallopt(M_TRIM_THRESHOLD, kLargest);
+}
+
+void let_the_leader_speak() {
+  try {
+    if (launch_of(process_environment()).rank > 0) setenv("MOESAIC_LOG", "error", 1);
+  } catch (const Error&) {
+    // Whoever needs the other processes says what is wrong.
+  }
 }
 
 void tune_runtime(char** argv) {

@@ -8,6 +8,9 @@ namespace moesaic::tools {
 /// alone.
 void tune_runtime(char** argv);
 
+/// Where several processes were started together, leaves the log to process 0, but for errors.
+void let_the_leader_speak();
+
 /// Makes glibc keep freed buffers, as tune_runtime() does for every verb but `bench`.
 void keep_freed_memory();
 

@@ -13,6 +13,8 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/parallel/lost_process.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/dry_run.h"
 #include "moesaic/train/run_folder.h"
@@ -31,6 +33,7 @@ struct TrainArguments {
   std::string device = "cpu";
   bool resume = false;
   bool dry_run = false;
+  int64_t expert_parallel = 0;
 };
 
 RunConfig read_config(const TrainArguments& arguments) {
@@ -43,6 +46,9 @@ RunConfig read_config(const TrainArguments& arguments) {
   check_recipe(arguments.config);
   Document document = Document::from_file(arguments.config);
   for (const std::string& assignment : arguments.overrides) document.set(assignment);
+  if (arguments.expert_parallel > 0) {
+    document.set(fmt::format("parallel.experts={}", arguments.expert_parallel));
+  }
   return parse<RunConfig>(document.root());
 }
 
@@ -63,6 +69,40 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
+/// Runs, and where that fails tells the other processes why, or says which of them was lost.
+TrainResult run_together(const RunConfig& config, const TrainerOptions& options) {
+  const auto& processes = options.processes;
+  if (!processes) return Trainer(config, options).run();
+  const std::string name =
+      fmt::format("process {} of {}", processes->rank(), processes->size());
+  try {
+    return Trainer(config, options).run();
+  } catch (const LostProcess& error) {
+    const std::string loss = processes->explain_loss(error.what());
+    if (loss.empty()) std::_Exit(1);  // Another process says it.
+    log_error("{}", loss);
+  } catch (const Error& error) {
+    processes->tell_failure(error.what());
+    log_error("{}: {}", name, error.what());
+    std::_Exit(error.exit_code());
+  } catch (const std::exception& error) {
+    processes->tell_failure(error.what());
+    log_error("{}: {}", name, error.what());
+  }
+  // Threads of collectives that wait for lost processes would hold up an ordinary end.
+  std::_Exit(1);
+}
+
+void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out) {
+  if (result.signal != 0) {
+    log_info("stopped at step {}, saved; go on with: {}", result.steps,
+             resume_command(arguments, out));
+    return;
+  }
+  log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
+  draw_curve(out);
+}
+
 int train(const TrainArguments& arguments) {
   const StopSignal stop;
   const RunConfig config = read_config(arguments);
@@ -77,17 +117,12 @@ int train(const TrainArguments& arguments) {
     std::fputs(dry_run(config).c_str(), stdout);
     return 0;
   }
-  const TrainResult result = Trainer(config, options).run();
-  if (result.signal != 0) {
-    log_info("stopped at step {}, saved; go on with: {}", result.steps,
-             resume_command(arguments, out));
-    return 128 + result.signal;
-  }
-  log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
-  draw_curve(out);
-  return 0;
+  const Launch launch = launch_of(process_environment());
+  if (!launch.alone()) options.processes = Processes::connect(launch, config.parallel);
+  const TrainResult result = run_together(config, options);
+  if (!options.processes || options.processes->leads()) report(result, arguments, out);
+  return result.signal == 0 ? 0 : 128 + result.signal;
 }
-
 /// Prints help and ends the parsing of the command line.
 void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
@@ -119,6 +154,11 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
   add_device(*verb, arguments->device);
+  verb->add_option("--expert-parallel", arguments->expert_parallel,
+                   "K, processes that share the experts (parallel.experts); torchrun, mpirun or srun "
+                   "start the processes")
+      ->check(CLI::PositiveNumber)
+      ->type_name("K");
   verb->add_flag(
       "--dry-run", arguments->dry_run,
       "check everything, print the plan, train nothing; data and init that are not there are only "

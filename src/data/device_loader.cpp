@@ -86,9 +86,7 @@ Batch DeviceLoader::prepared(const Batch& batch) const {
   Batch moved = batch.to(device_);
   if (loader_.options().bytes) moved.images = normalised(moved.images, mean_C_, std_C_);
   if (moved.own_weight < 1.0) {
-    mix_with_next(moved.images, moved.own_weight);
-    moved.soft_labels = mixed_labels(moved.labels, classes_, moved.own_weight);
-    moved.own_weight = 1.0;
+    mix_images(moved, moved.own_weight, classes_);
   }
   return moved;
 }

@@ -2,6 +2,8 @@
 #include "moesaic/data/loader.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -110,6 +112,23 @@ Batch Batch::to(at::Device device) const {
   return moved;
 }
 
+void mix_images(Batch& batch, double weight, int64_t classes) {
+  batch.own_weight = 1.0;
+  if (!batch.own_rows.defined()) {
+    mix_with_next(batch.images, weight);
+    batch.soft_labels = mixed_labels(batch.labels, classes, weight);
+    return;
+  }
+  const auto rows = [&](const at::Tensor& of, const at::Tensor& index) {
+    return of.index_select(0, index.to(of.device()));
+  };
+  const at::Tensor next = rows(batch.images, batch.next_rows);
+  batch.images = rows(batch.images, batch.own_rows).mul_(weight).add_(next, 1.0 - weight);
+  const at::Tensor next_labels = rows(batch.labels, batch.next_rows);
+  batch.labels = rows(batch.labels, batch.own_rows);
+  batch.soft_labels = mixed_labels(batch.labels, next_labels, classes, weight);
+}
+
 /// State of a Loader. Batches have numbers epoch * batches_per_epoch + position.
 class Loader::State {
  public:
@@ -121,6 +140,7 @@ class Loader::State {
         orders_(dataset->size(), options.seed),
         damaged_(*dataset),
         ahead_limit_(batches_ahead(options, dataset->has_images())) {
+    choose_places();
     const int64_t rest = dataset->size() % options.batch_size;
     batches = dataset->size() / options.batch_size + (rest > 0 && !options.drop_last ? 1 : 0);
     images = options.drop_last ? dataset->size() - rest : dataset->size();
@@ -184,21 +204,51 @@ class Loader::State {
   int64_t batches = 0, images = 0;
 
  private:
+  /// With mixup, images are made too that those of the places are mixed with.
+  void choose_places() {
+    made_ = options.places;
+    if (options.places.empty() || options.augment.mixup <= 0) return;
+    std::map<int64_t, int64_t> row;
+    for (const int64_t place : options.places) row[place] = row[(place + 1) % options.batch_size] = 0;
+    made_.clear();
+    for (auto& [place, index] : row) {
+      index = static_cast<int64_t>(made_.size());
+      made_.push_back(place);
+    }
+    std::vector<int64_t> own, next;
+    for (const int64_t place : options.places) {
+      own.push_back(row.at(place));
+      next.push_back(row.at((place + 1) % options.batch_size));
+    }
+    own_rows_ = at::tensor(own, at::kLong);
+    next_rows_ = at::tensor(next, at::kLong);
+  }
+
+  /// Returns whether of a batch of `count` examples only some are made.
+  bool takes_places(int64_t count) const { return !made_.empty() && count == options.batch_size; }
+
   /// A batch of which threads make pieces: ranges of its examples.
   struct Assembly {
     Assembly(const State& state, int64_t number) {
       batch.epoch = number / state.batches;
       batch.position = number % state.batches;
       first = batch.position * state.options.batch_size;
-      count = std::min(state.options.batch_size, state.images - first);
+      count = whole_count = std::min(state.options.batch_size, state.images - first);
+      if (state.takes_places(count)) {
+        count = static_cast<int64_t>(state.made_.size());
+        batch.own_rows = state.own_rows_;
+        batch.next_rows = state.next_rows_;
+      }
       left = pieces = pieces_of(state.options, state.dataset->has_images(), count);
     }
 
+    bool whole() const { return count == whole_count; }
     /// Returns the place in the batch of the first example of a piece.
     int64_t begin(int64_t piece) const { return piece * count / pieces; }
 
     Batch batch;
-    int64_t first, count;  ///< Place of its examples in the epoch.
+    int64_t first;  ///< Place of the whole batch in the epoch.
+    int64_t whole_count, count;  ///< Examples of the whole batch, and those that are made.
     int64_t pieces, claimed = 0;
     std::once_flag allocated;
     int64_t left;  ///< Pieces that are not made yet.
@@ -272,7 +322,7 @@ class Loader::State {
 
   /// Makes a piece of a batch, or part of it if a seek or the destructor interferes.
   void make_piece(Assembly& assembly, int64_t piece, uint64_t generation) {
-    if (!dataset->has_images()) return take_inputs(assembly.first, assembly.count, assembly.batch);
+    if (!dataset->has_images()) return take_inputs(assembly);
     std::call_once(assembly.allocated, [&] { allocate(assembly.count, assembly.batch); });
     if (options.bytes) {
       make_images<uint8_t>(assembly, piece, generation);
@@ -318,7 +368,7 @@ class Loader::State {
     ImageReader maker(*dataset, options.augment, transform_, damaged_);
     for (int64_t i = assembly.begin(piece); i < assembly.begin(piece + 1); ++i) {
       if (generation_.load(std::memory_order_relaxed) != generation) return;
-      const int64_t place = assembly.first + i;
+      const int64_t place = assembly.first + (assembly.whole() ? i : made_[static_cast<size_t>(i)]);
       const CounterRng rng = augment_rng(options.seed, batch.epoch, place);
       const int64_t index =
           maker.make(index_at(order, batch.epoch, place), rng, pixels + i * dataset->image_size());
@@ -331,7 +381,9 @@ class Loader::State {
   }
 
   /// Fills a batch of the whole dataset with its own tensors, in their order.
-  void take_inputs(int64_t begin, int64_t count, Batch& batch) {
+  void take_inputs(Assembly& assembly) {
+    Batch& batch = assembly.batch;
+    const int64_t begin = assembly.first, count = assembly.whole_count;
     const Order order = order_of(batch.epoch);
     DatasetInputs taken = inputs_;
     if (dataset->endless()) {
@@ -344,7 +396,13 @@ class Loader::State {
         *tensor = order ? tensor->index_select(0, rows) : tensor->narrow(0, begin, count);
       }
     }
-    const bool made = dataset->endless() || count < dataset->size();
+    const bool made = dataset->endless() || count < dataset->size() || !assembly.whole();
+    if (!assembly.whole()) {
+      const at::Tensor rows = at::tensor(made_, at::kLong);
+      for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
+        if (tensor->defined()) *tensor = tensor->index_select(0, rows);
+      }
+    }
     for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
       if (options.pinned && made && tensor->defined()) *tensor = tensor->pin_memory();
     }
@@ -362,13 +420,13 @@ class Loader::State {
       batch.own_weight = weight;
       return;
     }
-    const auto classes = static_cast<int64_t>(dataset->info().classes.size());
-    mix_with_next(batch.images, weight);
-    batch.soft_labels = mixed_labels(batch.labels, classes, weight);
+    mix_images(batch, weight, static_cast<int64_t>(dataset->info().classes.size()));
   }
 
   DatasetInputs inputs_;
   ImageTransform transform_;
+  std::vector<int64_t> made_;         ///< Places that are made; empty: all.
+  at::Tensor own_rows_, next_rows_;  ///< See Batch.
   EpochOrders orders_;
   DamagedImages damaged_;
   int64_t ahead_limit_;

@@ -55,10 +55,15 @@ void mix_with_next(at::Tensor& images, double weight) {
 }
 
 at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight) {
+  return mixed_labels(labels, rolled(labels), classes, weight);
+}
+
+at::Tensor mixed_labels(const at::Tensor& labels, const at::Tensor& next, int64_t classes,
+                        double weight) {
   const auto one_hot = [&](const at::Tensor& of) {
     return at::one_hot(of, classes).to(at::kFloat);
   };
-  return one_hot(labels).mul_(weight).add_(one_hot(rolled(labels)).mul_(1.0 - weight));
+  return one_hot(labels).mul_(weight).add_(one_hot(next).mul_(1.0 - weight));
 }
 
 }  // namespace moesaic

@@ -89,6 +89,22 @@ class RoutingCounts {
   std::vector<Layer> layers_;
 };
 
+/// Returns a batch's targets and the network's logits with the rows of all processes' parts.
+void gather_parts(const Processes& processes, Batch& batch, at::Tensor& logits) {
+  logits = processes.world().all_gather(logits, Traffic::metrics);
+  for (at::Tensor* tensor : {&batch.labels, &batch.targets}) {
+    if (tensor->defined()) *tensor = processes.world().all_gather(*tensor, Traffic::metrics);
+  }
+}
+
+/// Returns the places of an evaluation's batch that this process takes; empty: all, since there are
+/// no equal parts.
+std::vector<int64_t> places_of(const EvaluateOptions& options) {
+  if (!options.processes || options.batch_size % options.processes->size() != 0) return {};
+  return places_of_process(options.batch_size, /*parts=*/1, /*strided=*/false,
+                           options.processes->rank(), options.processes->size());
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -128,6 +144,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   LoaderOptions loader_options;
   loader_options.batch_size = options.batch_size;
   loader_options.threads = options.loader_threads;
+  loader_options.places = places_of(options);
   Loader loader(dataset, loader_options);
   Evaluation result;
   RoutingCounts counts;
@@ -139,7 +156,10 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   };
   bool going = proceed(0);
   for (int64_t done = 0; going && !loader.done();) {
-    const Batch batch = loader.next();
+    Batch batch = loader.next();
+    const int64_t count = std::min(options.batch_size, dataset->size() - done);
+    const bool parted = batch.images.size(0) < count;
+    nn::share_batches(model, {options.processes, parted});
     const at::Tensor images = batch.images.to(model.device());
     model.set_first_sample_index(done);
     const ModelOutput output = [&] {
@@ -148,8 +168,8 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     }();
     ModelOutput on_cpu;
     on_cpu.logits = output.logits.cpu();
+    if (parted) gather_parts(*options.processes, batch, on_cpu.logits);
     meter->add(on_cpu, batch);
-    const int64_t count = batch.images.size(0);
     const at::Tensor groups_B = group_numbers(*dataset, done, count);
     const Kinds by_group{groups_B, static_cast<int64_t>(dataset->info().groups.size())};
     const Kinds by_class{batch.labels, classes};

@@ -14,6 +14,7 @@ class EvaluationMode {
   ~EvaluationMode() {
     model_.train(training_);
     model_.set_first_sample_index(0);
+    nn::share_batches(model_, {});
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;

@@ -65,10 +65,13 @@ ConfigProblem config_problem(const RunConfig& config) {
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder) {
   nlohmann::ordered_json then = started;
-  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute"}) {
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
+                           "parallel"}) {
     if (then.contains(free) && now.contains(free)) then[free] = now.at(free);
   }
-  if (now.contains("deterministic")) then.emplace("deterministic", false);  // Older runs lack it.
+  // Older runs lack these.
+  if (now.contains("deterministic")) then.emplace("deterministic", false);
+  if (now.contains("parallel") && !then.contains("parallel")) then["parallel"] = now.at("parallel");
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;
   fail_usage(

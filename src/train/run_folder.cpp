@@ -81,11 +81,17 @@ nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
   return stored_document(path).root().to_json();
 }
 
-RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))), lock_(root_) {
+RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))), lock_(std::in_place, root_) {
   check(root_, resume);  // again: another process may have used it before the lock was ours
   if (!resume) remove_start(root_);
   remove_leftovers(root_);
   remove_leftovers(made(root_ / "checkpoints"));
+}
+
+RunFolder RunFolder::of_leader(fs::path root) {
+  RunFolder folder;
+  folder.root_ = std::move(root);
+  return folder;
 }
 
 fs::path RunFolder::step_checkpoint(int64_t step) const {
@@ -103,7 +109,7 @@ bool RunFolder::has_checkpoint(const fs::path& root) {
 Checkpoint RunFolder::load_newest_checkpoint() const {
   Checkpoint newest = moesaic::load_newest_checkpoint(root_);
   for (const fs::path& step : step_checkpoints(root_ / "checkpoints")) {
-    if (*step_of(step) > *step_of(newest.folder)) fs::remove_all(step);
+    if (lock_ && *step_of(step) > *step_of(newest.folder)) fs::remove_all(step);
   }
   return newest;
 }

@@ -18,6 +18,7 @@
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/ops/tf32.h"
 #include "moesaic/train/calibrate.h"
+#include "moesaic/train/expert_shares.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/task.h"
@@ -65,7 +66,7 @@ TrainResult Trainer::run() {
   const BackendScope backend(at::Device(options_.device),
                              {.deterministic = config_.deterministic,
                               .repeats_convolutions = model_->repeats_convolutions()});
-  if (!complete() && !in_memory()) recorder_.emplace(folder_->root(), state_.metrics_lines);
+  if (!complete() && !in_memory() && leads()) recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
     train(*phase);
@@ -93,11 +94,16 @@ void Trainer::train(Phase& phase) {
     if (saves) save_step(phase);
   }
   settle(phase);
-  if (stopped()) {
+  if (const int signal = stop_signal(); signal != 0) {
     result_.complete = false;
-    result_.signal = options_.stop->number();
+    result_.signal = signal;
   }
   if (progress_) progress_->finish();
+}
+
+int Trainer::stop_signal() const {
+  const int own = options_.stop != nullptr && options_.stop->requested() ? options_.stop->number() : 0;
+  return options_.processes ? static_cast<int>(options_.processes->max(own)) : own;
 }
 
 bool Trainer::going() {
@@ -108,6 +114,10 @@ bool Trainer::going() {
 
 Trainer::MadeStep Trainer::step(Phase& phase) {
   StepReport report;
+  if (options_.processes) {
+    options_.processes->set_activity(
+        fmt::format("step {} of phase '{}'", state_.step + 1, state_.phase));
+  }
   try {
     report = phase.step();
   } catch (const Error&) {
@@ -180,15 +190,21 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .seed = phase_seed(config_.seed, state_.phase_index),
                        .run_seed = static_cast<uint64_t>(config_.seed),
                        .loader_threads = config_.loader_threads};
-  auto phase = phase_kinds().at(config.kind.name()).make(plan(), std::move(context));
+  const PhaseKind& kind = phase_kinds().at(config.kind.name());
+  if (options_.processes && kind.share) {
+    context.processes = options_.processes;
+    share_experts(*model_, options_.processes);
+  }
+  auto phase = kind.make(plan(), std::move(context));
   if (fresh) {
     state_.phase = config.name;
     if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
   } else {
-    phase->load({state_.phase_state.to_json(), std::move(resumed_tensors_)});
+    phase->load({state_.phase_state.to_json(),
+                 ExpertShares(*model_).own(std::move(resumed_tensors_))});
     resumed_tensors_.clear();
   }
-  if (options_.progress && !in_memory() && !phase->done()) {
+  if (options_.progress && !in_memory() && leads() && !phase->done()) {
     progress_.emplace(ProgressOptions{.label = config.name,
                                       .total = plan().steps * plan().batch,
                                       .start = state_.phase_step * plan().batch});
@@ -252,7 +268,9 @@ void Trainer::leave_phase(const Phase& phase) {
   if (!in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
-  } else if (is_taken_up_later(state_.phase)) {
+  }
+  gather_experts(*model_);
+  if (in_memory() && is_taken_up_later(state_.phase)) {
     EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_)};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
@@ -268,8 +286,9 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   options.loader_threads = config_.loader_threads;
   options.loss = objective_name(config);
   options.precision = config_.precision;
+  options.processes = options_.processes;
   std::optional<Progress> bar;
-  if (options_.progress) {
+  if (options_.progress && leads()) {
     bar.emplace(
         ProgressOptions{.label = split == "test" ? "testing" : "validating", .summary = false});
   }
@@ -307,8 +326,10 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
       {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.images}};
   line.update(rounded_numbers(to_json(evaluation.metrics)));
   line["routing"] = routing_line(evaluation);
-  recorder_->write("eval", state_.step, line);
-  recorder_->scalar("eval/images_per_second", evaluation.images_per_second, state_.step);
+  if (recorder_) {
+    recorder_->write("eval", state_.step, line);
+    recorder_->scalar("eval/images_per_second", evaluation.images_per_second, state_.step);
+  }
   log_info("{}, step {}: {} {}, loss {:.4f}, {:.0f} images/s", state_.phase, state_.step, split,
            in_words(followed, value), evaluation.metric("loss"), evaluation.images_per_second);
   const bool decides = split == datasets_.evaluation_splits(data).front();
@@ -324,7 +345,7 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
 }
 
 void Trainer::record(const MadeStep& made) {
-  if (in_memory()) return;
+  if (in_memory() || !leads()) return;
   const StepReport& report = made.report;
   state_.window.add(report.metrics, report.steps);
   throughput_.add(report.images);
@@ -358,15 +379,19 @@ void Trainer::check_finite(const Phase& phase) const {
 
 void Trainer::save(const Phase& phase, const fs::path& folder) {
   check_finite(phase);
+  PhaseState of_phase = phase.state();
+  const ExpertShares shares(*model_);
+  TensorMap of_model = shares.whole(state_of(*model_));
+  of_phase.tensors = shares.whole(std::move(of_phase.tensors));
+  if (!leads()) return;
   recorder_->sync();
   state_.metrics_lines = recorder_->lines();
-  PhaseState of_phase = phase.state();
   state_.phase_state = Value::from_json(of_phase.values, "phase_state");
   const Json config = {{"model", model_->config()},
                        {"data", plan().config.data},
                        {kInputKey, document_of(*input_)},
                        {"run", to_json(config_)}};
-  Checkpoint checkpoint{config, to_json(state_), state_of(*model_), std::move(of_phase.tensors)};
+  Checkpoint checkpoint{config, to_json(state_), std::move(of_model), std::move(of_phase.tensors)};
   save_checkpoint(folder, checkpoint);
 }
 
@@ -374,7 +399,7 @@ void Trainer::save_step(const Phase& phase) {
   const fs::path folder = folder_->step_checkpoint(state_.step);
   save(phase, folder);
   result_.checkpoint = folder;
-  folder_->keep_last(config_.keep_checkpoints);
+  if (leads()) folder_->keep_last(config_.keep_checkpoints);
 }
 
 }  // namespace moesaic

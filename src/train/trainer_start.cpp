@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Start and resumption of a run: everything before the first step.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
@@ -15,6 +20,8 @@
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/memory.h"
+#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/places.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -28,6 +35,13 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   } catch (const Error& error) {
     fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
   }
+}
+
+/// Returns the hash of the file that this code was loaded from.
+std::string library_hash() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&phase_seed), &info) == 0) return "unknown";
+  return sha256_file_hex(info.dli_fname);
 }
 
 /// A path is another one from another working directory.
@@ -104,14 +118,35 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_training_memory(config_, *shape);
   }
 
-  if (!in_memory()) folder_.emplace(options_.out, options_.resume);
+  check_processes(*shape);
+  if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
+  if (options_.processes) options_.processes->control().barrier();
+  if (!in_memory() && !leads()) folder_.emplace(RunFolder::of_leader(options_.out));
   if (resuming) {
     restore();
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
   model_->to(at::Device(options_.device));
-  if (!in_memory()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+  if (!in_memory() && leads()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+}
+
+void Trainer::check_processes(const Model& shape) const {
+  const auto& processes = options_.processes;
+  if (!processes) return;
+  std::string data;
+  for (const PhasePlan& plan : plan_) {
+    const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
+    data += fmt::format("{} {}, ", plan.config.data, count_text(plan.images, "image"));
+    if (kind.share) kind.share(plan, PhasePlaces(config_.model, plan.config), processes->size());
+  }
+  for (const MoEBlock& block : shape.moe_blocks()) {
+    block.layer->check_shares(processes->experts().size());
+  }
+  const std::string recipe = to_json(config_).dump();
+  processes->check_same("build", library_hash());
+  processes->check_same("recipe", sha256_hex(std::as_bytes(std::span(recipe))));
+  processes->check_same("data", data);
 }
 
 void Trainer::restore() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/transforms.h"
@@ -23,6 +24,9 @@ struct LoaderOptions {
   int64_t prefetch = 64;
   AugmentConfig augment;
   bool bytes = false;   ///< Leaves normalisation and mixup to who takes the batches, see Batch.
+  /// Places in each batch of the images that this process makes, beside others that make the rest;
+  /// empty: all. A smaller last batch is made whole.
+  std::vector<int64_t> places = {};
   bool pinned = false;  ///< Makes batches in memory that an accelerator copies from without a wait.
 };
 
@@ -39,10 +43,16 @@ struct Batch {
   int64_t position = 0;     ///< Index of the batch in its epoch.
   at::Tensor targets = {};  ///< Targets [B, K] float32; undefined where targets are classes.
   double own_weight = 1.0;  ///< Weight of each image beside the next one in the mixup to come.
+  /// Rows of the batch's images and of what mixup mixes with each, int64, where `places` left some
+  /// out; undefined: all rows, each with the next one.
+  at::Tensor own_rows = {}, next_rows = {};
 
   /// Returns the same batch on a device, without waiting for copies from pinned memory.
   Batch to(at::Device device) const;
 };
+
+/// Mixes images and labels of a batch by mixup; each image keeps `weight`, see Batch::next_rows.
+void mix_images(Batch& batch, double weight, int64_t classes);
 
 /// Batches of a dataset, prepared ahead by worker threads, which share the images of each batch. A
 /// batch depends on seed, epoch and position only: the same bits for any number of threads and

@@ -12,6 +12,7 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {
@@ -36,6 +37,9 @@ struct EvaluateOptions {
   /// Objective that trained the network (train/objective.h); empty means the default one.
   std::string loss = {};
   std::string precision = "float32";  ///< See Autocast.
+  /// Processes that share the batches and call this together; each returns the whole result. Null:
+  /// this one is alone.
+  std::shared_ptr<const Processes> processes = {};
   /// Called with each batch, in order, in inference mode.
   std::function<void(const EvaluatedBatch& batch)> observe = {};
 };

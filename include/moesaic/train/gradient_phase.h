@@ -15,6 +15,7 @@
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/phase_kind.h"
+#include "moesaic/train/shared_gradients.h"
 
 namespace moesaic {
 
@@ -63,7 +64,8 @@ class GradientPhase : public Phase {
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
 
   /// Accumulates the gradients of a part times `fraction`; returns the part's loss and terms.
-  Scalars accumulate(const Batch& part, const at::Generator& random, double fraction);
+  /// The last part of a batch completes the gradients of all processes.
+  Scalars accumulate(const Batch& part, const at::Generator& random, double fraction, bool last);
   Scalars accumulate(const Batch& batch);
   /// Returns a report whose metrics are late, and from this step on updates skip_ where they tell.
   StepReport report_of(const Scalars& scalars);
@@ -79,12 +81,14 @@ class GradientPhase : public Phase {
   const GradientConfig& config_;  ///< Part of plan_.
   uint64_t seed_;
   std::shared_ptr<Model> model_;
+  std::shared_ptr<const Processes> processes_;  ///< Null: this one is alone.
   std::unique_ptr<Objective> objective_;
   Optimizer optimizer_;
   PatternValues gradient_scale_;
   bool read_late_;
   at::Tensor skip_;  ///< Float32 scalar: 1 once a step was not finite; undefined on the first one.
   DeviceLoader loader_;
+  std::optional<SharedGradients> shared_;
   GradientPhaseState state_;
 };
 

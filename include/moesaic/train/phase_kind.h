@@ -11,6 +11,7 @@
 
 #include "moesaic/base/registry.h"
 #include "moesaic/models/model.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/phase_config.h"
@@ -41,6 +42,8 @@ struct PhaseContext {
   /// Whether StepReport::late may be used. By default it is on every device but the CPU, where
   /// reading waits for nothing.
   std::optional<bool> read_late = {};
+  /// Those that share the batches, in which experts are shared already; null: this one is alone.
+  std::shared_ptr<const Processes> processes = {};
 };
 
 /// Memory of a step of a phase.
@@ -66,6 +69,10 @@ struct PhaseKind {
   /// Returns the name of the objective that a phase minimises, whose loss evaluations measure; an
   /// empty function means none.
   std::function<std::string(const PhaseConfig& phase)> objective = {};
+  /// Checks that so many processes can share the batches. Throws Error (usage) with the location of
+  /// the setting. An empty function means that all of them make the same steps.
+  std::function<void(const PhasePlan& plan, const PhasePlaces& places, int64_t processes)> share =
+      {};
 };
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and

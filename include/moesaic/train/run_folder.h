@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "moesaic/base/file.h"
@@ -32,6 +33,8 @@ class RunFolder {
   /// Creates and locks the folder, and deletes partial files of a killed process and, without
   /// `resume`, files of a failed start. Throws Error that names the process that holds the lock.
   RunFolder(std::filesystem::path root, bool resume);
+  /// Names the files of a folder that process 0 of the run holds. Writes nothing.
+  static RunFolder of_leader(std::filesystem::path root);
 
   const std::filesystem::path& root() const { return root_; }
   std::filesystem::path config() const { return root_ / "config.json"; }
@@ -46,8 +49,10 @@ class RunFolder {
   void keep_last(int64_t count) const;
 
  private:
+  RunFolder() = default;
+
   std::filesystem::path root_;
-  LockFile lock_;
+  std::optional<LockFile> lock_;  ///< Unset where another process of the run holds it.
 };
 
 }  // namespace moesaic

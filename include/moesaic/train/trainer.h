@@ -36,6 +36,8 @@ struct TrainerOptions {
   const StopSignal* stop = nullptr;  ///< Polled after each step and in evaluations.
   bool progress = true;              ///< Draws a progress bar on standard error.
   DatasetOpener open = {};
+  /// Processes that make the run together; process 0 writes its folder. Null: this one is alone.
+  std::shared_ptr<const Processes> processes = {};
   /// Called before each step and after the last one, with the number of steps made so far; false
   /// ends the run.
   std::function<bool(Model& model, int64_t step)> watch = {};
@@ -118,7 +120,13 @@ class Trainer {
   bool in_last_phase() const {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
-  bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
+  /// Returns whether this process writes the run's folder.
+  bool leads() const { return !options_.processes || options_.processes->leads(); }
+  /// Returns the signal that any process got, 0 without: all of them call it together.
+  int stop_signal() const;
+  bool stopped() const { return stop_signal() != 0; }
+  /// Throws Error (usage) unless the processes can share the run, and make the same one.
+  void check_processes(const Model& shape) const;
   /// Returns false where a signal or `watch` ended the run.
   bool going();
 

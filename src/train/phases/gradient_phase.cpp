@@ -33,14 +33,20 @@ Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& ph
   return chosen;
 }
 
-LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, int64_t threads) {
+LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseContext& context) {
+  const auto& config = settings_of<GradientConfig>(plan.config);
   LoaderOptions options;
+  if (const Processes* const processes = context.processes.get()) {
+    options.places =
+        places_of_process(plan.batch, config.accumulate, config.accumulate_order == kStrided,
+                          processes->rank(), processes->size());
+  }
   options.batch_size = plan.batch;
   options.seed = seed;
   options.shuffle = true;
   options.drop_last = true;
-  options.threads = threads;
-  options.augment = settings_of<GradientConfig>(plan.config).augment;
+  options.threads = context.loader_threads;
+  options.augment = config.augment;
   return options;
 }
 
@@ -86,15 +92,17 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       config_(settings_of<GradientConfig>(plan_.config)),
       seed_(context.seed),
       model_(std::move(context.model)),
+      processes_(context.processes),
       objective_(objectives().at(config_.loss.name()).make(config_.loss, *model_, plan.precision)),
       optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
                  config_.optimizers),
       gradient_scale_(config_.gradient_scale),
       read_late_(context.read_late.value_or(!model_->device().is_cpu()) && !config_.stop),
-      loader_(training_data(config_, context), loader_options(plan, seed_, context.loader_threads),
+      loader_(training_data(config_, context), loader_options(plan, seed_, context),
               model_->device()) {
   model_->set_recompute(plan.recompute);
   model_->train();
+  if (processes_) shared_.emplace(*model_, processes_);
 }
 
 PhaseState GradientPhase::state() const {
@@ -132,13 +140,14 @@ at::Generator GradientPhase::generator() const {
 
 StepReport GradientPhase::step() {
   const Batch batch = loader_.next();
+  nn::share_batches(*model_, {processes_});
   Scalars scalars = accumulate(batch);
   optimizer_.scale_gradients(gradient_scale_);
   std::vector<at::Tensor> gradients = optimizer_.gradients();
-  const at::Tensor norm = gradient_norm(gradients);
+  const at::Tensor norm = shared_ ? shared_->norm() : gradient_norm(gradients);
   scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
   StepReport report = report_of(scalars);
-  report.images = batch.images.size(0);
+  report.images = plan_.batch;
   if (!read_late_) {
     report.metrics = std::exchange(report.late, {})();
     state_.stopped = ends_with(report.metrics.at("loss"));
@@ -189,9 +198,12 @@ void GradientPhase::advance(const Batch& batch) {
 }
 
 GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Generator& random,
-                                                 double fraction) {
+                                                 double fraction, bool last) {
   const LossTerms sum = (*objective_)(*model_, part, random);
-  (fraction == 1.0 ? sum.loss : sum.loss * fraction).backward();
+  const at::Tensor loss = fraction == 1.0 ? sum.loss : sum.loss * fraction;
+  if (shared_ && last) shared_->prepare(loss);
+  loss.backward();
+  if (shared_ && last) shared_->finish();
   Scalars scalars = {{"loss", sum.loss}};
   scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
   for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);
@@ -202,9 +214,10 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
   const int64_t count = config_.accumulate;
   const double fraction = 1.0 / static_cast<double>(count);
   const at::Generator random = generator();
-  Scalars means = accumulate(part_of(batch, 0, config_), random, fraction);
+  Scalars means = accumulate(part_of(batch, 0, config_), random, fraction, count == 1);
   for (int64_t index = 1; index < count; ++index) {
-    const Scalars part = accumulate(part_of(batch, index, config_), random, fraction);
+    const Scalars part =
+        accumulate(part_of(batch, index, config_), random, fraction, index + 1 == count);
     for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
   }
   for (auto& [name, scalar] : means) scalar = scalar * fraction;
@@ -220,7 +233,11 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
     names.push_back(name);
     list.push_back(scalar.to(at::kDouble));
   }
-  const at::Tensor values = at::stack(list);
+  at::Tensor values = at::stack(list);
+  if (processes_) {  // Each has the mean over its part of the batch, and the same gradient norm.
+    processes_->world().all_reduce(values, Traffic::metrics);
+    values.div_(processes_->size());
+  }
   if (read_late_) {
     const at::Tensor skip =
         values.narrow(0, 0, 2).isfinite().all().logical_not().to(at::kFloat);  // Loss and norm.

@@ -202,12 +202,23 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   return memory;
 }
 
+void check_share(const PhasePlan& plan, const PhasePlaces& places, int64_t processes) {
+  const int64_t parts = settings_of<GradientConfig>(plan.config).accumulate;
+  if (plan.batch % (parts * processes) == 0) return;
+  fail_usage("{}: phase '{}': {} processes cannot have equal parts of a batch of {}{}; choose a "
+             "multiple of {}",
+             places.of({"batch_size", "accumulate"}), plan.config.name, processes,
+             count_text(plan.batch, "image"),
+             parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), parts * processes);
+}
+
 }  // namespace
 
 PhaseKind gradient_phase_kind() {
   PhaseKind kind;
   kind.settings = Choice("gradient", GradientConfig{});
   kind.plan = plan_gradient;
+  kind.share = check_share;
   kind.memory = gradient_memory;
   kind.objective = [](const PhaseConfig& phase) {
     return settings_of<GradientConfig>(phase).loss.name();

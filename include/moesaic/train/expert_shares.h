@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/models/model.h"
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic {
+
+/// Leaves each process its share of the experts of every MoE layer, see
+/// nn::MoELayerImpl::share_experts().
+void share_experts(Model& model, const std::shared_ptr<const Processes>& processes);
+
+/// Gives every process all experts again.
+void gather_experts(Model& model);
+
+/// Knows which tensors of a network, and of an optimizer of its parameters, have only the rows of
+/// this process' experts.
+class ExpertShares {
+ public:
+  explicit ExpertShares(const Model& model);
+
+  /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with their
+  /// names at the front, a slot of the optimizer.
+  bool has(const std::string& name) const;
+  /// Returns the tensors with the rows of all experts. All processes call it together.
+  TensorMap whole(TensorMap tensors) const;
+  /// Returns the tensors with the rows of this process.
+  TensorMap own(TensorMap tensors) const;
+
+ private:
+  std::shared_ptr<const Processes> processes_;  ///< Null where nothing is shared.
+  std::vector<std::string> prefixes_;           ///< Of the experts' names.
+};
+
+}  // namespace moesaic

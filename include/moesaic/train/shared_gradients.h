@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "moesaic/models/model.h"
+#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic {
+
+/// Gradients of the mean of the processes' losses: those of what every process has are the mean over
+/// all processes, those of experts that a replica's processes share the sum over them and the mean
+/// over the replicas, divided by their number.
+class SharedGradients {
+ public:
+  /// Of the model's parameters that require gradients now.
+  SharedGradients(const Model& model, std::shared_ptr<const Processes> processes);
+
+  /// Makes the backward pass of this loss the last one of a step: its end reduces the gradients.
+  void prepare(const at::Tensor& loss);
+  /// Completes the gradients after that pass.
+  void finish();
+  /// Returns the norm of all gradients, those of other processes' experts among them.
+  at::Tensor norm() const;
+
+ private:
+  std::shared_ptr<const Processes> processes_;
+  std::vector<at::Tensor> dense_, experts_;  ///< Parameters; experts_ are the shared ones.
+  GradientReducer of_dense_, of_experts_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/expert_shares.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+namespace moesaic {
+
+void share_experts(Model& model, const std::shared_ptr<const Processes>& processes) {
+  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->share_experts(processes);
+}
+
+void gather_experts(Model& model) {
+  const torch::NoGradGuard no_grad;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    nn::MoELayerImpl& layer = *block.layer.ptr();
+    const auto& processes = layer.shares_experts();
+    if (!processes) continue;
+    const auto gather = [&](at::Tensor tensor) {
+      tensor.mutable_grad() = at::Tensor();
+      tensor.set_data(processes->experts().all_gather(tensor.detach(), Traffic::other));
+    };
+    for (const at::Tensor& tensor : layer.experts->parameters()) gather(tensor);
+    for (const at::Tensor& tensor : layer.experts->buffers()) gather(tensor);
+    layer.end_sharing_experts();
+  }
+}
+
+ExpertShares::ExpertShares(const Model& model) {
+  std::vector<const torch::nn::Module*> shared;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    if (!block.layer->shares_experts()) continue;
+    processes_ = block.layer->shares_experts();
+    shared.push_back(block.layer->experts.get());
+  }
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    if (std::find(shared.begin(), shared.end(), item.value().get()) != shared.end()) {
+      prefixes_.push_back(item.key() + ".");
+    }
+  }
+}
+
+bool ExpertShares::has(const std::string& name) const {
+  return std::any_of(prefixes_.begin(), prefixes_.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+TensorMap ExpertShares::whole(TensorMap tensors) const {
+  for (auto& [name, tensor] : tensors) {
+    if (has(name)) tensor = processes_->experts().all_gather(tensor.detach(), Traffic::other);
+  }
+  return tensors;
+}
+
+TensorMap ExpertShares::own(TensorMap tensors) const {
+  for (auto& [name, tensor] : tensors) {
+    if (!has(name)) continue;
+    const int64_t rows = tensor.size(0) / processes_->experts().size();
+    tensor = tensor.narrow(0, processes_->experts().rank() * rows, rows);
+  }
+  return tensors;
+}
+
+}  // namespace moesaic

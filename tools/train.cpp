@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +27,8 @@
 namespace moesaic::tools {
 namespace {
 
+constexpr int64_t kMaxProcesses = 1 << 20;
+
 struct TrainArguments {
   std::string config;
   std::vector<std::string> overrides;
@@ -31,6 +36,9 @@ struct TrainArguments {
   std::string device = "cpu";
   bool resume = false;
   bool dry_run = false;
+  std::vector<int64_t> processes;
+  std::string gpu;
+  int64_t expert_parallel = 0;
 };
 
 RunConfig read_config(const TrainArguments& arguments) {
@@ -63,8 +71,27 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
+/// Returns what a dry run is asked about many processes, if anything.
+std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments) {
+  const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
+  if (!asked && arguments.expert_parallel == 0) return std::nullopt;
+  if (!arguments.dry_run) {
+    fail_usage("train: {} plans processes on paper; add --dry-run",
+               !arguments.processes.empty() ? "--processes"
+               : !arguments.gpu.empty()     ? "--gpu"
+                                            : "--expert-parallel");
+  }
+  ScalingOptions options;
+  if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
+  gpus().at(options.gpu, "train: --gpu");
+  if (!arguments.processes.empty()) options.processes = arguments.processes;
+  if (arguments.expert_parallel > 0) options.expert_parallel = arguments.expert_parallel;
+  return options;
+}
+
 int train(const TrainArguments& arguments) {
   const StopSignal stop;
+  const std::optional<ScalingOptions> scaling = scaling_options(arguments);
   const RunConfig config = read_config(arguments);
   const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
   TrainerOptions options;
@@ -74,7 +101,7 @@ int train(const TrainArguments& arguments) {
   options.stop = &stop;
   if (arguments.dry_run) {
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::fputs(dry_run(config).c_str(), stdout);
+    std::fputs(dry_run(config, scaling).c_str(), stdout);
     return 0;
   }
   const TrainResult result = Trainer(config, options).run();
@@ -123,6 +150,23 @@ void add_train(CLI::App& app, int& exit_code) {
       "--dry-run", arguments->dry_run,
       "check everything, print the plan, train nothing; data and init that are not there are only "
       "reported where descriptions do without them");
+  verb->add_option("--processes", arguments->processes,
+                   "with --dry-run: memory, bytes sent and expected time of a step for so many "
+                   "processes, a GPU each; several numbers are compared (8,64,512)")
+      ->check(whole_number(1, kMaxProcesses))
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N[,N...]");
+  verb->add_option("--gpu", arguments->gpu,
+                   fmt::format("with --dry-run: the GPU of each of them, {} (h100)",
+                               fmt::join(gpus().names(), ", ")))
+      ->check(not_empty())
+      ->type_name("NAME");
+  verb->add_option("--expert-parallel", arguments->expert_parallel,
+                   "with --dry-run: processes that share the experts of each layer (1); it "
+                   "divides the processes and the experts")
+      ->check(whole_number(1, kMaxProcesses))
+      ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

@@ -36,8 +36,7 @@ struct TrainArguments {
   std::string device = "cpu";
   bool resume = false;
   bool dry_run = false;
-  std::vector<int64_t> processes;
-  std::string gpu;
+  std::string processes, gpu;
   int64_t expert_parallel = 0;
 };
 
@@ -71,6 +70,19 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
+/// Numbers of processes with commas between them.
+CLI::Validator process_counts() {
+  return CLI::Validator(
+      [](std::string& value) {
+        std::string problem;
+        for (std::string count : split(value, ',')) {
+          if (problem.empty()) problem = whole_number(1, kMaxProcesses)(count);
+        }
+        return problem;
+      },
+      "");
+}
+
 /// Returns what a dry run is asked about many processes, if anything.
 std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments) {
   const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
@@ -84,7 +96,10 @@ std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments) {
   ScalingOptions options;
   if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
   gpus().at(options.gpu, "train: --gpu");
-  if (!arguments.processes.empty()) options.processes = arguments.processes;
+  if (!arguments.processes.empty()) options.processes.clear();
+  for (const std::string& count : split(arguments.processes, ',')) {
+    if (!count.empty()) options.processes.push_back(std::stoll(count));
+  }
   if (arguments.expert_parallel > 0) options.expert_parallel = arguments.expert_parallel;
   return options;
 }
@@ -118,8 +133,8 @@ int train(const TrainArguments& arguments) {
 /// Prints help and ends the parsing of the command line.
 void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
-  const std::string text = words.empty() ? verb.get_parent()->help() + "\n" + common_settings_help()
-                                         : settings_help(words);
+  const std::string text =
+      words.empty() ? verb.get_parent()->help() + common_settings_help() : settings_help(words);
   std::fputs(text.c_str(), stdout);
   throw CLI::Success();
 }
@@ -146,25 +161,18 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
   add_device(*verb, arguments->device);
-  verb->add_flag(
-      "--dry-run", arguments->dry_run,
-      "check everything, print the plan, train nothing; data and init that are not there are only "
-      "reported where descriptions do without them");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "check everything, print the plan, train nothing; files may be missing");
   verb->add_option("--processes", arguments->processes,
-                   "with --dry-run: memory, bytes sent and expected time of a step for so many "
-                   "processes, a GPU each; several numbers are compared (8,64,512)")
-      ->check(whole_number(1, kMaxProcesses))
-      ->delimiter(',')
-      ->allow_extra_args(false)
+                   "with --dry-run: plan a step of so many processes, a GPU each")
+      ->check(process_counts())
       ->type_name("N[,N...]");
   verb->add_option("--gpu", arguments->gpu,
-                   fmt::format("with --dry-run: the GPU of each of them, {} (h100)",
-                               fmt::join(gpus().names(), ", ")))
+                   fmt::format("with --dry-run: {} (h100)", fmt::join(gpus().names(), ", ")))
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "with --dry-run: processes that share the experts of each layer (1); it "
-                   "divides the processes and the experts")
+                   "with --dry-run: processes that share a layer's experts (1)")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,18 +16,19 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/parallel/lost_process.h"
-#include "moesaic/parallel/processes.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/dry_run.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
+#include "together.h"
 #include "train_help.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
+
+constexpr int64_t kMaxProcesses = 1 << 20;
 
 struct TrainArguments {
   std::string config;
@@ -33,6 +37,7 @@ struct TrainArguments {
   std::string device = "cpu";
   bool resume = false;
   bool dry_run = false;
+  std::string processes, gpu;
   int64_t expert_parallel = 0;
 };
 
@@ -69,30 +74,6 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
-/// Runs, and where that fails tells the other processes why, or says which of them was lost.
-TrainResult run_together(const RunConfig& config, const TrainerOptions& options) {
-  const auto& processes = options.processes;
-  if (!processes) return Trainer(config, options).run();
-  const std::string name =
-      fmt::format("process {} of {}", processes->rank(), processes->size());
-  try {
-    return Trainer(config, options).run();
-  } catch (const LostProcess& error) {
-    const std::string loss = processes->explain_loss(error.what());
-    if (loss.empty()) std::_Exit(1);  // Another process says it.
-    log_error("{}", loss);
-  } catch (const Error& error) {
-    processes->tell_failure(error.what());
-    log_error("{}: {}", name, error.what());
-    std::_Exit(error.exit_code());
-  } catch (const std::exception& error) {
-    processes->tell_failure(error.what());
-    log_error("{}: {}", name, error.what());
-  }
-  // Threads of collectives that wait for lost processes would hold up an ordinary end.
-  std::_Exit(1);
-}
-
 void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out) {
   if (result.signal != 0) {
     log_info("stopped at step {}, saved; go on with: {}", result.steps,
@@ -103,9 +84,45 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
   draw_curve(out);
 }
 
+/// Numbers of processes with commas between them.
+CLI::Validator process_counts() {
+  return CLI::Validator(
+      [](std::string& value) {
+        std::string problem;
+        for (std::string count : split(value, ',')) {
+          if (problem.empty()) problem = whole_number(1, kMaxProcesses)(count);
+        }
+        return problem;
+      },
+      "");
+}
+
+/// Returns what a dry run is asked about many processes, if anything.
+std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments,
+                                              const RunConfig& config) {
+  const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
+  if (!arguments.dry_run) {
+    if (!asked) return std::nullopt;
+    fail_usage("train: {} plans processes on paper; add --dry-run",
+               !arguments.processes.empty() ? "--processes" : "--gpu");
+  }
+  if (!asked && config.parallel.experts == 1) return std::nullopt;
+  ScalingOptions options;
+  if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
+  gpus().at(options.gpu, "train: --gpu");
+  if (!arguments.processes.empty()) options.processes.clear();
+  for (const std::string& count : split(arguments.processes, ',')) {
+    if (!count.empty()) options.processes.push_back(std::stoll(count));
+  }
+  options.expert_parallel = config.parallel.experts;
+  options.shard_optimizer = config.parallel.shard_optimizer;
+  return options;
+}
+
 int train(const TrainArguments& arguments) {
   const StopSignal stop;
   const RunConfig config = read_config(arguments);
+  const std::optional<ScalingOptions> scaling = scaling_options(arguments, config);
   const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
   TrainerOptions options;
   options.out = out;
@@ -114,20 +131,21 @@ int train(const TrainArguments& arguments) {
   options.stop = &stop;
   if (arguments.dry_run) {
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::fputs(dry_run(config).c_str(), stdout);
+    std::fputs(dry_run(config, scaling).c_str(), stdout);
     return 0;
   }
-  const Launch launch = launch_of(process_environment());
-  if (!launch.alone()) options.processes = Processes::connect(launch, config.parallel);
-  const TrainResult result = run_together(config, options);
+  options.processes = meet_processes(config.parallel);
+  TrainResult result;
+  run_together(options.processes, [&] { result = Trainer(config, options).run(); });
   if (!options.processes || options.processes->leads()) report(result, arguments, out);
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
+
 /// Prints help and ends the parsing of the command line.
 void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
-  const std::string text = words.empty() ? verb.get_parent()->help() + "\n" + common_settings_help()
-                                         : settings_help(words);
+  const std::string text =
+      words.empty() ? verb.get_parent()->help() + common_settings_help() : settings_help(words);
   std::fputs(text.c_str(), stdout);
   throw CLI::Success();
 }
@@ -154,15 +172,20 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
   add_device(*verb, arguments->device);
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "check everything, print the plan, train nothing; files may be missing");
+  verb->add_option("--processes", arguments->processes,
+                   "with --dry-run: plan a step of so many processes, a GPU each")
+      ->check(process_counts())
+      ->type_name("N[,N...]");
+  verb->add_option("--gpu", arguments->gpu,
+                   fmt::format("with --dry-run: {} (h100)", fmt::join(gpus().names(), ", ")))
+      ->check(not_empty())
+      ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "K, processes that share the experts (parallel.experts); torchrun, mpirun or srun "
-                   "start the processes")
-      ->check(CLI::PositiveNumber)
+                   "processes that share a layer's experts (parallel.experts)")
+      ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
-  verb->add_flag(
-      "--dry-run", arguments->dry_run,
-      "check everything, print the plan, train nothing; data and init that are not there are only "
-      "reported where descriptions do without them");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

@@ -133,8 +133,8 @@ void Processes::check_same(const std::string& what, const std::string& value) co
   }
 }
 
-void Processes::tell_failure(const std::string& message) const noexcept {
-  watch_->tell_failure(message);
+bool Processes::tell_failure(const std::string& message) const noexcept {
+  return watch_->tell_failure(message);
 }
 
 std::string Processes::explain_loss(const std::string& message) const {

@@ -71,13 +71,13 @@ void Processes::Watch::set_activity(const std::string& activity) {
   activity_ = activity;
 }
 
-void Processes::Watch::tell_failure(const std::string& message) noexcept {
+bool Processes::Watch::tell_failure(const std::string& message) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    is_first_to_tell();
     store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
+    return is_first_to_tell();
   } catch (const std::exception&) {
-    // The others find out from this process' end.
+    return true;  // The others find out from this process' end.
   }
 }
 

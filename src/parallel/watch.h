@@ -21,7 +21,7 @@ class Processes::Watch {
   Watch& operator=(const Watch&) = delete;
 
   void set_activity(const std::string& activity);
-  void tell_failure(const std::string& message) noexcept;
+  bool tell_failure(const std::string& message) noexcept;
   std::string explain(const std::string& message);
 
  private:

@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-std::string dry_run(const RunConfig& given) {
+std::string dry_run(const RunConfig& given, const std::optional<ScalingOptions>& scaling) {
   RunConfig config = given;
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_shape(config);
@@ -22,6 +22,7 @@ std::string dry_run(const RunConfig& given) {
       plan_phases(config, *model, datasets, MissingFiles::planned);
   config.model = Value::from_json(model->config(), "model");
   std::string text = describe_run(config, *model, phases) + describe_memory(*model, config, phases);
+  if (scaling) text += describe_scaling(*model, config, phases, *scaling);
   if (config.init.empty() || path_exists(config.init)) {
     check_initial_weights(config);
     return text;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
@@ -82,19 +83,20 @@ at::Tensor inputs_like(const Model& model, int64_t images) {
   return at::empty(shape, at::device(at::kMeta).dtype(at::kFloat));
 }
 
-/// Returns what a step on the meta device holds at once at most, gradients of parameters included.
-double peak_of_step(Model& model, const PhasePlan& phase, int64_t parts) {
+/// Returns what a step on the meta device holds at once at most, gradients of parameters included,
+/// of `passes` times so many images one after the other.
+double peak_of_step(Model& model, const PhasePlan& phase, int64_t images, int64_t passes) {
   const Patterns trains(phase.config.trains);
   std::vector<at::Tensor> known = model.buffers();
   for (auto& item : model.named_parameters()) {
     item.value().requires_grad_(trains.any_found_in(item.key()));
     known.push_back(item.value());
   }
-  known.push_back(inputs_like(model, phase.batch / parts));
+  known.push_back(inputs_like(model, images));
   model.train();
   model.set_recompute(phase.recompute);
   const LiveStorages live(known);
-  for (int64_t part = 0; part < std::min<int64_t>(parts, 2); ++part) {  // The gradients stay.
+  for (int64_t pass = 0; pass < passes; ++pass) {
     const at::Tensor logits = model.forward(known.back()).logits;
     if (logits.requires_grad()) logits.sum().backward();
   }
@@ -128,7 +130,9 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
       static_cast<double>(held) * static_cast<double>(inputs_like(model, phase.batch).nbytes());
   const MetaKernels kernels;
   try {
-    memory.activations = std::max(0.0, peak_of_step(model, phase, step.parts) - memory.gradients);
+    const int64_t passes = std::min<int64_t>(step.parts, 2);  // From the second on gradients stay.
+    const double peak = peak_of_step(model, phase, phase.batch / step.parts, passes);
+    memory.activations = std::max(0.0, peak - memory.gradients);
     if (evaluate_batch > 0) {
       memory.activations = std::max(*memory.activations, peak_of_evaluation(model, evaluate_batch));
     }
@@ -136,6 +140,22 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
     memory.activations = std::nullopt;  // An operator has no shape function.
   }
   return memory;
+}
+
+std::optional<double> activation_memory(Model& model, const PhasePlan& phase, int64_t images) {
+  const MetaKernels kernels;
+  try {
+    const double peak = peak_of_step(model, phase, images, 2);
+    double gradients = 0.0;
+    for (const at::Tensor& parameter : model.parameters()) {
+      if (parameter.requires_grad()) gradients += static_cast<double>(parameter.nbytes());
+    }
+    return std::max(0.0, peak - gradients);
+  } catch (const c10::Error&) {
+    return std::nullopt;  // An operator has no shape function.
+  } catch (const Error&) {
+    return std::nullopt;  // So few images are not routed alone.
+  }
 }
 
 void check_training_memory(const RunConfig& config, const Model& shape) {

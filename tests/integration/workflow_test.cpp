@@ -219,7 +219,7 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
     return result.out;
   };
   const std::string screen = help({});
-  EXPECT_LE(std::count(screen.begin(), screen.end(), '\n'), 50) << screen;
+  EXPECT_LE(std::count(screen.begin(), screen.end(), '\n'), 52) << screen;
   for (const char* key : {"phases.N.optimizer.lr ", "seed ", "phases.N.data ", "--resume"}) {
     EXPECT_NE(screen.find(key), std::string::npos) << key;
   }

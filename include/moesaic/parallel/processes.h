@@ -81,8 +81,9 @@ class Processes {
   /// "process 2 has another <what> than process 0 (<value> and <value>)".
   void check_same(const std::string& what, const std::string& value) const;
 
-  /// Tells the others why this process ends. They read it where they miss it.
-  void tell_failure(const std::string& message) const noexcept;
+  /// Tells the others why this process ends; they read it where they miss it. Returns whether it is
+  /// the first that does.
+  bool tell_failure(const std::string& message) const noexcept;
   /// Returns a line on the process that is missing and why, after a collective failed with
   /// `message`; "" where another process tells it already.
   std::string explain_loss(const std::string& message) const;

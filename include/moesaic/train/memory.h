@@ -31,6 +31,11 @@ struct TrainingMemory {
 /// device (build_model_shape()).
 TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t evaluate_batch = 0);
 
+/// Returns what a step of `images` images at once holds at most, in bytes of float32, beside
+/// parameters and gradients that lie there all the time, as processes that share a batch keep them;
+/// nothing if it is unknown. `model` is as for training_memory().
+std::optional<double> activation_memory(Model& model, const PhasePlan& phase, int64_t images);
+
 /// Throws Error (usage), located at the model, if weights, gradients and optimizer state of a phase
 /// exceed this machine's memory; activations are not counted.
 void check_training_memory(const RunConfig& config, const Model& shape);

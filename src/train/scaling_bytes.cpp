@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scaling_bytes.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+#include <set>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/pattern.h"
+#include "moesaic/base/text.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/gradient_config.h"
+
+namespace moesaic {
+namespace {
+
+constexpr double kFloat = sizeof(float);
+// Loss, accuracy, gradient norm, flags of a step that is not finite or of a signal.
+constexpr double kMetricBytes = 10 * sizeof(double);
+// c10d::Reducer's default.
+constexpr double kBucketBytes = 25 * 1024 * 1024;
+
+/// Names of the parameters that belong to one expert or another, and of nothing else.
+std::set<std::string> expert_parameters(const Model& model) {
+  std::set<const void*> tensors;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    for (const at::Tensor& tensor : block.layer->experts->parameters()) {
+      tensors.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
+  std::set<std::string> names;
+  for (const auto& item : model.named_parameters()) {
+    if (tensors.contains(item.value().unsafeGetTensorImpl())) names.insert(item.key());
+  }
+  return names;
+}
+
+/// Channels of batch norms and their number.
+struct NormChannels {
+  double channels = 0.0, norms = 0.0;
+};
+
+NormChannels norm_channels(const torch::nn::Module& root) {
+  NormChannels found;
+  const auto add = [&](int64_t channels) {
+    found.channels += static_cast<double>(channels);
+    found.norms += 1.0;
+  };
+  for (const auto& module : root.modules()) {
+    if (const auto* flat = module->as<torch::nn::BatchNorm1d>()) add(flat->options.num_features());
+    if (const auto* map = module->as<torch::nn::BatchNorm2d>()) add(map->options.num_features());
+  }
+  return found;
+}
+
+std::string processes_text(int64_t count) {
+  return count == 1 ? "1 process" : fmt::format("{} processes", count);
+}
+
+/// Returns the divisor of `number` that is nearest to `wanted`.
+int64_t nearest_divisor(int64_t number, int64_t wanted) {
+  int64_t best = 1;
+  for (int64_t divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
+      best = divisor;
+    }
+  }
+  return best;
+}
+
+void check_expert_groups(const Model& model, const ProcessMesh& mesh) {
+  int64_t common = mesh.processes;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    common = std::gcd(common, block.layer->experts->count());
+  }
+  const int64_t choice = nearest_divisor(common, mesh.experts);
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const int64_t experts = block.layer->experts->count();
+    if (experts % mesh.experts == 0) continue;
+    fail_usage("{} cannot share the {} of block {} in equal parts; choose {}",
+               processes_text(mesh.experts), count_text(experts, "expert"), block.block, choice);
+  }
+  if (mesh.processes % mesh.experts == 0) return;
+  fail_usage("{} cannot be parted into groups of {} that share experts; choose {}",
+             processes_text(mesh.processes), mesh.experts, choice);
+}
+
+/// Adds up the collectives of a step.
+class Traffic {
+ public:
+  explicit Traffic(const ProcessMesh& mesh) : mesh_(mesh) {}
+
+  /// `bytes` are those of the tensors that are summed up, in all calls together.
+  void all_reduce(const std::string& name, bool of_experts, double calls, double bytes) {
+    const int64_t group = of_experts ? mesh_.replicas() : mesh_.processes;
+    add({.name = name,
+         .kind = CollectiveKind::all_reduce,
+         .group = group,
+         .stride = of_experts ? mesh_.experts : 1,
+         .calls = calls,
+         .bytes = 2.0 * share_of_others(group) * bytes});
+  }
+
+  /// `bytes` are those of the tensors that every process has in the end.
+  void all_gather(const std::string& name, double calls, double bytes) {
+    add({.name = name,
+         .kind = CollectiveKind::all_gather,
+         .group = mesh_.processes,
+         .calls = calls,
+         .bytes = share_of_others(mesh_.processes) * bytes});
+  }
+
+  /// `bytes` are those of the rows of a process, of which as many stay as go to each other one.
+  void all_to_all(const std::string& name, double calls, double bytes) {
+    add({.name = name,
+         .kind = CollectiveKind::all_to_all,
+         .group = mesh_.experts,
+         .calls = calls,
+         .bytes = share_of_others(mesh_.experts) * bytes});
+  }
+
+  std::vector<Collective> take() { return std::move(collectives_); }
+
+ private:
+  static double share_of_others(int64_t group) {
+    return static_cast<double>(group - 1) / static_cast<double>(group);
+  }
+  void add(Collective collective) {
+    if (collective.bytes > 0.0) collectives_.push_back(std::move(collective));
+  }
+
+  ProcessMesh mesh_;
+  std::vector<Collective> collectives_;
+};
+
+void add_gradients(Traffic& traffic, const Model& model, const PhasePlan& phase,
+                   const ProcessMesh& mesh) {
+  SplitBytes gradients = gradient_bytes(model, phase.config);
+  gradients.experts /= static_cast<double>(mesh.experts);
+  // The mean of the parts' gradients is reduced, so that parts cost nothing here.
+  const auto buckets = [](double bytes) { return std::max(1.0, std::ceil(bytes / kBucketBytes)); };
+  traffic.all_reduce("gradients", false, buckets(gradients.dense), gradients.dense);
+  traffic.all_reduce("expert_gradients", true, buckets(gradients.experts), gradients.experts);
+}
+
+void add_routing(Traffic& traffic, Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
+  const auto images = static_cast<double>(phase.batch);
+  const auto parts = static_cast<double>(parts_of_batch(phase));
+  const double local = images / static_cast<double>(mesh.processes);
+  const double forwards = phase.recompute ? 2.0 : 1.0;
+  double layers = 0.0, logits = 0.0, rows = 0.0;
+  for (const RoutedLayer& layer : routed_layers(model, phase)) {
+    layers += 1.0;
+    logits += layer.logits * images * kFloat;
+    rows += layer.rows * local * (layer.inputs + layer.outputs) * row_number_bytes(phase);
+  }
+  traffic.all_gather("logits", layers * parts * forwards, logits * forwards);
+  traffic.all_reduce("logits_gradient", false, layers * parts, logits);
+  // Backward sends the gradients of the outputs there and those of the inputs back.
+  traffic.all_to_all("rows", 2.0 * layers * parts * (forwards + 1.0), rows * (forwards + 1.0));
+}
+
+void add_norms(Traffic& traffic, const Model& model, const PhasePlan& phase,
+               const ProcessMesh& mesh) {
+  NormChannels all = norm_channels(model), of_experts;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const NormChannels found = norm_channels(*block.layer->experts);
+    of_experts.channels += found.channels;
+    of_experts.norms += found.norms;
+  }
+  const auto parts = static_cast<double>(parts_of_batch(phase));
+  // Two numbers of a channel, in forward and in backward.
+  const auto add = [&](const char* name, bool experts, const NormChannels& norms, double share) {
+    traffic.all_reduce(name, experts, 2.0 * parts * norms.norms * share,
+                       2.0 * parts * 2.0 * kFloat * norms.channels * share);
+  };
+  all.channels -= of_experts.channels;
+  all.norms -= of_experts.norms;
+  add("batch_norm", false, all, 1.0);
+  add("expert_batch_norm", true, of_experts, 1.0 / static_cast<double>(mesh.experts));
+}
+
+}  // namespace
+
+SplitBytes parameter_bytes(const Model& model,
+                           const std::function<bool(const std::string&)>& counts) {
+  const std::set<std::string> experts = expert_parameters(model);
+  SplitBytes sum;
+  for (const auto& item : model.named_parameters()) {
+    if (!counts(item.key())) continue;
+    const double bytes = kFloat * static_cast<double>(item.value().numel());
+    (experts.contains(item.key()) ? sum.experts : sum.dense) += bytes;
+  }
+  return sum;
+}
+
+SplitBytes gradient_bytes(const Model& model, const PhaseConfig& phase) {
+  const Patterns trains(phase.trains);
+  return parameter_bytes(model, [&](const std::string& name) { return trains.any_found_in(name); });
+}
+
+SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase) {
+  const PhaseKind& kind = phase_kinds().at(phase.kind.name());
+  const double all = kind.memory(phase, model).optimizer;
+  PhaseConfig dense = phase;
+  for (const std::string& name : expert_parameters(model)) dense.frozen.push_back("^" + name + "$");
+  const double of_dense = kind.memory(dense, model).optimizer;
+  return {.dense = of_dense, .experts = all - of_dense};
+}
+
+std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase) {
+  const auto tokens = static_cast<double>(model.tokens_per_image());
+  const RowsPerToken rows = even_rows_per_token(model);
+  std::vector<MoEBlock> blocks = model.moe_blocks();
+  std::vector<RoutedLayer> layers(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const nn::RouterOptions& options = blocks[i].layer->options();
+    layers[i] = {.logits = tokens * static_cast<double>(options.experts),
+                 .rows = tokens * rows.at(blocks[i].block),
+                 .inputs = static_cast<double>(options.width),
+                 .outputs = static_cast<double>(blocks[i].layer->experts->outputs())};
+    // Experts may take more than what the router sees of a token.
+    blocks[i].layer->observe([&layer = layers[i]](const auto&, const at::Tensor& input) {
+      layer.inputs = static_cast<double>(input.numel()) / static_cast<double>(input.size(0));
+    });
+  }
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), phase.batch / parts_of_batch(phase));
+  const MetaKernels kernels;
+  const torch::NoGradGuard no_grad;
+  model.train();
+  try {
+    model.forward(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));
+  } catch (const std::exception&) {  // Shapes are unknown: what the router sees must do.
+  }
+  for (MoEBlock& block : blocks) block.layer->observe({});
+  return layers;
+}
+
+int64_t parts_of_batch(const PhasePlan& phase) {
+  return settings_of<GradientConfig>(phase.config).accumulate;
+}
+
+double row_number_bytes(const PhasePlan& phase) {
+  return phase.precision == "bfloat16" ? 2.0 : kFloat;
+}
+
+void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
+  if (mesh.processes < 1 || mesh.experts < 1) fail_usage("there must be one process at least");
+  if (mesh.experts > 1 && model.moe_blocks().empty()) {
+    fail_usage("{} cannot share experts: the network has none that tokens are routed to",
+               processes_text(mesh.experts));
+  }
+  check_expert_groups(model, mesh);
+  const int64_t parts = parts_of_batch(phase);
+  if (phase.batch % mesh.processes == 0 && phase.batch / parts % mesh.processes == 0) return;
+  const std::string& name = phase.config.name;
+  if (phase.batch % mesh.processes != 0) {
+    fail_usage("phase '{}': {} cannot have equal parts of a batch of {}; choose {}", name,
+               processes_text(mesh.processes), count_text(phase.batch, "image"),
+               nearest_divisor(phase.batch, mesh.processes));
+  }
+  int64_t fewer = parts;
+  while (phase.batch % fewer != 0 || phase.batch / fewer % mesh.processes != 0) --fewer;
+  fail_usage(
+      "phase '{}': {} cannot have equal parts of the {} that go through the network at once; "
+      "choose phases.{}.accumulate={}",
+      name, processes_text(mesh.processes), count_text(phase.batch / parts, "image"), name, fewer);
+}
+
+std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
+                                         const ProcessMesh& mesh) {
+  check_mesh(model, phase, mesh);
+  Traffic traffic(mesh);
+  add_gradients(traffic, model, phase, mesh);
+  add_routing(traffic, model, phase, mesh);
+  add_norms(traffic, model, phase, mesh);
+  traffic.all_reduce("metrics", false, 1.0, kMetricBytes);
+  if (mesh.shard_optimizer) {
+    const std::vector<std::string> names = trained_parameters(model, phase.config);
+    const std::set<std::string> moved(names.begin(), names.end());
+    const SplitBytes bytes =
+        parameter_bytes(model, [&](const std::string& name) { return moved.contains(name); });
+    traffic.all_gather("parameters", 1.0, bytes.dense);
+  }
+  return traffic.take();
+}
+
+}  // namespace moesaic

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a network's step moves, before it is known how fast.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "moesaic/train/scaling.h"
+
+namespace moesaic {
+
+/// Bytes of what all processes hold alike, and of what those that share the experts divide.
+struct SplitBytes {
+  double dense = 0.0, experts = 0.0;
+
+  double of_process(const ProcessMesh& mesh) const {
+    return dense + experts / static_cast<double>(mesh.experts);
+  }
+};
+
+/// Returns the bytes of the parameters that `counts` accepts by name.
+SplitBytes parameter_bytes(const Model& model,
+                           const std::function<bool(const std::string&)>& counts);
+/// Returns the bytes of the gradients that the phase computes.
+SplitBytes gradient_bytes(const Model& model, const PhaseConfig& phase);
+/// Returns the bytes of the phase's optimizer state.
+SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase);
+
+/// Numbers that a MoE layer routes and sends for one image.
+struct RoutedLayer {
+  double logits = 0.0;                 ///< Tokens times experts.
+  double rows = 0.0;                   ///< Expected rows, without dropped ones.
+  double inputs = 0.0, outputs = 0.0;  ///< Of a row of the experts.
+};
+
+/// Returns the layers that the phase's batches go through.
+std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase);
+
+/// Returns the parts that a batch is split into.
+int64_t parts_of_batch(const PhasePlan& phase);
+
+/// Returns the bytes of a number in a row on its way to an expert.
+double row_number_bytes(const PhasePlan& phase);
+
+}  // namespace moesaic

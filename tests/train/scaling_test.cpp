@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/scaling.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "moesaic/models/registry.h"
+#include "moesaic/train/memory.h"
+#include "moesaic/train/run_start.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using train_test::config_of;
+using train_test::error_of;
+using train_test::four_phases;
+
+/// The first phase of the tiny run: images of 5 tokens of width 8, in one of two blocks 4 experts
+/// with 8 hidden units, of which a token selects two; 4 images a batch.
+struct PaperRun {
+  RunConfig config;
+  std::shared_ptr<Model> model;
+  std::vector<PhasePlan> phases;
+
+  explicit PaperRun(const std::vector<std::string>& changes = {})
+      : config(config_of(four_phases(), changes)) {
+    model = build_initial_shape(config);
+    Datasets datasets(train_test::open_tiny);
+    phases = plan_phases(config, *model, datasets);
+  }
+
+  std::vector<Collective> collectives(const ProcessMesh& mesh) const {
+    return step_collectives(*model, phases[0], mesh);
+  }
+  double sent(const std::string& name, const ProcessMesh& mesh) const {
+    for (const Collective& collective : collectives(mesh)) {
+      if (collective.name == name) return collective.bytes;
+    }
+    return 0.0;
+  }
+  double calls(const std::string& name, const ProcessMesh& mesh) const {
+    for (const Collective& collective : collectives(mesh)) {
+      if (collective.name == name) return collective.calls;
+    }
+    return 0.0;
+  }
+  ScalingPlan plan(const ProcessMesh& mesh, const ClusterModel& cluster = {}) const {
+    return plan_scaling(*model, phases[0], mesh, cluster);
+  }
+  double dense_bytes() const {
+    return 4.0 * static_cast<double>(model->parameter_count()) - kExpertBytes;
+  }
+  std::string refusal(const ProcessMesh& mesh) const {
+    return error_of([&] { check_mesh(*model, phases[0], mesh); });
+  }
+
+  static constexpr double kExpertBytes = 4.0 * 4 * (8 * 8 + 8 + 8 * 8 + 8);
+};
+
+TEST(ScalingBytes, AreThoseCountedByHand) {
+  const PaperRun run;
+  const ProcessMesh mesh{.processes = 4, .experts = 2};
+  EXPECT_EQ(run.sent("gradients", mesh), 2 * 3.0 / 4 * run.dense_bytes());
+  EXPECT_EQ(run.sent("expert_gradients", mesh), 2 * 1.0 / 2 * PaperRun::kExpertBytes / 2);
+  const double logits = 4 * 5 * 4 * 4;  // of all images, tokens and experts, in float32
+  EXPECT_EQ(run.sent("logits", mesh), 3.0 / 4 * logits);
+  EXPECT_EQ(run.sent("logits_gradient", mesh), 2 * 3.0 / 4 * logits);
+  // One image's tokens twice, there and back, forward and backward; half of them stay.
+  EXPECT_EQ(run.sent("rows", mesh), 5 * 2 * (8 + 8) * 4 * 2 / 2);
+  EXPECT_EQ(run.sent("metrics", mesh), 2 * 3.0 / 4 * 80);
+  EXPECT_EQ(run.collectives(mesh).size(), 6U);
+  const ProcessMesh sharded{.processes = 4, .experts = 2, .shard_optimizer = true};
+  EXPECT_EQ(run.sent("parameters", sharded), 3.0 / 4 * run.dense_bytes());
+  for (const Collective& collective : run.collectives(sharded)) {
+    const bool replicas = collective.name == "expert_gradients", rows = collective.name == "rows";
+    EXPECT_EQ(collective.group, replicas || rows ? 2 : 4) << collective.name;
+    EXPECT_EQ(collective.stride, replicas ? 2 : 1) << collective.name;
+  }
+}
+
+TEST(ScalingBytes, EveryProcessWithAllExpertsSendsNoRows) {
+  const PaperRun run;
+  const ProcessMesh mesh{.processes = 2};
+  EXPECT_EQ(run.sent("rows", mesh), 0.0);
+  EXPECT_EQ(run.sent("expert_gradients", mesh), PaperRun::kExpertBytes);
+  EXPECT_EQ(run.sent("gradients", mesh), run.dense_bytes());
+  EXPECT_TRUE(run.collectives({}).empty());
+  const ProcessMesh one_replica{.processes = 2, .experts = 2};
+  EXPECT_EQ(run.sent("expert_gradients", one_replica), 0.0);
+  EXPECT_GT(run.sent("rows", one_replica), 0.0);
+}
+
+TEST(ScalingBytes, FollowRecomputePrecisionAndParts) {
+  const ProcessMesh mesh{.processes = 2, .experts = 2};
+  const PaperRun run, again({"recompute=true"}), half({"precision=bfloat16"}),
+      parts({"phases.0.accumulate=2"});
+  EXPECT_EQ(again.sent("rows", mesh), 1.5 * run.sent("rows", mesh));
+  EXPECT_EQ(again.sent("logits", mesh), 2 * run.sent("logits", mesh));
+  EXPECT_EQ(again.sent("logits_gradient", mesh), run.sent("logits_gradient", mesh));
+  EXPECT_EQ(half.sent("rows", mesh), run.sent("rows", mesh) / 2);
+  EXPECT_EQ(half.sent("logits", mesh), run.sent("logits", mesh));
+  for (const char* name : {"gradients", "logits", "logits_gradient", "rows", "metrics"}) {
+    EXPECT_EQ(parts.sent(name, mesh), run.sent(name, mesh)) << name;
+  }
+  EXPECT_EQ(run.calls("rows", mesh), 4);
+  EXPECT_EQ(parts.calls("rows", mesh), 8);
+  EXPECT_EQ(parts.calls("gradients", mesh), run.calls("gradients", mesh));
+}
+
+TEST(ScalingBytes, FrozenParametersAreReducedAndNotSent) {
+  const ProcessMesh mesh{.processes = 2, .shard_optimizer = true};
+  const PaperRun run, frozen({"phases.0.frozen=[\"head\"]"}),
+      routers({"phases.0.trains=[\"router\"]"});
+  const double head = 4.0 * 3 * (8 + 1), router = 4.0 * 4 * 8;
+  EXPECT_EQ(frozen.sent("gradients", mesh), run.sent("gradients", mesh));
+  EXPECT_EQ(frozen.sent("parameters", mesh), run.sent("parameters", mesh) - head / 2);
+  EXPECT_EQ(routers.sent("gradients", mesh), router);
+  EXPECT_EQ(routers.sent("expert_gradients", mesh), 0.0);
+}
+
+// Experts that take images rather than what the router sees, and have batch norms.
+TEST(ScalingBytes, OfExpertsThatAreNetworks) {
+  const RunConfig config = config_of(R"({"name": "a", "model": {"name": "image-moe",
+      "expert": "resnet18", "experts": 2, "classes": 3, "width": 0.05, "router": {}},
+      "phases": [{"name": "train", "data": "three", "batch_size": 4, "steps": 1}]})");
+  const auto model = build_initial_shape(config);
+  const PhasePlan phase{.config = config.phases[0], .batch = 4, .steps = 1};
+  double channels = 0.0;
+  for (const auto& item : model->named_buffers()) {
+    if (!item.key().ends_with("running_mean")) continue;
+    channels += static_cast<double>(item.value().numel());
+  }
+  ASSERT_GT(channels, 0.0);
+  const auto sent = [&](const ProcessMesh& mesh) {
+    std::map<std::string, double> bytes;
+    for (const Collective& c : step_collectives(*model, phase, mesh)) bytes[c.name] = c.bytes;
+    return bytes;
+  };
+  // Two numbers of a channel, forward and backward, half of them sent on twice.
+  EXPECT_EQ(sent({.processes = 2}).at("expert_batch_norm"), 2 * 2 * 4 * channels);
+  EXPECT_FALSE(sent({.processes = 2}).contains("batch_norm"));
+  const std::vector<int64_t> shape = model->input_shape();
+  const auto pixels = static_cast<double>(shape[0] * shape[1] * shape[2]);
+  const auto outputs = static_cast<double>(model->moe_blocks()[0].layer->experts->outputs());
+  const double rows = 2 * model->moe_blocks()[0].layer->options().members;  // images of a process
+  EXPECT_EQ(sent({.processes = 2, .experts = 2}).at("rows"), rows * (pixels + outputs) * 4 * 2 / 2);
+}
+
+TEST(ScalingMemory, ExpertsAreDividedAmongThoseThatShareThem) {
+  const PaperRun run;
+  const auto memory = [&](int64_t experts, bool sharded = false) {
+    return run.plan({.processes = 4, .experts = experts, .shard_optimizer = sharded}).memory;
+  };
+  const double dense = run.dense_bytes(), all = PaperRun::kExpertBytes;
+  for (const int64_t experts : {1, 2, 4}) {
+    const ProcessMemory found = memory(experts);
+    const double expected = dense + all / static_cast<double>(experts);
+    EXPECT_EQ(found.parameters, expected);
+    EXPECT_EQ(found.gradients, expected);
+    EXPECT_EQ(found.optimizer, 2 * expected);
+    EXPECT_EQ(found.activations, activation_memory(*run.model, run.phases[0], 1));
+    EXPECT_EQ(memory(experts, true).optimizer,
+              2 * (dense / 4 + all / static_cast<double>(experts)));
+  }
+  EXPECT_GT(memory(2).buffers, memory(1).buffers);
+  EXPECT_EQ(run.plan({}).memory.buffers, 0.0);
+}
+
+TEST(ScalingMemory, ActivationsAreThoseOfFewImagesBesideGradientsThatStay) {
+  const PaperRun run({"phases.0.batch_size=18"});
+  const auto of = [&](int64_t images) {
+    return activation_memory(*run.model, run.phases[0], images).value();
+  };
+  EXPECT_GT(of(18), 4 * of(3));
+  EXPECT_GT(of(1), 4.0 * 5 * 8 * 4);
+}
+
+TEST(ScalingPlan, OneProcessWaitsForNobody) {
+  const PaperRun run;
+  const ScalingPlan plan = run.plan({});
+  EXPECT_EQ(plan.waiting, 0.0);
+  EXPECT_EQ(plan.efficiency, 1.0);
+  EXPECT_EQ(plan.bytes_sent(), 0.0);
+  EXPECT_EQ(plan.images, 4);
+  EXPECT_DOUBLE_EQ(plan.images_per_second, 4 / plan.step());
+}
+
+TEST(ScalingPlan, EfficiencyFallsWithLatencyAndRisesWithLinks) {
+  const PaperRun run;
+  const ProcessMesh mesh{.processes = 4, .experts = 2};
+  const auto efficiency = [&](const std::function<void(ClusterModel&)>& change) {
+    ClusterModel cluster;
+    change(cluster);
+    return run.plan(mesh, cluster).efficiency;
+  };
+  const double now = efficiency([](ClusterModel&) {});
+  EXPECT_GT(now, 0.0);
+  EXPECT_LT(now, 1.0);
+  EXPECT_LT(efficiency([](ClusterModel& c) { c.call_latency *= 2; }), now);
+  EXPECT_LT(efficiency([](ClusterModel& c) { c.node_latency *= 2; }), now);
+  EXPECT_LT(efficiency([](ClusterModel& c) { c.gpu.node_rate /= 1000; }), now);
+  EXPECT_LT(efficiency([](ClusterModel& c) { c.node = 2; }), now);
+  EXPECT_EQ(efficiency([](ClusterModel& c) { c.network_latency *= 2; }), now);
+  EXPECT_GT(efficiency([](ClusterModel& c) { c.call_latency = 0.0; }), now);
+}
+
+TEST(ScalingPlan, GradientsHideBehindTheBackwardPass) {
+  const PaperRun run;
+  ClusterModel cluster;
+  cluster.tensor_fraction = cluster.float32_fraction = 1e-9;  // Backward takes seconds.
+  double others = 0.0;
+  const ScalingPlan plan = run.plan({.processes = 4}, cluster);
+  for (const Collective& collective : plan.collectives) {
+    EXPECT_GT(collective.seconds, 0.0) << collective.name;
+    if (!collective.name.ends_with("gradients")) others += collective.seconds;
+  }
+  EXPECT_DOUBLE_EQ(plan.waiting, others);
+}
+
+TEST(ScalingPlan, TimeFollowsFormulas) {
+  const PaperRun run;
+  ClusterModel cluster;
+  cluster.gpu = {.float32 = 1e6,
+                 .tf32 = 4e6,
+                 .bfloat16 = 8e6,
+                 .memory = 1e9,
+                 .memory_rate = 1e12,
+                 .node_rate = 1e3,
+                 .network_rate = 10.0};
+  cluster.float32_fraction = 0.5;
+  cluster.link_fraction = 1.0;
+  cluster.call_latency = cluster.node_latency = cluster.network_latency = 0.0;
+  const double flops = run.model->flops_per_image();
+  const ScalingPlan plan = run.plan({.processes = 4}, cluster);
+  EXPECT_DOUBLE_EQ(plan.products, 3 * flops / 0.5e6);
+  EXPECT_DOUBLE_EQ(plan.peak_fraction, 3 * flops / plan.step() / 1e6);
+  for (const Collective& c : plan.collectives) EXPECT_DOUBLE_EQ(c.seconds, c.bytes / 1e3);
+  cluster.tf32 = true;
+  EXPECT_DOUBLE_EQ(run.plan({.processes = 4}, cluster).products, 3 * flops / 4e6 / 0.45);
+  cluster.node = 2;  // Both of a node send to the other one.
+  for (const Collective& c : run.plan({.processes = 4}, cluster).collectives) {
+    EXPECT_DOUBLE_EQ(c.seconds, c.bytes / 20) << c.name;
+  }
+  const PaperRun again({"recompute=true"});
+  EXPECT_DOUBLE_EQ(again.plan({.processes = 4}, cluster).products, 4 * flops / 4e6 / 0.45);
+}
+
+TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
+  const PaperRun run;
+  EXPECT_EQ(run.refusal({.processes = 4, .experts = 4}), "no error");
+  EXPECT_EQ(run.refusal({.processes = 3}),
+            "usage: phase 'pretrain': 3 processes cannot have equal parts of a batch of 4 images; "
+            "choose 2");
+  EXPECT_EQ(run.refusal({.processes = 4, .experts = 3}),
+            "usage: 3 processes cannot share the 4 experts of block 1 in equal parts; choose 2");
+  EXPECT_EQ(run.refusal({.processes = 2, .experts = 4}),
+            "usage: 2 processes cannot be parted into groups of 4 that share experts; choose 2");
+  const PaperRun parts({"phases.0.accumulate=4"});
+  EXPECT_EQ(parts.refusal({.processes = 2}),
+            "usage: phase 'pretrain': 2 processes cannot have equal parts of the 1 image that go "
+            "through the network at once; choose phases.pretrain.accumulate=2");
+  const PaperRun dense(
+      {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}", "phases.prune.on_entry={}"});
+  EXPECT_THAT(dense.refusal({.processes = 2, .experts = 2}), HasSubstr("the network has none"));
+  EXPECT_EQ(dense.refusal({.processes = 2}), "no error");
+  EXPECT_EQ(dense.sent("logits", {.processes = 2}), 0.0);
+}
+
+TEST(ScalingText, IsAPlanOrATable) {
+  const PaperRun run;
+  const auto text = [&](const ScalingOptions& options) {
+    return describe_scaling(*run.model, run.config, {run.phases[0]}, options);
+  };
+  const std::string one = text({.gpu = "h200", .processes = {4}, .expert_parallel = 2});
+  EXPECT_THAT(one, AllOf(HasSubstr("pretrain: 4 on h200 GPUs, 8 a node; groups of 2 share"),
+                         HasSubstr("of the GPU's 141 GB: parameters "), HasSubstr("  rows "),
+                         HasSubstr("waiting for others"), HasSubstr("efficiency ")));
+  const std::string table = text({.processes = {1, 2, 4}});
+  EXPECT_THAT(table, AllOf(HasSubstr("\n        1       4 "), HasSubstr("\n        4       1 ")));
+  EXPECT_THAT(error_of([&] { text({.gpu = "h10"}); }),
+              StartsWith("usage: unknown GPU 'h10'; did you mean 'h100'?"));
+  EXPECT_THAT(error_of([&] { text({.processes = {1, 3}}); }), HasSubstr("choose 2"));
+}
+
+TEST(Gpus, AreCompleteAndSend) {
+  for (const auto& [name, gpu] : gpus().entries()) {
+    EXPECT_LT(gpu.float32, gpu.tf32) << name;
+    EXPECT_LT(gpu.tf32, gpu.bfloat16) << name;
+    EXPECT_GT(gpu.memory, 40e9) << name;
+    EXPECT_GT(gpu.memory_rate, gpu.node_rate) << name;
+    EXPECT_GE(gpu.node_rate, gpu.network_rate) << name;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

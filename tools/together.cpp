@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "together.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
+#include "moesaic/parallel/launch.h"
+#include "moesaic/parallel/lost_process.h"
+
+namespace moesaic::tools {
+namespace {
+
+using std::chrono_literals::operator""s;
+
+/// Tells the others and, if it is the first to know, the user why this process ends.
+void tell(const Processes& processes, const std::string& what) {
+  if (!processes.tell_failure(what)) return;
+  log_error("process {} of {}: {}", processes.rank(), processes.size(), what);
+}
+
+}  // namespace
+
+std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config) {
+  const Launch launch = launch_of(process_environment());
+  if (!launch.alone()) return Processes::connect(launch, config);
+  if (config.experts > 1 || config.data > 1) {
+    fail_usage(
+        "parallel.experts={}, parallel.data={}: one process was started; start {} by torchrun, "
+        "mpirun or srun, or leave them out",
+        config.experts, config.data, config.experts * std::max<int64_t>(1, config.data));
+  }
+  return nullptr;
+}
+
+void run_together(const std::shared_ptr<const Processes>& processes,
+                  const std::function<void()>& action) {
+  if (!processes) return action();
+  int exit_code = 1;
+  try {
+    return action();
+  } catch (const LostProcess& error) {
+    const std::string loss = processes->explain_loss(error.what());
+    if (!loss.empty()) log_error("{}", loss);  // Otherwise another process says it.
+  } catch (const Error& error) {
+    exit_code = error.exit_code();
+    // What is wrong for all of them process 0 says.
+    if (error.kind() == ErrorKind::usage && !processes->leads()) std::this_thread::sleep_for(1s);
+    tell(*processes, error.what());
+  } catch (const std::exception& error) {
+    tell(*processes, one_line(error.what(), 300));
+  }
+  // Threads of collectives that wait for lost processes would hold up an ordinary end.
+  std::_Exit(exit_code);
+}
+
+}  // namespace moesaic::tools

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic::tools {
+
+/// Meets the processes that torchrun, mpirun or srun started beside this one; null where it is
+/// alone.
+std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config);
+
+/// Runs `action` together with the others. Where it fails, one process says why, and all of them
+/// end: this function does not return then. With null it only runs the action.
+void run_together(const std::shared_ptr<const Processes>& processes,
+                  const std::function<void()>& action);
+
+}  // namespace moesaic::tools

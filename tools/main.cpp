@@ -55,10 +55,13 @@ std::string without_jargon(const std::string& what) {
 }
 
 int run_or_explain(int argc, char** argv) {
+  namespace tools = moesaic::tools;
   try {
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
-    moesaic::log_error("{}", error.what());
+    // What the user got wrong is wrong in every process.
+    const bool said = error.kind() == moesaic::ErrorKind::usage && tools::follows_a_leader();
+    if (!said) moesaic::log_error("{}", error.what());
     return error.exit_code();
   } catch (const c10::Error& error) {
     moesaic::log_error("{}", without_jargon(error.what_without_backtrace()));

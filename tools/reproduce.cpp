@@ -9,6 +9,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/reproduce.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -33,11 +34,16 @@ int run_reproduce(const ReproduceArguments& arguments) {
       arguments.out.empty() ? default_output(experiment) : std::filesystem::path(arguments.out);
   options.stop = &stop;
   options.device = arguments.device;
-  const Reproduction done = reproduce(experiment, options);
+  options.processes = meet_processes({});
+  const bool leads = !options.processes || options.processes->leads();
+  options.progress = leads;
+  Reproduction done;
+  run_together(options.processes, [&] { done = reproduce(experiment, options); });
   if (done.signal != 0) {
     log_warning("stopped; the same command goes on from here");
     return 128 + done.signal;
   }
+  if (!leads) return 0;
   const std::string text =
       arguments.json ? to_json(done.results).dump(2) + "\n" : "\n" + done.summary;
   std::fputs(text.c_str(), stdout);

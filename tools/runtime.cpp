@@ -38,12 +38,16 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, kLargest);
 }
 
-void let_the_leader_speak() {
+bool follows_a_leader() {
   try {
-    if (launch_of(process_environment()).rank > 0) setenv("MOESAIC_LOG", "error", 1);
+    return launch_of(process_environment()).rank > 0;
   } catch (const Error&) {
-    // Whoever needs the other processes says what is wrong.
+    return false;  // Whoever needs the other processes says what is wrong.
   }
+}
+
+void let_the_leader_speak() {
+  if (follows_a_leader()) setenv("MOESAIC_LOG", "error", 1);
 }
 
 void tune_runtime(char** argv) {

@@ -8,7 +8,11 @@ namespace moesaic::tools {
 /// alone.
 void tune_runtime(char** argv);
 
-/// Where several processes were started together, leaves the log to process 0, but for errors.
+/// Returns whether other processes were started with this one and process 0 is another, which says
+/// what concerns all of them.
+bool follows_a_leader();
+
+/// Leaves the log to process 0 where this one follows it, but for errors.
 void let_the_leader_speak();
 
 /// Makes glibc keep freed buffers, as tune_runtime() does for every verb but `bench`.

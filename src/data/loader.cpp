@@ -209,7 +209,8 @@ class Loader::State {
     made_ = options.places;
     if (options.places.empty() || options.augment.mixup <= 0) return;
     std::map<int64_t, int64_t> row;
-    for (const int64_t place : options.places) row[place] = row[(place + 1) % options.batch_size] = 0;
+    for (const int64_t place : options.places)
+      row[place] = row[(place + 1) % options.batch_size] = 0;
     made_.clear();
     for (auto& [place, index] : row) {
       index = static_cast<int64_t>(made_.size());
@@ -247,7 +248,7 @@ class Loader::State {
     int64_t begin(int64_t piece) const { return piece * count / pieces; }
 
     Batch batch;
-    int64_t first;  ///< Place of the whole batch in the epoch.
+    int64_t first;               ///< Place of the whole batch in the epoch.
     int64_t whole_count, count;  ///< Examples of the whole batch, and those that are made.
     int64_t pieces, claimed = 0;
     std::once_flag allocated;
@@ -425,7 +426,7 @@ class Loader::State {
 
   DatasetInputs inputs_;
   ImageTransform transform_;
-  std::vector<int64_t> made_;         ///< Places that are made; empty: all.
+  std::vector<int64_t> made_;        ///< Places that are made; empty: all.
   at::Tensor own_rows_, next_rows_;  ///< See Batch.
   EpochOrders orders_;
   DamagedImages damaged_;

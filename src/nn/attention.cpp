@@ -67,7 +67,8 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
   if (is_training() && random.defined() && options_.dropout > 0.0) {
     const double scale = 1.0 / std::sqrt(static_cast<double>(query_BHQc.size(-1)));
     const at::Tensor weights = at::matmul(query_BHQc * scale, key_BHTc.transpose(-2, -1));
-    mixed_BHQc = at::matmul(dropout(weights.softmax(-1), options_.dropout, random), value_BHTc);
+    mixed_BHQc =
+        at::matmul(dropout(weights.softmax(-1), options_.dropout, random, share()), value_BHTc);
   } else {
     mixed_BHQc = attention(query_BHQc, key_BHTc, value_BHTc);
   }

@@ -24,8 +24,7 @@ at::Tensor channel_sums(const at::Tensor& x) {
 ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const Group>& parts) {
   const int64_t channels = x.size(1);
   const at::Tensor count = at::full({1}, x.numel() / std::max<int64_t>(1, channels), x.options());
-  const at::Tensor sums =
-      sum_over(at::cat({channel_sums(x), count}), parts, Traffic::batch_norm);
+  const at::Tensor sums = sum_over(at::cat({channel_sums(x), count}), parts, Traffic::batch_norm);
   ChannelMoments moments;
   moments.values = sums[channels].item<double>();
   moments.mean_C = sums.narrow(0, 0, channels) / moments.values;

@@ -50,7 +50,8 @@ ConvNormImpl::ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Gen
 
 at::Tensor ConvNormImpl::forward(const at::Tensor& x_BCHW) {
   const at::Tensor y = conv->forward(x_BCHW);
-  if (!norm->is_training() || y.numel() != y.size(1) || norm->share().parts()) return norm->forward(y);
+  if (!norm->is_training() || y.numel() != y.size(1) || norm->share().parts())
+    return norm->forward(y);
   return at::batch_norm(y, norm->weight, norm->bias, norm->running_mean, norm->running_var,
                         /*training=*/false, /*momentum=*/0.0, norm->options.eps(),
                         /*cudnn_enabled=*/false);

@@ -23,7 +23,7 @@ EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator ge
 
 at::Tensor EncoderBlockImpl::mix_tokens(const at::Tensor& x_BTd, const at::Generator& random) {
   const at::Tensor mixed = attention->forward(norm1->forward(x_BTd), random);
-  return x_BTd + dropout(mixed, is_training() ? dropout_ : 0.0, random);
+  return x_BTd + dropout(mixed, is_training() ? dropout_ : 0.0, random, share());
 }
 
 EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,

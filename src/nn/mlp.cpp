@@ -19,7 +19,7 @@ MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
   const bool drops = is_training() && random.defined() && dropout_ > 0.0;
   const auto dropped = [&](const at::Tensor& y) {
-    return drops ? dropout(y, dropout_, random) : y;
+    return drops ? dropout(y, dropout_, random, share()) : y;
   };
   // Linear's forward() would add the bias in a pass of its own.
   const at::Tensor hidden = at::gelu(at::linear(x, fc1->weight, fc1->bias), "tanh");

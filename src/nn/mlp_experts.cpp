@@ -5,9 +5,11 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
 namespace {
@@ -50,7 +52,15 @@ MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generato
 }
 
 at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
-  return is_training() && options_.dropout > 0.0 ? random : at::Generator();
+  if (!is_training() || options_.dropout <= 0.0 || !random.defined()) return {};
+  const auto parts = share().parts();
+  if (!parts) return random;
+  // Rows are in another order than in one process, so each draws for its own.
+  const at::Tensor drawn =
+      at::empty({1}, at::device(random.device()).dtype(at::kLong)).random_(random);
+  return make_generator(
+      mix64(static_cast<uint64_t>(drawn.item<int64_t>())) + static_cast<uint64_t>(parts->rank()),
+      random.device());
 }
 
 ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,

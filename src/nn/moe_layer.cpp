@@ -10,6 +10,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/shared_experts.h"
+#include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {
 namespace {
@@ -73,10 +74,10 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
   RoutingRecord record = router->forward(router_input_Td, random);
   if (observer_) observer_(record, experts_input);
   const Routing own = own_routing(record);
-  ExpertsOutput computed =
-      experts_of_ ? forward_shared(*experts, experts_input, own, record.routing,
-                                   {experts_of_, share().parts() != nullptr}, random)
-                  : experts->forward(experts_input, own, random);
+  ExpertsOutput computed = experts_of_
+                               ? forward_shared(*experts, experts_input, own, record.routing,
+                                                {experts_of_, share().parts() != nullptr}, random)
+                               : experts->forward(experts_input, own, random);
   if (stand_in.defined()) computed.y_To = computed.y_To + stand_ins_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
@@ -109,7 +110,8 @@ void MoELayerImpl::check_shares(int64_t processes) const {
   }
   if (experts->count() % processes != 0) {
     fail_usage(
-        "parallel.experts: {} processes cannot have equal shares of {} experts; choose a divisor of "
+        "parallel.experts: {} processes cannot have equal shares of {} experts; choose a divisor "
+        "of "
         "{}",
         processes, experts->count(), experts->count());
   }

@@ -6,6 +6,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {
 namespace {
@@ -17,7 +18,8 @@ at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
   const Group& group = share.processes->experts();
   const int64_t experts = all.experts(), senders = group.size();
   const at::Tensor expert = row_experts(all);
-  if (!share.parted) return expert.bincount({}, experts + 1).narrow(0, 0, experts).expand({senders, -1});
+  if (!share.parted)
+    return expert.bincount({}, experts + 1).narrow(0, 0, experts).expand({senders, -1});
   const int64_t tokens = all.tokens() / share.processes->size();
   const int64_t first = share.processes->rank() - group.rank();
   const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
@@ -35,8 +37,8 @@ Counts numbers_of(const at::Tensor& counts) {
 
 /// Where received rows, ordered by sender and then by expert, belong.
 struct Received {
-  Routing routing;   ///< Of the rows, as tokens, to the experts of this process; gates are 1.
-  at::Tensor back;   ///< Row of the experts' outputs of each received row.
+  Routing routing;  ///< Of the rows, as tokens, to the experts of this process; gates are 1.
+  at::Tensor back;  ///< Row of the experts' outputs of each received row.
 };
 
 Received routing_of_received(const at::Tensor& rows_KE, const at::Tensor& gate_like) {

@@ -74,8 +74,8 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const Exchange& exchange = kept(context);
-    at::Tensor back = exchange.group->all_to_all(grads[0], exchange.receive, exchange.send,
-                                                 Traffic::rows);
+    at::Tensor back =
+        exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
     const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
     if (unsent > 0) {  // Unused rows of a routing's buffer.
       std::vector<int64_t> shape = back.sizes().vec();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/gradients.h"
 
+#include <torch/torch.h>
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
-#include <torch/torch.h>
 
 namespace moesaic {
 namespace {
 
-constexpr size_t kFirstBucket = size_t{1} << 20, kBucket = size_t{25} << 20;  // As in c10d's DDP.
+constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
 
 }  // namespace
 
@@ -21,18 +21,18 @@ struct GradientReducer::State {
 };
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
-                                 Traffic traffic)
+                                 Traffic traffic, size_t bucket_bytes)
     : state_(std::make_unique<State>()) {
   if (group.size() == 1 || parameters.empty()) return;
   // The last parameters have their gradients first.
   std::reverse(parameters.begin(), parameters.end());
   const auto [buckets, limits] =
-      c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, kBucket});
+      c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, bucket_bytes});
   double bytes = 0.0;
   for (const at::Tensor& parameter : parameters) bytes += static_cast<double>(parameter.nbytes());
   const std::vector<bool> sparse(parameters.size(), false);
   state_->reducer = std::make_unique<c10d::Reducer>(
-      std::move(parameters), buckets, group.c10d(), sparse, kBucket,
+      std::move(parameters), buckets, group.c10d(), sparse, static_cast<int64_t>(bucket_bytes),
       /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/true,
       std::unordered_map<size_t, std::string>(), kFirstBucket,
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,

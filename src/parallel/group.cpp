@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/group.h"
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <mutex>
 #include <numeric>
 
-#include "moesaic/parallel/lost_process.h"
 #include "moesaic/base/error.h"
+#include "moesaic/parallel/lost_process.h"
 
 namespace moesaic {
 
@@ -65,7 +65,8 @@ std::map<Traffic, double> TrafficCounter::take() {
 
 namespace {
 
-/// Runs a collective and waits for it. What c10d throws where a process is lost becomes LostProcess.
+/// Runs a collective and waits for it. What c10d throws where a process is lost becomes
+/// LostProcess.
 template <class Begin>
 void finish(const Begin& begin) {
   try {

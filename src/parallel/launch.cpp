@@ -78,11 +78,10 @@ Launch read(const Environment& environment, const Names& names) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const std::optional<std::string> rank = environment(names.rank), size = environment(names.size);
   Launch launch;
-  launch.size = number_in(
-      names.size, size ? *size : required(environment, names.size, names.rank), 1, kMax);
-  launch.rank =
-      number_in(names.rank, rank ? *rank : required(environment, names.rank, names.size), 0,
-                launch.size - 1);
+  launch.size =
+      number_in(names.size, size ? *size : required(environment, names.size, names.rank), 1, kMax);
+  launch.rank = number_in(names.rank, rank ? *rank : required(environment, names.rank, names.size),
+                          0, launch.size - 1);
   const std::optional<std::string> local = environment(names.local_rank);
   launch.local_rank = local ? number_in(names.local_rank, *local, 0, kMax) : launch.rank;
   if (!launch.alone()) find_meeting(environment, names, launch);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/processes.h"
 
+#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <torch/torch.h>
 
 #include <numeric>
 
-#include "moesaic/parallel/lost_process.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
+#include "moesaic/parallel/lost_process.h"
 #include "watch.h"
 
 namespace moesaic {
@@ -28,8 +28,8 @@ struct Meeting {
   /// Returns a group of the processes first, first + step, ..., of which this one is a member.
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::string& name, int64_t first, int64_t step,
                                                int64_t count) const {
-    const auto prefix = c10::make_intrusive<c10d::PrefixStore>(
-        name + "/" + std::to_string(first), store);
+    const auto prefix =
+        c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(first), store);
     const auto place = static_cast<int>((rank - first) / step), members = static_cast<int>(count);
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
@@ -41,7 +41,8 @@ struct Meeting {
   }
 };
 
-/// Returns the number of replicas D. Throws Error (usage) where D x K is not the number of processes.
+/// Returns the number of replicas D. Throws Error (usage) where D x K is not the number of
+/// processes.
 int64_t replicas_of(const ParallelConfig& config, int64_t size) {
   if (config.experts > size || size % config.experts != 0) {
     fail_usage(
@@ -51,9 +52,10 @@ int64_t replicas_of(const ParallelConfig& config, int64_t size) {
   }
   const int64_t replicas = size / config.experts;
   if (config.data != 0 && config.data != replicas) {
-    fail_usage("parallel.data: {} x {} (parallel.experts) is {} processes, but {} started; "
-               "choose parallel.data={}, or leave it out",
-               config.data, config.experts, config.data * config.experts, size, replicas);
+    fail_usage(
+        "parallel.data: {} x {} (parallel.experts) is {} processes, but {} started; "
+        "choose parallel.data={}, or leave it out",
+        config.data, config.experts, config.data * config.experts, size, replicas);
   }
   return replicas;
 }
@@ -82,6 +84,16 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
   }
 }
 
+/// Returns words on the processes that did not come.
+std::string missing_from(const Store& store, int64_t size) {
+  std::string missing;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    if (store->check({"here/" + std::to_string(rank)})) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return missing.empty() ? "some were lost at the start" : "number " + missing + " did not come";
+}
+
 }  // namespace
 
 std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
@@ -94,6 +106,7 @@ std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
 std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t rank, int64_t size,
                                                      const ParallelConfig& config) try {
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
+  store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
   const Meeting meeting{store, rank, size, experts, std::chrono::seconds(config.timeout)};
   const std::shared_ptr<Processes> processes(new Processes());
   processes->config_ = config;
@@ -112,8 +125,8 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t
   processes->watch_ = std::make_unique<Watch>(store->clone(), rank, size);
   return processes;
 } catch (const c10::Error& error) {
-  fail("the {} cannot meet: {}", count_text(size, "process"),
-       one_line(error.what_without_backtrace(), 200));
+  fail("of {} {}; is the command the same there? ({})", count_text(size, "process"),
+       missing_from(store, size), one_line(error.what_without_backtrace(), 120));
 }
 
 Processes::~Processes() = default;
@@ -139,6 +152,10 @@ bool Processes::tell_failure(const std::string& message) const noexcept {
 
 std::string Processes::explain_loss(const std::string& message) const {
   return watch_->explain(message);
+}
+
+void Processes::finish() const {
+  watch_->finish();
 }
 
 void Processes::set_activity(const std::string& activity) const {

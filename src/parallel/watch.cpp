@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moesaic/base/text.h"
+#include "moesaic/parallel/lost_process.h"
 
 namespace moesaic {
 namespace {
@@ -91,6 +92,28 @@ std::string Processes::Watch::text_at(const std::string& key) {
   return {bytes.begin(), bytes.end()};
 }
 
+void Processes::Watch::finish() {
+  const std::string key = "done/";
+  std::unique_lock lock(mutex_);
+  store_->set(key + std::to_string(rank_), {1});
+  if (rank_ != 0) return;
+  for (int64_t rank = 1; rank < size_; ++rank) {
+    std::string last;
+    auto heard = std::chrono::steady_clock::now();
+    while (!store_->check({key + std::to_string(rank)})) {
+      if (const std::string now = beat_of(rank); now != last) {
+        last = now;
+        heard = std::chrono::steady_clock::now();
+      }
+      const bool silent = std::chrono::steady_clock::now() - heard > 3 * kSilence;
+      if (silent || store_->check({"failed/" + std::to_string(rank)})) {
+        throw LostProcess("process " + std::to_string(rank) + " ended before its work");
+      }
+      ends_.wait_for(lock, kBeat / 4);
+    }
+  }
+}
+
 std::string Processes::Watch::explain(const std::string& message) try {
   const auto silence_ends = std::chrono::steady_clock::now() + kSilence;
   std::unique_lock lock(mutex_);
@@ -114,8 +137,8 @@ std::string Processes::Watch::explain(const std::string& message) try {
   for (int64_t rank = 0; rank < size_; ++rank) {
     const std::string activity = activity_in(beat_of(rank));
     if (activity == activity_) continue;
-    late += (late.empty() ? "" : ", ") + std::string("process ") + std::to_string(rank) + " is at " +
-            activity;
+    late += (late.empty() ? "" : ", ") + std::string("process ") + std::to_string(rank) +
+            " is at " + activity;
   }
   return "the processes do not come together at " + activity_ + ": " +
          (late.empty() ? one_line(message, 300) : late);

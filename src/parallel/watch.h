@@ -23,6 +23,7 @@ class Processes::Watch {
   void set_activity(const std::string& activity);
   bool tell_failure(const std::string& message) noexcept;
   std::string explain(const std::string& message);
+  void finish();
 
  private:
   void run();

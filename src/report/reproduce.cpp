@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <memory>
 
 #include "moesaic/base/error.h"
@@ -15,6 +17,7 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/report/paper.h"
 #include "moesaic/report/prune_sweep.h"
 #include "moesaic/report/runs.h"
@@ -75,6 +78,8 @@ class Kind {
   virtual ~Kind() = default;
   /// Runs the experiment. Returns false if a signal stopped it.
   virtual bool run(const ReproduceOptions& options) = 0;
+  /// Returns whether processes share it; otherwise process 0 makes it alone.
+  virtual bool is_shared() const { return false; }
   /// Returns the plan as text.
   virtual std::string plan() const = 0;
   virtual std::vector<ResultRow> rows() const = 0;
@@ -143,6 +148,7 @@ class RunsKind final : public KindOf<RunsConfig> {
   bool run(const ReproduceOptions& options) override {
     return measure_rows(config_, options, rows_);
   }
+  bool is_shared() const override { return true; }
   std::string plan() const override { return plan_rows_of(config_); }
   std::vector<ResultRow> rows() const override { return runs_results(config_, rows_); }
   std::string markdown(const Results& results) const override {
@@ -209,10 +215,14 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
     fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
   }
   check_device(options.device);
+  const bool follows = options.processes && !options.processes->leads();
+  if (follows && !kind->is_shared()) return {};
   const Stopwatch stopwatch(options.out / "elapsed.json");
   const bool complete = kind->run(options);
+  if (follows) return {.signal = complete ? 0 : std::max(options.stop->number(), SIGINT)};
   const double seconds = stopwatch.save();
-  if (!complete) return {.signal = options.stop->number()};
+  // Without a signal of its own, another process had one.
+  if (!complete) return {.signal = std::max(options.stop->number(), SIGINT)};
   Reproduction done;
   done.results = {.experiment = experiment.name,
                   .scale = std::string(scale_name(experiment.scale)),

@@ -52,14 +52,26 @@ const RunLog::Json* RunLog::find(const std::string& row, int64_t index) const {
   return found == runs_.end() ? nullptr : &*found;
 }
 
+void RunLog::write_apart(fs::path file) {
+  file_ = std::move(file);
+  apart_ = true;
+}
+
+void RunLog::merge(const fs::path& file, const Check& check) {
+  if (!fs::exists(file)) return;
+  for (const auto& [key, entry] : RunLog(file, check).runs_.items()) runs_[key] = entry;
+  write();
+  fs::remove(file);
+}
+
 void RunLog::add(const std::string& row, int64_t index, const Json& entry) {
   const std::lock_guard lock(mutex_);
-  runs_[run_key(row, index)] = entry;
+  runs_[run_key(row, index)] = added_[run_key(row, index)] = entry;
   write();
 }
 
 void RunLog::write() const {
-  write_atomic(file_, runs_.dump(1) + "\n");
+  write_atomic(file_, (apart_ ? added_ : runs_).dump(1) + "\n");
 }
 
 }  // namespace moesaic

@@ -22,6 +22,11 @@ class RunLog {
   /// <file>.damaged, and a warning says so.
   RunLog(std::filesystem::path file, const Check& check);
 
+  /// Writes entries that are added from now on to a file of their own, for who merges it.
+  void write_apart(std::filesystem::path file);
+  /// Adds the entries of such a file, if it is there, and deletes it.
+  void merge(const std::filesystem::path& file, const Check& check);
+
   /// Returns the entry of a run, or nullptr if it is not finished.
   const Json* find(const std::string& row, int64_t index) const;
   /// Adds an entry. Thread-safe.
@@ -31,6 +36,8 @@ class RunLog {
   void write() const;
 
   std::filesystem::path file_;
+  bool apart_ = false;
+  Json added_ = Json::object();
   std::mutex mutex_;
   Json runs_ = Json::object();
 };

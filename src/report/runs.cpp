@@ -15,6 +15,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/table.h"
 #include "moesaic/train/run_plan.h"
@@ -26,6 +27,8 @@ namespace moesaic {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMostProcesses = 4096;
 
 /// A row, ready to run with any seed.
 struct ReadyRow {
@@ -265,13 +268,17 @@ bool is_made(const ReadyRow& row, int64_t index, const RunLog& log) {
                      [&](const std::string& name) { return log.find(name, index) != nullptr; });
 }
 
+/// Makes the missing runs, of those that processes share every W-th.
 bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog& log,
                   const ReproduceOptions& options) {
   std::vector<std::pair<const ReadyRow*, int64_t>> missing;
   std::vector<int64_t> images;
+  int64_t number = 0;
+  const int64_t rank = options.processes ? options.processes->rank() : 0;
+  const int64_t size = options.processes ? options.processes->size() : 1;
   for (const ReadyRow& row : rows) {
     for (int64_t i = 0; i < row.row.runs; ++i) {
-      if (is_made(row, i, log)) continue;
+      if (is_made(row, i, log) || number++ % size != rank) continue;
       missing.emplace_back(&row, i);
       images.push_back(row.run.images());
     }
@@ -287,6 +294,13 @@ bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog&
                      log.add(row->row.name, index, to_json(made->record));
                      return headline(*row, made->record);
                    });
+}
+
+/// Adds to the runs of process 0 what others made before a call was killed.
+void merge_runs(const std::function<std::filesystem::path(int64_t rank)>& file_of,
+                const RunLog::Check& check) {
+  RunLog log(file_of(0), check);
+  for (int64_t rank = 1; rank < kMostProcesses; ++rank) log.merge(file_of(rank), check);
 }
 
 }  // namespace
@@ -315,12 +329,35 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
   const std::vector<ReadyRow> ready = plan_rows(config, options.device, datasets);
   check_phases(config, ready);
   check_metrics(config, ready);
-  const ExperimentFolder folder(options.out);
-  folder.claim(settings_of(config, ready));
-  RunLog log(folder.path() / "runs.json", [&](const std::string& row, const Json& entry) {
+  const Processes* const processes = options.processes.get();
+  const bool leads = processes == nullptr || processes->leads();
+  std::optional<ExperimentFolder> folder;
+  const RunLog::Check check = [&](const std::string& row, const Json& entry) {
     return record_problem(ready, row, entry);
-  });
-  if (!make_missing(ready, datasets, log, options)) return false;
+  };
+  const auto file_of = [&](int64_t rank) {
+    return options.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
+  };
+  if (leads) {
+    folder.emplace(options.out);
+    folder->claim(settings_of(config, ready));
+    merge_runs(file_of, check);
+  }
+  if (processes != nullptr) processes->control().barrier();
+  RunLog log(file_of(0), check);
+  if (!leads) log.write_apart(file_of(processes->rank()));
+  if (processes != nullptr) processes->control().barrier();  // All of them know the same runs.
+  const bool complete = make_missing(ready, datasets, log, options);
+  if (processes != nullptr) processes->finish();
+  for (int64_t rank = 1; leads && processes != nullptr && rank < processes->size(); ++rank) {
+    log.merge(file_of(rank), check);
+  }
+  if (!complete || !leads) return complete;
+  for (const ReadyRow& row : ready) {
+    for (int64_t i = 0; i < row.row.runs; ++i) {
+      if (!is_made(row, i, log)) return false;  // A signal stopped another process.
+    }
+  }
   for (const ReadyRow& row : ready) {
     const auto add = [&](const std::string& name, const std::vector<Metric>& metrics) {
       rows.push_back({name, metrics, {}, row.run.earlier_phases});

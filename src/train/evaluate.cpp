@@ -12,6 +12,7 @@
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
+#include "moesaic/parallel/processes.h"
 
 namespace moesaic {
 namespace {

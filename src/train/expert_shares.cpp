@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/expert_shares.h"
+#include "moesaic/parallel/processes.h"
 
 #include <torch/torch.h>
 

@@ -3,7 +3,10 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "moesaic/base/error.h"
+#include "moesaic/parallel/processes.h"
 
 namespace moesaic {
 
@@ -59,6 +62,44 @@ void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patte
   parts_.push_back(std::move(part));
 }
 
+void Optimizer::share_state(std::shared_ptr<const Processes> processes,
+                            const std::function<bool(const std::string& name)>& everywhere) {
+  processes_ = std::move(processes);
+  std::vector<int64_t> load(static_cast<size_t>(processes_->size()), 0);
+  for (Part& part : parts_) {
+    for (Entry& entry : part.entries) {
+      if (entry.frozen || everywhere(entry.name)) continue;
+      const auto least = std::min_element(load.begin(), load.end());
+      *least += entry.parameter.numel();
+      entry.owner = least - load.begin();
+      if (!is_own(entry)) entry.slots.clear();
+    }
+  }
+}
+
+bool Optimizer::is_own(const Entry& entry) const {
+  return entry.owner == kEvery || entry.owner == processes_->rank();
+}
+
+void Optimizer::spread() const {
+  for (int64_t owner = 0; owner < processes_->size(); ++owner) {
+    std::vector<at::Tensor> parameters, values;
+    for_entries([&](const Entry& entry) {
+      if (entry.owner == owner) parameters.push_back(entry.parameter);
+    });
+    if (parameters.empty()) continue;
+    for (const at::Tensor& parameter : parameters) values.push_back(parameter.detach().flatten());
+    const at::Tensor all = at::cat(values);
+    processes_->world().broadcast(all, owner, Traffic::parameters);
+    if (owner == processes_->rank()) continue;
+    int64_t first = 0;
+    for (at::Tensor& parameter : parameters) {
+      parameter.copy_(all.narrow(0, first, parameter.numel()).view_as(parameter));
+      first += parameter.numel();
+    }
+  }
+}
+
 void Optimizer::scale_gradients(const PatternValues& factors) {
   if (factors.empty()) return;
   const torch::NoGradGuard no_grad;
@@ -76,6 +117,7 @@ void Optimizer::step(double lr, const std::vector<std::optional<double>>& part_l
     const std::optional<double> own = i < part_lrs.size() ? part_lrs[i] : std::nullopt;
     step_part(parts_[i], own.value_or(lr * parts_[i].rate), skip);
   }
+  if (processes_) spread();
 }
 
 std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {
@@ -103,7 +145,7 @@ void Optimizer::step_part(const Part& part, double lr, const at::Tensor& skip) c
     group.slots.resize(part.rule->slot_names().size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];
-      if (entry.frozen || entry.weight_decay != weight_decay) continue;
+      if (entry.frozen || entry.weight_decay != weight_decay || !is_own(entry)) continue;
       group.parameters.push_back(entry.parameter);
       group.gradients.push_back(gradients[i]);
       for (size_t slot = 0; slot < group.slots.size(); ++slot) {
@@ -142,6 +184,14 @@ TensorMap Optimizer::state() const {
   return map;
 }
 
+bool Optimizer::is_of_others(const std::string& slot) const {
+  bool found = false;
+  for_entries([&](const Entry& entry) {
+    found = found || (!is_own(entry) && slot.starts_with(entry.name + "."));
+  });
+  return found;
+}
+
 void Optimizer::load_state(const TensorMap& state, int64_t updates) {
   const TensorMap own = this->state();
   for (const auto& [name, tensor] : own) {
@@ -153,7 +203,7 @@ void Optimizer::load_state(const TensorMap& state, int64_t updates) {
     }
   }
   for (const auto& [name, unused] : state) {
-    if (!own.contains(name)) fail("optimizer: unexpected '{}'", name);
+    if (!own.contains(name) && !is_of_others(name)) fail("optimizer: unexpected '{}'", name);
   }
   for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
   updates_ = updates;

@@ -65,8 +65,8 @@ ConfigProblem config_problem(const RunConfig& config) {
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder) {
   nlohmann::ordered_json then = started;
-  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
-                           "parallel"}) {
+  for (const char* free :
+       {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute", "parallel"}) {
     if (then.contains(free) && now.contains(free)) then[free] = now.at(free);
   }
   // Older runs lack these.

@@ -81,7 +81,8 @@ nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
   return stored_document(path).root().to_json();
 }
 
-RunFolder::RunFolder(fs::path root, bool resume) : root_(made(std::move(root))), lock_(std::in_place, root_) {
+RunFolder::RunFolder(fs::path root, bool resume)
+    : root_(made(std::move(root))), lock_(std::in_place, root_) {
   check(root_, resume);  // again: another process may have used it before the lock was ours
   if (!resume) remove_start(root_);
   remove_leftovers(root_);

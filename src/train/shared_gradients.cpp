@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/expert_shares.h"
 

@@ -17,6 +17,7 @@
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/ops/tf32.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/phase_entry.h"
@@ -66,7 +67,8 @@ TrainResult Trainer::run() {
   const BackendScope backend(at::Device(options_.device),
                              {.deterministic = config_.deterministic,
                               .repeats_convolutions = model_->repeats_convolutions()});
-  if (!complete() && !in_memory() && leads()) recorder_.emplace(folder_->root(), state_.metrics_lines);
+  if (!complete() && !in_memory() && leads())
+    recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
     train(*phase);
@@ -101,8 +103,13 @@ void Trainer::train(Phase& phase) {
   if (progress_) progress_->finish();
 }
 
+bool Trainer::leads() const {
+  return !options_.processes || options_.processes->leads();
+}
+
 int Trainer::stop_signal() const {
-  const int own = options_.stop != nullptr && options_.stop->requested() ? options_.stop->number() : 0;
+  const int own =
+      options_.stop != nullptr && options_.stop->requested() ? options_.stop->number() : 0;
   return options_.processes ? static_cast<int>(options_.processes->max(own)) : own;
 }
 
@@ -200,8 +207,8 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     state_.phase = config.name;
     if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
   } else {
-    phase->load({state_.phase_state.to_json(),
-                 ExpertShares(*model_).own(std::move(resumed_tensors_))});
+    phase->load(
+        {state_.phase_state.to_json(), ExpertShares(*model_).own(std::move(resumed_tensors_))});
     resumed_tensors_.clear();
   }
   if (options_.progress && !in_memory() && leads() && !phase->done()) {

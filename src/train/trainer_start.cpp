@@ -19,6 +19,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/places.h"

@@ -90,6 +90,9 @@ void bench_wrn(const Report& report);
 /// A step of Algorithm 1 of the pruning paper against plain ATen.
 void bench_pruning(const Report& report);
 
+/// Training on several processes against one.
+void bench_processes(const Report& report);
+
 /// Name of the processor.
 std::string processor();
 /// What was timed: the GPU where there is one, else the processor.

@@ -23,7 +23,7 @@ struct LoaderOptions {
   /// Max number of batches prepared ahead, of which batches_ahead() takes what the threads need.
   int64_t prefetch = 64;
   AugmentConfig augment;
-  bool bytes = false;   ///< Leaves normalisation and mixup to who takes the batches, see Batch.
+  bool bytes = false;  ///< Leaves normalisation and mixup to who takes the batches, see Batch.
   /// Places in each batch of the images that this process makes, beside others that make the rest;
   /// empty: all. A smaller last batch is made whole.
   std::vector<int64_t> places = {};

@@ -5,6 +5,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include "moesaic/nn/shares_batch.h"
+
 namespace moesaic::nn {
 
 struct AttentionOptions {
@@ -28,7 +30,7 @@ TORCH_MODULE(HeadNorm);
 
 /// Multi-head attention with biases: softmax(q k^T / sqrt(c)) v for each head, then `out`. Query,
 /// key and value share one weight (`qkv.weight` [3 d, d]).
-class AttentionImpl : public torch::nn::Module {
+class AttentionImpl : public torch::nn::Module, public SharesBatch {
  public:
   AttentionImpl(AttentionOptions options, at::Generator generator);
 

@@ -10,6 +10,7 @@
 #include "moesaic/nn/attention.h"
 #include "moesaic/nn/mlp.h"
 #include "moesaic/nn/moe_layer.h"
+#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
 
@@ -24,7 +25,7 @@ struct EncoderBlockOptions {
 /// dense or a mixture of experts over all tokens of the batch. A row of the batch is an image or,
 /// in an ensemble of M members, a member's view of an image: image 0 of members 0..M-1, image 1,
 /// ... The experts' tokens are then ordered by image, position and member.
-class EncoderBlockImpl : public torch::nn::Module {
+class EncoderBlockImpl : public torch::nn::Module, public SharesBatch {
  public:
   EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator);
 

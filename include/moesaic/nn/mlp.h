@@ -5,10 +5,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include "moesaic/nn/shares_batch.h"
+
 namespace moesaic::nn {
 
 /// The MLP of a dense block: fc2(gelu_tanh(fc1(x))).
-class MlpImpl : public torch::nn::Module {
+class MlpImpl : public torch::nn::Module, public SharesBatch {
  public:
   /// `dropout` is the rate for the hidden units and the outputs in training.
   MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout = 0.0);

@@ -5,6 +5,7 @@
 
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/packed_experts.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::nn {
@@ -21,7 +22,7 @@ struct MlpExpertsOptions {
 
 /// Experts that are two-layer MLPs with stacked weights (pruning paper, eq. 1): w1 [K, d, m],
 /// b1 [K, m], w2 [K, m, d], b2 [K, d].
-class MlpExpertsImpl : public Experts {
+class MlpExpertsImpl : public Experts, public SharesBatch {
  public:
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 

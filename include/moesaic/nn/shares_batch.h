@@ -5,7 +5,10 @@
 
 #include <memory>
 
-#include "moesaic/parallel/processes.h"
+namespace moesaic {
+class Group;      // parallel/group.h
+class Processes;  // parallel/processes.h
+}  // namespace moesaic
 
 namespace moesaic::nn {
 
@@ -17,10 +20,7 @@ struct BatchShare {
   bool parted = true;
 
   /// Returns the processes that have the other parts of a batch, null where this one has all of it.
-  std::shared_ptr<const Group> parts() const {
-    if (!processes || !parted || processes->size() == 1) return nullptr;
-    return {processes, &processes->world()};
-  }
+  std::shared_ptr<const Group> parts() const;
 };
 
 /// A module whose outputs for an image depend on the other images of a batch, and which computes
@@ -35,7 +35,7 @@ class SharesBatch {
   BatchShare share_;
 };
 
-/// Tells all modules of a network how its batches lie in processes.
-void share_batches(const torch::nn::Module& network, const BatchShare& share);
+/// Tells a network and all of its modules how its batches lie in processes.
+void share_batches(torch::nn::Module& network, const BatchShare& share);
 
 }  // namespace moesaic::nn

@@ -40,8 +40,8 @@ at::Tensor offsets_of_one_expert(int64_t rows, at::Device device);
 /// Returns the expert that computes each row of the buffer: [A] int64; K for unused rows.
 at::Tensor row_experts(const Routing& routing);
 
-/// Returns the routing of tokens first..first + count - 1 alone, numbered from 0, to the same experts;
-/// its buffer has as many rows as they have, which the host waits for. The gates stay
+/// Returns the routing of tokens first..first + count - 1 alone, numbered from 0, to the same
+/// experts; its buffer has as many rows as they have, which the host waits for. The gates stay
 /// differentiable.
 Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count);
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -14,9 +15,12 @@ namespace moesaic {
 /// computes others: in buckets, by c10d's Reducer.
 class GradientReducer {
  public:
+  static constexpr size_t kBucketBytes = size_t{25} << 20;  ///< As in c10d's DDP.
+
   /// `parameters` that require gradients, in the order in which the network uses them. With a group
   /// of one process nothing is reduced.
-  GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic);
+  GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic,
+                  size_t bucket_bytes = kBucketBytes);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;

@@ -30,8 +30,9 @@ Environment process_environment();
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun), or the variables of
 /// Open MPI, MPICH or a step of SLURM; where processes of those share one machine they meet on it,
-/// and else at MASTER_ADDR or, with SLURM, on the step's first host. Without any of them the process
-/// is alone. Throws Error (usage) that names the variable that is missing or no valid number.
+/// and else at MASTER_ADDR or, with SLURM, on the step's first host. Without any of them the
+/// process is alone. Throws Error (usage) that names the variable that is missing or no valid
+/// number.
 Launch launch_of(const Environment& environment);
 
 }  // namespace moesaic

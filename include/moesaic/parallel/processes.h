@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/schema.h"
+#include "moesaic/parallel/config.h"
 #include "moesaic/parallel/group.h"
 #include "moesaic/parallel/launch.h"
 
@@ -18,27 +18,6 @@ class Store;
 }
 
 namespace moesaic {
-
-struct ParallelConfig {
-  int64_t data = 0, experts = 1;
-  bool shard_optimizer = false;
-  int64_t timeout = 50;
-};
-template <class Fields>
-void describe(Fields& f, ParallelConfig& c) {
-  f("data", c.data,
-    "D, replicas of the experts among the processes of torchrun; 0: as many as there are processes "
-    "for",
-    at_least(0));
-  f("experts", c.experts,
-    "K, processes that share the experts of a replica; the processes are D x K, and each takes its "
-    "part of every batch",
-    at_least(1));
-  f("shard_optimizer", c.shard_optimizer,
-    "each process keeps its part of the optimizer's state of what is not experts (ZeRO-1)");
-  f("timeout", c.timeout, "seconds after which a process that does not come is lost",
-    between(5, 86400));
-}
 
 /// The processes of a run, and the groups in which they compute. Each takes a part of every batch;
 /// processes r with the same r / K share the experts of one replica, those with the same r % K hold
@@ -87,6 +66,9 @@ class Processes {
   /// Returns a line on the process that is missing and why, after a collective failed with
   /// `message`; "" where another process tells it already.
   std::string explain_loss(const std::string& message) const;
+  /// Tells process 0 that this one has done its part of work that is not made step by step. Process
+  /// 0 waits for all of them; it throws LostProcess where one is lost meanwhile.
+  void finish() const;
   /// Says in `explain_loss` of other processes what this one does.
   void set_activity(const std::string& activity) const;
 

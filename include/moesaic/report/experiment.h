@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "moesaic/train/datasets.h"
 
 namespace moesaic {
+
+class Processes;  // parallel/processes.h
 
 /// Scale of an experiment: `paper` has the sizes of the paper, `quick` small ones to try it out.
 enum class Scale { paper, quick };
@@ -26,6 +29,8 @@ struct ReproduceOptions {
   const StopSignal* stop = nullptr;  ///< Polled throughout; finished parts stay.
   bool progress = true;              ///< Draws progress bars on standard error.
   DatasetOpener open = {};
+  /// Processes that share the runs; process 0 alone writes the results. Null: this one is alone.
+  std::shared_ptr<const Processes> processes = {};
   std::string device = "cpu";  ///< Where networks are trained, measured and timed.
 };
 

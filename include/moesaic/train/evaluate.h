@@ -12,10 +12,11 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/processes.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {
+
+class Processes;  // parallel/processes.h
 
 /// A batch with the network's output, for EvaluateOptions::observe.
 struct EvaluatedBatch {

@@ -7,9 +7,10 @@
 
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/processes.h"
 
 namespace moesaic {
+
+class Processes;  // parallel/processes.h
 
 /// Leaves each process its share of the experts of every MoE layer, see
 /// nn::MoELayerImpl::share_experts().
@@ -24,8 +25,8 @@ class ExpertShares {
  public:
   explicit ExpertShares(const Model& model);
 
-  /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with their
-  /// names at the front, a slot of the optimizer.
+  /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with
+  /// their names at the front, a slot of the optimizer.
   bool has(const std::string& name) const;
   /// Returns the tensors with the rows of all experts. All processes call it together.
   TensorMap whole(TensorMap tensors) const;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +18,8 @@
 #include "moesaic/train/optimizer_config.h"
 
 namespace moesaic {
+
+class Processes;  // parallel/processes.h
 
 /// Update rule of a group of parameters. Rules keep their state in slots: tensors of the
 /// parameters' shapes, initially zero.
@@ -62,6 +65,13 @@ class Optimizer {
             const std::vector<std::string>& frozen = {},
             const std::vector<PartOptimizerConfig>& parts = {});
 
+  /// Divides the state of the parameters that all processes have among them (ZeRO-1,
+  /// arXiv:1910.02054): each keeps the slots of its part, updates these parameters and sends them
+  /// to the others. Those with a name in `everywhere`, such as those of shared experts, stay as
+  /// they are. Call it before anything else.
+  void share_state(std::shared_ptr<const Processes> processes,
+                   const std::function<bool(const std::string& name)>& everywhere);
+
   /// Multiplies each gradient by the value of the first pattern that matches its parameter's name,
   /// if there is one.
   void scale_gradients(const PatternValues& factors);
@@ -80,19 +90,23 @@ class Optimizer {
   /// Returns the number of updates made so far.
   int64_t updates() const { return updates_; }
   /// Returns the slots, whose memory is shared: "<parameter>.momentum" for sgd,
-  /// "<parameter>.exp_avg" and ".exp_avg_sq" for adamw.
+  /// "<parameter>.exp_avg" and ".exp_avg_sq" for adamw. Where processes share the state, only those
+  /// of this one.
   TensorMap state() const;
-  /// Restores copies of state() and updates(). Throws Error that names a tensor that is missing,
-  /// unexpected or of another shape.
+  /// Restores copies of state() and updates(); that of other processes is passed over. Throws Error
+  /// that names a tensor that is missing, unexpected or of another shape.
   void load_state(const TensorMap& state, int64_t updates);
 
  private:
+  static constexpr int64_t kEvery = -1;
+
   struct Entry {
     std::string name;
     at::Tensor parameter;
     std::vector<at::Tensor> slots;
     double weight_decay = 0.0;
     bool frozen = false;
+    int64_t owner = kEvery;  ///< Rank of the process that updates it.
   };
   /// The parameters of one update rule.
   struct Part {
@@ -106,6 +120,11 @@ class Optimizer {
   void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                 const std::vector<std::string>& frozen, NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const Part& part);
+  bool is_own(const Entry& entry) const;
+  /// Returns whether it is a slot of a parameter that another process updates.
+  bool is_of_others(const std::string& slot) const;
+  /// Sends each parameter from the process that updated it to the others.
+  void spread() const;
   void step_part(const Part& part, double lr, const at::Tensor& skip) const;
 
   template <class Use>
@@ -116,6 +135,7 @@ class Optimizer {
   }
 
   std::vector<Part> parts_;
+  std::shared_ptr<const Processes> processes_;  ///< Who share the state; null: nobody.
   int64_t updates_ = 0;
 };
 

@@ -11,13 +11,14 @@
 
 #include "moesaic/base/registry.h"
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/processes.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/phase_config.h"
 #include "moesaic/train/places.h"
 
 namespace moesaic {
+
+class Processes;  // parallel/processes.h
 
 /// A phase as planned before training starts.
 struct PhasePlan {

@@ -8,13 +8,14 @@
 
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/gradients.h"
-#include "moesaic/parallel/processes.h"
 
 namespace moesaic {
 
-/// Gradients of the mean of the processes' losses: those of what every process has are the mean over
-/// all processes, those of experts that a replica's processes share the sum over them and the mean
-/// over the replicas, divided by their number.
+class Processes;  // parallel/processes.h
+
+/// Gradients of the mean of the processes' losses: those of what every process has are the mean
+/// over all processes, those of experts that a replica's processes share the sum over them and the
+/// mean over the replicas, divided by their number.
 class SharedGradients {
  public:
   /// Of the model's parameters that require gradients now.

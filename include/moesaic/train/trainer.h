@@ -121,7 +121,7 @@ class Trainer {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
   /// Returns whether this process writes the run's folder.
-  bool leads() const { return !options_.processes || options_.processes->leads(); }
+  bool leads() const;
   /// Returns the signal that any process got, 0 without: all of them call it together.
   int stop_signal() const;
   bool stopped() const { return stop_signal() != 0; }

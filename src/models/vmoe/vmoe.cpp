@@ -185,7 +185,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   check_input_shape(*this, config_.name, "images", images_BCHW);
   ModelOutput out;
   at::Tensor x_BTd = embed(images_BCHW);
-  x_BTd = nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random);
+  x_BTd = nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random, share());
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;

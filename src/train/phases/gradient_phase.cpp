@@ -14,7 +14,9 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/clip.h"
+#include "moesaic/train/expert_shares.h"
 #include "moesaic/train/schedule.h"
 
 namespace moesaic {
@@ -102,7 +104,11 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
               model_->device()) {
   model_->set_recompute(plan.recompute);
   model_->train();
-  if (processes_) shared_.emplace(*model_, processes_);
+  if (!processes_) return;
+  shared_.emplace(*model_, processes_);
+  if (!processes_->config().shard_optimizer) return;
+  const ExpertShares shares(*model_);
+  optimizer_.share_state(processes_, [&](const std::string& name) { return shares.has(name); });
 }
 
 PhaseState GradientPhase::state() const {

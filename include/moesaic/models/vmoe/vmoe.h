@@ -18,7 +18,7 @@ namespace moesaic {
 /// class token, mean or attention pooling -> tanh layer -> head, as configured. As E3 it is an
 /// ensemble: before the first MoE block each image is repeated for every member, image 0 of members
 /// 0..M-1, image 1, ...; each member has its own experts.
-class VMoE : public Model {
+class VMoE : public Model, public nn::SharesBatch {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
 

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on several processes. The rows of two processes start this program again, as torchrun
+// would; the overlap of gradients with the backward pass is timed on a link of a known speed.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "bench.h"
+#include "delayed_group.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/process.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/train/run_start.h"
+#include "moesaic/train/trainer.h"
+#include "one_thread.h"
+
+namespace moesaic::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kWarmUp = 3, kTimedSteps = 8, kShareBatch = 32;
+constexpr int kShareTurns = 3;
+/// File that process 0 of a pair writes its seconds a step to.
+constexpr const char* kSecondsFile = "MOESAIC_BENCH_SECONDS";
+constexpr const char* kSettings = "MOESAIC_BENCH_SETTINGS";
+
+/// A V-MoE of 12 million parameters on images of 96 pixels, with 8 experts in every other block.
+constexpr const char* kShareRecipe = R"({"name": "processes", "seed": 1,
+  "model": {"name": "vmoe", "image_size": 96, "channels": 3, "patch_size": 16, "hidden_size": 256,
+    "classes": 10, "encoder": {"num_layers": 4, "num_heads": 4, "mlp_dim": 1024, "moe": {"layers": [1, 3],
+    "num_experts": 8, "router": {"num_selected_experts": 2, "dispatcher": {"capacity_factor": 1.5}}}}},
+  "phases": [{"name": "train", "data": "noise", "batch_size": 32, "steps": 1000, "loss": "softmax",
+    "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}, "evaluate": false}]})";
+
+std::shared_ptr<const Dataset> noise_images(std::string_view, std::string_view split) {
+  DatasetInfo info{"noise",         std::string(split), "", {}, 3, 96, 96,
+                   {0.5, 0.5, 0.5}, {0.3, 0.3, 0.3}};
+  for (int64_t c = 0; c < 10; ++c) info.classes.push_back(std::to_string(c));
+  std::vector<uint8_t> pixels(static_cast<size_t>(4 * kShareBatch) * 3 * 96 * 96), labels;
+  for (size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = static_cast<uint8_t>((i * 2654435761U) >> 13);
+  for (int64_t i = 0; i < 4 * kShareBatch; ++i) labels.push_back(static_cast<uint8_t>(i % 10));
+  return make_memory_dataset(info, pixels, labels);
+}
+
+RunConfig share_config(const std::vector<std::string>& settings) {
+  Document document = Document::from_text(kShareRecipe, "bench");
+  for (const std::string& setting : settings) document.set(setting);
+  return parse<RunConfig>(document.root());
+}
+
+/// Returns the median seconds of a step of training.
+double step_seconds(const RunConfig& config, std::shared_ptr<const Processes> processes) {
+  std::vector<double> seconds;
+  auto last = Clock::now();
+  TrainerOptions options;
+  options.progress = false;
+  options.processes = std::move(processes);
+  options.open = noise_images;
+  options.watch = [&](Model&, int64_t step) {
+    const auto now = Clock::now();
+    if (step > kWarmUp) seconds.push_back(std::chrono::duration<double>(now - last).count());
+    last = now;
+    return step < kWarmUp + kTimedSteps;
+  };
+  Trainer(config, options).run();
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+int free_port() {
+  const UniqueFd holder(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  if (bind(holder.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(holder.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    fail("bench: no port is free");
+  }
+  return ntohs(address.sin_port);
+}
+
+/// Starts this program as two processes of one thread each; returns their seconds a step.
+double seconds_of_two(const std::string& settings) {
+  std::string pattern = (fs::temp_directory_path() / "moesaic-bench-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) fail("{}: cannot make the folder", pattern);
+  const fs::path file = fs::path(pattern) / "seconds";
+  const std::string port = std::to_string(free_port());
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  std::array<int, 2> codes = {};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      codes[static_cast<size_t>(rank)] = run_with_input(
+          {self, "bench", "processes"}, "",
+          {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+           "MASTER_PORT=" + port, "OMP_NUM_THREADS=1", std::string(kSettings) + "=" + settings,
+           std::string(kSecondsFile) + "=" + file.string()});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (codes[0] != 0 || codes[1] != 0) fail("bench: a process of two failed");
+  const double seconds = std::stod(read_text(file));
+  fs::remove_all(pattern);
+  return seconds;
+}
+
+/// What a process of two does.
+void be_one_of_two(const Launch& launch) {
+  const char* const settings = std::getenv(kSettings);
+  const char* const file = std::getenv(kSecondsFile);
+  if (settings == nullptr || file == nullptr) {
+    fail_usage("bench: 'processes' starts its processes itself; run it as one");
+  }
+  const RunConfig config = share_config(*settings == '\0' ? std::vector<std::string>{}
+                                                          : std::vector<std::string>{settings});
+  const auto processes = Processes::connect(launch, config.parallel);
+  const double seconds = step_seconds(config, processes);
+  if (processes->leads()) write_atomic(file, std::to_string(seconds));
+  processes->control().barrier();
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+Times alternate_turns(const std::function<double()>& ours, const std::function<double()>& peer) {
+  std::vector<double> own, other;
+  for (int turn = 0; turn < kShareTurns; ++turn) {
+    own.push_back(ours());
+    other.push_back(peer());
+  }
+  return {median_of(own), median_of(other)};
+}
+
+Row of_two() {
+  const auto one = [] {
+    at::set_num_threads(2);
+    return step_seconds(share_config({}), nullptr);
+  };
+  const Times times = alternate_turns([] { return seconds_of_two(""); }, one);
+  return row_of(
+      {"cpu/two_processes", 0.9,
+       "a step of two processes with a thread each; peer: one process with two threads", "ms", 1e3},
+      times);
+}
+
+Row of_shared_experts() {
+  const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
+                                      [] { return seconds_of_two(""); });
+  return row_of(
+      {"cpu/expert_parallel", 0.8,
+       "a step of two processes that share the experts; peer: with all experts in both", "ms", 1e3},
+      times);
+}
+
+/// A forward and a backward pass whose gradients go over a link that takes `delay` for each of
+/// their buckets.
+class LinkedStep {
+ public:
+  explicit LinkedStep(const std::shared_ptr<Model>& model) : model_(model) {
+    images_ = torch::rand({8, 3, 96, 96});
+  }
+
+  /// Returns the seconds of a step, the median of several.
+  double seconds(std::chrono::duration<double> delay) {
+    const Group group(make_delayed_group(delay), std::make_shared<TrafficCounter>());
+    GradientReducer reducer(model_->parameters(), group, Traffic::gradients, kBucketBytes);
+    std::vector<double> times;
+    for (int step = 0; step < 9; ++step) {
+      for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad().reset();
+      const auto begin = Clock::now();
+      const at::Tensor loss = model_->forward(images_).logits.square().mean();
+      reducer.prepare(loss);
+      loss.backward();
+      if (step > 1) times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    return median_of(times);
+  }
+
+  double buckets() const {
+    return static_cast<double>(model_->parameter_count()) * sizeof(float) / kBucketBytes;
+  }
+
+ private:
+  static constexpr size_t kBucketBytes = size_t{2} << 20;
+
+  std::shared_ptr<Model> model_;
+  at::Tensor images_;
+};
+
+/// The link takes as long as the computing.
+Row of_overlap() {
+  const OneThread one_thread;
+  const auto model = build_initial_model(share_config({}));
+  model->train();
+  LinkedStep step(model);
+  const std::chrono::duration<double> none(0.0);
+  const double alone = step.seconds(none);
+  const double buckets = std::ceil(step.buckets());
+  const std::chrono::duration<double> delay(alone / buckets);
+  std::vector<double> linked, computing;
+  for (int turn = 0; turn < kShareTurns; ++turn) {
+    linked.push_back(step.seconds(delay));
+    computing.push_back(step.seconds(none));
+  }
+  Row row;
+  row.name = "cpu/overlap";
+  row.ours = 1e3 * median_of(linked);
+  row.peer = 1e3 * std::max(median_of(computing), delay.count() * buckets);
+  row.unit = "ms";
+  row.ratio = row.ours / row.peer;
+  row.at_most = 1.15;
+  row.meaning = fmt::format(
+      "a step whose gradients take {:.0f} ms on a link; peer: the larger of that and of computing, "
+      "{:.0f} ms; the ratio is ours / peer",
+      1e3 * delay.count() * buckets, 1e3 * median_of(computing));
+  return row;
+}
+
+}  // namespace
+
+void bench_processes(const Report& report) {
+  const Launch launch = launch_of(process_environment());
+  if (!launch.alone()) return be_one_of_two(launch);
+  report(of_overlap());
+  report(of_two());
+  report(of_shared_experts());
+}
+
+}  // namespace moesaic::bench

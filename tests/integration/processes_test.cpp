@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several processes of the program, started as torchrun, mpirun and srun do.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+#include "integration/program.h"
+
+namespace moesaic::testing {
+namespace {
+
+using ProcessesTest = ProgramTest;
+using Strings = std::vector<std::string>;
+using nlohmann::json;
+using std::chrono::steady_clock;
+
+/// A socket on a port that nobody else has as long as it lives.
+class HeldPort {
+ public:
+  HeldPort() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(socket_, 1), 0);
+    getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    number_ = ntohs(address.sin_port);
+  }
+  ~HeldPort() { close(socket_); }
+  HeldPort(const HeldPort&) = delete;
+  HeldPort& operator=(const HeldPort&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int socket_, number_ = 0;
+};
+
+int free_port() {
+  return HeldPort().number();
+}
+
+std::string recipe(const std::string& name) {
+  return (std::filesystem::path(MOESAIC_TEST_SOURCE_DIR) / "models" / name).string();
+}
+
+/// What is particular to one process of several.
+struct Fate {
+  int rank = -1, signal = 9;
+  std::filesystem::path once_this_exists;
+};
+
+std::vector<ProgramResult> run_in_processes(const Strings& arguments, int count,
+                                            const Fate& fate = {}, int port = free_port()) {
+  std::vector<ProgramResult> results(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < count; ++rank) {
+    ProgramOptions options;
+    options.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(count),
+                           "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
+                           "OMP_NUM_THREADS=1"};
+    if (rank == fate.rank) {
+      options.interrupt_after_ms = 100;
+      options.interrupt_when = fate.once_this_exists;
+      options.signal = fate.signal;
+    }
+    threads.emplace_back([&, rank, options] {
+      results[static_cast<size_t>(rank)] = run_program(arguments, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+std::vector<json> train_lines(const std::filesystem::path& run) {
+  std::vector<json> lines;
+  std::ifstream file(run / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    json parsed = json::parse(line);
+    if (parsed["kind"] == "train") lines.push_back(std::move(parsed));
+  }
+  return lines;
+}
+
+void expect_same_losses(const std::filesystem::path& one, const std::filesystem::path& other) {
+  const std::vector<json> a = train_lines(one), b = train_lines(other);
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_FALSE(a.empty());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double x = a[i]["loss"], y = b[i]["loss"];
+    EXPECT_EQ(a[i]["step"], b[i]["step"]);
+    EXPECT_LE(std::abs(x - y), 1e-5 * std::abs(x)) << "step " << a[i]["step"];
+  }
+}
+
+Strings clusters(const Strings& more) {
+  Strings arguments = {"train", recipe("clusters/recipes/smoke.json"), "log_every=1",
+                       "phases.train.stop=null"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+/// Expects the processes to end with one line in all, within a minute.
+void expect_one_line_of_all(const std::vector<ProgramResult>& results, const std::string& text,
+                            int without = -1) {
+  std::string all;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    if (static_cast<int>(rank) == without) continue;
+    EXPECT_NE(results[rank].exit_code, 0) << rank;
+    std::istringstream lines(results[rank].err);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("error") != std::string::npos) all += line + "\n";
+    }
+  }
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 1) << all;
+  EXPECT_NE(all.find(text), std::string::npos) << all;
+}
+
+TEST_F(ProcessesTest, TwoAndFourMakeTheLossesOfOne) {
+  const auto one = run_program(clusters({"--out", text_path("one")}));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto two = run_in_processes(clusters({"--out", text_path("two")}), 2);
+  ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
+  EXPECT_EQ(two[1].err, "");
+  expect_same_losses(path("one"), path("two"));
+  const auto four =
+      run_in_processes(clusters({"--out", text_path("four"), "--expert-parallel", "2"}), 4);
+  ASSERT_EQ(four[0].exit_code, 0) << four[0].err;
+  expect_same_losses(path("one"), path("four"));
+}
+
+TEST_F(ProcessesTest, ACheckpointOfSomeIsGoneOnWithByOthers) {
+  const auto one = run_program(clusters({"--out", text_path("one")}));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const Strings arguments = clusters({"--out", text_path("run"), "--expert-parallel", "2"});
+  std::filesystem::create_directories(path("run"));
+  const auto four = run_in_processes(arguments, 4, {1, 15, path("run/checkpoints/step_3")});
+  EXPECT_EQ(four[0].exit_code, 143) << four[0].err;
+  EXPECT_EQ(four[3].exit_code, 143) << four[3].err;
+  EXPECT_NE(four[0].err.find("saved; go on with"), std::string::npos) << four[0].err;
+  const auto rest = run_program(clusters({"--out", text_path("run"), "--resume"}));
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  expect_same_losses(path("one"), path("run"));
+}
+
+TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
+  const Strings arguments =
+      clusters({"--out", text_path("run"), "phases.train.steps=100000", "parallel.timeout=10"});
+  const auto begin = steady_clock::now();
+  const auto results = run_in_processes(arguments, 3, {1, 9, path("run/checkpoints/step_3")});
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_EQ(results[1].exit_code, 137);
+  expect_one_line_of_all(results, "process 1 (", 1);
+  expect_one_line_of_all(results, "was lost at step ", 1);
+}
+
+TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
+  expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("a")}), 3),
+                         "3 processes cannot have equal parts of a batch of 4000 images");
+  expect_one_line_of_all(
+      run_in_processes(clusters({"--out", text_path("a"), "--expert-parallel", "2"}), 3),
+      "2 processes cannot share the experts");
+  expect_one_line_of_all(
+      run_in_processes(
+          clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),
+      "2 processes cannot have equal shares of 9 experts");
+  expect_one_line_of_all(
+      run_in_processes(clusters({"--out", text_path("a"), "parallel.data=4"}), 2),
+      "choose parallel.data=2");
+  EXPECT_FALSE(std::filesystem::exists(path("a")));
+}
+
+TEST_F(ProcessesTest, VariablesAndPortsAreChecked) {
+  const Strings arguments = clusters({"--out", text_path("a")});
+  expect_one_line_error(run_program(arguments, {.environment = {"RANK=0"}}), 2,
+                        "RANK is set and WORLD_SIZE is not");
+  expect_one_line_error(run_program(clusters({"--out", text_path("a"), "--expert-parallel", "2"})),
+                        2, "one process was started");
+  const HeldPort held;
+  ProgramOptions options;
+  options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(held.number())};
+  expect_one_line_error(run_program(arguments, options), 2, "the port is in use");
+}
+
+}  // namespace
+}  // namespace moesaic::testing

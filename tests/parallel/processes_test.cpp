@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/parallel/processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+
+#include "moesaic/base/error.h"
+#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/lost_process.h"
+#include "support/processes.h"
+
+namespace moesaic {
+namespace {
+
+using test::run_processes;
+using ::testing::HasSubstr;
+
+std::shared_ptr<const Group> world_of(const std::shared_ptr<const Processes>& processes) {
+  return {processes, &processes->world()};
+}
+
+std::string meeting_error(int64_t size, const ParallelConfig& config) {
+  try {
+    run_processes(size, config, [](const auto&) {});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Processes, FormAMeshOfReplicasAndExpertGroups) {
+  run_processes(4, {.experts = 2}, [](const auto& processes) {
+    EXPECT_EQ(processes->experts().size(), 2);
+    EXPECT_EQ(processes->experts().rank(), processes->rank() % 2);
+    EXPECT_EQ(processes->replicas().size(), 2);
+    EXPECT_EQ(processes->replicas().rank(), processes->rank() / 2);
+    const at::Tensor rank = at::full({1}, processes->rank(), at::kLong);
+    const at::Tensor in_experts = processes->experts().all_gather(rank, Traffic::other);
+    EXPECT_EQ(in_experts[0].template item<int64_t>(), processes->rank() / 2 * 2);
+    const at::Tensor in_replicas = processes->replicas().all_gather(rank, Traffic::other);
+    EXPECT_EQ(in_replicas[1].template item<int64_t>(), processes->rank() % 2 + 2);
+  });
+}
+
+TEST(Processes, RefuseAMeshThatIsNotTheirNumber) {
+  EXPECT_THAT(
+      meeting_error(3, {.experts = 2}),
+      HasSubstr("2 processes cannot share the experts of each replica: 3 processes started; "
+                "choose a divisor of 3"));
+  EXPECT_THAT(meeting_error(4, {.data = 4, .experts = 2}),
+              HasSubstr("4 x 2 (parallel.experts) is 8 processes, but 4 started; choose "
+                        "parallel.data=2"));
+}
+
+TEST(Processes, SayWhichOneDiffers) {
+  run_processes(3, {}, [](const auto& processes) {
+    processes->check_same("recipe", "abc");
+    try {
+      processes->check_same("recipe", processes->rank() == 2 ? "def" : "abc");
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "process 2 has another recipe than process 0 (def and abc)");
+    }
+  });
+}
+
+TEST(Processes, AgreeOnTheLargestValue) {
+  run_processes(3, {}, [](const auto& processes) {
+    EXPECT_EQ(processes->max(processes->rank() == 1 ? 15 : 0), 15);
+  });
+}
+
+TEST(Processes, SayWhyAnotherOneEnded) {
+  std::atomic<int> silent = 0, first = 0;
+  run_processes(3, {.timeout = 5}, [&](const auto& processes) {
+    if (processes->rank() == 2) {
+      first += processes->tell_failure("no space left on device");
+      return;  // Its end breaks the collectives of the others.
+    }
+    EXPECT_THROW(processes->world().barrier(), LostProcess);
+    silent += processes->explain_loss("broken").empty();
+  });
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(silent, 2);
+}
+
+TEST(Processes, OneNamesTheProcessThatWasLost) {
+  std::atomic<int> said = 0;
+  run_processes(3, {.timeout = 5}, [&](const auto& processes) {
+    processes->set_activity("step 7");
+    if (processes->rank() == 1) return;
+    EXPECT_THROW(processes->world().barrier(), LostProcess);
+    const std::string text = processes->explain_loss("broken");
+    if (text.empty()) return;
+    ++said;
+    EXPECT_THAT(text, HasSubstr("process 1 ("));
+    EXPECT_THAT(text, HasSubstr("was lost at "));
+  });
+  EXPECT_EQ(said, 1);
+}
+
+TEST(Places, AreEqualPartsOfEachPartOfABatch) {
+  using Places = std::vector<int64_t>;
+  EXPECT_EQ(places_of_process(8, 1, false, 1, 2), (Places{4, 5, 6, 7}));
+  EXPECT_EQ(places_of_process(8, 2, false, 0, 2), (Places{0, 1, 4, 5}));
+  EXPECT_EQ(places_of_process(8, 2, false, 1, 2), (Places{2, 3, 6, 7}));
+  EXPECT_EQ(places_of_process(8, 2, true, 1, 2), (Places{4, 5, 6, 7}));
+  EXPECT_THROW(places_of_process(8, 2, false, 0, 3), Error);
+}
+
+TEST(Collectives, GradientsOfGatheredRowsAreThoseOfAllLosses) {
+  const at::Tensor all = torch::randn({6, 3}, at::kDouble),
+                   weight = torch::randn({2, 6, 3}, at::kDouble);
+  at::Tensor whole = all.clone().requires_grad_();
+  ((whole * weight[0]).square().sum() + (whole * weight[1]).square().sum()).backward();
+  run_processes(2, {}, [&](const auto& processes) {
+    const int64_t rank = processes->rank();
+    at::Tensor own = all.narrow(0, rank * 3, 3).clone().requires_grad_();
+    const at::Tensor rows = gather_rows(own, world_of(processes));
+    EXPECT_TRUE(at::equal(rows, all));
+    (rows * weight[rank]).square().sum().backward();
+    EXPECT_TRUE(at::allclose(own.grad(), whole.grad().narrow(0, rank * 3, 3), 1e-12, 1e-12));
+  });
+}
+
+TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
+  run_processes(2, {}, [](const auto& processes) {
+    const int64_t rank = processes->rank();
+    // Process 0 has 3 rows and sends 1 to itself and 2 to process 1, whose 2 rows go to process 0.
+    const std::vector<int64_t> send =
+        rank == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2, 0};
+    const std::vector<int64_t> receive =
+        rank == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2, 0};
+    const int64_t rows = rank == 0 ? 3 : 2;
+    // A row more than is sent, as the unused rows of a routing's buffer.
+    at::Tensor x =
+        (at::arange(2 * (rows + 1), at::kDouble).view({-1, 2}) + 100 * rank).requires_grad_();
+    const auto group = world_of(processes);
+    const at::Tensor there = exchange_rows(x, send, receive, group);
+    EXPECT_EQ(there.size(0), rank == 0 ? 3 : 2);
+    EXPECT_EQ(there[0][0].template item<double>(), rank == 0 ? 0.0 : 2.0);
+    const at::Tensor back = exchange_rows(there * 2, receive, send, group);
+    EXPECT_TRUE(at::equal(back, 2 * x.narrow(0, 0, rows)));
+    (back * 3).sum().backward();
+    EXPECT_TRUE(at::equal(x.grad().narrow(0, 0, rows), at::full({rows, 2}, 6.0, at::kDouble)));
+    EXPECT_EQ(x.grad()[rows].abs().sum().template item<double>(), 0.0);
+  });
+}
+
+TEST(Gradients, AreMeansOverProcessesOfWhatPassesAccumulated) {
+  run_processes(2, {}, [](const auto& processes) {
+    const double own = static_cast<double>(processes->rank() + 1);
+    at::Tensor used = at::ones({3}).requires_grad_(), unused = at::ones({2}).requires_grad_();
+    GradientReducer reducer({used, unused}, processes->gradients(), Traffic::gradients);
+    for (int step = 0; step < 2; ++step) {
+      used.mutable_grad().reset();
+      (used * own).sum().backward();
+      const at::Tensor loss = (used * 10 * own).sum();
+      reducer.prepare(loss);
+      loss.backward();
+      EXPECT_TRUE(at::allclose(used.grad(), at::full({3}, 16.5)));
+    }
+    EXPECT_FALSE(unused.grad().defined());
+    EXPECT_EQ(processes->counter().take().at(Traffic::gradients), 2 * 20.0);
+  });
+}
+
+}  // namespace
+}  // namespace moesaic

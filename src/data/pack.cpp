@@ -30,6 +30,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/format.h"
 #include "moesaic/formats/tar.h"
 #include "packed_image.h"
 #include "shard_index.h"
@@ -53,6 +54,10 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
   if (options.quality < 1 || options.quality > 100) {
     fail_usage("--quality must be 1 to 100, not {}", options.quality);
   }
+  // Before opening, which may take long and say much.
+  if (!format_of(load_base_spec(name)).images) {
+    fail_usage("dataset '{}': its inputs are no images: only those are packed", name);
+  }
   const std::vector<std::string> splits = dataset_splits(name);
   if (!options.split.empty() && std::ranges::find(splits, options.split) == splits.end()) {
     fail_usage("dataset '{}' has no split '{}'; {}", name, options.split,
@@ -62,9 +67,6 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
 
 void check_source(const Dataset& data) {
   const DatasetInfo& info = data.info();
-  if (!data.has_images()) {
-    fail_usage("dataset '{}': its inputs are no images: only those are packed", info.name);
-  }
   if (info.classes.empty()) {
     fail_usage("dataset '{}': its images have no classes: only those that have are packed",
                info.name);

@@ -31,7 +31,7 @@ class PackedData : public ProgramTest {
             "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4,
               "router": {"num_selected_experts": 2}}}},
         "phases": [{"name": "train", "data": ")" +
-                          text_path("packed/packed.json") + R"(", "batch_size": 8, "steps": 40,
+                          text_path("packed/packed.json") + R"(", "batch_size": 8, "steps": 24,
           "optimizer": {"name": "adamw", "lr": 1e-3}, "augment": {"flip": true}}]})");
   }
 

@@ -124,27 +124,35 @@ std::vector<DatasetPart> parts_shards(const DatasetSpec& spec, const std::string
   return parts;
 }
 
-/// Returns where a file lies, or where it is to be put: in `folder`, or else the first search
-/// folder that has it.
-PlacedShard placed(const DatasetSpec& spec, ShardFile file, const fs::path& folder) {
-  std::vector<fs::path> folders = search_folders(spec);
-  folders.insert(folders.begin(), folder);
-  for (const fs::path& one : folders) {
-    std::error_code error;
-    if (fs::is_regular_file(one / file.name, error)) {
-      fs::path path = one / file.name;
-      return {std::move(file), std::move(path)};
-    }
+/// Finds files in `folder`, or else in the first search folder that has them.
+class ShardFinder {
+ public:
+  ShardFinder(const DatasetSpec& spec, const fs::path& folder)
+      : folders_(search_folders(spec)), fetched_(fetch_folder(spec)) {
+    folders_.insert(folders_.begin(), folder);
   }
-  fs::path path = fetch_folder(spec) / file.name;
-  return {std::move(file), std::move(path)};
-}
+
+  /// Returns where a file lies, or where it is to be put.
+  fs::path operator()(const std::string& name) const {
+    for (const fs::path& folder : folders_) {
+      std::error_code error;
+      if (fs::is_regular_file(folder / name, error)) return folder / name;
+    }
+    return fetched_ / name;
+  }
+
+ private:
+  std::vector<fs::path> folders_;
+  fs::path fetched_;
+};
 
 std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::string& split,
                                        const fs::path& folder) {
+  const ShardFinder find(spec, folder);
   std::vector<PlacedShard> shards;
   for (ShardFile& file : files_of(spec, split)) {
-    shards.push_back(placed(spec, std::move(file), folder));
+    fs::path path = find(file.name);
+    shards.push_back({std::move(file), std::move(path)});
   }
   return shards;
 }
@@ -153,7 +161,7 @@ std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::strin
 std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& folder) {
   if (!spec.classes.empty()) return spec.classes;
   const std::string& file = shards_of(spec).classes_file;
-  const fs::path path = placed(spec, {.name = file}, folder).path;
+  const fs::path path = ShardFinder(spec, folder)(file);
   std::error_code error;
   if (!spec.urls.empty() && !fs::exists(path, error)) {
     fetch_class_names(spec, file, path, kMaxClassesBytes);

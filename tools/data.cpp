@@ -6,10 +6,13 @@
 #include <memory>
 #include <string>
 
+#include "command_line.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/fetch.h"
+#include "moesaic/data/pack.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -51,10 +54,71 @@ void verify_data(const std::string& name, int& exit_code) {
   }
 }
 
+struct PackArguments {
+  std::string name, out;
+  PackOptions options;
+};
+
+/// Returns the folder that is written where none is named: the dataset's name, here.
+std::string default_folder(const std::string& name) {
+  std::string stem = name_without_folders(name);
+  if (stem.ends_with(".json")) stem.resize(stem.size() - 5);
+  return stem + "-shards";
+}
+
+void pack_data(const PackArguments& arguments, int& exit_code) {
+  const std::string out = arguments.out.empty() ? default_folder(arguments.name) : arguments.out;
+  const PackResult result = pack_dataset(arguments.name, out, arguments.options);
+  if (result.signal != 0) {
+    log_warning("stopped: nothing is written");
+    exit_code = 128 + result.signal;
+    return;
+  }
+  for (const PackedSplit& split : result.splits) {
+    std::cout << fmt::format(
+        "{:<10} {} in {}, {}{}\n", split.split, count_text(split.images, "image"),
+        count_text(split.shards, "shard"), bytes_text(static_cast<double>(split.bytes)),
+        split.left_out == 0 ? ""
+                            : fmt::format("; {} left out", count_text(split.left_out, "image")));
+  }
+  std::cout << fmt::format("train on it with phases.0.data={}\n", result.description.string());
+}
+
+void add_pack(CLI::App& verb, int& exit_code) {
+  auto* command = verb.add_subcommand("pack", "Pack a dataset's images into tar shards");
+  auto arguments = std::make_shared<PackArguments>();
+  PackOptions& options = arguments->options;
+  constexpr int64_t kMost = 1'000'000;
+  command->add_option("FOLDER", arguments->name, "folder of images with a slash, or a dataset")
+      ->required()
+      ->check(known_dataset());
+  command
+      ->add_option("--shards", options.shards,
+                   "tar archives of the largest split; the others' are as long")
+      ->required()
+      ->check(whole_number(1, kMost));
+  command
+      ->add_option(
+          "--size", options.size,
+          "pixels of the shorter side of larger images, resized once; by default files are "
+          "copied as they are")
+      ->check(whole_number(1, kMost));
+  command->add_option("--quality", options.quality, "of the JPEG files of resized images")
+      ->capture_default_str()
+      ->check(whole_number(1, 100));
+  command->add_option("--split", options.split, "the only split to pack; by default all");
+  command->add_option("--seed", options.seed, "of the order of the images")->capture_default_str();
+  command
+      ->add_option("--out", arguments->out,
+                   "folder for the shards and NAME.json, named after it; by default NAME-shards")
+      ->check(not_empty());
+  command->callback([arguments, &exit_code] { pack_data(*arguments, exit_code); });
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
-  auto* verb = app.add_subcommand("data", "List, fetch and verify datasets");
+  auto* verb = app.add_subcommand("data", "List, fetch, verify and pack datasets");
   verb->require_subcommand(1);
   verb->add_subcommand("list", "Datasets, and where their files are")->callback(list_data);
   const auto with_name = [&](const char* name, const char* help, auto action) {
@@ -66,6 +130,7 @@ void add_data(CLI::App& app, int& exit_code) {
   with_name("fetch", "Download a dataset and check its SHA-256", fetch_data);
   with_name("verify", "Check a dataset's files against their SHA-256, or decode all its images",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
+  add_pack(*verb, exit_code);
 }
 
 }  // namespace moesaic::tools

@@ -179,6 +179,7 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
     fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
                printable(spec.name), name);
   }
+  spec.described_in = fs::absolute(source.parent_path()).lexically_normal().string();
   const auto make_lasting = [&](std::string& other) {
     const fs::path beside = source.parent_path() / other;
     if (is_path(other) && path_exists(beside)) other = lasting_name(beside.string());
@@ -262,25 +263,49 @@ double validation_fraction(std::string_view name) {
   return spec.validation.value_or(0.0);
 }
 
-std::vector<fs::path> search_folders(const DatasetSpec& spec) {
+namespace {
+
+/// Returns whether one of the description's paths is relative to the description.
+bool is_beside(const std::string& path) {
+  return path.starts_with("./");
+}
+
+/// Adds the folders to look in for a dataset whose own folder is `place`.
+void add_folders(const DatasetSpec& spec, const fs::path& place, std::vector<fs::path>& folders) {
+  if (spec.archive) folders.push_back(place / spec.archive->folder);
+  folders.push_back(place);
+}
+
+/// Returns the search folders but for those relative to the description.
+std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
   std::vector<fs::path> folders;
-  const auto add = [&](const fs::path& folder) {
-    if (spec.archive) folders.push_back(folder / spec.archive->folder);
-    folders.push_back(folder);
-  };
   const std::string& own = spec.folder.empty() ? spec.name : spec.folder;
   const char* data = std::getenv("MOESAIC_DATA");
   if (data != nullptr && *data != '\0' && !spec.is_path()) {
-    add(fs::path(data) / own);
+    add_folders(spec, fs::path(data) / own, folders);
     if (spec.archive) folders.push_back(fs::path(data) / spec.archive->folder);
   }
-  if (!spec.is_path()) add(description_folder() / "cache" / own);
-  for (const std::string& path : spec.paths) add(resource(path));
+  if (!spec.is_path()) add_folders(spec, description_folder() / "cache" / own, folders);
+  for (const std::string& path : spec.paths) {
+    if (!is_beside(path)) add_folders(spec, resource(path), folders);
+  }
+  return folders;
+}
+
+}  // namespace
+
+std::vector<fs::path> search_folders(const DatasetSpec& spec) {
+  std::vector<fs::path> folders;
+  for (const std::string& path : spec.paths) {
+    if (!is_beside(path)) continue;
+    add_folders(spec, (fs::path(spec.described_in) / path).lexically_normal(), folders);
+  }
+  for (fs::path& folder : lasting_folders(spec)) folders.push_back(std::move(folder));
   return folders;
 }
 
 fs::path fetch_folder(const DatasetSpec& spec) {
-  return search_folders(spec).front();
+  return lasting_folders(spec).front();
 }
 
 fs::path find_in(const fs::path& folder, const DatasetFile& file) {

@@ -227,6 +227,14 @@ Directions Dataset::directions() const {
   return {};
 }
 
+std::vector<int64_t> Dataset::blocks() const {
+  return {};
+}
+
+std::optional<EncodedImage> Dataset::encoded(int64_t) const {
+  return std::nullopt;
+}
+
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
   if (dataset.info().groups.empty()) return {};
   at::Tensor numbers = at::empty({count}, at::kLong);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <system_error>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
@@ -109,6 +110,15 @@ void set_up(const Handle& handle, const DownloadRequest& request, Sink& sink, ch
   set(handle, CURLOPT_XFERINFODATA, static_cast<void*>(&sink));
 }
 
+/// Returns the number of bytes from an earlier try; removes an empty file.
+uint64_t bytes_left(const std::filesystem::path& part) {
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(part, error);
+  if (error) return 0;
+  if (bytes == 0) std::filesystem::remove(part);
+  return bytes;
+}
+
 }  // namespace
 
 DownloadResult download(const DownloadRequest& request) {
@@ -132,6 +142,28 @@ DownloadResult download(const DownloadRequest& request) {
                    : message[0] != '\0'  ? message.data()
                                          : curl_easy_strerror(code);
   return result;
+}
+
+std::string download_checked(
+    const DownloadRequest& request,
+    const std::function<std::string(const std::filesystem::path&)>& problem_of) {
+  while (true) {
+    const bool resumes = bytes_left(request.part) > 0;
+    const DownloadResult result = download(request);
+    if (!result.problem.empty() && !result.cannot_resume) {
+      bytes_left(request.part);
+      return result.problem;  // The next try resumes from the received bytes.
+    }
+    const std::string problem = result.problem.empty() ? problem_of(request.part) : result.problem;
+    if (problem.empty()) return "";
+    std::filesystem::remove(request.part);
+    // The first bytes may be from another server or damaged: a second try starts without them.
+    if (!resumes) return problem;
+  }
+}
+
+std::string join_url(const std::string& folder, const std::string& name) {
+  return folder.ends_with('/') ? folder + name : folder + "/" + name;
 }
 
 }  // namespace moesaic

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 namespace moesaic {
@@ -22,5 +23,16 @@ struct DownloadResult {
 /// Fetches the rest of request.part and syncs it. On failure the received bytes stay. Throws Error
 /// (failure) if request.part cannot be opened.
 DownloadResult download(const DownloadRequest& request);
+
+/// Downloads a file and compares it: `problem_of` a path returns one line or "". What an earlier
+/// try left is resumed, and thrown away where the whole then is wrong. On success the file is
+/// request.part and the result is ""; else it is the problem, and what arrived stays for the next
+/// try where it may be right.
+std::string download_checked(
+    const DownloadRequest& request,
+    const std::function<std::string(const std::filesystem::path&)>& problem_of);
+
+/// Returns the URL of a file in a folder on the web.
+std::string join_url(const std::string& folder, const std::string& name);
 
 }  // namespace moesaic

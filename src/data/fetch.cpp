@@ -28,10 +28,6 @@ uint64_t max_packed_bytes(const DatasetFile& file) {
   return static_cast<uint64_t>(file.size) + static_cast<uint64_t>(file.size) / 1000 + 65536;
 }
 
-std::string join_url(const std::string& folder, const std::string& name) {
-  return folder.ends_with('/') ? folder + name : folder + "/" + name;
-}
-
 bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
   const DatasetSpec spec = with_recorded_hashes(described, folder);
   return std::all_of(spec.files.begin(), spec.files.end(), [&](const auto& item) {
@@ -48,37 +44,15 @@ void install(const fs::path& part, const fs::path& place) {
   sync_path(place.parent_path());
 }
 
-/// Returns the number of bytes from an earlier try; removes an empty file.
-uint64_t bytes_left(const fs::path& part) {
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(part, error);
-  if (error) return 0;
-  if (bytes == 0) fs::remove(part);
-  return bytes;
-}
-
 /// Downloads one file from one URL; returns the problem, or "".
 std::string fetch_from(const std::string& url, const DatasetFile& file, const fs::path& folder,
                        const FetchOptions& options) {
-  const fs::path place = folder / (file.name + ".gz");
   const fs::path part = folder / (file.name + ".gz.part");
-  while (true) {
-    const bool resumes = bytes_left(part) > 0;
-    const DownloadResult result =
-        download({url, part, max_packed_bytes(file), options.progress ? file.name : ""});
-    if (!result.problem.empty() && !result.cannot_resume) {
-      bytes_left(part);
-      return result.problem;  // The next try resumes from the received bytes.
-    }
-    const std::string problem = result.problem.empty() ? compare_file(part, file) : result.problem;
-    if (problem.empty()) {
-      install(part, place);
-      return "";
-    }
-    fs::remove(part);
-    // The first bytes may be from another server or damaged: a second try starts without them.
-    if (!resumes) return problem;
-  }
+  const std::string problem =
+      download_checked({url, part, max_packed_bytes(file), options.progress ? file.name : ""},
+                       [&](const fs::path& path) { return compare_file(path, file); });
+  if (problem.empty()) install(part, folder / (file.name + ".gz"));
+  return problem;
 }
 
 /// Returns the files and folders that the dataset consists of, e.g. to be put there by hand.
@@ -124,20 +98,9 @@ std::string compare_archive(const fs::path& path, const DatasetArchive& archive)
 /// Downloads and verifies the archive from one URL to `part`; returns the problem, or "".
 std::string fetch_archive_from(const std::string& url, const DatasetArchive& archive,
                                const fs::path& part, const FetchOptions& options) {
-  while (true) {
-    const bool resumes = bytes_left(part) > 0;
-    const DownloadResult result = download(
-        {url, part, static_cast<uint64_t>(archive.max_size), options.progress ? archive.name : ""});
-    if (!result.problem.empty() && !result.cannot_resume) {
-      bytes_left(part);
-      return result.problem;
-    }
-    const std::string problem =
-        result.problem.empty() ? compare_archive(part, archive) : result.problem;
-    if (problem.empty()) return "";
-    fs::remove(part);
-    if (!resumes) return problem;
-  }
+  return download_checked(
+      {url, part, static_cast<uint64_t>(archive.max_size), options.progress ? archive.name : ""},
+      [&](const fs::path& path) { return compare_archive(path, archive); });
 }
 
 void fetch_archive(const DatasetSpec& spec, const fs::path& part, const FetchOptions& options) {
@@ -216,6 +179,9 @@ FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
 }
 
 FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) {
+  if (const DatasetFormat& format = format_of(spec); format.fetch && !spec.urls.empty()) {
+    return format.fetch(spec, options);
+  }
   if (const fs::path found = find_folder(spec); !found.empty() && holds_all_verified(spec, found)) {
     return {found, {}};
   }

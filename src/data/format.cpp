@@ -18,7 +18,8 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"gated", gated_format()},
                                            {"latent", latent_format()},
                                            {"patch_patterns", patch_patterns_format()},
-                                           {"patterns", patterns_format()}});
+                                           {"patterns", patterns_format()},
+                                           {"shards", shards_format()}});
   return registry;
 }
 

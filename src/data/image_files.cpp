@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -17,24 +19,26 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/formats/image.h"
+#include "subset.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 28;
-
-std::string read_image_file(const fs::path& path) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error) fail("{}", error.message());
-  if (bytes > kMaxFileBytes) fail("{} bytes are too many for an image", bytes);
-  return read_text(path);
-}
-
 std::span<const uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+/// Makes a colour image grey: L = 0.299 R + 0.587 G + 0.114 B in fixed point, as Pillow rounds it.
+void make_grey(Bitmap& bitmap) {
+  const std::vector<uint8_t> rgb = std::move(bitmap.pixels);
+  bitmap.channels = 1;
+  bitmap.pixels.resize(rgb.size() / 3);
+  for (size_t i = 0; i < bitmap.pixels.size(); ++i) {
+    const uint32_t sum = 19595u * rgb[3 * i] + 38470u * rgb[3 * i + 1] + 7471u * rgb[3 * i + 2];
+    bitmap.pixels[i] = static_cast<uint8_t>((sum + 0x8000u) >> 16);
+  }
 }
 
 /// Returns `part` in an image reduced by `denominator`: every pixel that it touches.
@@ -77,15 +81,41 @@ int64_t ImageFiles::group(int64_t index) const {
   return groups_.empty() ? Dataset::group(index) : groups_[static_cast<size_t>(index)];
 }
 
-void ImageFiles::image(int64_t, uint8_t*) const {
-  fail_usage("dataset '{}': its images differ in size: set preprocess.size", info().name);
+std::string ImageFiles::read(int64_t index) const {
+  check_index(index);
+  const fs::path file = path(index);
+  try {
+    std::error_code error;
+    const uintmax_t bytes = fs::file_size(file, error);
+    if (error) fail("{}", error.message());
+    if (std::cmp_greater(bytes, kMaxImageFileBytes)) {
+      fail("{} bytes are too many for an image", bytes);
+    }
+    return read_text(file);
+  } catch (const Error& error) {
+    throw ImageError(fmt::format("{}: {}", file.string(), error.what()));
+  }
 }
 
-Rectangle ImageFiles::decode(int64_t index, const ChoosePart& choose, int64_t min,
-                             Bitmap& bitmap) const {
-  check_index(index);
+void StoredImages::image(int64_t index, uint8_t* out) const {
+  if (info().height == 0) {
+    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info().name);
+  }
+  Bitmap bitmap;
+  const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
+  const Rectangle part = decode(index, whole, std::numeric_limits<int64_t>::max(), bitmap);
+  if (part.height != info().height || part.width != info().width) {
+    throw ImageError(fmt::format("{}: {} x {} pixels, but all images are described as {} x {}",
+                                 path(index).string(), part.height, part.width, info().height,
+                                 info().width));
+  }
+  resize(bitmap, part, {}, part.height, part.width, out);
+}
+
+Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, int64_t min,
+                               Bitmap& bitmap) const {
+  const std::string file = read(index);
   try {
-    const std::string file = read_image_file(path(index));
     ImageDecoder decoder(bytes_of(file), upright_);
     const Rectangle part = choose(decoder.height(), decoder.width());
     // The part keeps at least `min` pixels along both sides.
@@ -94,15 +124,21 @@ Rectangle ImageFiles::decode(int64_t index, const ChoosePart& choose, int64_t mi
     bitmap.channels = 3;
     bitmap.height = (decoder.height() + denominator - 1) / denominator;
     bitmap.width = (decoder.width() + denominator - 1) / denominator;
+    if (info().channels == 1) make_grey(bitmap);
     return reduced(part, denominator, bitmap);
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", path(index).string(), error.what()));
   }
 }
 
-ImageFiles::Problem ImageFiles::problem(int64_t index) const {
+StoredImages::Problem StoredImages::problem(int64_t index) const {
+  std::string file;
   try {
-    const std::string file = read_image_file(path(index));
+    file = read(index);
+  } catch (const ImageError& error) {
+    return {error.logged() ? "" : error.what(), false};
+  }
+  try {
     ImageDecoder decoder(bytes_of(file));
     std::vector<uint8_t> pixels;
     decoder.decode(8, pixels);  // A JPEG at 1/8 is read whole at little cost.
@@ -148,18 +184,18 @@ std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
 
 namespace {
 
-using Problems = std::map<int64_t, ImageFiles::Problem>;
+using Problems = std::map<int64_t, StoredImages::Problem>;
 
-Problems find_problems(const ImageFiles& images) {
+Problems find_problems(const StoredImages& images) {
   Problems problems;
   std::mutex mutex;
   std::atomic<int64_t> next = 0;
   Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
   const auto work = [&] {
     for (int64_t i = next++; i < images.size(); i = next++) {
-      ImageFiles::Problem problem = images.problem(i);
+      StoredImages::Problem problem = images.problem(i);
       const std::lock_guard lock(mutex);
-      if (!problem.text.empty()) problems[i] = std::move(problem);
+      if (!problem.text.empty() || !problem.readable) problems[i] = std::move(problem);
       progress.advance(1);
     }
   };
@@ -172,13 +208,15 @@ Problems find_problems(const ImageFiles& images) {
   return problems;
 }
 
-/// Returns the classes whose images all cannot be read.
-std::vector<FileVerification> lost_classes(const ImageFiles& images, const Problems& problems) {
+/// Returns the classes whose images all cannot be read. Those lost with their labels do not count.
+std::vector<FileVerification> lost_classes(const StoredImages& images, const Problems& problems) {
   std::map<int64_t, int64_t> unreadable, all;
   for (const auto& [index, problem] : problems) {
-    if (!problem.readable) ++unreadable[images.label(index)];
+    if (!problem.readable && !problem.text.empty()) ++unreadable[images.label(index)];
   }
-  for (int64_t i = 0; !unreadable.empty() && i < images.size(); ++i) ++all[images.label(i)];
+  for (int64_t i = 0; !unreadable.empty() && i < images.size(); ++i) {
+    if (const auto label = known_label(images, i)) ++all[*label];
+  }
   std::vector<FileVerification> results;
   for (const auto& [label, count] : unreadable) {
     if (count != all[label]) continue;
@@ -194,10 +232,11 @@ std::vector<FileVerification> lost_classes(const ImageFiles& images, const Probl
 
 }  // namespace
 
-std::vector<FileVerification> verify_images(const ImageFiles& images) {
+std::vector<FileVerification> verify_images(const StoredImages& images) {
   const Problems problems = find_problems(images);
   std::vector<FileVerification> results;
   for (const auto& [index, problem] : problems) {
+    if (problem.text.empty()) continue;
     const fs::path path = images.path(index);
     results.push_back({path.filename().string(), path, problem.text});
   }

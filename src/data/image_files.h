@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/data/dataset.h"
@@ -35,33 +37,56 @@ class FileList {
   std::vector<Entry> entries_;
 };
 
-/// Image files of any size, read on demand, turned as EXIF says where they are wanted upright.
-/// `groups` has one for each file, or none.
-class ImageFiles final : public Dataset {
+/// Base of datasets of encoded images, JPEG or PNG, read on demand. They are RGB, or grey where
+/// info().channels is 1, and of any sizes where info().height is 0.
+class StoredImages : public Dataset {
+ public:
+  void image(int64_t index, uint8_t* out) const override;
+  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+                   Bitmap& bitmap) const override;
+  std::optional<EncodedImage> encoded(int64_t index) const override {
+    return EncodedImage{read(index), upright_};
+  }
+
+  struct Problem {
+    std::string text;  ///< Empty where there is none, or it was said already.
+    bool readable = true;
+  };
+  /// Decodes the image; returns its problem.
+  Problem problem(int64_t index) const;
+  /// Returns the name of the image's file, which for members of archives lies below the archive.
+  virtual std::filesystem::path path(int64_t index) const = 0;
+
+ protected:
+  /// `upright`: images are turned as EXIF says.
+  StoredImages(DatasetInfo info, bool upright) : Dataset(std::move(info)), upright_(upright) {}
+  /// Returns the bytes of the image's file. Throws ImageError if they cannot be read.
+  virtual std::string read(int64_t index) const = 0;
+
+ private:
+  bool upright_;
+};
+
+/// Max number of bytes of an image's file.
+inline constexpr int64_t kMaxImageFileBytes = int64_t{1} << 28;
+
+/// Image files. `groups` has one for each file, or none.
+class ImageFiles final : public StoredImages {
  public:
   ImageFiles(DatasetInfo info, FileList files, bool upright, std::vector<uint8_t> groups = {})
-      : Dataset(std::move(info)),
+      : StoredImages(std::move(info), upright),
         files_(std::move(files)),
-        upright_(upright),
         groups_(std::move(groups)) {}
 
   int64_t size() const override { return files_.size(); }
   int64_t label(int64_t index) const override;
   int64_t group(int64_t index) const override;
-  void image(int64_t index, uint8_t* out) const override;
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
-                   Bitmap& bitmap) const override;
-  struct Problem {
-    std::string text;  ///< Empty where there is none.
-    bool readable = true;
-  };
-  /// Decodes the image; returns its problem.
-  Problem problem(int64_t index) const;
-  std::filesystem::path path(int64_t index) const { return files_.path(index); }
+  std::filesystem::path path(int64_t index) const override { return files_.path(index); }
 
  private:
+  std::string read(int64_t index) const override;
+
   FileList files_;
-  bool upright_;
   std::vector<uint8_t> groups_;
 };
 
@@ -70,6 +95,6 @@ inline constexpr int32_t kNoLabel = -1;
 
 /// Decodes every image on all processors; returns the damaged ones, in order, the classes of which
 /// no image can be read, and a line on all others.
-std::vector<FileVerification> verify_images(const ImageFiles& images);
+std::vector<FileVerification> verify_images(const StoredImages& images);
 
 }  // namespace moesaic

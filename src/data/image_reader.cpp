@@ -10,8 +10,12 @@
 
 namespace moesaic {
 
+int64_t max_damaged(int64_t size) {
+  return std::max<int64_t>(1, size / 100);
+}
+
 DamagedImages::DamagedImages(const Dataset& dataset)
-    : dataset_(dataset), size_(dataset.size()), max_(std::max<int64_t>(1, size_ / 100)) {}
+    : dataset_(dataset), size_(dataset.size()), max_(max_damaged(size_)) {}
 
 bool DamagedImages::contains(int64_t index) {
   const std::lock_guard lock(mutex_);
@@ -22,7 +26,7 @@ bool DamagedImages::contains(int64_t index) {
 void DamagedImages::add(int64_t index, const ImageError& error) {
   const std::lock_guard lock(mutex_);
   if (!indices_.insert(index).second) return;
-  log_warning("{}; the next image takes its place", error.what());
+  if (!error.logged()) log_warning("{}; the next image takes its place", error.what());
   last_ = error.what();
   check_class(index);
   check();
@@ -38,6 +42,7 @@ void DamagedImages::check() const {
 
 void DamagedImages::check_class(int64_t index) {
   if (dataset_.endless() || dataset_.info().classes.empty()) return;
+  if (!dataset_.blocks().empty()) return;  // Their labels may have to be fetched.
   if (sound_.empty()) {
     sound_.resize(dataset_.info().classes.size());
     for (int64_t i = 0; i < size_; ++i) ++sound_[static_cast<size_t>(dataset_.label(i))];

@@ -13,6 +13,9 @@
 
 namespace moesaic {
 
+/// Returns how many images of a dataset may be damaged: 1 %, and one of a small one.
+int64_t max_damaged(int64_t size);
+
 /// Set of the damaged images of a dataset, of all threads.
 class DamagedImages {
  public:

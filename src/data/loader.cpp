@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "epoch_order.h"
 #include "image_reader.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
@@ -31,9 +32,6 @@ namespace moesaic {
 namespace {
 
 constexpr int64_t kMaxThreads = 1024;
-constexpr size_t kCachedOrders = 4;
-
-using Order = std::shared_ptr<const std::vector<int64_t>>;
 
 void check_options(const Dataset& dataset, const LoaderOptions& options) {
   if (options.batch_size < 1) {
@@ -63,32 +61,6 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
                dataset.info().name, count_text(dataset.size(), "image"), options.batch_size);
   }
 }
-
-/// Cache of the orders of the last few epochs, each drawn once for all threads.
-class EpochOrders {
- public:
-  EpochOrders(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
-
-  Order at(int64_t epoch) {
-    const std::lock_guard lock(mutex_);
-    Order& order = orders_[epoch];
-    if (order == nullptr) {
-      const uint64_t stream = mix64(stream_id("loader.shuffle") + static_cast<uint64_t>(epoch));
-      order = std::make_shared<const std::vector<int64_t>>(permutation(size_, seed_, stream));
-    }
-    const Order found = order;
-    while (orders_.size() > kCachedOrders) {
-      orders_.erase(orders_.begin()->first == epoch ? std::prev(orders_.end()) : orders_.begin());
-    }
-    return found;
-  }
-
- private:
-  int64_t size_;
-  uint64_t seed_;
-  std::mutex mutex_;
-  std::map<int64_t, Order> orders_;
-};
 
 /// Returns the number of pieces in which threads make a batch of `count` examples: a thread each,
 /// so that the first batch comes early and few are under way. Inputs that are no images are made
@@ -137,7 +109,7 @@ class Loader::State {
         options(loader_options),
         inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
-        orders_(dataset->size(), options.seed),
+        orders_(dataset->size(), options.seed, dataset->blocks(), options.batch_size),
         damaged_(*dataset),
         ahead_limit_(batches_ahead(options, dataset->has_images())) {
     choose_places();

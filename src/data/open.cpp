@@ -30,6 +30,16 @@ const std::vector<std::string>& known_splits() {
   return names;
 }
 
+/// Returns the first part that the folder lacks which has others, or else the first one.
+const DatasetPart& first_missing(const DatasetSpec& spec, const std::vector<DatasetPart>& parts) {
+  for (const fs::path& folder : search_folders(spec)) {
+    const auto here = [&](const DatasetPart& part) { return path_exists(folder / part.path); };
+    const auto missing = std::find_if_not(parts.begin(), parts.end(), here);
+    if (missing != parts.end() && std::any_of(parts.begin(), parts.end(), here)) return *missing;
+  }
+  return parts.front();
+}
+
 /// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
@@ -45,10 +55,12 @@ const std::vector<std::string>& known_splits() {
         spec.name, train[0].path, train[0].path);
   }
   if (!parts.empty()) {
-    what = fmt::format("{} '{}'", parts[0].is_folder ? "folder" : "file", parts[0].path);
+    const DatasetPart& part = first_missing(spec, parts);
+    what = fmt::format("{} '{}'", part.is_folder ? "folder" : "file", part.path);
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") how += ", or name it 'test' or 'validation'";
-  } else if (!spec.files.empty()) {
+  }
+  if (!spec.files.empty() || (format_of(spec).fetch && !spec.urls.empty())) {
     how = fmt::format("run 'moesaic data fetch {}'", spec.name);
   }
   const std::string package =
@@ -131,7 +143,9 @@ std::shared_ptr<const Dataset> open_own(const DatasetSpec& described, const Spli
   DatasetSpec spec = described;
   if (!format.generated) {
     folder = find_folder(described, stored);
-    if (folder.empty()) fail_missing(described, stored);
+    const bool fetched = format.fetch && !described.urls.empty();
+    if (folder.empty() && !fetched) fail_missing(described, stored);
+    if (folder.empty()) folder = fetch_folder(described);
     spec = with_recorded_hashes(described, folder);
   }
   auto data = format.open(spec, described_info(spec, stored), folder);
@@ -270,17 +284,20 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
   return outline_described(load_dataset_spec(name), request(name, split));
 }
 
+bool split_is_here(std::string_view name, std::string_view split) {
+  std::string stored = request(name, split).stored();
+  for (const DatasetSpec& files : file_specs(name)) {
+    if (!files.generated() && find_folder(files, stored).empty()) return false;
+    stored = "train";  // All after the base's are backdrops.
+  }
+  return true;
+}
+
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
                                                            std::string_view split) {
   const SplitRequest wanted = request(name, split);
-  std::string stored = wanted.stored();
-  bool absent = false;
-  for (const DatasetSpec& files : file_specs(name)) {
-    absent |= !files.generated() && find_folder(files, stored).empty();
-    stored = "train";  // All after the base's are backdrops.
-  }
   const DatasetSpec spec = load_dataset_spec(name);
-  if (!absent || !tells_size(spec, wanted.stored())) {
+  if (split_is_here(name, split) || !tells_size(spec, wanted.stored())) {
     return open_dataset(name, split);
   }
   if (absent_.emplace(name).second) {

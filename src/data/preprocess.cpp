@@ -30,6 +30,7 @@ class PreprocessedDataset final : public Dataset {
   int64_t group(int64_t index) const override { return base_->group(index); }
   void targets(int64_t index, float* out) const override { base_->targets(index, out); }
   Directions directions() const override { return base_->directions(); }
+  std::vector<int64_t> blocks() const override { return base_->blocks(); }
 
   void image(int64_t index, uint8_t* out) const override {
     if (unchanged_) return base_->image(index, out);

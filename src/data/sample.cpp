@@ -13,14 +13,15 @@ std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, 
   if (base->endless()) {
     return std::make_shared<Range>(std::move(info), std::move(base), stream_begin(seed), count);
   }
-  if (count > base->size()) {
-    fail("dataset '{}': {} samples are more than its {}", info.name, count, base->size());
-  }
+  int64_t known = 0;  // Images of damaged shards have lost their labels.
   std::vector<std::deque<Subset::Item>> by_class(info.classes.size());
   for (const int64_t index : permutation(base->size(), seed, stream_id("sample"))) {
-    const int64_t label = base->label(index);
-    by_class[static_cast<size_t>(label)].push_back({index, label});
+    const std::optional<int64_t> label = known_label(*base, index);
+    if (!label) continue;
+    by_class[static_cast<size_t>(*label)].push_back({index, *label});
+    ++known;
   }
+  if (count > known) fail("dataset '{}': {} samples are more than its {}", info.name, count, known);
   std::vector<Subset::Item> items;
   for (size_t turn = 0; static_cast<int64_t>(items.size()) < count; ++turn) {
     std::deque<Subset::Item>& left = by_class[turn % by_class.size()];

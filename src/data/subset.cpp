@@ -10,6 +10,14 @@
 
 namespace moesaic {
 
+std::optional<int64_t> known_label(const Dataset& dataset, int64_t index) {
+  try {
+    return dataset.label(index);
+  } catch (const ImageError&) {
+    return std::nullopt;
+  }
+}
+
 DatasetInputs Subset::inputs() const {
   if (has_images()) return {};
   at::Tensor rows = at::empty({size()}, at::kLong), labels = at::empty({size()}, at::kLong);
@@ -26,6 +34,17 @@ DatasetInputs Subset::inputs() const {
 
 DatasetInputs Range::inputs() const {
   return has_images() ? DatasetInputs{} : base().generate(first_, count_);
+}
+
+std::vector<int64_t> Range::blocks() const {
+  std::vector<int64_t> cut;
+  int64_t begin = 0;
+  for (const int64_t block : base().blocks()) {
+    const int64_t end = std::min(begin + block, first_ + count_);
+    if (end > std::max(begin, first_)) cut.push_back(end - std::max(begin, first_));
+    begin += block;
+  }
+  return cut;
 }
 
 std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
@@ -48,7 +67,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
   info.classes = keep_classes;
   std::vector<Subset::Item> items;
   for (int64_t i = 0; i < base->size(); ++i) {
-    const int64_t label = new_label[static_cast<size_t>(base->label(i))];
+    const std::optional<int64_t> old = known_label(*base, i);
+    const int64_t label = old ? new_label[static_cast<size_t>(*old)] : -1;
     if (label >= 0) items.push_back({i, label});
   }
   return std::make_shared<Subset>(std::move(info), std::move(base), std::move(items));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
+
+/// Returns the label of an example, none where it was lost with the image.
+std::optional<int64_t> known_label(const Dataset& dataset, int64_t index);
 
 /// Base of datasets whose examples are those of another dataset under other indices.
 class DatasetView : public Dataset {
@@ -29,6 +33,9 @@ class DatasetView : public Dataset {
   }
   bool has_images() const override { return base_->has_images(); }
   Directions directions() const override { return base_->directions(); }
+  std::optional<EncodedImage> encoded(int64_t index) const override {
+    return base_->encoded(to_base(index));
+  }
 
  protected:
   DatasetView(DatasetInfo info, std::shared_ptr<const Dataset> base)
@@ -72,6 +79,7 @@ class Range final : public DatasetView {
 
   int64_t size() const override { return count_; }
   DatasetInputs inputs() const override;
+  std::vector<int64_t> blocks() const override;
 
  private:
   int64_t to_base(int64_t index) const override {
@@ -94,6 +102,7 @@ class Renamed final : public DatasetView {
   DatasetInputs generate(int64_t first, int64_t count) const override {
     return base().generate(first, count);
   }
+  std::vector<int64_t> blocks() const override { return base().blocks(); }
 
  private:
   int64_t to_base(int64_t index) const override {

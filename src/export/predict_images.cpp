@@ -21,31 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// Gray images of colour ones: L = 0.299 R + 0.587 G + 0.114 B in fixed point, as Pillow rounds it.
-class GrayImages final : public Dataset {
- public:
-  GrayImages(DatasetInfo info, std::shared_ptr<const Dataset> colours)
-      : Dataset(std::move(info)), colours_(std::move(colours)) {}
-  int64_t size() const override { return colours_->size(); }
-  int64_t label(int64_t index) const override { return colours_->label(index); }
-  void image(int64_t index, uint8_t* out) const override { colours_->image(index, out); }
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
-                   Bitmap& bitmap) const override {
-    const Rectangle part = colours_->decode(index, choose, min, bitmap);
-    const std::vector<uint8_t> rgb = std::move(bitmap.pixels);
-    bitmap.channels = 1;
-    bitmap.pixels.resize(rgb.size() / 3);
-    for (size_t i = 0; i < bitmap.pixels.size(); ++i) {
-      const uint32_t sum = 19595u * rgb[3 * i] + 38470u * rgb[3 * i + 1] + 7471u * rgb[3 * i + 2];
-      bitmap.pixels[i] = static_cast<uint8_t>((sum + 0x8000u) >> 16);
-    }
-    return part;
-  }
-
- private:
-  std::shared_ptr<const Dataset> colours_;
-};
-
 /// Returns image files as a network takes them, with the bits of eval.
 std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
                                          const std::vector<fs::path>& files) {
@@ -59,11 +34,8 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
   DatasetInfo info;
   info.name = "predict";
   info.classes = spec.classes;
-  info.channels = 3;
-  std::shared_ptr<const Dataset> images = make_image_dataset(info, files);
   info.channels = channels;
-  if (channels == 1) images = std::make_shared<GrayImages>(info, std::move(images));
-  return preprocessed(std::move(images), spec);
+  return preprocessed(make_image_dataset(std::move(info), files), spec);
 }
 
 at::Tensor network_input(const Dataset& data, int64_t index) {

@@ -13,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
+#include "tar_entry.h"
 
 namespace fs = std::filesystem;
 
@@ -48,25 +49,12 @@ OpenArchive open_archive(const fs::path& path) {
 
 /// Returns the entry's path relative to the output directory. Throws Error if it is unsafe.
 fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
-  const char* text = archive_entry_pathname(entry);
-  const std::string name = text != nullptr ? text : "";
-  const auto refuse = [&](const char* why) {
-    fail("{}: entry {} {}: refused", archive_path.string(), printable(name), why);
-  };
-  if (name.empty()) refuse("has no name");
-  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (std::ranges::any_of(name, control)) refuse("has control characters in its name");
-  const fs::path place(name);
-  if (place.is_absolute()) refuse("has an absolute path");
-  for (const fs::path& part : place) {
-    if (part == "..") refuse("leads out of the folder");
+  const std::string name = entry_name(entry);
+  const std::string refusal = entry_refusal(entry, name);
+  if (!refusal.empty()) {
+    fail("{}: entry {} {}: refused", archive_path.string(), printable(name), refusal);
   }
-  if (archive_entry_hardlink(entry) != nullptr || archive_entry_symlink(entry) != nullptr) {
-    refuse("is a link");
-  }
-  const auto type = archive_entry_filetype(entry);
-  if (type != AE_IFREG && type != AE_IFDIR) refuse("is neither a file nor a folder");
-  return place.lexically_normal();
+  return fs::path(name).lexically_normal();
 }
 
 /// State of unpacking one archive into one directory.

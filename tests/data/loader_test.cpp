@@ -358,10 +358,10 @@ TEST(Loader, BytesNormaliseToTheBitsOfFloats) {
 }
 
 TEST(Loader, ThreadsShareEachBatch) {
-  constexpr int64_t kThreads = 4;
+  constexpr int64_t kThreads = 8;
   std::atomic<int64_t> waiting = 0;
   std::atomic<bool> together = false;
-  // Image 0 to 3 are the pieces' first ones: each waits until all four are being read.
+  // Image 0 to 7 are the pieces' first ones: each waits until all eight are being read.
   const auto dataset = std::make_shared<WatchedDataset>(kThreads, [&](int64_t) {
     if (++waiting == kThreads) together = true;
     for (int i = 0; i < 5000 && !together; ++i) {
@@ -371,7 +371,7 @@ TEST(Loader, ThreadsShareEachBatch) {
   LoaderOptions options;
   options.batch_size = options.threads = kThreads;
   Loader loader(dataset, options);
-  EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_TRUE(together);
 }
 

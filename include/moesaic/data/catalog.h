@@ -75,6 +75,7 @@ struct DatasetSpec {
   std::optional<RotateConfig> rotate;
   std::optional<MosaicConfig> mosaic;
   std::optional<BackdropConfig> backdrop;
+  std::string described_in;  ///< Folder of the description's file, absolute; no setting.
 
   /// Returns whether the dataset is generated when it is opened and has no files.
   bool generated() const;
@@ -98,11 +99,15 @@ void describe(Fields& f, DatasetSpec& c) {
     "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
     "train_2, ..., test_1");
   f("archive", c.archive, "the archive that they come in");
-  f("urls", c.urls, "folders on the web that hold the archive, else the files with .gz appended");
+  f("urls", c.urls,
+    "folders on the web that hold the archive, else the files with .gz appended; shards: the "
+    "files");
   f("debian_package", c.debian_package, "package that installs the files");
   f("folder", c.folder,
     "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
-  f("paths", c.paths, "further folders to look in");
+  f("paths", c.paths,
+    "further folders to look in; one that begins with ./ belongs to this description and is the "
+    "first");
   f("validation", c.validation,
     "fraction of the training files that are the validation split: the last ones, image_folder: "
     "of every class; 0: none; with base: in place of the base's",
@@ -163,13 +168,13 @@ std::vector<DatasetSpec> file_specs(std::string_view name);
 /// setting, or else that of the nearest base that has one; 0 for none.
 double validation_fraction(std::string_view name);
 
-/// Returns the folders that are searched for the files, in order: $MOESAIC_DATA/<folder>,
-/// datasets/cache/<folder>, the description's paths; with an archive also the archive's folder
-/// within each of them and within $MOESAIC_DATA itself.
+/// Returns the folders that are searched for the files, in order: the description's paths that are
+/// relative to it, $MOESAIC_DATA/<folder>, datasets/cache/<folder>, its other paths; with an
+/// archive also the archive's folder within each of them and within $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 
-/// Returns the folder for fetched files: the first of search_folders(), for an archive its folder
-/// there.
+/// Returns the folder for fetched files: the first of search_folders() that is not relative to the
+/// description, for an archive its folder there.
 std::filesystem::path fetch_folder(const DatasetSpec& spec);
 
 /// Returns the path of `file` in `folder`, compressed (<name>.gz) or not; empty without either.

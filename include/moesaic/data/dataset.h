@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,7 +24,19 @@ namespace moesaic {
 /// An image that cannot be read; the message names its file. Others of the dataset may be sound.
 class ImageError : public Error {
  public:
-  explicit ImageError(const std::string& message) : Error(ErrorKind::failure, message) {}
+  /// `logged`: a warning has said it already, e.g. of all images of a damaged shard at once.
+  explicit ImageError(const std::string& message, bool logged = false)
+      : Error(ErrorKind::failure, message), logged_(logged) {}
+  bool logged() const noexcept { return logged_; }
+
+ private:
+  bool logged_;
+};
+
+/// An image file as it is stored.
+struct EncodedImage {
+  std::string bytes;     ///< JPEG or PNG.
+  bool upright = false;  ///< Whether it is turned as EXIF says when it is decoded.
 };
 
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where
@@ -83,6 +96,13 @@ class Dataset {
   /// Returns known directions of the inputs by name, each [K, d] float32, to compare weights with;
   /// empty where none are known.
   virtual std::map<std::string, at::Tensor> directions() const;
+
+  /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
+  /// shuffled epoch reads few of these blocks at a time; empty where any order is read as fast.
+  virtual std::vector<int64_t> blocks() const;
+  /// Returns an image's file, unless images are not stored as files. Throws ImageError where it
+  /// cannot be read; the bytes are not checked.
+  virtual std::optional<EncodedImage> encoded(int64_t index) const;
 
   const DatasetInfo& info() const { return info_; }
   /// Returns the bytes of one image: channels * height * width.
@@ -160,6 +180,10 @@ struct DatasetStatus {
 
 /// Returns every described dataset, sorted by name.
 std::vector<DatasetStatus> dataset_statuses();
+
+/// Returns whether the files of a split are here, or it needs none. Throws Error (usage) as
+/// open_dataset().
+bool split_is_here(std::string_view name, std::string_view split);
 
 /// Result of comparing one file of a dataset with its description.
 struct FileVerification {

@@ -13,6 +13,7 @@
 #include "moesaic/config/choice.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/fetch.h"
 
 namespace moesaic {
 
@@ -49,6 +50,9 @@ struct DatasetFormat {
   /// Returns what a split requires in addition to spec.files whose role starts with its name.
   std::function<std::vector<DatasetPart>(const DatasetSpec& spec, const std::string& split)> parts =
       [](const DatasetSpec&, const std::string&) { return std::vector<DatasetPart>{}; };
+  /// Fetches all parts from spec.urls; set by formats whose parts are fetched singly, also by
+  /// open() where they are needed and not in `folder`.
+  std::function<FetchResult(const DatasetSpec& spec, const FetchOptions& options)> fetch = {};
   /// Returns the number of classes by the description; 0 means unknown or none.
   std::function<int64_t(const DatasetSpec& spec)> class_count = [](const DatasetSpec& spec) {
     return static_cast<int64_t>(spec.classes.size());

@@ -20,5 +20,6 @@ DatasetFormat gated_format();
 DatasetFormat latent_format();
 DatasetFormat patch_patterns_format();
 DatasetFormat patterns_format();
+DatasetFormat shards_format();
 
 }  // namespace moesaic

@@ -54,7 +54,7 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
 
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
                                                  const fs::path& folder) {
-  const auto images = std::dynamic_pointer_cast<const ImageFiles>(
+  const auto images = std::dynamic_pointer_cast<const StoredImages>(
       format_of(spec).open(spec, described_info(spec, split), folder));
   std::vector<FileVerification> results = verify_images(*images);
   const auto expected = spec.images.find(split);

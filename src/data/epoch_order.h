@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of the examples in shuffled epochs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace moesaic {
+
+using Order = std::shared_ptr<const std::vector<int64_t>>;
+
+/// Cache of the orders of the last few epochs, each drawn once for all threads. Without blocks an
+/// order is a permutation of all examples. With blocks (Dataset::blocks) it is block_order().
+class EpochOrders {
+ public:
+  EpochOrders(int64_t size, uint64_t seed, std::vector<int64_t> blocks = {}, int64_t batch_size = 1)
+      : size_(size), seed_(seed), blocks_(std::move(blocks)), batch_size_(batch_size) {}
+
+  Order at(int64_t epoch);
+
+ private:
+  int64_t size_;
+  uint64_t seed_;
+  std::vector<int64_t> blocks_;
+  int64_t batch_size_;
+  std::mutex mutex_;
+  std::map<int64_t, Order> orders_;
+};
+
+/// Returns the number of lanes that fill each batch: the greatest power of two that divides
+/// `batch_size` and is at most `blocks` and 64.
+int64_t lanes_of(int64_t blocks, int64_t batch_size);
+
+/// Returns an order that reads few blocks at a time. The blocks are permuted, and the examples
+/// within each; their concatenation, as far as it fills whole batches, is cut into L = lanes_of()
+/// equal lanes, and place p of every batch comes from lane p * L / batch_size. So one of W
+/// processes that makes places [w, w + 1) * batch_size / W of each batch reads its own part of the
+/// blocks, and the order does not depend on W. What fills no batch comes last. `blocks` are the
+/// numbers of consecutive examples of each block.
+std::vector<int64_t> block_order(const std::vector<int64_t>& blocks, int64_t batch_size,
+                                 uint64_t seed, uint64_t stream);
+
+}  // namespace moesaic

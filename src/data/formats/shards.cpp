@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards: tar archives of images and their labels, here or on the web.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "../fetch_shards.h"
+#include "../shard_images.h"
+#include "built_in.h"
+#include "checks.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+constexpr uint64_t kMaxClassesBytes = uint64_t{1} << 24;
+
+struct ShardsSettings {
+  std::map<std::string, std::vector<ShardFile>> shards;
+  std::string classes_file;
+  int64_t height = 0, width = 0;
+  bool exif_orientation = false;
+};
+template <class Fields>
+void describe(Fields& f, ShardsSettings& c) {
+  f("shards", c.shards,
+    "tar archives of each split, train, validation and test, in order: images 0001.jpg (.jpeg, "
+    ".png) with their classes, by number or name, in 0001.cls");
+  f("classes_file", c.classes_file,
+    "file beside the shards with the name of a class a line, in place of classes");
+  f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",
+    at_least(0));
+  f("width", c.width, "pixels of every image from left to right", at_least(0));
+  f("exif_orientation", c.exif_orientation, "turn images as EXIF's orientation says");
+}
+
+const ShardsSettings& shards_of(const DatasetSpec& spec) {
+  return spec.format.as<ShardsSettings>();
+}
+
+/// Returns the shards of a split, one by one.
+std::vector<ShardFile> files_of(const DatasetSpec& spec, const std::string& split) {
+  std::vector<ShardFile> files;
+  const auto found = shards_of(spec).shards.find(split);
+  if (found == shards_of(spec).shards.end()) return files;
+  for (const ShardFile& listed : found->second) {
+    for (ShardFile& file : expanded(listed)) files.push_back(std::move(file));
+  }
+  return files;
+}
+
+ConfigProblem files_problem(const DatasetSpec& spec) {
+  const auto& shards = shards_of(spec).shards;
+  if (shards.empty()) return {"shards is missing: the tar archives of each split", {"shards:"}};
+  for (const auto& [split, listed] : shards) {
+    const std::string key = "shards." + split + ":";
+    std::set<std::string> names;
+    int64_t images = 0;
+    bool counted = true;
+    for (const ShardFile& file : files_of(spec, split)) {
+      if (!names.insert(file.name).second) {
+        return {fmt::format("shards.{} names '{}' twice", split, file.name), {key}};
+      }
+      images += file.images;
+      counted &= file.images > 0;
+    }
+    if (names.empty()) return {fmt::format("shards.{} is empty", split), {key}};
+    const auto told = spec.images.find(split);
+    if (counted && told != spec.images.end() && told->second != images) {
+      return {fmt::format("images.{} is {}, but its shards have {}", split, told->second, images),
+              {"images." + split, "images:"}};
+    }
+  }
+  return {};
+}
+
+ConfigProblem classes_given(const DatasetSpec& spec) {
+  const std::string& file = shards_of(spec).classes_file;
+  if (file.find('/') != std::string::npos || file.starts_with('.')) {
+    return {fmt::format("classes_file must be a file name without folders, not '{}'", file),
+            {"classes_file"}};
+  }
+  if (spec.classes.empty() == file.empty()) {
+    return {"shards need either classes or classes_file", {"classes_file", "classes:"}};
+  }
+  return {};
+}
+
+ConfigProblem check_shards(const DatasetSpec& spec) {
+  const ShardsSettings& settings = shards_of(spec);
+  ConfigProblem other;
+  if (spec.archive) other = {"shards do not come in an archive", {"archive:"}};
+  if ((settings.height == 0) != (settings.width == 0)) {
+    other = {"height and width belong together", {"height", "width"}};
+  }
+  return first_problem(no_files_problem(spec), classes_given(spec), classes_problem(spec),
+                       unknown_split(settings.shards, "shards"),
+                       unknown_split(spec.images, "images"), files_problem(spec),
+                       channels_problem(spec, spec.mean.size() == 1 ? 1 : 3), other);
+}
+
+std::vector<std::string> splits_shards(const DatasetSpec& spec) {
+  std::vector<std::string> splits;
+  for (const char* split : {"train", "validation", "test"}) {
+    if (shards_of(spec).shards.contains(split)) splits.emplace_back(split);
+  }
+  return splits;
+}
+
+std::vector<DatasetPart> parts_shards(const DatasetSpec& spec, const std::string& split) {
+  std::vector<DatasetPart> parts;
+  for (ShardFile& file : files_of(spec, split)) parts.push_back({std::move(file.name), false});
+  const std::string& classes = shards_of(spec).classes_file;
+  if (!classes.empty()) parts.push_back({classes, false});
+  return parts;
+}
+
+/// Finds files in `folder`, or else in the first search folder that has them.
+class ShardFinder {
+ public:
+  ShardFinder(const DatasetSpec& spec, const fs::path& folder)
+      : folders_(search_folders(spec)), fetched_(fetch_folder(spec)) {
+    folders_.insert(folders_.begin(), folder);
+  }
+
+  /// Returns where a file lies, or where it is to be put.
+  fs::path operator()(const std::string& name) const {
+    for (const fs::path& folder : folders_) {
+      std::error_code error;
+      if (fs::is_regular_file(folder / name, error)) return folder / name;
+    }
+    return fetched_ / name;
+  }
+
+ private:
+  std::vector<fs::path> folders_;
+  fs::path fetched_;
+};
+
+std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::string& split,
+                                       const fs::path& folder) {
+  const ShardFinder find(spec, folder);
+  std::vector<PlacedShard> shards;
+  for (ShardFile& file : files_of(spec, split)) {
+    fs::path path = find(file.name);
+    shards.push_back({std::move(file), std::move(path)});
+  }
+  return shards;
+}
+
+/// Returns the names of classes, which a file may hold.
+std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& folder) {
+  if (!spec.classes.empty()) return spec.classes;
+  const std::string& file = shards_of(spec).classes_file;
+  const fs::path path = ShardFinder(spec, folder)(file);
+  std::error_code error;
+  if (!spec.urls.empty() && !fs::exists(path, error)) {
+    fetch_class_names(spec, file, path, kMaxClassesBytes);
+  }
+  std::istringstream lines(read_text(path, kMaxClassesBytes, "names of classes"));
+  std::vector<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) names.push_back(line);
+  }
+  const std::set<std::string> different(names.begin(), names.end());
+  if (names.empty()) fail("{}: no name of a class in it", path.string());
+  if (different.size() != names.size()) fail("{}: names a class twice", path.string());
+  return names;
+}
+
+std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
+                                           const fs::path& folder) {
+  const ShardsSettings& settings = shards_of(spec);
+  info.classes = class_names(spec, folder);
+  info.channels = static_cast<int64_t>(info.mean.size());
+  info.height = settings.height;
+  info.width = settings.width;
+  auto shards = placed_shards(spec, info.split, folder);
+  return std::make_shared<ShardImages>(
+      std::move(info), std::move(shards), settings.exif_orientation,
+      [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); });
+}
+
+void outline_shards(const DatasetSpec& spec, DatasetInfo& info) {
+  info.height = shards_of(spec).height;
+  info.width = shards_of(spec).width;
+}
+
+FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& options) {
+  FetchResult result{fetch_folder(spec), {}};
+  class_names(spec, result.folder);
+  for (const std::string& split : splits_shards(spec)) {
+    for (PlacedShard& shard : placed_shards(spec, split, result.folder)) {
+      std::error_code error;
+      if (fs::is_regular_file(shard.path, error) &&
+          shard_problem(shard.path, shard.described).empty()) {
+        continue;
+      }
+      shard.path = result.folder / shard.described.name;  // A wrong one elsewhere stays.
+      fetch_shard(spec, shard, options.progress);
+      result.fetched.push_back(shard.described.name);
+    }
+  }
+  if (!result.fetched.empty()) {
+    log_info("dataset '{}': fetched {} to {}", spec.name,
+             count_text(static_cast<int64_t>(result.fetched.size()), "shard"),
+             result.folder.string());
+  }
+  return result;
+}
+
+/// Compares each shard with its description, then decodes all images.
+std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::string& split,
+                                            const fs::path& folder) {
+  std::vector<FileVerification> results;
+  const ClassNumbers classes(class_names(spec, folder));
+  for (const PlacedShard& shard : placed_shards(spec, split, folder)) {
+    std::string problem = shard_problem(shard.path, shard.described);
+    if (problem.empty()) problem = index_shard(shard.path, shard.described, classes).problem;
+    results.push_back({shard.described.name, shard.path, problem});
+  }
+  for (FileVerification& image : verify_image_files(spec, split, folder)) {
+    results.push_back(std::move(image));
+  }
+  return results;
+}
+
+}  // namespace
+
+DatasetFormat shards_format() {
+  return {.settings = Choice("shards", ShardsSettings{}),
+          .check = check_shards,
+          .open = open_shards,
+          .splits = splits_shards,
+          .parts = parts_shards,
+          .fetch = fetch_all_shards,
+          .outline = outline_shards,
+          .verify = verify_shards};
+}
+
+}  // namespace moesaic

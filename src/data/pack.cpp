@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/pack.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "image_reader.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/hash.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/base/random.h"
+#include "moesaic/base/signal.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/format.h"
+#include "moesaic/formats/tar.h"
+#include "packed_image.h"
+#include "shard_index.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Source = std::shared_ptr<const Dataset>;
+
+void check_pack_options(std::string_view name, const fs::path& out, const PackOptions& options) {
+  const std::string folder = (out.has_filename() ? out : out.parent_path()).filename().string();
+  check_new_folder(out, "--out");
+  if (!is_plain_name(folder)) {
+    fail_usage("--out: '{}' names the dataset: letters, digits, '-', '_' and '.'", folder);
+  }
+  if (options.shards < 1) fail_usage("--shards must be at least 1, not {}", options.shards);
+  if (options.size < 0) fail_usage("--size must be at least 1, not {}", options.size);
+  if (options.quality < 1 || options.quality > 100) {
+    fail_usage("--quality must be 1 to 100, not {}", options.quality);
+  }
+  // Before opening, which may take long and say much.
+  if (!format_of(load_base_spec(name)).images) {
+    fail_usage("dataset '{}': its inputs are no images: only those are packed", name);
+  }
+  const std::vector<std::string> splits = dataset_splits(name);
+  if (!options.split.empty() && std::ranges::find(splits, options.split) == splits.end()) {
+    fail_usage("dataset '{}' has no split '{}'; {}", name, options.split,
+               did_you_mean(options.split, splits));
+  }
+}
+
+void check_source(const Dataset& data) {
+  const DatasetInfo& info = data.info();
+  if (info.classes.empty()) {
+    fail_usage("dataset '{}': its images have no classes: only those that have are packed",
+               info.name);
+  }
+  if (data.endless()) fail_usage("dataset '{}' is endless: it cannot be packed", info.name);
+  if (info.channels != 1 && info.channels != 3) {
+    fail_usage("dataset '{}': its images have {} channels; only 1 and 3 are packed", info.name,
+               info.channels);
+  }
+}
+
+/// Opens the splits that are asked for and here.
+std::vector<Source> open_sources(std::string_view name, const PackOptions& options) {
+  std::vector<Source> sources;
+  std::vector<std::string> wanted = dataset_splits(name);
+  if (!options.split.empty()) wanted = {options.split};
+  for (const std::string& split : wanted) {
+    // Without a split's files an error says how to get them, if it is the only one.
+    if (wanted.size() > 1 && split != "train" && !split_is_here(name, split)) {
+      log_info("dataset '{}': no files of its {} split are here: left out", name, split);
+      continue;
+    }
+    sources.push_back(open_dataset(name, split));
+    check_source(*sources.back());
+  }
+  int64_t largest = 0;
+  for (const Source& source : sources) largest = std::max(largest, source->size());
+  if (options.shards > largest) {
+    fail_usage("--shards is {}, but '{}' has only {} to pack", options.shards, name,
+               count_text(largest, "image"));
+  }
+  return sources;
+}
+
+/// Writes the shards of one split, several at a time.
+class SplitPacking {
+ public:
+  SplitPacking(const Dataset& data, const fs::path& folder, int64_t shards,
+               const PackOptions& options, const StopSignal& stop)
+      : data_(data),
+        folder_(folder),
+        options_(options),
+        stop_(stop),
+        order_(permutation(data.size(), options.seed, stream_id("pack." + data.info().split))),
+        written_(static_cast<size_t>(shards)) {}
+
+  /// Returns the shards, or nothing after a signal.
+  std::vector<ShardFile> run() {
+    if (options_.progress) {
+      progress_.emplace(ProgressOptions{.label = data_.info().split, .total = data_.size()});
+    }
+    {
+      const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+      std::vector<std::jthread> threads;
+      for (size_t i = 0; i < std::min(processors, written_.size()); ++i) {
+        threads.emplace_back([this] { work(); });
+      }
+    }
+    if (error_) std::rethrow_exception(error_);
+    if (stop_.requested()) return {};
+    if (progress_) progress_->finish();
+    for (const ShardFile& shard : written_) {
+      if (shard.images == 0) fs::remove(folder_ / shard.name);  // All of its images were left out.
+    }
+    std::erase_if(written_, [](const ShardFile& shard) { return shard.images == 0; });
+    return written_;
+  }
+
+  int64_t left_out() const { return left_out_; }
+
+ private:
+  void work() {
+    omp_set_num_threads(1);  // Other threads already use the remaining cores.
+    try {
+      for (size_t shard = next_++; shard < written_.size() && !stops(); shard = next_++) {
+        write(shard);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      failed_ = true;
+    }
+  }
+
+  bool stops() const { return failed_ || stop_.requested(); }
+
+  void write(size_t number) {
+    ShardFile& shard = written_[number];
+    shard.name = fmt::format("{}-{:05}.tar", data_.info().split, number);
+    const fs::path path = folder_ / shard.name;
+    TarWriter tar(path);
+    const size_t begin = number * order_.size() / written_.size();
+    const size_t end = (number + 1) * order_.size() / written_.size();
+    for (size_t place = begin; place < end; ++place) {
+      if (stops()) return;
+      if (add(place, tar)) ++shard.images;
+      const std::lock_guard lock(mutex_);
+      if (progress_) progress_->advance(1);
+    }
+    tar.close();
+    shard.size = static_cast<int64_t>(fs::file_size(path));
+    shard.sha256 = sha256_file_hex(path);
+  }
+
+  /// Returns false for an image that cannot be read.
+  bool add(size_t place, TarWriter& tar) {
+    const int64_t index = order_[place];
+    PackedImage image;
+    std::string label;
+    try {
+      image = packed_image(data_, index, options_.size, options_.quality);
+      label = std::to_string(data_.label(index));
+    } catch (const ImageError& error) {
+      leave_out(error);
+      return false;
+    }
+    const std::string sample = fmt::format("{:08}", place);
+    tar.add(fmt::format("{}.{}", sample, image.extension), std::as_bytes(std::span(image.bytes)));
+    tar.add(sample + ".cls", std::as_bytes(std::span(label)));
+    return true;
+  }
+
+  void leave_out(const ImageError& error) {
+    const std::lock_guard lock(mutex_);
+    if (!error.logged()) log_warning("{}; left out", error.what());
+    if (++left_out_ <= max_damaged(data_.size()) && left_out_ < data_.size()) return;
+    fail("dataset '{}': {} of {} images are damaged, the last one being {}", data_.info().name,
+         left_out_, data_.size(), error.what());
+  }
+
+  const Dataset& data_;
+  const fs::path& folder_;
+  const PackOptions& options_;
+  const StopSignal& stop_;
+  const std::vector<int64_t> order_;
+  std::vector<ShardFile> written_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;  // Guards the members below.
+  std::optional<Progress> progress_;
+  int64_t left_out_ = 0;
+  std::exception_ptr error_;
+};
+
+/// Returns whether images are turned as EXIF says, as the first file that can be read tells.
+bool is_upright(const Dataset& data) {
+  for (int64_t i = 0; i < data.size(); ++i) {
+    try {
+      const std::optional<EncodedImage> file = data.encoded(i);
+      return file && file->upright;
+    } catch (const ImageError&) {
+      continue;
+    }
+  }
+  return false;
+}
+
+/// Returns the description of a packed dataset but for its shards.
+Json description_of(const std::string& name, std::string_view source, const Dataset& data,
+                    const PackOptions& options) {
+  const DatasetInfo& info = data.info();
+  const std::string of = name_without_folders(std::string(source));
+  Json json = {
+      {"name", name},
+      {"description",
+       options.size > 0 ? fmt::format("{} in shards, the shorter side at most {}", of, options.size)
+                        : fmt::format("{} in shards", of)},
+      {"format", "shards"},
+      {"paths", Json::array({"./"})},
+      {"classes", info.classes},
+      {"mean", info.mean},
+      {"std", info.std}};
+  // Images of one size keep one whether they were resized or not.
+  if (info.height > 0 && (options.size == 0 || std::min(info.height, info.width) <= options.size)) {
+    json["height"] = info.height;
+    json["width"] = info.width;
+  }
+  if (is_upright(data)) json["exif_orientation"] = true;
+  return json;
+}
+
+Json listed(const std::vector<ShardFile>& shards) {
+  Json list = Json::array();
+  for (const ShardFile& shard : shards) {
+    list.push_back({{"name", shard.name},
+                    {"images", shard.images},
+                    {"size", shard.size},
+                    {"sha256", shard.sha256}});
+  }
+  return list;
+}
+
+PackedSplit summary(const std::string& split, const std::vector<ShardFile>& shards,
+                    int64_t left_out) {
+  PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, left_out};
+  for (const ShardFile& shard : shards) {
+    packed.images += shard.images;
+    packed.bytes += shard.size;
+  }
+  return packed;
+}
+
+}  // namespace
+
+PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOptions& options) {
+  check_pack_options(name, out, options);
+  const std::vector<Source> sources = open_sources(name, options);
+  int64_t largest = 0;
+  for (const Source& source : sources) largest = std::max(largest, source->size());
+  const fs::path place = out.has_filename() ? out : out.parent_path();
+  const std::string packed_name = place.filename().string();
+  StagedDirectory staged(place);
+  const StopSignal stop;
+  PackResult result{place / (packed_name + ".json"), {}, 0};
+  Json json = description_of(packed_name, name, *sources.front(), options);
+  for (const Source& source : sources) {
+    const std::string& split = source->info().split;
+    // As many images a shard as the largest split has.
+    const int64_t shards =
+        std::max<int64_t>(1, (source->size() * options.shards + largest - 1) / largest);
+    SplitPacking packing(*source, staged.path(), shards, options, stop);
+    const std::vector<ShardFile> written = packing.run();
+    if (stop.requested()) {
+      result.signal = stop.number();
+      return result;
+    }
+    result.splits.push_back(summary(split, written, packing.left_out()));
+    json["images"][split] = result.splits.back().images;
+    json["shards"][split] = listed(written);
+  }
+  write_atomic(staged.path() / (packed_name + ".json"), json.dump(1) + "\n");
+  staged.commit();
+  return result;
+}
+
+}  // namespace moesaic

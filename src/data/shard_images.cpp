@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shard_images.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "image_reader.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/base/text.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+/// Twice as many as a shuffled epoch reads at a time.
+constexpr size_t kMaxOpenShards = 128;
+/// Indexing waits for the disk, not for a processor.
+constexpr size_t kIndexingThreads = 8;
+
+bool is_here(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+/// Calls `action(i)` for all i below `count` on several threads; rethrows the first error.
+template <class Action>
+void on_threads(size_t count, size_t threads, const Action& action) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        action(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> workers;
+    for (size_t i = 1; i < std::min(threads, count); ++i) workers.emplace_back(work);
+    work();
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright,
+                         Fetch fetch)
+    : StoredImages(std::move(info), upright),
+      classes_(this->info().classes),
+      fetch_(std::move(fetch)),
+      open_(shards.size()) {
+  for (PlacedShard& placed : shards) {
+    shards_.push_back(std::make_unique<Shard>());
+    shards_.back()->placed = std::move(placed);
+  }
+  index_present();
+  begins_ = {0};
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const int64_t described = shards_[i]->placed.described.images;
+    const int64_t images =
+        described > 0 ? described : static_cast<int64_t>(shards_[i]->index->images.size());
+    begins_.push_back(begins_.back() + images);
+  }
+  check_lost();
+}
+
+void ShardImages::index_present() {
+  std::mutex mutex;
+  Progress progress({.label = "index of " + info().name,
+                     .total = static_cast<int64_t>(shards_.size()),
+                     .unit = "shards",
+                     .summary = false});
+  on_threads(shards_.size(), kIndexingThreads, [&](size_t i) {
+    const PlacedShard& placed = shards_[i]->placed;
+    if (placed.described.images == 0 || is_here(placed.path)) indexed(i);
+    const std::lock_guard lock(mutex);
+    progress.advance(1);
+  });
+}
+
+const ShardIndex& ShardImages::indexed(size_t number) const {
+  const Shard& shard = *shards_[number];
+  const std::lock_guard lock(shard.mutex);
+  if (shard.index) return *shard.index;
+  if (!is_here(shard.placed.path)) fetch_(shard.placed);
+  shard.index = index_shard(shard.placed.path, shard.placed.described, classes_);
+  if (!shard.index->problem.empty()) count_lost(number);
+  return *shard.index;
+}
+
+void ShardImages::count_lost(size_t number) const {
+  const Shard& shard = *shards_[number];
+  const int64_t described = shard.placed.described.images;
+  const auto found = static_cast<int64_t>(shard.index->images.size());
+  const int64_t lost = described > 0 ? described - found : shard.index->left_out;
+  log_warning("{}; {} of it left out", shard.index->problem, count_text(lost, "image"));
+  {
+    const std::lock_guard lock(lost_mutex_);
+    lost_ += lost;
+    last_problem_ = shard.index->problem;
+  }
+  if (!begins_.empty()) check_lost();
+}
+
+void ShardImages::check_lost() const {
+  const std::lock_guard lock(lost_mutex_);
+  if (size() == 0) {
+    fail("dataset '{}': no image in its {} shards: {}", info().name, info().split, last_problem_);
+  }
+  if (lost_ <= max_damaged(size())) return;
+  fail("dataset '{}': {} of {} {} images are lost in damaged shards, the last one being {}",
+       info().name, lost_, size(), info().split, last_problem_);
+}
+
+std::vector<int64_t> ShardImages::blocks() const {
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (begins_[i + 1] > begins_[i]) sizes.push_back(begins_[i + 1] - begins_[i]);
+  }
+  return sizes;
+}
+
+ShardImages::Place ShardImages::place_of(int64_t index) const {
+  check_index(index);
+  const auto after = std::upper_bound(begins_.begin(), begins_.end(), index);
+  return {static_cast<size_t>(after - begins_.begin()) - 1, index - *(after - 1)};
+}
+
+const ShardIndex::Image& ShardImages::image_at(const Place& place) const {
+  const ShardIndex& index = indexed(place.shard);
+  if (std::cmp_greater_equal(place.image, index.images.size())) {
+    throw ImageError(index.problem, /*logged=*/true);
+  }
+  return index.images[static_cast<size_t>(place.image)];
+}
+
+int64_t ShardImages::label(int64_t index) const {
+  return image_at(place_of(index)).label;
+}
+
+fs::path ShardImages::path(int64_t index) const {
+  const Place place = place_of(index);
+  return shards_[place.shard]->placed.path /
+         (indexed(place.shard).names.c_str() + image_at(place).name);
+}
+
+std::string ShardImages::read(int64_t index) const {
+  const Place place = place_of(index);
+  const ShardIndex::Image& image = image_at(place);
+  try {
+    return read_at(open(place.shard)->get(), image.offset, image.size,
+                   shards_[place.shard]->placed.path);
+  } catch (const Error& error) {
+    throw ImageError(error.what());
+  }
+}
+
+std::shared_ptr<const UniqueFd> ShardImages::open(size_t shard) const {
+  const std::lock_guard lock(open_mutex_);
+  if (open_[shard]) return open_[shard];
+  if (opened_.size() == kMaxOpenShards) {
+    open_[opened_.front()].reset();  // It is closed once no thread reads it.
+    opened_.pop_front();
+  }
+  opened_.push_back(shard);
+  try {
+    return open_[shard] =
+               std::make_shared<UniqueFd>(open_file(shards_[shard]->placed.path, O_RDONLY));
+  } catch (...) {
+    opened_.pop_back();
+    throw;
+  }
+}
+
+}  // namespace moesaic

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shard_index.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "image_files.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/posix.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/image_files.h"
+#include "moesaic/formats/tar.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+constexpr int64_t kMaxLabelBytes = 1024;
+constexpr int64_t kMaxRange = 1'000'000;
+
+/// A range of numbers in a name: "{0000..0127}".
+struct NameRange {
+  std::string before, after;
+  int64_t first = 0, last = -1;
+  size_t digits = 0;
+};
+
+std::optional<int64_t> number_in(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && !text.empty() && text[0] != '-' ? std::optional(value) : std::nullopt;
+}
+
+/// Returns the range in a name without other braces, or nothing.
+std::optional<NameRange> range_in(const std::string& name) {
+  const size_t open = name.find('{'), dots = name.find("..", open), close = name.find('}', open);
+  if (open == std::string::npos || dots == std::string::npos || close == std::string::npos ||
+      close < dots || name.find_first_of("{}", close + 1) != std::string::npos) {
+    return std::nullopt;
+  }
+  const auto first = number_in(name.substr(open + 1, dots - open - 1));
+  const auto last = number_in(name.substr(dots + 2, close - dots - 2));
+  if (!first || !last || *first > *last || *last - *first >= kMaxRange) return std::nullopt;
+  return NameRange{name.substr(0, open), name.substr(close + 1), *first, *last, dots - open - 1};
+}
+
+bool has_braces(const std::string& name) {
+  return name.find_first_of("{}") != std::string::npos;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank(" \t\r\n\0", 5);
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlank) + 1);
+}
+
+/// The name of a member in two: up to the first dot after its folder, and what follows that dot.
+struct MemberName {
+  std::string sample, extension;
+};
+
+MemberName split_name(const std::string& name) {
+  const size_t file = name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1;
+  const size_t dot = name.find('.', file);
+  if (dot == std::string::npos || dot == file) return {};
+  std::string extension = name.substr(dot + 1);
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return {name.substr(0, dot), std::move(extension)};
+}
+
+bool is_image(const std::string& extension) {
+  return has_image_name("a." + extension);
+}
+
+/// Lists the images of one shard.
+class ShardListing {
+ public:
+  ShardListing(const fs::path& path, const ShardFile& described, const ClassNumbers& classes)
+      : path_(path),
+        described_(described),
+        classes_(classes),
+        fd_(open_file(path, O_RDONLY)),
+        tar_(index_tar(path)) {}
+
+  ShardIndex run() && {
+    for (const TarProblem& problem : tar_.problems) {
+      note(problem.text);
+      if (is_image(split_name(problem.member).extension)) ++index_.left_out;
+    }
+    compare_size();
+    find_labels();
+    for (const TarMember& member : tar_.members) take(member);
+    compare_count();
+    if (problems_ > 0) {
+      index_.problem = fmt::format("{}: {}{}", path_.string(), first_problem_,
+                                   problems_ > 1 ? fmt::format(" ({} more)", problems_ - 1) : "");
+    }
+    return std::move(index_);
+  }
+
+ private:
+  void note(const std::string& problem) {
+    if (problems_++ == 0) first_problem_ = problem;
+  }
+
+  void compare_size() {
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path_, error));
+    if (!error && described_.size > 0 && bytes != described_.size) {
+      note(fmt::format("{} bytes, expected {}", bytes, described_.size));
+    }
+  }
+
+  void compare_count() {
+    const auto found = static_cast<int64_t>(index_.images.size());
+    if (found == 0) note("no image with a label in it");
+    if (described_.images == 0 || found == described_.images) return;
+    note(fmt::format("{}, expected {}", count_text(found, "image"), described_.images));
+    if (found > described_.images) index_.images.resize(static_cast<size_t>(described_.images));
+  }
+
+  void find_labels() {
+    for (const TarMember& member : tar_.members) {
+      const MemberName name = split_name(member.name);
+      if (name.extension == "cls") labels_.emplace(name.sample, &member);
+    }
+  }
+
+  void take(const TarMember& member) {
+    const MemberName name = split_name(member.name);
+    if (!is_image(name.extension)) return;
+    try {
+      if (member.size > kMaxImageFileBytes) fail("{} bytes are too many for an image", member.size);
+      const int32_t label = label_of(name.sample);
+      index_.images.push_back({member.offset, static_cast<uint32_t>(member.size),
+                               static_cast<uint32_t>(index_.names.size()), label});
+      index_.names += member.name;
+      index_.names += '\0';
+    } catch (const Error& error) {
+      note(fmt::format("{}: {}", printable(member.name), error.what()));
+      ++index_.left_out;
+    }
+  }
+
+  /// Returns the label of a sample, which is one image's only.
+  int32_t label_of(const std::string& sample) {
+    const auto found = labels_.find(sample);
+    if (found == labels_.end()) fail("no {}.cls with its class", sample);
+    if (found->second == nullptr) fail("a second image of the same name");
+    const TarMember& label = *std::exchange(found->second, nullptr);
+    if (label.size > kMaxLabelBytes) fail("its .cls has {} bytes", label.size);
+    const std::string text = read_at(fd_.get(), label.offset, label.size, path_);
+    if (const auto number = classes_.find(text)) return *number;
+    fail("{}", problems_ == 0 ? classes_.problem(text) : "");  // Only the first one is told.
+  }
+
+  const fs::path& path_;
+  const ShardFile& described_;
+  const ClassNumbers& classes_;
+  UniqueFd fd_;
+  TarIndex tar_;
+  std::unordered_map<std::string, const TarMember*> labels_;  ///< By sample; null once taken.
+  ShardIndex index_;
+  std::string first_problem_;
+  int64_t problems_ = 0;
+};
+
+}  // namespace
+
+std::string config_problem(const ShardFile& file) {
+  if (file.name.find('/') != std::string::npos || file.name.starts_with('.')) {
+    return fmt::format("name must be a file name without folders, not '{}'", file.name);
+  }
+  if (!file.name.ends_with(".tar")) {
+    return fmt::format("'{}': a shard is an uncompressed tar archive, NAME.tar", file.name);
+  }
+  if (has_braces(file.name) && !range_in(file.name)) {
+    return fmt::format("'{}': a range is written {{0000..0127}}, once in a name", file.name);
+  }
+  if (has_braces(file.name) && (file.size > 0 || !file.sha256.empty())) {
+    return "size and sha256 belong to one file, not to a range";
+  }
+  const bool hex = file.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!file.sha256.empty() && (!hex || file.sha256.size() != 64)) {
+    return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
+  }
+  return "";
+}
+
+std::vector<ShardFile> expanded(const ShardFile& file) {
+  const auto range = range_in(file.name);
+  if (!range) return {file};
+  std::vector<ShardFile> files;
+  for (int64_t i = range->first; i <= range->last; ++i) {
+    ShardFile one = file;
+    one.name = fmt::format("{}{:0{}}{}", range->before, i, range->digits, range->after);
+    files.push_back(std::move(one));
+  }
+  return files;
+}
+
+ClassNumbers::ClassNumbers(const std::vector<std::string>& classes) : classes_(classes) {
+  for (size_t i = 0; i < classes.size(); ++i) {
+    numbers_.emplace(classes[i], static_cast<int32_t>(i));
+  }
+}
+
+std::optional<int32_t> ClassNumbers::find(std::string_view text) const {
+  const std::string_view word = trimmed(text);
+  const auto number = number_in(word);
+  if (number && std::cmp_less(*number, classes_.size())) return static_cast<int32_t>(*number);
+  const auto named = numbers_.find(std::string(word));
+  return named == numbers_.end() ? std::nullopt : std::optional(named->second);
+}
+
+std::string ClassNumbers::problem(std::string_view text) const {
+  const std::string_view word = trimmed(text);
+  if (const auto number = number_in(word)) {
+    return fmt::format("class {}, but the {} count from 0 to {}", *number,
+                       count_text(static_cast<int64_t>(classes_.size()), "class"),
+                       classes_.size() - 1);
+  }
+  const auto near = nearest(word, classes_);
+  return fmt::format("unknown class {}{}", printable(word),
+                     near ? fmt::format("; did you mean '{}'?", *near) : "");
+}
+
+ShardIndex index_shard(const fs::path& path, const ShardFile& described,
+                       const ClassNumbers& classes) {
+  return ShardListing(path, described, classes).run();
+}
+
+std::string shard_problem(const fs::path& path, const ShardFile& described) {
+  try {
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error) return fmt::format("{}: {}", path.string(), error.message());
+    if (described.size > 0 && std::cmp_not_equal(bytes, described.size)) {
+      return fmt::format("{}: {} bytes, expected {}", path.string(), bytes, described.size);
+    }
+    if (described.sha256.empty()) {
+      const TarIndex tar = index_tar(path);
+      const std::string why = tar.problems.empty() ? "no file in it" : tar.problems[0].text;
+      return tar.members.empty() ? fmt::format("{}: {}", path.string(), why) : "";
+    }
+    const std::string hash = sha256_file_hex(path);
+    if (hash == described.sha256) return "";
+    return fmt::format("{}: SHA-256 is {}, expected {}", path.string(), hash, described.sha256);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) {
+  std::string bytes(static_cast<size_t>(size), '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = ::pread(fd, bytes.data() + done, bytes.size() - done,
+                                  static_cast<off_t>(offset) + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_errno(path, "cannot be read");
+    if (count == 0) fail("{}: ends early", path.string());
+    done += static_cast<size_t>(count);
+  }
+  return bytes;
+}
+
+}  // namespace moesaic

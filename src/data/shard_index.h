@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards: tar archives of images with their labels, after WebDataset's habit. A sample's members
+// share the name up to its first dot: 0001.jpg (.jpeg, .png) and 0001.cls, the number of its class
+// or the class's name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+
+/// A shard as a description gives it; what is not known is 0 or empty.
+struct ShardFile {
+  std::string name, sha256;
+  int64_t images = 0, size = 0;
+};
+template <class Fields>
+void describe(Fields& f, ShardFile& c) {
+  f("name", c.name, "file name, or several at once: train-{0000..0127}.tar", required, not_empty);
+  f("images", c.images,
+    "how many images each has; 0: not known, so that it must be there when data are opened",
+    at_least(0));
+  f("size", c.size, "its bytes; 0: not known", at_least(0));
+  f("sha256", c.sha256, "its SHA-256");
+}
+
+/// Checks the form of name and hash.
+std::string config_problem(const ShardFile& file);
+
+/// Returns the files that a name with a range of numbers stands for, the others' settings repeated;
+/// any other name is itself.
+std::vector<ShardFile> expanded(const ShardFile& file);
+
+/// Numbers of classes by name.
+class ClassNumbers {
+ public:
+  explicit ClassNumbers(const std::vector<std::string>& classes);
+
+  /// Returns the class that a label's text says, by number or else by name.
+  std::optional<int32_t> find(std::string_view text) const;
+  /// Returns what is wrong with a text that find() does not know.
+  std::string problem(std::string_view text) const;
+
+ private:
+  std::vector<std::string> classes_;
+  std::unordered_map<std::string, int32_t> numbers_;
+};
+
+/// Where the images of a shard lie.
+struct ShardIndex {
+  struct Image {
+    int64_t offset;
+    uint32_t size, name;  ///< Bytes; place of the name in `names`.
+    int32_t label;
+  };
+  std::vector<Image> images;
+  std::string names;     ///< Each ends in 0.
+  std::string problem;   ///< What is wrong, with the shard's path, in one line; empty for nothing.
+  int64_t left_out = 0;  ///< Images found of which something is wrong.
+};
+
+/// Lists the images of the shard at `path` that have a label. What is wrong with others, and where
+/// the file differs from `described` in size or number of images, is told in `problem`; of more
+/// images than described the first ones are listed. Throws Error (failure) if the file cannot be
+/// read or is compressed.
+ShardIndex index_shard(const std::filesystem::path& path, const ShardFile& described,
+                       const ClassNumbers& classes);
+
+/// Compares a file's bytes with what is described, and where that has no hash, whether the file has
+/// an image at all. Returns the problem in one line, or "".
+std::string shard_problem(const std::filesystem::path& path, const ShardFile& described);
+
+/// Reads `size` bytes at `offset`. Throws Error (failure) with the path.
+std::string read_at(int fd, int64_t offset, int64_t size, const std::filesystem::path& path);
+
+}  // namespace moesaic

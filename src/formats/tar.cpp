@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/formats/tar.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <unordered_set>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/posix.h"
+#include "moesaic/base/text.h"
+#include "tar_entry.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+/// Few bytes around each header: contents are skipped.
+constexpr size_t kHeaderBlockBytes = 10240;
+constexpr size_t kMaxEntryNameBytes = 4096;
+
+template <auto Free>
+struct FreeArchive {
+  void operator()(archive* open) const { Free(open); }
+};
+using TarReader = std::unique_ptr<archive, FreeArchive<archive_read_free>>;
+
+std::string last_reason(archive* open) {
+  const char* text = archive_error_string(open);
+  return one_line(text != nullptr ? text : "damaged");
+}
+
+/// Returns the program that compressed a file that begins with these bytes, or "".
+std::string compressor_of(std::string_view head) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 4> kHeads = {{
+      {"\x1f\x8b", "gzip"},
+      {"BZh", "bzip2"},
+      {"\xfd\x37zXZ", "xz"},
+      {"\x28\xb5\x2f\xfd", "zstd"},
+  }};
+  for (const auto& [begin, name] : kHeads) {
+    if (head.starts_with(begin)) return name;
+  }
+  return "";
+}
+
+void refuse_compressed(const fs::path& path) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  std::array<char, 8> head{};
+  const ssize_t count = ::pread(fd.get(), head.data(), head.size(), 0);
+  if (count < 0) fail_errno(path, "cannot be read");
+  const std::string by = compressor_of({head.data(), static_cast<size_t>(count)});
+  if (!by.empty()) {
+    fail("{}: compressed by {}: members are read where they lie, so unpack it to a plain .tar",
+         path.string(), by);
+  }
+}
+
+/// Lists the members of one archive.
+class TarIndexing {
+ public:
+  explicit TarIndexing(const fs::path& path) : open_(archive_read_new()) {
+    if (open_ == nullptr) fail("{}: cannot be read: out of memory", path.string());
+    std::error_code error;
+    const uintmax_t bytes = fs::file_size(path, error);
+    if (error) fail("{}: cannot be read: {}", path.string(), error.message());
+    bytes_ = static_cast<int64_t>(bytes);
+    archive_read_support_format_tar(open_.get());
+    if (archive_read_open_filename(open_.get(), path.c_str(), kHeaderBlockBytes) != ARCHIVE_OK) {
+      note("", fmt::format("not a tar archive: {}", last_reason(open_.get())));
+      bytes_ = 0;
+    }
+  }
+
+  TarIndex run() && {
+    archive_entry* entry = nullptr;
+    while (bytes_ > 0 && next(&entry) && take(entry)) {
+    }
+    return std::move(index_);
+  }
+
+ private:
+  bool next(archive_entry** entry) {
+    const int result = archive_read_next_header(open_.get(), entry);
+    if (result == ARCHIVE_EOF) return false;
+    if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
+    note("", fmt::format("damaged after {}: {}",
+                         count_text(static_cast<int64_t>(index_.members.size()), "file"),
+                         last_reason(open_.get())));
+    return false;
+  }
+
+  /// Takes or leaves out an entry; returns whether there may be another one.
+  bool take(archive_entry* entry) {
+    const std::string name = entry_name(entry);
+    const int64_t offset = archive_filter_bytes(open_.get(), 0);
+    const bool file = archive_entry_filetype(entry) == AE_IFREG;
+    const int64_t size = file && archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
+    if (size < 0 || offset < 0 || offset > bytes_ || size > bytes_ - offset) {
+      note(name, fmt::format("ends within entry {}, of {} bytes", printable(name), size));
+      return false;
+    }
+    std::string why = entry_refusal(entry, name);
+    if (why.empty() && name.size() > kMaxEntryNameBytes) why = "has too long a name";
+    if (why.empty() && archive_entry_sparse_count(entry) > 0) why = "is sparse";
+    const std::string normal = fs::path(name).lexically_normal().string();
+    if (why.empty() && file && !names_.insert(normal).second) why = "is there twice";
+    if (!why.empty()) {
+      note(name, fmt::format("entry {} {}", printable(name), why));
+    } else if (file) {
+      index_.members.push_back({normal, offset, size});
+    }
+    return true;
+  }
+
+  void note(std::string member, std::string text) {
+    index_.problems.push_back({std::move(member), std::move(text)});
+  }
+
+  TarReader open_;
+  int64_t bytes_ = 0;
+  TarIndex index_;
+  std::unordered_set<std::string> names_;
+};
+
+}  // namespace
+
+TarIndex index_tar(const fs::path& path) {
+  refuse_compressed(path);
+  return TarIndexing(path).run();
+}
+
+struct TarWriter::State {
+  fs::path path;
+  UniqueFd fd;
+  std::unique_ptr<archive, FreeArchive<archive_write_free>> open;
+  std::unique_ptr<archive_entry, decltype(&archive_entry_free)> entry{archive_entry_new(),
+                                                                      &archive_entry_free};
+
+  void check(la_ssize_t result) const {
+    if (result >= ARCHIVE_OK || result == ARCHIVE_WARN) return;
+    const int error = archive_errno(open.get());
+    fail("{}: cannot be written: {}", path.string(),
+         error > 0 ? std::strerror(error) : last_reason(open.get()));
+  }
+};
+
+TarWriter::TarWriter(const fs::path& path) : state_(std::make_unique<State>()) {
+  state_->path = path;
+  state_->fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
+  state_->open.reset(archive_write_new());
+  if (state_->open == nullptr || state_->entry == nullptr) fail("{}: out of memory", path.string());
+  archive* const open = state_->open.get();
+  state_->check(archive_write_set_format_pax_restricted(open));
+  state_->check(archive_write_open_fd(open, state_->fd.get()));
+}
+
+TarWriter::~TarWriter() = default;
+
+void TarWriter::add(const std::string& name, std::span<const std::byte> bytes) {
+  archive_entry* const entry = archive_entry_clear(state_->entry.get());
+  archive_entry_set_pathname(entry, name.c_str());
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_perm(entry, 0644);
+  archive_entry_set_mtime(entry, 0, 0);
+  archive_entry_set_size(entry, static_cast<int64_t>(bytes.size()));
+  state_->check(archive_write_header(state_->open.get(), entry));
+  state_->check(archive_write_data(state_->open.get(), bytes.data(), bytes.size()));
+}
+
+void TarWriter::close() {
+  state_->check(archive_write_close(state_->open.get()));
+}
+
+}  // namespace moesaic

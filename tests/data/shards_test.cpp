@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "data/http_server.h"
+#include "data/png_bytes.h"
+#include "data/shard_fixture.h"
+#include "moesaic/data/fetch.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/data/preprocess.h"
+#include "moesaic/data/sample.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::error_of;
+using test::HttpServer;
+using test::numbered_jpeg;
+using test::samples;
+using test::TarEntry;
+using test::text_bytes;
+using test::write_file;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr const char* kTwoShards = R"({"train": [{"name": "train-{0..1}.tar"}]})";
+
+class Shards : public ::testing::Test {
+ protected:
+  std::string said_by(const std::function<void()>& action) const {
+    ::testing::internal::CaptureStderr();
+    try {
+      action();
+    } catch (...) {
+      ::testing::internal::GetCapturedStderr();
+      throw;
+    }
+    return ::testing::internal::GetCapturedStderr();
+  }
+  static std::shared_ptr<const Dataset> sized(std::shared_ptr<const Dataset> data) {
+    PreprocessConfig config;
+    config.size = 8;
+    return preprocessed(std::move(data), config);
+  }
+  static int64_t times(const std::string& text, const std::string& part) {
+    int64_t count = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+  std::string usage_problem(const std::string& shards, const std::string& rest = "\"paths\": []") {
+    home_.describe(shards, rest);
+    return error_of(ErrorKind::usage, [&] { home_.open(); });
+  }
+
+  test::ShardHome home_;
+};
+
+TEST_F(Shards, ImagesAndLabelsAreFoundInTheirOrder) {
+  home_.write("train-0.tar", {{"a/1.cls", text_bytes("dog\n")},
+                              {"a/1.jpg", numbered_jpeg(1)},
+                              {"a/1.json", text_bytes("{}")},
+                              {"a/2.JPEG", numbered_jpeg(2)},
+                              {"a/2.cls", text_bytes(" 0\r\n")},
+                              {"._a.jpg", text_bytes("of a Mac")}});
+  home_.write("train-1.tar",
+              {{"3.png", test::plain_png_bytes(4, 4, {16, 16, 16})}, {"3.cls", text_bytes("1")}});
+  home_.describe(kTwoShards);
+  std::shared_ptr<const Dataset> data;
+  EXPECT_THAT(said_by([&] { data = home_.open(); }), IsEmpty());
+  ASSERT_EQ(data->size(), 3);
+  EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 0, 1));
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(test::ShardHome::number_at(*data, i), i + 1);
+  EXPECT_THAT(data->blocks(), ElementsAre(2, 1));
+  EXPECT_THAT(dataset_splits(home_.name()), ElementsAre("train"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { home_.open("test"); }), HasSubstr("no test split"));
+}
+
+TEST_F(Shards, ClassesMayLieInAFile) {
+  home_.write("train-0.tar", samples(0, 2));
+  write_file(home_.path("names.txt"), std::string("cat\r\ndog\n"));
+  write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
+      "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
+      "shards": {"test": [{"name": "train-0.tar"}]}})"));
+  const auto data = home_.open("test");
+  EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_EQ(data->info().channels, 1);  // As many as mean has.
+  EXPECT_EQ(test::ShardHome::number_at(*data, 1), 1);
+}
+
+TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {
+  home_.write("train-0.tar", samples(0, 2));
+  const std::string shards = R"({"train": [{"name": "train-0.tar"}]})";
+  home_.describe(shards, R"("height": 16, "width": 16, "paths": ["./"])");
+  const auto data = home_.open();
+  EXPECT_NEAR(test::image_of(*data, 1).at(0), 12, 1);
+  home_.describe(shards, R"("height": 16, "width": 17, "paths": ["./"])");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test::image_of(*home_.open(), 0); }),
+              AllOf(HasSubstr("train-0.tar/1000.jpg"), HasSubstr("16 x 16")));
+}
+
+TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
+  home_.write("train-0.tar", samples(0, 100));
+  Bytes second = home_.write("train-1.tar", samples(100, 100));
+  home_.describe(R"({"train": [{"name": "train-{0..1}.tar", "images": 100}]})");
+  const size_t sample = second.size() / 100;
+  second.resize(second.size() - sample - sample / 2);  // Ends within the last image.
+  write_file(home_.path("train-1.tar"), second);
+  LoaderOptions options;
+  options.batch_size = 50;
+  options.threads = 2;
+  std::vector<int64_t> labels;
+  const std::string said = said_by([&] {
+    const auto data = home_.open();
+    ASSERT_EQ(data->size(), 200);
+    Loader loader(sized(data), options);
+    while (!loader.done()) labels.push_back(loader.next().labels.sum().item<int64_t>());
+  });
+  EXPECT_EQ(times(said, "train-1.tar"), 1) << said;
+  EXPECT_THAT(said, AllOf(HasSubstr(" after 19"), HasSubstr("; 1 image of it left out")));
+  EXPECT_THAT(labels, ElementsAre(25, 25, 25, 24));  // The first image stands for the last one.
+
+  second.resize(second.size() - 4 * sample);
+  write_file(home_.path("train-1.tar"), second);
+  std::string message;
+  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
+  EXPECT_THAT(message, AllOf(HasSubstr("of 200 train images are lost in damaged shards"),
+                             HasSubstr("train-1.tar: ")));
+}
+
+TEST_F(Shards, SubsetsAndSamplesLeaveOutWhatIsLost) {
+  home_.write("train-0.tar", samples(0, 9));
+  home_.describe(R"({"train": [{"name": "train-0.tar", "images": 10}]})");
+  std::shared_ptr<const Dataset> data;
+  EXPECT_THAT(said_by([&] { data = home_.open(); }), HasSubstr("9 images, expected 10"));
+  EXPECT_EQ(make_class_subset(data, {"dog"}, "dogs")->size(), 4);
+  EXPECT_EQ(make_sample(data, 9, 1)->size(), 9);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make_sample(data, 10, 1); }), HasSubstr("its 9"));
+  EXPECT_THROW(data->label(9), ImageError);
+}
+
+TEST_F(Shards, ImagesWithoutAUsableLabelAreNamed) {
+  const auto problem = [&](const std::vector<TarEntry>& odd) {
+    std::vector<TarEntry> entries = samples(0, 8);
+    entries.insert(entries.begin() + 4, odd.begin(), odd.end());
+    home_.write("train-0.tar", entries);
+    home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+    std::shared_ptr<const Dataset> data;
+    const std::string said = said_by([&] { data = home_.open(); });
+    EXPECT_EQ(data->size(), 8);
+    EXPECT_THAT(said, HasSubstr("; 1 image of it left out"));
+    return said;
+  };
+  const TarEntry image{"x.jpg", numbered_jpeg(9)};
+  EXPECT_THAT(problem({image}), HasSubstr("'x.jpg': no x.cls with its class"));
+  EXPECT_THAT(problem({image, {"x.cls", text_bytes("dogg")}}),
+              HasSubstr("unknown class 'dogg'; did you mean 'dog'?"));
+  EXPECT_THAT(problem({image, {"x.cls", text_bytes("2")}}),
+              HasSubstr("class 2, but the 2 classes count from 0 to 1"));
+  EXPECT_THAT(problem({image, {"x.cls", text_bytes("-1")}}), HasSubstr("unknown class '-1'"));
+  EXPECT_THAT(problem({image, {"x.cls", text_bytes("")}}), HasSubstr("unknown class ''"));
+  EXPECT_THAT(problem({image, {"x.cls", Bytes(5000, '1')}}), HasSubstr("its .cls has 5000 bytes"));
+  EXPECT_THAT(problem({{"1000.png", numbered_jpeg(9)}}), HasSubstr("a second image of the same"));
+  EXPECT_THAT(problem({{"1000.jpg", numbered_jpeg(9)}}), HasSubstr("'1000.jpg' is there twice"));
+  EXPECT_THAT(problem({{"x.jpg", {}, '2', "1000.jpg"}}), HasSubstr("'x.jpg' is a link"));
+  EXPECT_THAT(problem({{"/x.jpg", numbered_jpeg(9)}}), HasSubstr("has an absolute path"));
+}
+
+TEST_F(Shards, ManyWithoutALabelAreAnErrorThatNamesTheFirst) {
+  std::vector<TarEntry> entries = samples(0, 8);
+  entries[1].content = entries[3].content = text_bytes("horse");
+  home_.write("train-0.tar", entries);
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  std::string message;
+  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
+  EXPECT_THAT(message, AllOf(HasSubstr("train-0.tar: '1000.jpg': unknown class 'horse'"),
+                             HasSubstr("(1 more)")));
+}
+
+TEST_F(Shards, AnUnreadableImageIsReplacedByTheNext) {
+  std::vector<TarEntry> entries = samples(0, 8);
+  entries[4].content.resize(200);
+  home_.write("train-0.tar", entries);
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  LoaderOptions options;
+  options.batch_size = 8;
+  Loader loader(sized(home_.open()), options);
+  Batch batch;
+  EXPECT_THAT(said_by([&] { batch = loader.next(); }), HasSubstr("train-0.tar/1002.jpg: "));
+  EXPECT_EQ(batch.labels[2].item<int64_t>(), 1);
+}
+
+TEST_F(Shards, OtherFilesAreRefused) {
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              AllOf(HasSubstr("'train-0.tar' not found"), HasSubstr(home_.root().string())));
+  write_file(home_.path("train-0.tar"), test::gzip_bytes(test::tar_bytes(samples(0, 2))));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              AllOf(HasSubstr("train-0.tar: compressed by gzip"), HasSubstr("plain .tar")));
+  write_file(home_.path("train-0.tar"), Bytes(3000, 'x'));
+  std::string message;
+  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
+  EXPECT_THAT(message, HasSubstr("train-0.tar"));
+  home_.write("train-0.tar", samples(0, 2));
+  home_.describe(R"({"train": [{"name": "train-{0..2}.tar"}]})");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }), HasSubstr("'train-1.tar' not"));
+}
+
+TEST_F(Shards, DescriptionsAreChecked) {
+  EXPECT_THAT(usage_problem("{}"), HasSubstr("shards is missing"));
+  EXPECT_THAT(usage_problem(R"({"trian": [{"name": "a.tar"}]})"), HasSubstr("'trian'"));
+  EXPECT_THAT(usage_problem(R"({"train": []})"), HasSubstr("shards.train is empty"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "b/a.tar"}]})"), HasSubstr("without folders"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar.gz"}]})"), HasSubstr("uncompressed"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{3..1}.tar"}]})"), HasSubstr("{0000..0127}"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{1..3}.tar", "size": 5}]})"),
+              HasSubstr("one file"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a1.tar"}, {"name": "a{0..1}.tar"}]})"),
+              HasSubstr("names 'a1.tar' twice"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "sha256": "x"}]})"),
+              HasSubstr("64 lower-case"));
+  const std::string one = R"({"train": [{"name": "a{08..11}.tar", "images": 5}]})";
+  EXPECT_THAT(usage_problem(one, R"("images": {"train": 21})"), HasSubstr("its shards have 20"));
+  EXPECT_THAT(usage_problem(one, R"("height": 3)"), HasSubstr("belong together"));
+  EXPECT_THAT(usage_problem(one, R"("classes_file": "c")"), HasSubstr("either classes or"));
+  home_.describe(one, R"("images": {"train": 20})");
+  EXPECT_EQ(outline_dataset(home_.name(), "train")->size(), 20);
+}
+
+TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfAShard) {
+  for (int i = 0; i < 4; ++i) {
+    home_.write("train-" + std::to_string(i) + ".tar", samples(20 * i, 20));
+  }
+  home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "images": 20}]})");
+  const auto data = sized(home_.open());
+  ASSERT_THAT(data->blocks(), ElementsAre(20, 20, 20, 20));
+  LoaderOptions options;
+  options.batch_size = 8;
+  options.shuffle = true;
+  options.seed = 5;
+  Loader first(data, options);
+  std::vector<at::Tensor> batches;
+  for (int i = 0; i < 25; ++i) batches.push_back(first.next().images);
+  for (const int64_t threads : {1, 8}) {
+    options.threads = threads;
+    Loader other(data, options);
+    for (const at::Tensor& batch : batches) EXPECT_TRUE(at::equal(other.next().images, batch));
+    other.seek(1, 3);  // After 6 of the 20 images of each lane's first shard.
+    EXPECT_TRUE(at::equal(other.next().images, batches[13]));
+  }
+}
+
+TEST_F(Shards, AHeldOutValidationSplitIsTheLastImages) {
+  home_.write("train-0.tar", samples(0, 12));
+  home_.write("train-1.tar", samples(12, 8));
+  home_.describe(kTwoShards, R"("paths": ["./"], "validation": 0.5)");
+  const auto train = home_.open("train"), validation = home_.open("validation");
+  EXPECT_THAT(train->blocks(), ElementsAre(10));
+  EXPECT_THAT(validation->blocks(), ElementsAre(2, 8));
+  EXPECT_EQ(test::ShardHome::number_at(*validation, 0), 10);
+}
+
+TEST_F(Shards, AreFetchedWhenTheyAreNeeded) {
+  const Bytes shards[] = {test::tar_bytes(samples(0, 4)), test::tar_bytes(samples(4, 4))};
+  HttpServer server({{"train-0.tar", shards[0]}, {"train-1.tar", shards[1]}});
+  const auto listed = [&](int i, const Bytes& bytes) {
+    return R"({"name": "train-)" + std::to_string(i) + R"(.tar", "images": 4, "size": )" +
+           std::to_string(bytes.size()) + R"(, "sha256": ")" + test::hash_of(bytes) + "\"}";
+  };
+  const std::string described =
+      R"({"train": [)" + listed(0, shards[0]) + ", " + listed(1, shards[1]) + "]}";
+  const std::string rest = R"("images": {"train": 8}, "urls": [")" + server.url() + "\"]";
+  home_.describe(described, rest);
+  {
+    const auto data = home_.open();
+    EXPECT_THAT(server.requests(), IsEmpty());
+    EXPECT_EQ(test::ShardHome::number_at(*data, 5), 5);
+    EXPECT_THAT(server.requests(), ElementsAre("train-1.tar 0"));
+    EXPECT_EQ(data->label(6), 0);
+    EXPECT_EQ(test::read_file(home_.data() / "pets" / "train-1.tar"), shards[1]);
+  }
+  EXPECT_EQ(test::ShardHome::number_at(*home_.open(), 7), 7);  // From the cache.
+  EXPECT_THAT(server.requests(), ElementsAre("train-1.tar 0"));
+  EXPECT_THAT(fetch_dataset(home_.name(), {.progress = false}).fetched, ElementsAre("train-0.tar"));
+  EXPECT_THAT(fetch_dataset(home_.name(), {.progress = false}).fetched, IsEmpty());
+  for (const FileVerification& file : verify_dataset(home_.name())) {
+    EXPECT_TRUE(file.ok()) << file.problem;
+  }
+
+  test::fs::remove_all(home_.data());
+  home_.describe(R"({"train": [)" + listed(0, shards[1]) + "]}",
+                 R"("urls": [")" + server.url() + "\"]");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open()->label(0); }),
+              AllOf(HasSubstr("cannot fetch train-0.tar"), HasSubstr("SHA-256 is")));
+  EXPECT_TRUE(test::fs::is_empty(home_.data() / "pets"));
+}
+
+TEST_F(Shards, WithoutACountTheyAreFetchedWhenDataAreOpened) {
+  const test::TempDir mirror;
+  write_file(mirror / "train-0.tar", test::tar_bytes(samples(0, 4)));
+  write_file(mirror / "names.txt", std::string("cat\ndog\n"));
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})",
+                 R"("urls": ["file:///nowhere", "file://)" + mirror.path().string() + "\"]");
+  EXPECT_EQ(home_.open()->size(), 4);
+  EXPECT_TRUE(test::fs::exists(home_.data() / "pets" / "train-0.tar"));
+  write_file(mirror / "train-1.tar", std::string("<html>log in first</html>"));
+  home_.describe(kTwoShards, R"("urls": ["file://)" + mirror.path().string() + "\"]");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              AllOf(HasSubstr("cannot fetch train-1.tar"), Not(HasSubstr("train-0"))));
+  EXPECT_FALSE(test::fs::exists(home_.data() / "pets" / "train-1.tar"));
+}
+
+TEST_F(Shards, VerifyNamesEachDamagedShard) {
+  home_.write("train-0.tar", samples(0, 4));
+  const Bytes second = home_.write("train-1.tar", samples(4, 4));
+  home_.describe(R"({"train": [{"name": "train-0.tar", "images": 4},
+      {"name": "train-1.tar", "images": 4, "size": )" +
+                 std::to_string(second.size()) + R"(, "sha256": ")" + test::hash_of(second) +
+                 "\"}]}");
+  const auto problems = [&] {
+    std::vector<std::string> found;
+    said_by([&] {
+      for (const FileVerification& file : verify_dataset(home_.name())) {
+        if (!file.ok()) found.push_back(file.problem);
+      }
+    });
+    return found;
+  };
+  EXPECT_THAT(problems(), IsEmpty());
+  Bytes other = second;
+  other[600] ^= 1;  // Within the first image.
+  write_file(home_.path("train-1.tar"), other);
+  home_.write("train-0.tar", samples(0, 3));
+  EXPECT_THAT(problems(), ::testing::Contains(HasSubstr("train-1.tar: SHA-256 is")));
+  EXPECT_THAT(problems(), ::testing::Contains(HasSubstr("train-0.tar: 3 images, expected 4")));
+}
+
+}  // namespace
+}  // namespace moesaic

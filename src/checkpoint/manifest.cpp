@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <exception>
 #include <string_view>
 #include <system_error>
@@ -50,10 +51,12 @@ void check_tensors(const Manifest& manifest, const fs::path& folder, const std::
   const std::string index = index_name(file);
   const bool whole = manifest.files.contains(file), parts = manifest.files.contains(index);
   if (whole && parts) fail("{}: '{}' and '{}' are both listed", path.string(), file, index);
-  if (whole || parts) return;
-  if (required) fail("{}: '{}' is not listed, nor is '{}'", path.string(), file, index);
+  if (required && !whole && !parts) {
+    fail("{}: '{}' is not listed, nor is '{}'", path.string(), file, index);
+  }
   for (const std::string& name : {file, index}) {
-    if (fs::exists(folder / name)) fail("{}: '{}' is there but not listed", path.string(), name);
+    if (manifest.files.contains(name) || !fs::exists(folder / name)) continue;
+    fail("{}: '{}' is there but not listed", path.string(), name);
   }
 }
 
@@ -134,8 +137,12 @@ void check_files(const fs::path& folder, const Manifest& manifest,
                  const std::function<bool(const std::string& name)>& hash) {
   const std::vector<std::pair<std::string, ManifestEntry>> files(manifest.files.begin(),
                                                                  manifest.files.end());
+  constexpr int64_t kWorthAThread = int64_t{1} << 20;
+  int64_t bytes = 0;
+  for (const auto& [name, entry] : files) bytes += std::min(entry.size, kWorthAThread);
+  const auto count = static_cast<int64_t>(files.size());
   std::vector<std::exception_ptr> errors(files.size());
-  at::parallel_for(0, static_cast<int64_t>(files.size()), 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, count, bytes < kWorthAThread ? count : 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       try {
         check_file(folder, files[i].first, files[i].second, hash(files[i].first));

@@ -247,6 +247,8 @@ TEST(Parts, TheManifestListsOneFormAndAllFiles) {
               HasSubstr("'model.safetensors' is not listed, nor is"));
   EXPECT_THAT(with([](Json& files) { files.erase(kOptimizerIndex); }),
               HasSubstr("'optimizer.safetensors.index.json' is there but not listed"));
+  put(folder / "a/model.safetensors", "of another checkpoint");
+  EXPECT_THAT(with([](Json&) {}), HasSubstr("'model.safetensors' is there but not listed"));
 }
 
 TEST_F(TwoParts, PublishNothingThatCouldNotBeRead) {

@@ -75,6 +75,7 @@ TrainResult Trainer::run() {
     }
     leave_phase(*phase);
   }
+  record_save(saves_.wait());
   if (result_.complete && options_.watch) options_.watch(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
@@ -84,6 +85,7 @@ void Trainer::train(Phase& phase) {
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
   while (!phase.done() && going()) {
     MadeStep made = step(phase);
+    record_save(saves_.poll());
     settle(phase);  // The step before, which ended while this one was started.
     const bool saves = checkpoint_due(phase, made.report);
     const bool waits = !made.report.late || made.last || saves || !state_.evaluations_due.empty();
@@ -131,7 +133,7 @@ void Trainer::settle(const Phase& phase) {
   record(made);
 }
 
-void Trainer::fail_step(const Phase& phase, int64_t step) const try {
+void Trainer::fail_step(const Phase& phase, int64_t step) try {
   throw;
 } catch (const Diverged& error) {
   fail_diverged(phase, step, error.what());
@@ -141,12 +143,17 @@ void Trainer::fail_step(const Phase& phase, int64_t step) const try {
   fail_at(step, error.what());
 }
 
-void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) const {
+void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) {
   const std::string remedy = phase.remedy();
   fail_at(step, fmt::format("training diverged: {}{}{}", what, remedy.empty() ? "" : "; ", remedy));
 }
 
-void Trainer::fail_at(int64_t step, const std::string& what) const {
+void Trainer::fail_at(int64_t step, const std::string& what) {
+  try {
+    record_save(saves_.wait());  // It may be the last checkpoint.
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
   fail("phase '{}', step {}: {}; {}", state_.phase, step, what,
        result_.checkpoint.empty() ? "there is no checkpoint yet"
                                   : "the last checkpoint is " + result_.checkpoint.string());
@@ -252,6 +259,7 @@ void Trainer::leave_phase(const Phase& phase) {
   if (!in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
+    record_save(saves_.wait());  // The next phase may take it up.
   } else if (is_taken_up_later(state_.phase)) {
     EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_)};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
@@ -348,7 +356,7 @@ void Trainer::record(const MadeStep& made) {
   recorder_->scalar("train/images_per_second", throughput_.take(), made.step);
 }
 
-void Trainer::check_finite(const Phase& phase) const {
+void Trainer::check_finite(const Phase& phase) {
   const auto parameters = model_->named_parameters();
   for (const std::string& name : phase.parameters()) {
     if (parameters[name].isfinite().all().item<bool>()) continue;
@@ -366,15 +374,25 @@ void Trainer::save(const Phase& phase, const fs::path& folder) {
                        {"data", plan().config.data},
                        {kInputKey, document_of(*input_)},
                        {"run", to_json(config_)}};
-  Checkpoint checkpoint{config, to_json(state_), state_of(*model_), std::move(of_phase.tensors)};
-  save_checkpoint(folder, checkpoint);
+  const bool of_step = step_of(folder).has_value();
+  const auto write = [this, folder, config, state = to_json(state_), of_step](const auto& copy) {
+    save_checkpoint(folder, {config, state, copy.model, copy.optimizer});
+    if (of_step) folder_->keep_last(config_.keep_checkpoints);
+  };
+  record_save(saves_.start({state_of(*model_), std::move(of_phase.tensors)}, write));
+  started_ = {folder, state_.step};
 }
 
 void Trainer::save_step(const Phase& phase) {
-  const fs::path folder = folder_->step_checkpoint(state_.step);
-  save(phase, folder);
-  result_.checkpoint = folder;
-  folder_->keep_last(config_.keep_checkpoints);
+  save(phase, folder_->step_checkpoint(state_.step));
+}
+
+void Trainer::record_save(const std::optional<SaveTimes>& times) {
+  if (!times) return;
+  if (step_of(started_.folder)) result_.checkpoint = started_.folder;
+  recorder_->scalar("save/pause_seconds", times->pause(), started_.step);
+  recorder_->scalar("save/copy_seconds", times->copy, started_.step);
+  recorder_->scalar("save/write_seconds", times->write, started_.step);
 }
 
 }  // namespace moesaic

@@ -38,6 +38,7 @@ void print_summary(const Json& found) {
                            found["path"].get<std::string>());
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
+  if (found.contains("files")) std::cout << fmt::format("  files      {}\n", found["files"].dump());
   if (found.contains("shards"))
     std::cout << fmt::format("  shards     {}\n", found["shards"].dump());
   if (found.contains("data")) std::cout << fmt::format("  data       {}\n", found["data"].dump());
@@ -107,7 +108,8 @@ void add_inspect(CLI::App& app, int&) {
   auto* verb = app.add_subcommand("inspect", "Show what a run, a checkpoint or a file holds");
   auto options = std::make_shared<InspectOptions>();
   verb->add_option("PATH", options->first,
-                   "run, checkpoint, .safetensors file, or the prefix of a vmoe checkpoint")
+                   "run, checkpoint, .safetensors file or index of such files, or the prefix of a "
+                   "vmoe checkpoint")
       ->required()
       ->check(not_empty());
   verb->add_option("PATH2", options->second,

@@ -136,7 +136,8 @@ int train(const TrainArguments& arguments) {
   }
   options.processes = meet_processes(config.parallel);
   TrainResult result;
-  run_together(options.processes, [&] { result = Trainer(config, options).run(); });
+  std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
+  run_together(options.processes, [&] { result = trainer.emplace(config, options).run(); });
   if (!options.processes || options.processes->leads()) report(result, arguments, out);
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

@@ -17,8 +17,8 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
-#include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
+#include "tensor_files.h"
 
 namespace moesaic {
 namespace {
@@ -131,9 +131,10 @@ Json config_of(const Texts& texts, const fs::path& from) {
 
 bool is_safetensors_export(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return path.extension() == ".safetensors";
+  if (!fs::is_directory(path, ignored)) return path.extension() == ".safetensors" || is_index(path);
   // A checkpoint that lost its manifest has no preprocess.json.
-  return fs::exists(path / kModelFile, ignored) && fs::exists(path / "preprocess.json", ignored);
+  return fs::exists(tensors_path(path, kModelFile), ignored) &&
+         fs::exists(path / "preprocess.json", ignored);
 }
 
 bool is_torchscript(const fs::path& file) {
@@ -152,7 +153,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.folder = path;
   const fs::path weights = weights_file(checkpoint);
-  const Texts texts = weights == path ? safetensors::File(path).metadata() : texts_beside(path);
+  const Texts texts = weights == path ? open_tensors(path).metadata : texts_beside(path);
   if (!texts.contains("config") && path_exists(path.parent_path() / "config.json")) {
     fail_usage("{}: the weights alone; give the folder that they are in", path.string());
   }
@@ -198,7 +199,7 @@ Checkpoint load_torchscript(const fs::path& file, const LoadOptions& options) {
 fs::path weights_file(const Checkpoint& checkpoint) {
   std::error_code ignored;
   const bool one_file = fs::is_regular_file(checkpoint.folder, ignored);
-  return one_file ? checkpoint.folder : checkpoint.folder / kModelFile;
+  return one_file ? checkpoint.folder : tensors_path(checkpoint.folder, kModelFile);
 }
 
 }  // namespace moesaic

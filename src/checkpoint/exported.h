@@ -8,7 +8,8 @@
 
 namespace moesaic {
 
-/// Returns whether a path is a file that ends in .safetensors, or a folder of an export.
+/// Returns whether a path is a file that ends in .safetensors, an index of such files, or a folder
+/// of an export.
 bool is_safetensors_export(const std::filesystem::path& path);
 
 /// Returns whether a file is an archive as TorchScript's are.
@@ -24,7 +25,7 @@ Checkpoint load_export(const std::filesystem::path& path, const LoadOptions& opt
 /// is damaged or not one of ours.
 Checkpoint load_torchscript(const std::filesystem::path& file, const LoadOptions& options);
 
-/// Returns the file with a loaded checkpoint's weights.
+/// Returns the file with a loaded checkpoint's weights, or their index.
 std::filesystem::path weights_file(const Checkpoint& checkpoint);
 
 }  // namespace moesaic

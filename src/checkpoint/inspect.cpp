@@ -15,6 +15,7 @@
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
+#include "tensor_files.h"
 #include "vmoe/inspect.h"
 
 namespace moesaic {
@@ -43,19 +44,20 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
 }
 
 void add_tensors(const fs::path& path, Json& out) {
-  const safetensors::File file(path);
+  const TensorFiles files = open_tensors(path);
   int64_t parameters = 0;
   uint64_t bytes = 0;
   Json tensors = Json::array();
-  for (const auto& entry : file.entries()) {
-    parameters += c10::multiply_integers(entry.shape);
-    bytes += entry.end - entry.begin;
-    tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
+  for (const StoredTensor& tensor : files.tensors) {
+    parameters += c10::multiply_integers(tensor.shape);
+    for (const TensorPiece& piece : tensor.pieces) bytes += piece.bytes().size();
+    tensors.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}});
   }
   out["parameters"] = parameters;
   out["bytes"] = bytes;
-  out["file_bytes"] = fs::file_size(path);
-  if (!file.metadata().empty()) out["metadata"] = file.metadata();
+  out["file_bytes"] = file_bytes(files.paths);
+  if (is_index(path)) out["files"] = files.paths.size();
+  if (!files.metadata.empty()) out["metadata"] = files.metadata;
   out["tensors"] = std::move(tensors);
 }
 

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "manifest.h"
 
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <exception>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
+#include "tensor_files.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
-
-template <class Fields>
-void describe(Fields& f, ManifestEntry& c) {
-  f("size", c.size, "bytes", required, at_least(0));
-  f("sha256", c.sha256, "of the content, as hexadecimal digits", required);
-}
 
 template <class Fields>
 void describe(Fields& f, Manifest& c) {
@@ -42,34 +44,57 @@ void check_version(const Value& root) {
   }
 }
 
-/// Returns whether the name is a plain file name that cannot leave the directory.
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name != kManifestFile;
+/// Checks the tensors of one kind, which are in one file or in those of an index.
+void check_tensors(const Manifest& manifest, const fs::path& folder, const std::string& file,
+                   bool required) {
+  const fs::path path = folder / kManifestFile;
+  const std::string index = index_name(file);
+  const bool whole = manifest.files.contains(file), parts = manifest.files.contains(index);
+  if (whole && parts) fail("{}: '{}' and '{}' are both listed", path.string(), file, index);
+  if (required && !whole && !parts) {
+    fail("{}: '{}' is not listed, nor is '{}'", path.string(), file, index);
+  }
+  for (const std::string& name : {file, index}) {
+    if (manifest.files.contains(name) || !fs::exists(folder / name)) continue;
+    fail("{}: '{}' is there but not listed", path.string(), name);
+  }
 }
 
 void check_names(const Manifest& manifest, const fs::path& folder, const fs::path& path) {
-  for (const char* name : {kModelFile, kStateFile, kConfigFile}) {
+  for (const char* name : {kStateFile, kConfigFile}) {
     if (!manifest.files.contains(name)) fail("{}: '{}' is not listed", path.string(), name);
   }
   for (const auto& [name, entry] : manifest.files) {
-    if (!is_plain_name(name)) fail("{}: '{}' is no file name", path.string(), name);
+    if (is_plain_name(name) && name != kManifestFile) continue;
+    fail("{}: '{}' is no file name", path.string(), name);
   }
-  if (!manifest.files.contains(kOptimizerFile) && fs::exists(folder / kOptimizerFile)) {
-    fail("{}: '{}' is there but not listed", path.string(), kOptimizerFile);
-  }
+  check_tensors(manifest, folder, kModelFile, true);
+  check_tensors(manifest, folder, kOptimizerFile, false);
 }
 
 }  // namespace
 
-void write_manifest(const fs::path& folder) {
-  Manifest manifest;
-  for (const auto& file : fs::directory_iterator(folder)) {
-    manifest.files[file.path().filename().string()] = {static_cast<int64_t>(file.file_size()),
-                                                       sha256_file_hex(file.path())};
-  }
+ManifestEntry entry_of(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error) fail("{}: {}", path.string(), error.message());
+  return {static_cast<int64_t>(size), sha256_file_hex(path)};
+}
+
+void write_manifest(const fs::path& folder, const Manifest& manifest) {
   // Written without a final newline, so that any truncated manifest is invalid JSON.
   write_atomic(folder / kManifestFile, std::string_view(to_json(manifest).dump(2)));
+}
+
+std::string listed_tensors(const Manifest& manifest, const std::string& file) {
+  for (const std::string& name : {file, index_name(file)}) {
+    if (manifest.files.contains(name)) return name;
+  }
+  return "";
+}
+
+bool is_of_optimizer(std::string_view name) {
+  return name.starts_with("optimizer-") || name.starts_with(kOptimizerFile);
 }
 
 Manifest read_manifest(const fs::path& folder) {
@@ -105,6 +130,29 @@ void check_file(const fs::path& folder, const std::string& name, const ManifestE
   if (found != entry.sha256) {
     fail("{}: the file was altered: its SHA-256 is {}, {} says {}", path.string(), found,
          kManifestFile, entry.sha256);
+  }
+}
+
+void check_files(const fs::path& folder, const Manifest& manifest,
+                 const std::function<bool(const std::string& name)>& hash) {
+  const std::vector<std::pair<std::string, ManifestEntry>> files(manifest.files.begin(),
+                                                                 manifest.files.end());
+  constexpr int64_t kWorthAThread = int64_t{1} << 20;
+  int64_t bytes = 0;
+  for (const auto& [name, entry] : files) bytes += std::min(entry.size, kWorthAThread);
+  const auto count = static_cast<int64_t>(files.size());
+  std::vector<std::exception_ptr> errors(files.size());
+  at::parallel_for(0, count, bytes < kWorthAThread ? count : 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      try {
+        check_file(folder, files[i].first, files[i].second, hash(files[i].first));
+      } catch (const Error&) {
+        errors[i] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
   }
 }
 

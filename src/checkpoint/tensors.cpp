@@ -7,7 +7,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/formats/safetensors.h"
+#include "tensor_files.h"
 
 namespace moesaic {
 namespace {
@@ -55,57 +55,60 @@ void check_strides(const std::vector<int64_t>& shape, const std::string& where) 
   }
 }
 
-at::ScalarType checked_type(const safetensors::Entry& entry, std::span<const std::byte> bytes,
-                            const std::string& where) {
-  const at::ScalarType type = type_of(entry.dtype, where);
-  check_strides(entry.shape, where);
-  if (type == at::kBool &&
-      std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
-    fail("{}: a BOOL that is neither 0 nor 1", where);
+at::ScalarType checked_type(const StoredTensor& tensor) {
+  const std::string where = tensor.pieces.front().where();
+  const at::ScalarType type = type_of(tensor.dtype, where);
+  check_strides(tensor.shape, where);
+  if (type != at::kBool) return type;
+  for (const TensorPiece& piece : tensor.pieces) {
+    const std::span<const std::byte> bytes = piece.bytes();
+    if (std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+      fail("{}: a BOOL that is neither 0 nor 1", piece.where());
+    }
   }
   return type;
 }
 
-at::Tensor copied(const safetensors::Entry& entry, std::span<const std::byte> bytes,
-                  at::ScalarType type) {
-  at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(type));
-  if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+at::Tensor copied(const StoredTensor& stored, at::ScalarType type) {
+  at::Tensor tensor = at::empty(stored.shape, at::TensorOptions(type));
+  auto* out = static_cast<std::byte*>(tensor.data_ptr());
+  for (const TensorPiece& piece : stored.pieces) {
+    const std::span<const std::byte> bytes = piece.bytes();
+    if (!bytes.empty()) std::memcpy(out, bytes.data(), bytes.size());
+    out += bytes.size();
+  }
   return tensor;
 }
 
 /// Returns a tensor in the file's memory, which it keeps mapped; a copy where its numbers do not
 /// lie as a tensor's have to.
-at::Tensor mapped(const std::shared_ptr<const safetensors::File>& file,
-                  const safetensors::Entry& entry, at::ScalarType type) {
-  const std::span<const std::byte> bytes = file->bytes(entry);
-  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  if (bytes.empty() || address % c10::elementSize(type) != 0) return copied(entry, bytes, type);
+at::Tensor mapped(const StoredTensor& stored, at::ScalarType type) {
+  const TensorPiece& piece = stored.pieces.front();
+  const std::span<const std::byte> bytes = piece.bytes();
+  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(type) == 0;
+  if (stored.pieces.size() > 1 || bytes.empty() || !aligned) return copied(stored, type);
   void* const data = const_cast<std::byte*>(bytes.data());  // from_blob() takes no constant memory.
   return at::from_blob(
-      data, entry.shape, [file](void*) {}, at::TensorOptions(type));
+      data, stored.shape, [file = piece.file](void*) {}, at::TensorOptions(type));
+}
+
+template <class Make>
+TensorMap tensors_of(const std::filesystem::path& path, Make make) {
+  TensorMap tensors;
+  for (const StoredTensor& stored : open_tensors(path).tensors) {
+    tensors[stored.name] = make(stored, checked_type(stored));
+  }
+  return tensors;
 }
 
 }  // namespace
 
 TensorMap read_tensors(const std::filesystem::path& path) {
-  const safetensors::File file(path);
-  TensorMap tensors;
-  for (const safetensors::Entry& entry : file.entries()) {
-    const std::span<const std::byte> bytes = file.bytes(entry);
-    tensors[entry.name] =
-        copied(entry, bytes, checked_type(entry, bytes, path.string() + ": " + entry.name));
-  }
-  return tensors;
+  return tensors_of(path, copied);
 }
 
 TensorMap map_tensors(const std::filesystem::path& path) {
-  const auto file = std::make_shared<const safetensors::File>(path);
-  TensorMap tensors;
-  for (const safetensors::Entry& entry : file->entries()) {
-    tensors[entry.name] = mapped(
-        file, entry, checked_type(entry, file->bytes(entry), path.string() + ": " + entry.name));
-  }
-  return tensors;
+  return tensors_of(path, mapped);
 }
 
 void write_tensors(const std::filesystem::path& path, const TensorMap& shapes,

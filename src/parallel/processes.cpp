@@ -19,6 +19,8 @@ namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
+constexpr std::chrono::seconds kTimeoutOfSaves = std::chrono::hours(1);
+
 /// What the processes meet by, and the mesh that they form.
 struct Meeting {
   Store store;
@@ -108,6 +110,8 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
   const Meeting meeting{store, rank, size, experts, std::chrono::seconds(config.timeout)};
+  Meeting patient = meeting;  // Writing takes as long as it takes; a process that dies is noticed.
+  patient.timeout = std::max(meeting.timeout, kTimeoutOfSaves);
   const std::shared_ptr<Processes> processes(new Processes());
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
@@ -117,7 +121,8 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t
   processes->world_ = all("world");
   processes->gradients_ = all("gradients");
   processes->control_ = all("control");
-  processes->saving_ = all("saving");
+  processes->saving_ =
+      std::make_unique<Group>(patient.group("saving", 0, 1, size), processes->counter_);
   processes->experts_ = std::make_unique<Group>(
       meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
   processes->replicas_ = std::make_unique<Group>(

@@ -169,7 +169,7 @@ class SweepRun {
     point.accuracy_recovered = {after.metric("accuracy")};
     point.parameters = network.model->parameter_count();
     point.flops = {network.model->flops_per_image(after.rows_per_token())};
-    point.bytes = static_cast<int64_t>(fs::file_size(network.recovered / "model.safetensors"));
+    point.bytes = static_cast<int64_t>(weights_bytes(network.recovered));
     log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.name(), point.accuracy[0],
              point.accuracy_recovered[0]);
   }

@@ -47,11 +47,23 @@ bool ExpertShares::has(const std::string& name) const {
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
-TensorMap ExpertShares::whole(TensorMap tensors) const {
-  for (auto& [name, tensor] : tensors) {
-    if (has(name)) tensor = processes_->experts().all_gather(tensor.detach(), Traffic::other);
-  }
-  return tensors;
+CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& processes) const {
+  const bool is_first_replica = processes.replicas().rank() == 0;
+  const int64_t place = processes.experts().rank();
+  CheckpointPart part;
+  const auto add = [&](const TensorMap& from, TensorMap& to, bool others) {
+    for (const auto& [name, tensor] : from) {
+      if (!has(name)) {
+        if (others) to[name] = tensor;
+      } else if (is_first_replica) {
+        const int64_t rows = tensor.size(0);
+        to[slice_name({name, place * rows, (place + 1) * rows})] = tensor;
+      }
+    }
+  };
+  add(all.model, part.model, processes.leads());
+  add(all.optimizer, part.optimizer, processes.leads() || processes.config().shard_optimizer);
+  return part;
 }
 
 TensorMap ExpertShares::own(TensorMap tensors) const {

@@ -185,15 +185,16 @@ std::string describe_memory(Model& model, const RunConfig& config,
     const TrainingMemory memory =
         training_memory(model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
     const double gaps = kGaps * memory.activations.value_or(0.0);
-    const double sum = memory.sum() + gaps + process;
+    const double copy = memory.weights + memory.optimizer;  // See BackgroundSave.
+    const double sum = memory.sum() + copy + gaps + process;
     text += fmt::format(
         "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, gaps "
-        "and buffers {}, batches {}, program and data that is here {}{}\n",
+        "and buffers {}, batches {}, copy for checkpoints {}, program and data that is here {}{}\n",
         phase.config.name, memory.activations ? "about" : "more than", bytes_text(sum),
         bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
         memory.activations ? bytes_text(*memory.activations)
                            : "not known (LibTorch cannot tell an operator's shapes)",
-        bytes_text(gaps), bytes_text(memory.batches), bytes_text(process),
+        bytes_text(gaps), bytes_text(memory.batches), bytes_text(copy), bytes_text(process),
         sum > limit ? "; this machine has " + bytes_text(limit) : "");
   }
   if (text.empty()) return text;

@@ -12,11 +12,13 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/save_together.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/non_finite.h"
 #include "moesaic/ops/tf32.h"
+#include "moesaic/parallel/lost_process.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/expert_shares.h"
@@ -78,6 +80,7 @@ TrainResult Trainer::run() {
     }
     leave_phase(*phase);
   }
+  record_save(saves_.wait());
   if (result_.complete && options_.watch) options_.watch(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
@@ -87,6 +90,7 @@ void Trainer::train(Phase& phase) {
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
   while (!phase.done() && going()) {
     MadeStep made = step(phase);
+    record_save(saves_.poll());
     settle(phase);  // The step before, which ended while this one was started.
     const bool saves = checkpoint_due(phase, made.report);
     const bool waits = !made.report.late || made.last || saves || !state_.evaluations_due.empty();
@@ -148,8 +152,10 @@ void Trainer::settle(const Phase& phase) {
   record(made);
 }
 
-void Trainer::fail_step(const Phase& phase, int64_t step) const try {
+void Trainer::fail_step(const Phase& phase, int64_t step) try {
   throw;
+} catch (const LostProcess&) {
+  throw;  // Where it happened says another process.
 } catch (const Diverged& error) {
   fail_diverged(phase, step, error.what());
 } catch (const NonFiniteLogits& error) {
@@ -158,12 +164,18 @@ void Trainer::fail_step(const Phase& phase, int64_t step) const try {
   fail_at(step, error.what());
 }
 
-void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) const {
+void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) {
   const std::string remedy = phase.remedy();
   fail_at(step, fmt::format("training diverged: {}{}{}", what, remedy.empty() ? "" : "; ", remedy));
 }
 
-void Trainer::fail_at(int64_t step, const std::string& what) const {
+void Trainer::fail_at(int64_t step, const std::string& what) {
+  try {
+    // It may be the last checkpoint. Other processes may not come to write their parts any more.
+    if (!options_.processes) record_save(saves_.wait());
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
   fail("phase '{}', step {}: {}; {}", state_.phase, step, what,
        result_.checkpoint.empty() ? "there is no checkpoint yet"
                                   : "the last checkpoint is " + result_.checkpoint.string());
@@ -275,6 +287,7 @@ void Trainer::leave_phase(const Phase& phase) {
   if (!in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
+    record_save(saves_.wait());  // The next phase may take it up.
   }
   gather_experts(*model_);
   if (in_memory() && is_taken_up_later(state_.phase)) {
@@ -376,7 +389,7 @@ void Trainer::record(const MadeStep& made) {
   recorder_->scalar("train/images_per_second", throughput_.take(), made.step);
 }
 
-void Trainer::check_finite(const Phase& phase) const {
+void Trainer::check_finite(const Phase& phase) {
   const auto parameters = model_->named_parameters();
   for (const std::string& name : phase.parameters()) {
     if (parameters[name].isfinite().all().item<bool>()) continue;
@@ -387,26 +400,41 @@ void Trainer::check_finite(const Phase& phase) const {
 void Trainer::save(const Phase& phase, const fs::path& folder) {
   check_finite(phase);
   PhaseState of_phase = phase.state();
-  const ExpertShares shares(*model_);
-  TensorMap of_model = shares.whole(state_of(*model_));
-  of_phase.tensors = shares.whole(std::move(of_phase.tensors));
-  if (!leads()) return;
-  recorder_->sync();
-  state_.metrics_lines = recorder_->lines();
+  if (recorder_) {
+    recorder_->sync();
+    state_.metrics_lines = recorder_->lines();
+  }
   state_.phase_state = Value::from_json(of_phase.values, "phase_state");
   const Json config = {{"model", model_->config()},
                        {"data", plan().config.data},
                        {kInputKey, document_of(*input_)},
                        {"run", to_json(config_)}};
-  Checkpoint checkpoint{config, to_json(state_), std::move(of_model), std::move(of_phase.tensors)};
-  save_checkpoint(folder, checkpoint);
+  const bool of_step = step_of(folder).has_value();
+  const auto write = [this, folder, config, state = to_json(state_), of_step](const auto& copy) {
+    if (options_.processes) {
+      save_together(*options_.processes, folder, copy, config, state);
+    } else {
+      save_checkpoint(folder, {config, state, copy.model, copy.optimizer});
+    }
+    if (of_step && leads()) folder_->keep_last(config_.keep_checkpoints);
+  };
+  CheckpointPart part{state_of(*model_), std::move(of_phase.tensors)};
+  if (options_.processes) part = ExpertShares(*model_).part(std::move(part), *options_.processes);
+  record_save(saves_.start(part, write));
+  started_ = {folder, state_.step};
 }
 
 void Trainer::save_step(const Phase& phase) {
-  const fs::path folder = folder_->step_checkpoint(state_.step);
-  save(phase, folder);
-  result_.checkpoint = folder;
-  if (leads()) folder_->keep_last(config_.keep_checkpoints);
+  save(phase, folder_->step_checkpoint(state_.step));
+}
+
+void Trainer::record_save(const std::optional<SaveTimes>& times) {
+  if (!times) return;
+  if (step_of(started_.folder)) result_.checkpoint = started_.folder;
+  if (!recorder_) return;
+  recorder_->scalar("save/pause_seconds", times->pause(), started_.step);
+  recorder_->scalar("save/copy_seconds", times->copy, started_.step);
+  recorder_->scalar("save/write_seconds", times->write, started_.step);
 }
 
 }  // namespace moesaic

@@ -7,10 +7,9 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "base/support.h"
+#include "checkpoint/mapping.h"
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
@@ -19,6 +18,7 @@ namespace {
 using test::failure_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::lies_in_file;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -56,22 +56,6 @@ TEST(Tensors, RoundTripIsEqualToTheBit) {
     EXPECT_TRUE(same_bits(read.at(name), tensor)) << name;
     EXPECT_TRUE(read.at(name).is_contiguous()) << name;
   }
-}
-
-/// Whether the numbers lie in a mapping of this file, by what the system says of the process.
-bool lies_in_file(const at::Tensor& tensor, const std::filesystem::path& file) {
-  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    uintptr_t begin = 0, end = 0;
-    std::istringstream range(line);
-    char dash = 0;
-    range >> std::hex >> begin >> dash >> end;
-    if (address >= begin && address < end) {
-      return line.find(std::filesystem::canonical(file).string()) != std::string::npos;
-    }
-  }
-  return false;
 }
 
 TEST(MappedTensors, AreThoseOfTheFileToTheBitAndLieInIt) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "base/support.h"
+#include "checkpoint/shards.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "prune/small_vmoe.h"
@@ -62,6 +63,19 @@ class PruneCheckpoint : public ::testing::Test {
   const test::TempDir folder_;
   PruneCheckpointOptions options_;
 };
+
+TEST_F(PruneCheckpoint, OfNetworksInPartsIsThatOfOneFile) {
+  prune_checkpoint(options_);
+  for (auto* folder : {&options_.pretrained, &options_.finetuned}) {
+    const fs::path parts = folder->string() + " in parts";
+    testing::save_in_parts(parts, load_checkpoint(*folder), 4);
+    *folder = parts;
+  }
+  options_.out = folder_ / "of parts";
+  prune_checkpoint(options_);
+  EXPECT_EQ(test::get(folder_ / "out/MANIFEST.json"),
+            test::get(folder_ / "of parts/MANIFEST.json"));
+}
 
 TEST_F(PruneCheckpoint, WritesASmallerNetworkThatLoads) {
   const PruneCheckpointResult result = prune_checkpoint(options_);

@@ -6,9 +6,10 @@
 
 namespace moesaic {
 
-/// Describes a run, a checkpoint or a .safetensors file: {"path", "kind", "parameters", "bytes" (of
-/// the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]} and, for a checkpoint,
-/// "model", "data", "classes", "state" and the remaining experts of each MoE layer. A checkpoint of
+/// Describes a run, a checkpoint, a .safetensors file or the index of several: {"path", "kind",
+/// "parameters", "bytes" (of the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]},
+/// with "files", their number, where an index lists them, and, for a checkpoint, "model", "data",
+/// "classes", "state" and the remaining experts of each MoE layer. A checkpoint of
 /// google-research/vmoe, given by its prefix, also has "shards" and "version". Reads headers only
 /// and checks a checkpoint's files against its manifest, its optimizer's size only. Throws Error if
 /// `path` cannot be read.

@@ -6,6 +6,8 @@
 //   state.json             progress of the run: step, phase, position in the data, random states
 //   config.json            {"format", "version", "model", "data", "input", "run"}, to rebuild it
 //   MANIFEST.json          size and SHA-256 of each of the other files; written last
+//
+// Where several processes wrote it, the tensors are in parts with an index: checkpoint/parts.h.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +56,12 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& chec
                      const std::function<void(const std::filesystem::path&)>& write_model);
 
 /// Reads a checkpoint directory. Throws Error (failure) with the file, the expected and the found
-/// value if MANIFEST.json is missing or of an unknown version, or if a file is missing, of another
-/// size or modified.
+/// value if MANIFEST.json is missing or of an unknown version, if a file is missing, of another
+/// size or modified, or if parts do not make up whole tensors. Files are hashed in parallel.
 Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOptions& options = {});
+
+/// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.
+uint64_t weights_bytes(const std::filesystem::path& folder);
 
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
 /// export to safetensors or TorchScript, which has neither state nor optimizer. For a run

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes named tensors as safetensors files.
+// Reads and writes named tensors as safetensors files. Where a path is read, it may also be that of
+// an index of several files (NAME.safetensors.index.json), see checkpoint/parts.h.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +18,7 @@ namespace moesaic {
 TensorMap read_tensors(const std::filesystem::path& path);
 
 /// Returns the same tensors in the file's memory, which is read as it is used: they must not be
-/// written, and the file must stay as it is.
+/// written, and the file must stay as it is. A tensor that lies in several slices is copied.
 TensorMap map_tensors(const std::filesystem::path& path);
 
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.

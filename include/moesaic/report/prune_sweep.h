@@ -114,7 +114,7 @@ struct SweepPoint {
   int64_t parameters = 0;
   std::vector<double> flops;  ///< FLOPs per image, by the rows computed on the test split.
   double images_per_second = 0.0;
-  int64_t bytes = 0;  ///< Size of model.safetensors.
+  int64_t bytes = 0;  ///< Size of the files with its weights.
 };
 
 /// The exported network, a file in the output folder.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/checkpoint/parts.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/model.h"
 
@@ -28,8 +29,10 @@ class ExpertShares {
   /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with
   /// their names at the front, a slot of the optimizer.
   bool has(const std::string& name) const;
-  /// Returns the tensors with the rows of all experts. All processes call it together.
-  TensorMap whole(TensorMap tensors) const;
+  /// Returns what this process stores of tensors of the model and of a phase: its slices of shared
+  /// experts, once among the replicas, the optimizer's state that it alone has, and in process 0
+  /// everything else.
+  CheckpointPart part(const CheckpointPart& all, const Processes& processes) const;
   /// Returns the tensors with the rows of this process.
   TensorMap own(TensorMap tensors) const;
 

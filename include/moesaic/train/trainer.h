@@ -13,6 +13,7 @@
 
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/checkpoint/background_save.h"
 #include "moesaic/data/input_spec.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/datasets.h"
@@ -77,6 +78,12 @@ class Trainer {
     bool last;  ///< Of its phase.
   };
 
+  /// A checkpoint that is written behind training.
+  struct StartedSave {
+    std::filesystem::path folder;
+    int64_t step = 0;
+  };
+
   /// The network at the end of a phase of a run in memory.
   struct EndedPhase {
     nlohmann::ordered_json model;
@@ -105,14 +112,17 @@ class Trainer {
   std::vector<std::string> evaluations_after(const Phase& phase, int64_t steps);
   bool checkpoint_due(const Phase& phase, const StepReport& report) const;
   /// Throws Error where a parameter that the phase trains is not finite.
-  void check_finite(const Phase& phase) const;
+  void check_finite(const Phase& phase);
   /// Throws the error that is being handled as one of this step.
-  [[noreturn]] void fail_step(const Phase& phase, int64_t step) const;
-  [[noreturn]] void fail_at(int64_t step, const std::string& what) const;
-  [[noreturn]] void fail_diverged(const Phase& phase, int64_t step, const std::string& what) const;
+  [[noreturn]] void fail_step(const Phase& phase, int64_t step);
+  [[noreturn]] void fail_at(int64_t step, const std::string& what);
+  [[noreturn]] void fail_diverged(const Phase& phase, int64_t step, const std::string& what);
   Evaluation evaluate_on(const Phase& phase, const std::string& split);
+  /// Copies the state and starts to write it, once the save before is written.
   void save(const Phase& phase, const std::filesystem::path& folder);
   void save_step(const Phase& phase);
+  /// Records a save that has been written, if one has.
+  void record_save(const std::optional<SaveTimes>& times);
   void restore();
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
@@ -146,6 +156,8 @@ class Trainer {
   std::optional<InputSpec> input_;           ///< Resolved when the phase begins.
   bool warned_of_best_ = false;
   TrainResult result_;
+  StartedSave started_;
+  BackgroundSave saves_;  ///< Writes to folder_, so it ends before that.
 };
 
 }  // namespace moesaic

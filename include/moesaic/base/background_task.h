@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <future>
+
+namespace moesaic {
+
+/// Runs one task at a time on a thread of its own. What a task throws is thrown once, as it was, by
+/// the next start(), poll() or wait(). Signals that ask the process to end do not reach the thread,
+/// so a StopSignal lets the task finish. Not for use by several threads.
+class BackgroundTask {
+ public:
+  BackgroundTask() = default;
+  BackgroundTask(const BackgroundTask&) = delete;
+  BackgroundTask& operator=(const BackgroundTask&) = delete;
+  /// Waits; an error that nobody asked for is logged.
+  ~BackgroundTask();
+
+  /// Waits for the task before, then starts this one.
+  void start(std::function<void()> task);
+  /// Returns whether no task runs; never waits.
+  bool poll();
+  /// Waits for the end of the task, if there is one.
+  void wait();
+
+ private:
+  std::future<void> running_;
+};
+
+}  // namespace moesaic

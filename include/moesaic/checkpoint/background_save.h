@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saving behind training: the caller waits for a copy of the tensors, a thread writes it.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "moesaic/base/background_task.h"
+#include "moesaic/checkpoint/parts.h"
+
+namespace moesaic {
+
+/// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
+/// of a tensor of the same name, shape and dtype that is there already is used again. Nothing may
+/// read `copy` meanwhile.
+void snapshot(const TensorMap& tensors, TensorMap& copy);
+
+/// How long a save took, in seconds.
+struct SaveTimes {
+  double wait = 0.0;   ///< For the save before; training stood still.
+  double copy = 0.0;   ///< Of the snapshot; training stood still.
+  double write = 0.0;  ///< Behind training.
+
+  double pause() const { return wait + copy; }
+};
+
+/// Writes checkpoints one after the other on a thread, from a copy whose memory is kept for the
+/// next one. An error of a save is thrown once, as it was, by the next call; the destructor waits
+/// and logs it.
+class BackgroundSave {
+ public:
+  using Write = std::function<void(const CheckpointPart& copy)>;
+
+  /// Waits for the save before, copies `part` and has `write` called with the copy. Returns the
+  /// times of the save before, unless poll() or wait() did.
+  std::optional<SaveTimes> start(const CheckpointPart& part, Write write);
+
+  /// Returns the times of a save that has ended, once.
+  std::optional<SaveTimes> poll();
+  /// Waits for its end and returns them.
+  std::optional<SaveTimes> wait();
+
+ private:
+  CheckpointPart copy_;
+  SaveTimes running_;
+  std::optional<SaveTimes> ended_;  ///< Without an error, and nobody asked about it.
+  BackgroundTask task_;             ///< Its thread uses the others, so it is destroyed first.
+};
+
+}  // namespace moesaic

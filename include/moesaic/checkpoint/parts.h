@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints that several processes write together. Each writes what it holds,
+//
+//   model-00002-of-00004.safetensors, optimizer-00002-of-00004.safetensors
+//
+// and one of them publishes the folder, with an index in Hugging Face's form for each of the two:
+//
+//   model.safetensors.index.json   {"metadata": {"total_size": bytes}, "weight_map": {tensor:
+//   file}}
+//
+// A tensor of which processes hold slices along dimension 0, such as stacked experts, is stored as
+// those slices, named NAME[first:end]; readers join them, so that a checkpoint does not depend on
+// the number of processes. One process writes model.safetensors and optimizer.safetensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/base/file.h"
+#include "moesaic/nn/module_state.h"
+
+namespace moesaic {
+
+/// The tensors that one process stores.
+struct CheckpointPart {
+  TensorMap model;
+  TensorMap optimizer;
+};
+
+/// Rows first..end-1, along dimension 0, of the tensor `name`.
+struct TensorSlice {
+  std::string name;
+  int64_t first = 0;
+  int64_t end = 0;
+};
+
+/// Returns the name under which a slice is stored: NAME[first:end].
+std::string slice_name(const TensorSlice& slice);
+/// Returns the slice that slice_name() names so, nullopt for any other name.
+std::optional<TensorSlice> parse_slice(std::string_view name);
+
+/// A file as MANIFEST.json lists it.
+struct ManifestEntry {
+  int64_t size = 0;  ///< In bytes.
+  std::string sha256;
+};
+
+/// The files that one process wrote, by name.
+struct WrittenPart {
+  int64_t index = 0;  ///< From 0.
+  int64_t count = 1;
+  std::map<std::string, ManifestEntry> files;
+};
+
+/// Return a written part as a line of JSON, to be sent to the process that publishes, and back.
+/// Throws Error (failure) for a text that is none.
+std::string text_of(const WrittenPart& part);
+WrittenPart part_of(const std::string& text);
+
+/// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
+/// share: to disk, and hashed, so that hashing is parallel too. A tensor is in one part only; a
+/// process without tensors of a kind writes no file of it. Throws Error: failure as write_tensors()
+/// does, usage for an index out of range and for slices where there is only one part.
+WrittenPart write_part(const std::filesystem::path& staging, int64_t index, int64_t count,
+                       const CheckpointPart& part);
+
+/// Completes a staged checkpoint with indices, state.json, config.json and MANIFEST.json and
+/// renames it to its place; an older one of that name is replaced atomically. The parts' files are
+/// not hashed again: their sizes and headers are checked. `config` has at least "model". Throws
+/// Error, and publishes nothing: usage where a part is missing or there twice; failure where a file
+/// is missing or cut, a tensor is in two files, or slices do not make up a tensor.
+void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts,
+             const nlohmann::ordered_json& config, const nlohmann::ordered_json& state);
+
+}  // namespace moesaic

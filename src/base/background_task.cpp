@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/background_task.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <csignal>
+#include <exception>
+#include <initializer_list>
+#include <utility>
+
+#include "moesaic/base/log.h"
+
+namespace moesaic {
+namespace {
+
+/// Leaves the signals that end a process to its other threads, while it lives.
+class WithoutStopSignals {
+ public:
+  WithoutStopSignals() {
+    sigset_t blocked;
+    ::sigemptyset(&blocked);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&blocked, number);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &former_);
+  }
+  WithoutStopSignals(const WithoutStopSignals&) = delete;
+  WithoutStopSignals& operator=(const WithoutStopSignals&) = delete;
+  ~WithoutStopSignals() { ::pthread_sigmask(SIG_SETMASK, &former_, nullptr); }
+
+ private:
+  sigset_t former_;
+};
+
+}  // namespace
+
+BackgroundTask::~BackgroundTask() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log_error("{}", error.what());
+  }
+}
+
+void BackgroundTask::start(std::function<void()> task) {
+  wait();
+  const WithoutStopSignals inherited;  // The new thread begins with the mask of this one.
+  // Where the system has no thread left, the task is run by whoever waits for it.
+  running_ = std::async(std::launch::async | std::launch::deferred, std::move(task));
+}
+
+bool BackgroundTask::poll() {
+  if (!running_.valid()) return true;
+  if (running_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) return false;
+  wait();
+  return true;
+}
+
+void BackgroundTask::wait() {
+  if (running_.valid()) std::exchange(running_, {}).get();
+}
+
+}  // namespace moesaic

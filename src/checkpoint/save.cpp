@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process or many: each writes its part, one publishes.
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "manifest.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/checkpoint/parts.h"
+#include "moesaic/checkpoint/store.h"
+#include "tensor_files.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Writes a document and adds it to the manifest.
+void write_json(const fs::path& folder, const std::string& name, const Json& json,
+                Manifest& manifest) {
+  const fs::path path = folder / name;
+  try {
+    write_atomic(path, std::string_view(json.dump(2) + "\n"));
+  } catch (const Json::exception& error) {
+    fail("{}: cannot be written as JSON: {}", path.string(), error.what());
+  }
+  manifest.files[name] = entry_of(path);
+}
+
+/// Puts format and version first, so that a reader sees them before anything they determine.
+Json with_format(const Json& config) {
+  if (!config.is_object() || !config.contains("model")) {
+    fail_usage("a checkpoint's config must be an object with the key 'model'");
+  }
+  Json full = {{"format", kCheckpointFormat}, {"version", kCheckpointVersion}};
+  for (const auto& [key, value] : config.items()) {
+    if (key != "format" && key != "version") full[key] = value;
+  }
+  return full;
+}
+
+/// Returns the name of one part's file; that of the whole file where it is the only part.
+std::string part_name(const std::string& file, int64_t index, int64_t count) {
+  if (count == 1) return file;
+  const fs::path path(file);
+  return fmt::format("{}-{:05}-of-{:05}{}", path.stem().string(), index + 1, count,
+                     path.extension().string());
+}
+
+void check_place(int64_t index, int64_t count) {
+  if (count >= 1 && index >= 0 && index < count) return;
+  fail_usage("a checkpoint of {} parts has no part {}, counted from 0", count, index);
+}
+
+void check_whole(const TensorMap& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (parse_slice(name))
+      fail_usage("'{}': the only part of a checkpoint has whole tensors", name);
+  }
+}
+
+/// Returns the files of all parts, each of which is there once, and checks their sizes.
+std::map<std::string, ManifestEntry> files_of(const std::vector<WrittenPart>& parts,
+                                              const fs::path& folder) {
+  std::map<std::string, ManifestEntry> files;
+  std::vector<bool> there(parts.size());
+  for (const WrittenPart& part : parts) {
+    const auto count = static_cast<int64_t>(parts.size());
+    if (part.count != count) {
+      fail_usage("{}: {} parts to publish, one of which is of {}", folder.string(), count,
+                 part.count);
+    }
+    check_place(part.index, count);
+    const auto index = static_cast<size_t>(part.index);
+    if (there[index]) fail_usage("{}: part {} is there twice", folder.string(), part.index);
+    there[index] = true;
+    for (const auto& [name, entry] : part.files) {
+      check_file(folder, name, entry, false);
+      files[name] = entry;
+    }
+  }
+  return files;
+}
+
+/// Writes the index of one kind of tensors.
+void write_index(const fs::path& folder, const std::string& file, Manifest& manifest) {
+  const bool of_optimizer = is_of_optimizer(file);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : manifest.files) {
+    if (name.ends_with(fs::path(file).extension().string()) &&
+        is_of_optimizer(name) == of_optimizer) {
+      names.push_back(name);
+    }
+  }
+  if (names.empty() && of_optimizer) return;
+  write_json(folder, index_name(file), checked_index(folder, names), manifest);
+}
+
+}  // namespace
+
+WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
+                       const CheckpointPart& part) {
+  check_place(index, count);
+  WrittenPart written{.index = index, .count = count, .files = {}};
+  const auto write = [&](const std::string& file, const TensorMap& tensors) {
+    if (count == 1) check_whole(tensors);
+    const std::string name = part_name(file, index, count);
+    write_tensors(staging / name, tensors);
+    written.files[name] = entry_of(staging / name);
+  };
+  if (count == 1 || !part.model.empty()) write(kModelFile, part.model);
+  if (!part.optimizer.empty()) write(kOptimizerFile, part.optimizer);
+  return written;
+}
+
+void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts, const Json& config,
+             const Json& state) {
+  const Json full = with_format(config);
+  if (parts.empty()) fail_usage("{}: no part to publish", staged.path().string());
+  Manifest manifest;
+  manifest.files = files_of(parts, staged.path());
+  if (parts.size() > 1) {
+    for (const char* file : {kModelFile, kOptimizerFile}) {
+      write_index(staged.path(), file, manifest);
+    }
+  }
+  write_json(staged.path(), kStateFile, state, manifest);
+  write_json(staged.path(), kConfigFile, full, manifest);
+  write_manifest(staged.path(), manifest);
+  staged.commit();
+}
+
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
+  with_format(checkpoint.config);  // Throws before anything large is written.
+  StagedDirectory staged(folder);
+  const WrittenPart part =
+      write_part(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});
+  publish(staged, {part}, checkpoint.config, checkpoint.state);
+}
+
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
+                     const std::function<void(const fs::path&)>& write_model) {
+  with_format(checkpoint.config);
+  StagedDirectory staged(folder);
+  WrittenPart part;
+  const auto write = [&](const char* name, const auto& write_file) {
+    write_file(staged.path() / name);
+    part.files[name] = entry_of(staged.path() / name);
+  };
+  write(kModelFile, write_model);
+  if (!checkpoint.optimizer.empty()) {
+    write(kOptimizerFile, [&](const fs::path& path) { write_tensors(path, checkpoint.optimizer); });
+  }
+  publish(staged, {part}, checkpoint.config, checkpoint.state);
+}
+
+}  // namespace moesaic

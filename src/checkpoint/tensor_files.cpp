@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor_files.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/parts.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+
+struct TensorIndex {
+  Value metadata;
+  std::map<std::string, std::string> weight_map;
+};
+
+template <class Fields>
+void describe(Fields& f, TensorIndex& c) {
+  f("metadata", c.metadata, "total_size and whatever else its writer says");
+  f("weight_map", c.weight_map, "the file of each tensor", required);
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFileSuffix = ".safetensors";
+constexpr const char* kIndexSuffix = ".safetensors.index.json";
+
+/// An entry that is a slice, with its place in the whole.
+struct SlicedPiece {
+  TensorSlice slice;
+  TensorPiece piece;
+};
+
+struct Found {
+  std::vector<TensorPiece> whole;  ///< At most one, since names differ.
+  std::vector<SlicedPiece> slices;
+};
+
+std::string name_of(const fs::path& path) {
+  return path.filename().string();
+}
+
+std::string form_of(const TensorPiece& piece) {
+  return fmt::format("{} [{}]", piece.entry.dtype, fmt::join(piece.entry.shape, ", "));
+}
+
+/// Returns whether two slices may be of one tensor.
+bool alike(const safetensors::Entry& a, const safetensors::Entry& b) {
+  return a.dtype == b.dtype && a.shape.size() == b.shape.size() &&
+         std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+}
+
+void check_rows(const SlicedPiece& sliced) {
+  const auto& [slice, piece] = sliced;
+  const std::vector<int64_t>& shape = piece.entry.shape;
+  if (!shape.empty() && shape[0] == slice.end - slice.first) return;
+  fail("{}: tensor {}: its name says {} rows, it is {}", piece.path.string(),
+       printable(piece.entry.name), slice.end - slice.first, form_of(piece));
+}
+
+/// Makes one tensor of slices. `from` is what lists their files.
+StoredTensor joined(const std::string& name, std::vector<SlicedPiece> slices,
+                    const fs::path& from) {
+  std::sort(slices.begin(), slices.end(),
+            [](const auto& a, const auto& b) { return a.slice.first < b.slice.first; });
+  const TensorPiece& model = slices.front().piece;
+  StoredTensor tensor{name, model.entry.dtype, model.entry.shape, {}};
+  int64_t end = 0;
+  for (SlicedPiece& sliced : slices) {
+    check_rows(sliced);
+    const auto& [slice, piece] = sliced;
+    if (slice.first != end) {
+      const bool gap = slice.first > end;
+      fail("{}: slices of tensor {} {}: after row {} comes {} in '{}'", from.string(),
+           printable(name), gap ? "leave a gap" : "overlap", end, printable(piece.entry.name),
+           name_of(piece.path));
+    }
+    if (!tensor.pieces.empty() && !alike(piece.entry, tensor.pieces.front().entry)) {
+      fail("{}: slices of tensor {} differ: '{}' has {}, '{}' has {}", from.string(),
+           printable(name), name_of(tensor.pieces.front().path), form_of(tensor.pieces.front()),
+           name_of(piece.path), form_of(piece));
+    }
+    end = slice.end;
+    tensor.pieces.push_back(std::move(sliced.piece));
+  }
+  tensor.shape[0] = end;
+  return tensor;
+}
+
+/// Returns all tensors, by name. Names of the pieces differ.
+std::vector<StoredTensor> joined(std::vector<TensorPiece> pieces, const fs::path& from) {
+  std::map<std::string, Found> found;
+  for (TensorPiece& piece : pieces) {
+    if (auto slice = parse_slice(piece.entry.name)) {
+      found[slice->name].slices.push_back({std::move(*slice), std::move(piece)});
+    } else {
+      found[piece.entry.name].whole.push_back(std::move(piece));
+    }
+  }
+  std::vector<StoredTensor> tensors;
+  for (auto& [name, item] : found) {
+    if (item.whole.empty()) {
+      tensors.push_back(joined(name, std::move(item.slices), from));
+      continue;
+    }
+    TensorPiece& whole = item.whole.front();
+    if (!item.slices.empty()) {
+      const TensorPiece& slice = item.slices.front().piece;
+      fail("{}: tensor {} is whole in '{}' and as {} in '{}'", from.string(), printable(name),
+           name_of(whole.path), printable(slice.entry.name), name_of(slice.path));
+    }
+    tensors.push_back({name, whole.entry.dtype, whole.entry.shape, {std::move(whole)}});
+  }
+  return tensors;
+}
+
+std::vector<TensorPiece> pieces_of(const fs::path& path) {
+  const auto file = std::make_shared<const safetensors::File>(path);
+  std::vector<TensorPiece> pieces;
+  for (const safetensors::Entry& entry : file->entries()) pieces.push_back({file, entry, path});
+  return pieces;
+}
+
+TensorFiles open_file_of_tensors(const fs::path& path) {
+  TensorFiles opened{{path}, {}};
+  for (TensorPiece& piece : pieces_of(path)) {
+    if (opened.metadata.empty()) opened.metadata = piece.file->metadata();
+    opened.tensors.push_back({piece.entry.name, piece.entry.dtype, piece.entry.shape, {piece}});
+  }
+  return opened;
+}
+
+/// Checks that an index says of a file's tensors that they are in it.
+void check_listed(const std::vector<TensorPiece>& pieces, const fs::path& index,
+                  const std::map<std::string, std::string>& weight_map) {
+  for (const TensorPiece& piece : pieces) {
+    const auto listed = weight_map.find(piece.entry.name);
+    if (listed == weight_map.end()) {
+      fail("{}: tensor {} is not listed in '{}'", piece.path.string(), printable(piece.entry.name),
+           name_of(index));
+    }
+    if (listed->second != name_of(piece.path)) {
+      fail("{}: tensor {} is in '{}' too, where '{}' has it", piece.path.string(),
+           printable(piece.entry.name), listed->second, name_of(index));
+    }
+  }
+}
+
+TensorFiles open_index(const fs::path& index) {
+  const auto weight_map = read_index(index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : weight_map) {
+    if (!names.insert(file).second || path_exists(index.parent_path() / file)) continue;
+    fail("{}: '{}' is not there", index.string(), file);
+  }
+  TensorFiles opened;
+  std::vector<TensorPiece> all;
+  for (const std::string& name : names) {
+    const fs::path path = index.parent_path() / name;
+    std::vector<TensorPiece> pieces = pieces_of(path);
+    check_listed(pieces, index, weight_map);
+    opened.paths.push_back(path);
+    std::move(pieces.begin(), pieces.end(), std::back_inserter(all));
+  }
+  if (all.size() < weight_map.size()) {
+    std::set<std::string> present;
+    for (const TensorPiece& piece : all) present.insert(piece.entry.name);
+    for (const auto& [tensor, file] : weight_map) {
+      if (present.contains(tensor)) continue;
+      fail("{}: tensor {} is not in '{}'", index.string(), printable(tensor), file);
+    }
+  }
+  opened.tensors = joined(std::move(all), index);
+  return opened;
+}
+
+}  // namespace
+
+std::string index_name(const std::string& file) {
+  return file + ".index.json";
+}
+
+bool is_index(const fs::path& path) {
+  return name_of(path).ends_with(kIndexSuffix);
+}
+
+fs::path tensors_path(const fs::path& folder, const std::string& file) {
+  std::error_code ignored;
+  const fs::path index = folder / index_name(file);
+  return !fs::exists(folder / file, ignored) && fs::exists(index, ignored) ? index : folder / file;
+}
+
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
+  TensorIndex index;
+  try {
+    const std::string text = read_text(path, kMaxBytes, "an index of tensors");
+    index = parse<TensorIndex>(Document::from_text(text, path.string()).root());
+  } catch (const Error& error) {
+    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
+  }
+  for (const auto& [tensor, file] : index.weight_map) {
+    if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
+    fail("{}: {} is no name of a {} file beside it", path.string(), printable(file), kFileSuffix);
+  }
+  return std::move(index.weight_map);
+}
+
+TensorFiles open_tensors(const fs::path& path) {
+  return is_index(path) ? open_index(path) : open_file_of_tensors(path);
+}
+
+Json checked_index(const fs::path& folder, const std::vector<std::string>& names) {
+  std::map<std::string, std::string> weight_map;
+  std::vector<TensorPiece> all;
+  uint64_t bytes = 0;
+  for (const std::string& name : names) {
+    for (TensorPiece& piece : pieces_of(folder / name)) {
+      const auto [listed, fresh] = weight_map.emplace(piece.entry.name, name);
+      if (!fresh) {
+        fail("{}: tensor {} is in '{}' and in '{}'", folder.string(), printable(piece.entry.name),
+             listed->second, name);
+      }
+      bytes += piece.entry.end - piece.entry.begin;
+      all.push_back(std::move(piece));
+    }
+  }
+  joined(std::move(all), folder);
+  return {{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}};
+}
+
+uint64_t file_bytes(const std::vector<fs::path>& paths) {
+  uint64_t bytes = 0;
+  for (const fs::path& path : paths) bytes += fs::file_size(path);
+  return bytes;
+}
+
+}  // namespace moesaic

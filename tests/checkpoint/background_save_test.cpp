@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/background_save.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <future>
+
+#include "base/support.h"
+#include "moesaic/checkpoint/store.h"
+
+namespace moesaic {
+namespace {
+
+using test::failure_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Has checkpoints written to a folder.
+BackgroundSave::Write to(const std::filesystem::path& folder) {
+  return [folder](const CheckpointPart& copy) {
+    save_checkpoint(folder, {{{"model", "m"}}, {{"step", 1}}, copy.model, copy.optimizer});
+  };
+}
+
+TEST(Snapshot, IsContiguousOnTheCpuAndOwnsItsMemory) {
+  at::Tensor weight = at::arange(6, at::kFloat).view({2, 3});
+  TensorMap copy;
+  snapshot({{"t", weight.t()}, {"p", weight.clone().requires_grad_()}, {"s", at::tensor(7)}}, copy);
+  weight.zero_();
+  EXPECT_TRUE(at::equal(copy.at("t"), at::arange(6, at::kFloat).view({2, 3}).t()));
+  EXPECT_TRUE(copy.at("t").is_contiguous());
+  EXPECT_FALSE(copy.at("p").requires_grad());
+  EXPECT_EQ(copy.at("s").item<int64_t>(), 7);
+}
+
+TEST(Snapshot, UsesTheMemoryOfTheLastOneWhereItFits) {
+  TensorMap copy;
+  snapshot({{"same", at::ones({3})}, {"wider", at::ones({3})}, {"gone", at::ones({3})}}, copy);
+  const void* const memory = copy.at("same").data_ptr();
+  snapshot({{"same", at::full({3}, 2.0F)}, {"wider", at::ones({4})}, {"new", at::ones({1})}}, copy);
+  EXPECT_EQ(copy.at("same").data_ptr(), memory);
+  EXPECT_TRUE(at::equal(copy.at("same"), at::full({3}, 2.0F)));
+  EXPECT_EQ(copy.at("wider").numel(), 4);
+  EXPECT_FALSE(copy.contains("gone"));
+  snapshot({{"same", at::ones({3}, at::kDouble)}}, copy);
+  EXPECT_EQ(copy.at("same").scalar_type(), at::kDouble);
+  EXPECT_EQ(copy.size(), 1u);
+}
+
+TEST(BackgroundSave, TrainingThatGoesOnChangesNothingOfTheFile) {
+  const test::TempDir folder;
+  const at::Tensor weight = at::ones({1000}), moment = at::ones({1000});
+  const CheckpointPart part{{{"w", weight}}, {{"w.m", moment}}};
+  save_checkpoint(folder / "wanted", {{{"model", "m"}}, {{"step", 1}}, part.model, part.optimizer});
+  BackgroundSave saves;
+  std::promise<void> changed;
+  saves.start(part, [&](const CheckpointPart& copy) {
+    changed.get_future().wait();
+    to(folder / "a")(copy);
+  });
+  EXPECT_FALSE(saves.poll());  // It has not ended.
+  weight.zero_();
+  moment.zero_();
+  changed.set_value();
+  EXPECT_TRUE(saves.wait());
+  EXPECT_FALSE(saves.wait());  // It was told.
+  EXPECT_EQ(test::get(folder / "a/MANIFEST.json"), test::get(folder / "wanted/MANIFEST.json"));
+}
+
+TEST(BackgroundSave, ASecondOneWaitsForTheFirstAndTellsItsTimes) {
+  const test::TempDir folder;
+  BackgroundSave saves;
+  std::vector<int> order;
+  EXPECT_FALSE(saves.start({}, [&](const CheckpointPart&) { order.push_back(1); }));
+  const auto first = saves.start({}, [&](const CheckpointPart&) { order.push_back(2); });
+  ASSERT_TRUE(first);
+  EXPECT_GE(first->write, 0.0);
+  EXPECT_GE(first->pause(), first->copy);
+  EXPECT_TRUE(saves.wait());
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(BackgroundSave, AFullDiskIsReportedAtTheNextStepAndOnce) {
+  const test::TempDir folder;
+  to(folder / "a")({{{"w", at::ones({3})}}, {}});
+  const std::string before = test::get(folder / "a/MANIFEST.json");
+  BackgroundSave saves;
+  const test::FileSizeLimit limit(64);
+  const CheckpointPart part{{{"w", at::zeros({1000})}}, {}};
+  saves.start(part, to(folder / "a"));
+  const auto step = [&] {
+    while (!saves.poll()) {
+    }
+  };
+  EXPECT_THAT(failure_of(step), AllOf(HasSubstr("model.safetensors"), HasSubstr("cannot write")));
+  EXPECT_FALSE(saves.poll());
+  EXPECT_FALSE(saves.wait());
+  EXPECT_EQ(test::get(folder / "a/MANIFEST.json"), before);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
+
+  saves.start(part, to(folder / "a"));
+  EXPECT_THAT(failure_of([&] { saves.start(part, to(folder / "b")); }), HasSubstr("cannot write"));
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
+}
+
+TEST(BackgroundSave, ErrorsKeepTheirKind) {
+  BackgroundSave saves;
+  saves.start({}, [](const CheckpointPart&) { fail_usage("wrong use"); });
+  EXPECT_EQ(test::usage_of([&] { saves.wait(); }), "wrong use");
+  saves.start({}, [](const CheckpointPart&) { throw std::bad_alloc(); });
+  EXPECT_THROW(saves.wait(), std::bad_alloc);
+  saves.start({{{"bad", at::Tensor()}}, {}}, to("nowhere/at/all"));
+  EXPECT_THAT(failure_of([&] { saves.wait(); }), HasSubstr("bad: the tensor is undefined"));
+}
+
+TEST(BackgroundSave, ItsEndWaitsAndLosesNoError) {
+  const test::TempDir folder;
+  { BackgroundSave().start({{{"w", at::ones({3})}}, {}}, to(folder / "a")); }
+  EXPECT_NO_THROW(load_checkpoint(folder / "a"));
+  ::testing::internal::CaptureStderr();
+  {
+    BackgroundSave().start({}, [](const CheckpointPart&) { fail("the disk is gone"); });
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the disk is gone"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -35,7 +35,7 @@ Ids best(const std::vector<double>& scores, Ids present, int64_t count) {
 }
 
 /// Experts that are ranked together: of a layer, or of one of its groups.
-struct Group {
+struct RankedGroup {
   const MoEBlock* block;
   std::string where;
   Ids present;
@@ -48,8 +48,8 @@ struct Group {
   }
 };
 
-std::vector<Group> groups_of(const MoEBlock& block) {
-  std::vector<Group> groups;
+std::vector<RankedGroup> groups_of(const MoEBlock& block) {
+  std::vector<RankedGroup> groups;
   const char* what = block.groups > 0 ? "group" : "member";
   for (Ids& present : by_group(block.layer->kept(), block)) {
     std::string where = fmt::format("block {}", block.block);
@@ -68,7 +68,7 @@ std::string least_text(const KeepRule& rule, int64_t least, int64_t experts) {
 }
 
 /// Checks the number of experts to keep of a group.
-void check_count(const KeepRule& rule, const Group& group, int64_t count) {
+void check_count(const KeepRule& rule, const RankedGroup& group, int64_t count) {
   const nn::RouterOptions& router = group.block->layer->options();
   if (count > group.size()) {
     fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, group.where, count,
@@ -108,7 +108,7 @@ Ids counts_of(const KeepRule& rule, const MoEBlock& block) {
 
 Ids checked_counts(const KeepRule& rule, const MoEBlock& block) {
   if (rule.ids() != nullptr) check_present(rule, block);
-  const std::vector<Group> groups = groups_of(block);
+  const std::vector<RankedGroup> groups = groups_of(block);
   const Ids counts = counts_of(rule, block);
   for (size_t i = 0; i < counts.size(); ++i) check_count(rule, groups[i], counts[i]);
   return counts;
@@ -141,17 +141,17 @@ class NetworkChoice {
     for (const MoEBlock& block : blocks) {
       if (keep.rule_of(block.block) == nullptr) continue;
       experts_ += block.layer->options().experts;
-      for (Group& group : groups_of(block)) groups_.push_back(std::move(group));
+      for (RankedGroup& group : groups_of(block)) groups_.push_back(std::move(group));
     }
   }
 
   /// Returns the largest count of every group whose network is within the bound.
   int64_t count_within(const KeepRule& bound) const {
     int64_t count = 1;
-    for (const Group& group : groups_) count = std::max(count, group.size());
+    for (const RankedGroup& group : groups_) count = std::max(count, group.size());
     const auto fits = [&](int64_t kept) {
       int64_t removed = 0;
-      for (const Group& group : groups_) {
+      for (const RankedGroup& group : groups_) {
         const int64_t stays = std::max(group.least(), std::min(kept, group.size()));
         removed += (group.size() - stays) * parameters_of_expert(*group.block);
       }
@@ -167,7 +167,7 @@ class NetworkChoice {
     KeptExperts kept;
     std::vector<Candidate> rest;
     int64_t chosen = 0, parameters = parameters_;
-    for (const Group& group : groups_) {
+    for (const RankedGroup& group : groups_) {
       const std::vector<double>& own = scores.at(group.block->block);
       const Ids first = best(own, group.present, group.least());
       chosen += group.least();
@@ -224,7 +224,7 @@ class NetworkChoice {
 
   [[noreturn]] void fail_too_small(const KeepRule& bound) const {
     int64_t smallest = parameters_;
-    for (const Group& group : groups_) {
+    for (const RankedGroup& group : groups_) {
       smallest -= (group.size() - group.least()) * parameters_of_expert(*group.block);
     }
     fail_usage(
@@ -235,13 +235,13 @@ class NetworkChoice {
   }
 
   int64_t parameters_, experts_ = 0;
-  std::vector<Group> groups_;
+  std::vector<RankedGroup> groups_;
 };
 
 }  // namespace
 
 std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept) {
-  const std::vector<Group> groups = groups_of(block);
+  const std::vector<RankedGroup> groups = groups_of(block);
   const std::vector<Ids> left = by_group(kept, block);
   for (size_t i = 0; i < groups.size(); ++i) {
     const auto count = static_cast<int64_t>(left[i].size());
@@ -260,7 +260,7 @@ std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) 
 std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
                                   int64_t count) {
   Ids counts;
-  for (const Group& group : groups_of(block)) {
+  for (const RankedGroup& group : groups_of(block)) {
     counts.push_back(std::max(group.least(), std::min(count, group.size())));
   }
   return best_by_group(block, scores, counts);

@@ -116,7 +116,7 @@ void check_unused(const std::string& name, const Value& value) {
 using Conversion = std::function<Value(const Value&, const std::string&)>;
 
 /// Names of one group of settings, here and in the reference.
-struct Group {
+struct SettingGroup {
   std::vector<std::string> own;                                       ///< Names in describe().
   std::map<std::string, std::pair<std::string, Conversion>> renamed;  ///< To one of `own`.
   std::vector<std::string> unused;
@@ -136,8 +136,8 @@ Value as_it_is(const Value& value, const std::string&) {
   return value;
 }
 
-const std::map<std::string, Group>& groups() {
-  static const std::map<std::string, Group> list = {
+const std::map<std::string, SettingGroup>& groups() {
+  static const std::map<std::string, SettingGroup> list = {
       {"",
        {keys_of<VMoEConfig>(),
         {{"name", {"name", family}},
@@ -170,7 +170,7 @@ class Translation {
   std::map<std::string, std::string> given_names;
 
   Value group(const Value& given, const std::string& path) {
-    const Group& known = groups().at(path);
+    const SettingGroup& known = groups().at(path);
     Value::Object members;
     for (const Value::Member& member : given.members(path)) add(known, path, member, members);
     return Value(given.origin(), std::move(members));
@@ -187,7 +187,7 @@ class Translation {
     return std::nullopt;
   }
 
-  void add(const Group& known, const std::string& path, const Value::Member& member,
+  void add(const SettingGroup& known, const std::string& path, const Value::Member& member,
            Value::Object& members) {
     const std::string name = config_detail::join_path(path, member.key);
     if (std::ranges::find(known.unused, member.key) != known.unused.end()) {
@@ -216,7 +216,7 @@ class Translation {
     members.push_back({key, member.origin, groups().contains(inner) ? group(value, inner) : value});
   }
 
-  [[noreturn]] static void refuse(const Group& known, const std::string& path,
+  [[noreturn]] static void refuse(const SettingGroup& known, const std::string& path,
                                   const Value::Member& member) {
     std::vector<std::string> names = known.own;
     for (const auto& [name, unused] : known.renamed) names.push_back(name);

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/ops/dispatch.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
 namespace {

@@ -11,6 +11,11 @@ namespace {
 
 constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
 
+class SilentHandler : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
 }  // namespace
 
 struct GradientReducer::State {
@@ -46,6 +51,9 @@ GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::prepare(const at::Tensor& loss) {
   if (!state_->reducer) return;
+  // It warns where no parameter is unused, which is not known before.
+  SilentHandler silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   state_->reducer->prepare_for_backward({loss});
   state_->counter->add(state_->traffic, state_->bytes);
 }

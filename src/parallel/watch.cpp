@@ -95,7 +95,7 @@ std::string Processes::Watch::text_at(const std::string& key) {
 void Processes::Watch::finish() {
   const std::string key = "done/";
   std::unique_lock lock(mutex_);
-  store_->set(key + std::to_string(rank_), {1});
+  store_->set(key + std::to_string(rank_), bytes_of("done"));
   if (rank_ != 0) return;
   for (int64_t rank = 1; rank < size_; ++rank) {
     std::string last;

@@ -20,6 +20,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "moesaic/checkpoint/background_save.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/gradients.h"
 #include "moesaic/parallel/processes.h"
@@ -34,7 +35,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 3, kTimedSteps = 8, kShareBatch = 32;
-constexpr int kShareTurns = 3;
+constexpr int kShareTurns = 3, kSavesTimed = 3;
 /// File that process 0 of a pair writes its seconds a step to.
 constexpr const char* kSecondsFile = "MOESAIC_BENCH_SECONDS";
 constexpr const char* kSettings = "MOESAIC_BENCH_SETTINGS";
@@ -83,6 +84,26 @@ double step_seconds(const RunConfig& config, std::shared_ptr<const Processes> pr
   return seconds[seconds.size() / 2];
 }
 
+/// A folder that is removed with everything in it.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = (fs::temp_directory_path() / "moesaic-bench-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) fail("{}: cannot make the folder", pattern);
+    path_ = pattern;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
 int free_port() {
   const UniqueFd holder(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address = {};
@@ -98,9 +119,8 @@ int free_port() {
 
 /// Starts this program as two processes of one thread each; returns their seconds a step.
 double seconds_of_two(const std::string& settings) {
-  std::string pattern = (fs::temp_directory_path() / "moesaic-bench-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) fail("{}: cannot make the folder", pattern);
-  const fs::path file = fs::path(pattern) / "seconds";
+  const ScratchFolder folder;
+  const fs::path file = folder.path() / "seconds";
   const std::string port = std::to_string(free_port());
   const std::string self = fs::read_symlink("/proc/self/exe").string();
   std::array<int, 2> codes = {};
@@ -116,9 +136,7 @@ double seconds_of_two(const std::string& settings) {
   }
   for (std::thread& thread : threads) thread.join();
   if (codes[0] != 0 || codes[1] != 0) fail("bench: a process of two failed");
-  const double seconds = std::stod(read_text(file));
-  fs::remove_all(pattern);
-  return seconds;
+  return std::stod(read_text(file));
 }
 
 /// What a process of two does.
@@ -235,6 +253,65 @@ Row of_overlap() {
   return row;
 }
 
+/// Returns the seconds of the steps after the first save, with a save after each `kSaveEvery`.
+double seconds_with_saves(bool saves) {
+  constexpr int64_t kSaveEvery = 20;
+  const ScratchFolder folder;
+  const std::vector<std::string> settings = {
+      "model.hidden_size=512", "model.encoder.mlp_dim=2048", "phases.train.batch_size=8",
+      fmt::format("phases.train.steps={}", (kSavesTimed + 1) * kSaveEvery + 2),
+      fmt::format("checkpoint_every={}", saves ? kSaveEvery : 0)};
+  Clock::time_point begin, end;
+  TrainerOptions options;
+  options.progress = false;
+  options.open = noise_images;
+  options.out = folder.path() / "run";
+  options.watch = [&](Model&, int64_t step) {
+    if (step == kSaveEvery + 1) begin = Clock::now();
+    if (step == (kSavesTimed + 1) * kSaveEvery + 1 && end < begin) end = Clock::now();
+    return true;
+  };
+  Trainer(share_config(settings), options).run();
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// Returns the seconds of a copy of what a save stores: parameters and momentum.
+double seconds_of_copy() {
+  const auto model =
+      build_initial_model(share_config({"model.hidden_size=512", "model.encoder.mlp_dim=2048"}));
+  TensorMap tensors = state_of(*model), copy;
+  for (const auto& item : model->named_parameters()) {
+    tensors[item.key() + ".momentum"] = torch::zeros_like(item.value());
+  }
+  std::vector<double> seconds;
+  for (int turn = 0; turn < 6; ++turn) {
+    const auto begin = Clock::now();
+    snapshot(tensors, copy);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return median_of(seconds);
+}
+
+/// With one thread to train, so that another core writes.
+Row of_pause() {
+  const OneThread one_thread;
+  std::vector<double> lost;
+  for (int turn = 0; turn < kShareTurns; ++turn) {
+    lost.push_back((seconds_with_saves(true) - seconds_with_saves(false)) / kSavesTimed);
+  }
+  Row row;
+  row.name = "cpu/pause_of_save";
+  row.ours = 1e3 * median_of(lost);
+  row.peer = 1e3 * seconds_of_copy();
+  row.unit = "ms";
+  row.ratio = row.ours / row.peer;
+  row.at_most = 1.5;
+  row.meaning =
+      "what a save adds to the time of training on one thread; peer: the copy of its tensors; the "
+      "ratio is ours / peer";
+  return row;
+}
+
 }  // namespace
 
 void bench_processes(const Report& report) {
@@ -243,6 +320,7 @@ void bench_processes(const Report& report) {
   report(of_overlap());
   report(of_two());
   report(of_shared_experts());
+  report(of_pause());
 }
 
 }  // namespace moesaic::bench

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime.h"
 
+#include <c10/util/Logging.h>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -51,6 +52,9 @@ void let_the_leader_speak() {
 }
 
 void tune_runtime(char** argv) {
+  // What c10d has to say of a lost connection, this program says in one line.
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
   spin_briefly(argv);
   // Benchmarks run with the C library's defaults, like those of other libraries.
   const bool benchmark = argv[1] != nullptr && std::string_view(argv[1]) == "bench";

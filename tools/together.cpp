@@ -21,9 +21,10 @@ namespace {
 using std::chrono_literals::operator""s;
 
 /// Tells the others and, if it is the first to know, the user why this process ends.
-void tell(const Processes& processes, const std::string& what) {
+void tell(const Processes& processes, const std::string& what, bool of_all = false) {
   if (!processes.tell_failure(what)) return;
-  log_error("process {} of {}: {}", processes.rank(), processes.size(), what);
+  const std::string who = fmt::format("process {} of {}: ", processes.rank(), processes.size());
+  log_error("{}{}", of_all ? "" : who, what);
 }
 
 }  // namespace
@@ -53,10 +54,11 @@ void run_together(const std::shared_ptr<const Processes>& processes,
     exit_code = error.exit_code();
     // What is wrong for all of them process 0 says.
     if (error.kind() == ErrorKind::usage && !processes->leads()) std::this_thread::sleep_for(1s);
-    tell(*processes, error.what());
+    tell(*processes, error.what(), error.kind() == ErrorKind::usage && processes->leads());
   } catch (const std::exception& error) {
     tell(*processes, one_line(error.what(), 300));
   }
+  processes->leave();
   // Threads of collectives that wait for lost processes would hold up an ordinary end.
   std::_Exit(exit_code);
 }

@@ -86,14 +86,14 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
   }
 }
 
-/// Returns words on the processes that did not come.
+/// Returns the ranks of the processes that did not come, with commas between them.
 std::string missing_from(const Store& store, int64_t size) {
   std::string missing;
   for (int64_t rank = 0; rank < size; ++rank) {
     if (store->check({"here/" + std::to_string(rank)})) continue;
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   }
-  return missing.empty() ? "some were lost at the start" : "number " + missing + " did not come";
+  return missing;
 }
 
 }  // namespace
@@ -102,11 +102,12 @@ std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
                                                     const ParallelConfig& config) {
   replicas_of(config, launch.size);
   const auto store = meet(launch, std::chrono::seconds(config.timeout));
-  return of_store(store, launch.rank, launch.size, config);
+  return of_store(store, launch, config);
 }
 
-std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t rank, int64_t size,
+std::shared_ptr<const Processes> Processes::of_store(const Store& store, const Launch& launch,
                                                      const ParallelConfig& config) try {
+  const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
   const Meeting meeting{store, rank, size, experts, std::chrono::seconds(config.timeout)};
@@ -127,11 +128,17 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, int64_t
       meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
   processes->replicas_ = std::make_unique<Group>(
       meeting.group("replicas", rank % experts, experts, replicas), processes->counter_);
-  processes->watch_ = std::make_unique<Watch>(store->clone(), rank, size);
+  processes->watch_ = std::make_unique<Watch>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {
-  fail("of {} {}; is the command the same there? ({})", count_text(size, "process"),
-       missing_from(store, size), one_line(error.what_without_backtrace(), 120));
+  const int64_t size = launch.size;
+  const std::string missing = missing_from(store, size);
+  if (missing.empty()) {
+    fail("some of {} were lost at the start: {}", count_text(size, "process"),
+         one_line(error.what_without_backtrace(), 200));
+  }
+  fail("of {} number {} did not come within {}; is the command the same there?",
+       count_text(size, "process"), missing, count_text(config.timeout, "second"));
 }
 
 Processes::~Processes() = default;
@@ -157,6 +164,10 @@ bool Processes::tell_failure(const std::string& message) const noexcept {
 
 std::string Processes::explain_loss(const std::string& message) const {
   return watch_->explain(message);
+}
+
+void Processes::leave() const noexcept {
+  watch_->leave();
 }
 
 void Processes::finish() const {

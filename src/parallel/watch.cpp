@@ -34,8 +34,12 @@ std::string activity_in(const std::string& beat) {
 
 }  // namespace
 
-Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
-    : store_(std::move(store)), rank_(rank), size_(size) {
+Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
+    : store_(std::move(store)),
+      rank_(launch.rank),
+      size_(launch.size),
+      serves_store_(launch.rank == 0 && !launch.store_is_served),
+      speaks_alone_(launch.rank == 1 || launch.local_rank == 0) {
   const std::string who = host_name() + ", pid " + std::to_string(getpid());
   store_->set("who/" + std::to_string(rank_), bytes_of(who));
   beat();
@@ -78,7 +82,7 @@ bool Processes::Watch::tell_failure(const std::string& message) noexcept {
     store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
     return is_first_to_tell();
   } catch (const std::exception&) {
-    return true;  // The others find out from this process' end.
+    return speaks_alone_;  // The others find out from this process' end.
   }
 }
 
@@ -90,6 +94,23 @@ std::string Processes::Watch::text_at(const std::string& key) {
   if (!store_->check({key})) return {};
   const std::vector<uint8_t> bytes = store_->get(key);
   return {bytes.begin(), bytes.end()};
+}
+
+void Processes::Watch::leave() noexcept {
+  try {
+    const auto latest = std::chrono::steady_clock::now() + 2 * kSilence;
+    std::unique_lock lock(mutex_);
+    store_->set("left/" + std::to_string(rank_), bytes_of("left"));
+    if (!serves_store_) return;
+    for (int64_t rank = 1; rank < size_; ++rank) {
+      while (!store_->check({"left/" + std::to_string(rank)})) {
+        if (std::chrono::steady_clock::now() > latest) return;
+        ends_.wait_for(lock, kBeat / 4);
+      }
+    }
+  } catch (const std::exception&) {
+    // Nobody is left to wait for.
+  }
 }
 
 void Processes::Watch::finish() {
@@ -143,6 +164,7 @@ std::string Processes::Watch::explain(const std::string& message) try {
   return "the processes do not come together at " + activity_ + ": " +
          (late.empty() ? one_line(message, 300) : late);
 } catch (const std::exception&) {
+  if (!speaks_alone_) return {};
   return "process 0, or the launcher, which serves the store of the processes, was lost at " +
          activity_;
 }

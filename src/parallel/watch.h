@@ -15,7 +15,7 @@ namespace moesaic {
 /// them when one is missed. All of it goes through the store, whose client it has for itself.
 class Processes::Watch {
  public:
-  Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size);
+  Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -24,6 +24,7 @@ class Processes::Watch {
   bool tell_failure(const std::string& message) noexcept;
   std::string explain(const std::string& message);
   void finish();
+  void leave() noexcept;
 
  private:
   void run();
@@ -34,6 +35,8 @@ class Processes::Watch {
 
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_, beats_ = 0;
+  bool serves_store_;
+  bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
   std::string activity_ = "the start";
   bool ending_ = false;
   std::mutex mutex_;

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include "moesaic/parallel/lost_process.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/expert_shares.h"
@@ -39,9 +40,19 @@ SharedGradients::SharedGradients(const Model& model, std::shared_ptr<const Proce
       of_dense_(dense_, processes_->gradients(), Traffic::gradients),
       of_experts_(experts_, processes_->replicas(), Traffic::expert_gradients) {}
 
-void SharedGradients::prepare(const at::Tensor& loss) {
+void SharedGradients::backward(const at::Tensor& loss) try {
   of_dense_.prepare(loss);
   of_experts_.prepare(loss);
+  loss.backward();
+  finish();
+} catch (const Error&) {
+  throw;
+} catch (const c10::DistError& error) {
+  throw LostProcess(error.what_without_backtrace());
+} catch (const c10::Error&) {
+  throw;
+} catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
+  throw LostProcess(error.what());
 }
 
 void SharedGradients::finish() {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -186,6 +187,61 @@ TEST_F(ProcessesTest, VariablesAndPortsAreChecked) {
   options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(held.number())};
   expect_one_line_error(run_program(arguments, options), 2, "the port is in use");
+}
+
+TEST_F(ProcessesTest, RunsOfAnExperimentAreSharedOut) {
+  const auto arguments = [&](const std::string& out) {
+    return Strings{"reproduce", "clusters/figure3", "--scale", "quick", "--json",
+                   "--out",     text_path(out)};
+  };
+  const auto one = run_program(arguments("one"));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto two = run_in_processes(arguments("two"), 2);
+  ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
+  ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
+  EXPECT_EQ(two[1].out, "");
+  EXPECT_EQ(one.json()["rows"], two[0].json()["rows"]);
+  EXPECT_FALSE(std::filesystem::exists(path("two/runs-1.json")));
+}
+
+/// torchrun of the environment that tools/setup.sh makes.
+std::filesystem::path torchrun() {
+  const char* const venv = std::getenv("MOESAIC_VENV");
+  const char* const home = std::getenv("HOME");
+  const std::filesystem::path base =
+      venv != nullptr ? std::filesystem::path(venv)
+                      : std::filesystem::path(home == nullptr ? "/" : home) / ".cache/moesaic/venv";
+  return base / "bin/torchrun";
+}
+
+std::string bytes_in(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST_F(ProcessesTest, TorchrunStartsThemAgainAfterAKill) {
+  if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
+  const std::string rest =
+      " " + recipe("clusters/recipes/smoke.json") +
+      " log_every=1 phases.train.stop=null phases.train.steps=60 --resume --out ";
+  const auto start = [&](const std::string& out, const std::string& before) {
+    return run_command({torchrun().string(), "--no-python", "--nproc-per-node", "2",
+                        "--master-port", std::to_string(free_port()), "--max-restarts", "2",
+                        "/bin/sh", "-c",
+                        before + "exec " MOESAIC_PROGRAM " train" + rest + text_path(out)});
+  };
+  const auto undisturbed = start("whole", "");
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  // Process 1 dies once there is a checkpoint, and only in the first attempt.
+  const auto restarted = start(
+      "killed", "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then P=$$; (while ! ls " +
+                    text_path("killed") +
+                    "/checkpoints/step_* >/dev/null 2>&1; do sleep 0.05; done; kill -9 $P) & fi; ");
+  ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
+  EXPECT_NE(restarted.err.find("going on from"), std::string::npos) << restarted.err;
+  const std::string file = "checkpoints/step_60/model.safetensors";
+  EXPECT_TRUE(bytes_in(path("whole") / file) == bytes_in(path("killed") / file));
+  EXPECT_FALSE(bytes_in(path("whole") / file).empty());
 }
 
 }  // namespace

@@ -31,7 +31,12 @@ class Processes {
   /// Meets the others through a store that all of them hold, e.g. c10d::HashStore for threads.
   static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                    int64_t rank, int64_t size,
-                                                   const ParallelConfig& config);
+                                                   const ParallelConfig& config) {
+    Launch launch;
+    launch.rank = launch.local_rank = rank;
+    launch.size = size;
+    return of_store(store, launch, config);
+  }
   ~Processes();
 
   int64_t rank() const { return world_->rank(); }
@@ -69,6 +74,9 @@ class Processes {
   /// Tells process 0 that this one has done its part of work that is not made step by step. Process
   /// 0 waits for all of them; it throws LostProcess where one is lost meanwhile.
   void finish() const;
+  /// Ends this process' part after a failure: it waits a few seconds for the others to learn of it
+  /// if it serves their store.
+  void leave() const noexcept;
   /// Says in `explain_loss` of other processes what this one does.
   void set_activity(const std::string& activity) const;
 
@@ -76,6 +84,9 @@ class Processes {
   class Watch;
 
   Processes() = default;
+  static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
+                                                   const Launch& launch,
+                                                   const ParallelConfig& config);
 
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;

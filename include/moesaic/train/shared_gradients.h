@@ -21,14 +21,16 @@ class SharedGradients {
   /// Of the model's parameters that require gradients now.
   SharedGradients(const Model& model, std::shared_ptr<const Processes> processes);
 
-  /// Makes the backward pass of this loss the last one of a step: its end reduces the gradients.
-  void prepare(const at::Tensor& loss);
-  /// Completes the gradients after that pass.
-  void finish();
+  /// Runs the last backward pass of a step, which reduces the gradients. Throws LostProcess where
+  /// another process does not take part.
+  void backward(const at::Tensor& loss);
   /// Returns the norm of all gradients, those of other processes' experts among them.
   at::Tensor norm() const;
 
  private:
+  /// Completes the gradients of shared experts after the pass.
+  void finish();
+
   std::shared_ptr<const Processes> processes_;
   std::vector<at::Tensor> dense_, experts_;  ///< Parameters; experts_ are the shared ones.
   GradientReducer of_dense_, of_experts_;

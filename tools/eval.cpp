@@ -3,20 +3,24 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
+#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/report/confusion_figure.h"
 #include "moesaic/report/evaluation_points.h"
 #include "moesaic/report/routing_images.h"
 #include "moesaic/report/tsne_figure.h"
 #include "moesaic/train/evaluate_checkpoint.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -34,9 +38,11 @@ struct EvalArguments {
 };
 
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
-  Progress bar({.label = "eval"});
+  const auto& processes = options.evaluate.processes;
+  std::optional<Progress> bar;
+  if (!processes || processes->leads()) bar.emplace(ProgressOptions{.label = "eval"});
   options.evaluate.proceed = [&](int64_t done, int64_t total) {
-    bar.show(done, total);
+    if (bar) bar->show(done, total);
     return true;
   };
   return evaluate_checkpoint(options);
@@ -98,7 +104,15 @@ int run_eval(const EvalArguments& arguments) {
     if (points) collector.add(batch);
     if (routing) routed.add(batch);
   };
-  const CheckpointEvaluation result = evaluate_with_bar(options);
+  options.evaluate.processes = meet_processes({}, options.device);
+  const auto& processes = options.evaluate.processes;
+  if (processes && (points || routing)) {
+    fail_usage("eval: {} is drawn by one process; leave it out, or start one",
+               points ? "--tsne" : "--routing-images");
+  }
+  CheckpointEvaluation result;
+  run_together(processes, [&] { result = evaluate_with_bar(options); });
+  if (processes && !processes->leads()) return 0;
   print_evaluation(result, arguments.json);
   std::fflush(stdout);
   write_confusions(arguments, result);

@@ -34,7 +34,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
       arguments.out.empty() ? default_output(experiment) : std::filesystem::path(arguments.out);
   options.stop = &stop;
   options.device = arguments.device;
-  options.processes = meet_processes({});
+  options.processes = meet_processes({}, arguments.device);
   const bool leads = !options.processes || options.processes->leads();
   options.progress = leads;
   Reproduction done;

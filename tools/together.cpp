@@ -29,9 +29,10 @@ void tell(const Processes& processes, const std::string& what, bool of_all = fal
 
 }  // namespace
 
-std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config) {
+std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
+                                                const std::string& device) {
   const Launch launch = launch_of(process_environment());
-  if (!launch.alone()) return Processes::connect(launch, config);
+  if (!launch.alone()) return Processes::connect(launch, config, device == "cuda");
   if (config.experts > 1 || config.data > 1) {
     fail_usage(
         "parallel.experts={}, parallel.data={}: one process was started; start {} by torchrun, "

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "moesaic/parallel/processes.h"
 
@@ -10,7 +11,8 @@ namespace moesaic::tools {
 
 /// Meets the processes that torchrun, mpirun or srun started beside this one; null where it is
 /// alone.
-std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config);
+std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
+                                                const std::string& device);
 
 /// Runs `action` together with the others. Where it fails, one process says why, and all of them
 /// end: this function does not return then. With null it only runs the action.

@@ -134,7 +134,7 @@ int train(const TrainArguments& arguments) {
     std::fputs(dry_run(config, scaling).c_str(), stdout);
     return 0;
   }
-  options.processes = meet_processes(config.parallel);
+  options.processes = meet_processes(config.parallel, arguments.device);
   TrainResult result;
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
   run_together(options.processes, [&] { result = trainer.emplace(config, options).run(); });

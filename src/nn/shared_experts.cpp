@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/shared_experts.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
+
+#include <optional>
 
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
@@ -30,7 +33,7 @@ at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
       .view({senders, experts});
 }
 
-Counts numbers_of(const at::Tensor& counts) {
+Counts row_counts(const at::Tensor& counts) {
   const at::Tensor list = counts.to(at::kCPU, at::kLong).contiguous();
   return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
 }
@@ -62,14 +65,21 @@ Received routing_of_received(const at::Tensor& rows_KE, const at::Tensor& gate_l
 }
 
 /// Returns rows [A', ...] with zeros behind them, [A, ...].
-at::Tensor padded_to(const at::Tensor& rows, int64_t bound) {
+at::Tensor padded_rows(const at::Tensor& rows, int64_t bound) {
   if (rows.size(0) == bound) return rows;
   std::vector<int64_t> shape = rows.sizes().vec();
   shape[0] = bound - rows.size(0);
   return at::cat({rows, at::zeros(shape, rows.options())});
 }
 
-Routing without_gates(Routing routing) {
+/// Returns the type in which autocast makes products of such a tensor, if it does.
+std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
+  const c10::DeviceType device = like.device().type();
+  if (like.scalar_type() == at::kDouble || !at::autocast::is_autocast_enabled(device)) return {};
+  return at::autocast::get_autocast_dtype(device);
+}
+
+Routing with_gates_of_one(Routing routing) {
   routing.gate = at::ones_like(routing.gate);
   return routing;
 }
@@ -83,23 +93,28 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
   const int64_t each = experts.count();
   const at::Tensor rows_KE = rows_by_sender(all, share);
   const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
-  const Counts send = numbers_of(rows_KE[group->rank()].reshape({group->size(), each}).sum(1));
-  const Counts receive = numbers_of(of_this.sum(1));
+  const Counts send = row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1));
+  const Counts receive = row_counts(of_this.sum(1));
 
   std::vector<int64_t> shape = x.sizes().vec();
   const at::Tensor rows = dispatch(x.dim() > 2 ? x.flatten(1) : x, own);
-  at::Tensor inputs = exchange_rows(rows, send, receive, group);
+  // Products round their inputs in any case; what travels is rounded before.
+  const std::optional<at::ScalarType> narrow = autocast_type(rows);
+  const at::Tensor inputs =
+      exchange_rows(narrow ? rows.to(*narrow) : rows, send, receive, group).to(x.scalar_type());
   shape[0] = inputs.size(0);
   const Received received = routing_of_received(of_this, own.gate);
   const ExpertRows computed = experts.compute(inputs.view(shape), received.routing, random);
   const auto returned = [&](const at::Tensor& made) {
     const at::Tensor by_sender = made.index_select(0, received.back);
-    return padded_to(exchange_rows(by_sender, receive, send, group), own.row_bound());
+    const at::Tensor back =
+        exchange_rows(narrow ? by_sender.to(*narrow) : by_sender, receive, send, group);
+    return padded_rows(back.to(made.scalar_type()), own.row_bound());
   };
   ExpertsOutput out;
   out.y_To = combine(returned(computed.outputs), own);
   if (computed.embeddings.defined()) {
-    out.embedding_Td = combine(returned(computed.embeddings), without_gates(own));
+    out.embedding_Td = combine(returned(computed.embeddings), with_gates_of_one(own));
   }
   return out;
 }

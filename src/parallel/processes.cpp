@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/processes.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#ifdef MOESAIC_WITH_CUDA
+#define USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cstdlib>
 #include <numeric>
 
 #include "moesaic/base/error.h"
@@ -26,6 +32,7 @@ struct Meeting {
   Store store;
   int64_t rank, size, experts;
   std::chrono::seconds timeout;
+  bool cuda = false;  ///< Groups exchange tensors of a GPU too.
 
   /// Returns a group of the processes first, first + step, ..., of which this one is a member.
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::string& name, int64_t first, int64_t step,
@@ -39,9 +46,35 @@ struct Meeting {
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                       c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options));
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    if (cuda) add_nccl(*group, prefix);
     return group;
   }
+
+  void add_nccl(c10d::ProcessGroup& group, const Store& prefix) const {
+#ifdef MOESAIC_WITH_CUDA
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = timeout;
+    group.setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
+                     c10::make_intrusive<c10d::ProcessGroupNCCL>(prefix, group.getRank(),
+                                                                 group.getSize(), options));
+#else
+    fail_usage("this build has no CUDA half, so several processes train with --device cpu");
+#endif
+  }
 };
+
+/// Gives this process the GPU of its number on its machine.
+void choose_gpu(const Launch& launch) {
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  const auto gpus = static_cast<int64_t>(guard.deviceCount());
+  if (launch.local_rank >= gpus) {
+    fail_usage(
+        "process {} is number {} on its machine, which has {}; start as many as there are GPUs",
+        launch.rank, launch.local_rank, count_text(gpus, "GPU"));
+  }
+  guard.setDevice(
+      c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(launch.local_rank)));
+}
 
 /// Returns the number of replicas D. Throws Error (usage) where D x K is not the number of
 /// processes.
@@ -99,20 +132,25 @@ std::string missing_from(const Store& store, int64_t size) {
 }  // namespace
 
 std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
-                                                    const ParallelConfig& config) {
+                                                    const ParallelConfig& config, bool cuda) {
   replicas_of(config, launch.size);
+  if (cuda) choose_gpu(launch);
   const auto store = meet(launch, std::chrono::seconds(config.timeout));
-  return of_store(store, launch, config);
+  return of_store(store, launch, config, cuda);
 }
 
 std::shared_ptr<const Processes> Processes::of_store(const Store& store, const Launch& launch,
-                                                     const ParallelConfig& config) try {
+                                                     const ParallelConfig& config, bool cuda) try {
+  // c10d's record of collectives is not safe where threads of a process use groups side by side.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
-  const Meeting meeting{store, rank, size, experts, std::chrono::seconds(config.timeout)};
-  Meeting patient = meeting;  // Writing takes as long as it takes; a process that dies is noticed.
-  patient.timeout = std::max(meeting.timeout, kTimeoutOfSaves);
+  const Meeting host{store, rank, size, experts, std::chrono::seconds(config.timeout)};
+  Meeting meeting = host;
+  meeting.cuda = cuda;
+  Meeting patient = host;  // Writing takes as long as it takes; a process that dies is noticed.
+  patient.timeout = std::max(host.timeout, kTimeoutOfSaves);
   const std::shared_ptr<Processes> processes(new Processes());
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
@@ -121,7 +159,8 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   };
   processes->world_ = all("world");
   processes->gradients_ = all("gradients");
-  processes->control_ = all("control");
+  processes->control_ =
+      std::make_unique<Group>(host.group("control", 0, 1, size), processes->counter_);
   processes->saving_ =
       std::make_unique<Group>(patient.group("saving", 0, 1, size), processes->counter_);
   processes->experts_ = std::make_unique<Group>(

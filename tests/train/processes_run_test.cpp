@@ -7,6 +7,9 @@
 #include <cmath>
 #include <sstream>
 
+#include "moesaic/models/registry.h"
+#include "moesaic/train/run_start.h"
+#include "moesaic/train/scaling.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 
@@ -50,8 +53,11 @@ void expect_same_numbers(const Json& one, const Json& other, double tolerance,
       expect_same_numbers(value, found, tolerance, place);
     } else if (value.is_number_float() || found.is_number_float()) {
       const double a = value.get<double>(), b = found.get<double>();
-      EXPECT_LE(std::abs(a - b), tolerance * (std::abs(a) + 1e-3))
-          << place << ": " << a << ", " << b;
+      // Norms and auxiliary losses are small differences of large sums.
+      const bool is_loss = key == "loss" || key == "cross_entropy" || key == "mse";
+      const double bound =
+          is_loss ? tolerance * std::abs(a) : 100 * tolerance * (std::abs(a) + 1e-2);
+      EXPECT_LE(std::abs(a - b), bound) << place << ": " << a << ", " << b;
     } else {
       EXPECT_EQ(value, found) << place;
     }
@@ -71,13 +77,13 @@ void expect_same_run(const fs::path& one, const fs::path& other, double toleranc
 /// noise, auxiliary losses, mixup, accumulation and clipping.
 std::string vmoe_recipe(const std::string& moe) {
   return R"({"name": "shared", "seed": 3, "log_every": 1, "checkpoint_every": 20,
-    "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name": ")" +
+    "evaluate_every": 0, "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name": ")" +
          std::string(moe.find("ensemble") == std::string::npos ? "vmoe" : "e3") +
          R"(", "image_size": 4, "patch_size": 2, "hidden_size": 8, "classes": 3,
      "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 16, "moe": )" +
          moe + R"(}},
     "phases": [{"name": "train", "data": "three", "batch_size": 8, "accumulate": 2, "steps": 50,
-      "clip_norm": 0.5, "optimizer": {"name": "adamw", "lr": 0.003, "weight_decay": 0.05},
+      "clip_norm": 0.5, "optimizer": {"name": "sgd", "lr": 0.02, "momentum": 0.9},
       "augment": {"flip": true, "shift": 1}, "evaluate": true}]})";
 }
 
@@ -111,10 +117,112 @@ TEST(ProcessesRun, VMoEMakesTheStepsOfOneProcess) {
 }
 
 TEST(ProcessesRun, SoItDoesWithRecomputeStridedPartsAndMixup) {
-  expect_meshes_agree(
-      vmoe_recipe(kMoE),
-      {"recompute=true", "phases.train.accumulate_order=strided", "phases.train.augment.mixup=0.5"},
-      {{2, 1}, {4, 2}});
+  expect_meshes_agree(vmoe_recipe(kMoE),
+                      {"recompute=true", "phases.train.optimizer.lr=0.005",
+                       "phases.train.accumulate_order=strided", "phases.train.augment.mixup=0.5"},
+                      {{2, 1}, {4, 2}});
+}
+
+TEST(ProcessesRun, E3MakesTheStepsOfOneProcess) {
+  const std::string recipe = vmoe_recipe(R"({"layers": [1], "num_experts": 4, "ensemble_size": 2,
+      "group_size": 40, "router": {"num_selected_experts": 1, "noise_std": 1.0,
+      "importance_loss_weight": 0.005, "load_loss_weight": 0.005,
+      "dispatcher": {"capacity_factor": 1.5}}})");
+  expect_meshes_agree(recipe, {"phases.train.loss=ensemble_softmax"}, {{2, 1}, {4, 2}});
+}
+
+TEST(ProcessesRun, DropoutFallsAsInOneProcess) {
+  expect_meshes_agree(vmoe_recipe(kMoE),
+                      {"model.encoder.dropout_rate=0.2", "model.encoder.moe.dropout_rate=0",
+                       "phases.train.optimizer.lr=0.005"},
+                      {{2, 1}, {4, 2}});
+}
+
+TEST(ProcessesRun, ProductsInBfloat16AgreeMoreLoosely) {
+  expect_meshes_agree(vmoe_recipe(kMoE), {"precision=bfloat16", "phases.train.steps=5"},
+                      {{2, 1}, {2, 2}}, 0.03);
+}
+
+TEST(ProcessesRun, StateOfTheOptimizerIsSharedOut) {
+  expect_meshes_agree(vmoe_recipe(kMoE),
+                      {"parallel.shard_optimizer=true", "phases.train.optimizer.name=adamw",
+                       "phases.train.optimizer.lr=0.001", "phases.train.steps=20"},
+                      {{2, 1}, {4, 2}});
+}
+
+TEST(ProcessesRun, FilterExpertsMakeTheStepsOfOneProcess) {
+  const std::string recipe =
+      R"({"name": "clusters", "seed": 1, "log_every": 1, "model": {"name": "cluster-moe",
+      "experts": 8, "filters": 16, "activation": "cubic", "init_scale": 0.001, "router": {}},
+    "evaluate_batch_size": 4000, "phases": [{"name": "train", "data": "clusters-setting1",
+      "batch_size": 4000, "steps": 50, "loss": "softmax_twice", "optimizer": {"name": "sgd", "lr": 0.1},
+      "optimizers": [{"parameters": ["^moe.experts"], "optimizer": {"name": "normalized_sgd",
+        "lr": 0.001}}]}]})";
+  expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 2}});
+}
+
+TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
+  const std::string recipe =
+      R"({"name": "patches", "seed": 1, "log_every": 1, "model": {"preset": "pmoe/joint",
+      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"selected": 4}},
+    "evaluate_batch_size": 250, "phases": [{"name": "train", "data": "patch-patterns", "samples": 200,
+      "batch_size": 20, "steps": 50, "optimizer": {"name": "sgd", "lr": 0.05}, "evaluate": true}]})";
+  expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 4}});
+}
+
+TEST(ProcessesRun, ACheckpointOfFourIsGoneOnWithByTwoAndByOne) {
+  TempDir folder;
+  const Changes changes = {"phases.train.evaluate=false", "keep_checkpoints=9"};
+  train_in_processes(folder / "one", 1, vmoe_recipe(kMoE), changes);
+  Changes by_four = changes;
+  by_four.insert(by_four.end(), {"parallel.experts=4", "parallel.shard_optimizer=true"});
+  train_in_processes(folder / "four", 4, vmoe_recipe(kMoE), by_four);
+  for (const Mesh& mesh : {Mesh{2, 2}, Mesh{1, 1}, Mesh{4, 2}}) {
+    SCOPED_TRACE(mesh.processes);
+    const fs::path run = folder / fmt::format("rest{}", mesh.processes);
+    fs::copy(folder / "four", run, fs::copy_options::recursive);
+    for (const char* later : {"train", "step_40", "step_50"})
+      fs::remove_all(run / "checkpoints" / later);
+    fs::remove_all(run / "best");
+    Changes with = changes;
+    with.push_back(fmt::format("parallel.experts={}", mesh.experts));
+    const TrainResult rest = train_in_processes(run, mesh.processes, vmoe_recipe(kMoE), with, true);
+    EXPECT_EQ(rest.steps, 50);
+    expect_same_run(folder / "one", run);
+  }
+}
+
+TEST(ProcessesRun, SendsTheBytesOfTheModel) {
+  for (const Mesh& mesh : {Mesh{2, 1}, Mesh{4, 2}, Mesh{4, 4}}) {
+    SCOPED_TRACE(fmt::format("{}x{}", mesh.processes, mesh.experts));
+    const RunConfig config =
+        config_of(vmoe_recipe(kMoE),
+                  {"phases.train.steps=10", fmt::format("parallel.experts={}", mesh.experts)});
+    std::map<Traffic, double> sent;
+    run_processes(mesh.processes, config.parallel, [&](const auto& processes) {
+      TrainerOptions options = options_with_described("");
+      options.processes = processes;
+      Trainer(config, options).run();
+      processes->control().barrier();
+      if (processes->leads()) sent = processes->counter().take();
+    });
+    const std::shared_ptr<Model> shape = build_initial_shape(config);
+    Datasets datasets(open_tiny);
+    const PhasePlan plan = plan_phases(config, *shape, datasets).front();
+    std::map<std::string, double> bytes_sent, bytes_planned;
+    for (const auto& [traffic, bytes] : sent) bytes_sent[traffic_name(traffic)] += bytes / 10;
+    for (const Collective& collective :
+         step_collectives(*shape, plan, {mesh.processes, mesh.experts, false})) {
+      // Without shared experts all processes are replicas, and one sum has all gradients.
+      const bool in_one = mesh.experts == 1 && collective.name == "expert_gradients";
+      bytes_planned[in_one ? "gradients" : collective.name] += collective.bytes;
+    }
+    bytes_planned.erase("metrics");  // A few numbers, which the model rounds up.
+    for (const auto& [name, planned] : bytes_planned) {
+      // Drops by capacity are not modelled, so fewer rows may travel.
+      EXPECT_NEAR(bytes_sent[name], planned, (name == "rows" ? 0.4 : 0.05) * planned) << name;
+    }
+  }
 }
 
 }  // namespace

@@ -26,8 +26,10 @@ class Processes {
  public:
   /// Meets the other processes. Throws Error: usage where D x K is not their number; failure where
   /// they do not come within the timeout, or the port is in use.
+  /// With `cuda` each takes the GPU of its number on its machine, and they exchange by NCCL what
+  /// lies there.
   static std::shared_ptr<const Processes> connect(const Launch& launch,
-                                                  const ParallelConfig& config);
+                                                  const ParallelConfig& config, bool cuda = false);
   /// Meets the others through a store that all of them hold, e.g. c10d::HashStore for threads.
   static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                    int64_t rank, int64_t size,
@@ -35,7 +37,7 @@ class Processes {
     Launch launch;
     launch.rank = launch.local_rank = rank;
     launch.size = size;
-    return of_store(store, launch, config);
+    return of_store(store, launch, config, /*cuda=*/false);
   }
   ~Processes();
 
@@ -86,7 +88,7 @@ class Processes {
   Processes() = default;
   static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                    const Launch& launch,
-                                                   const ParallelConfig& config);
+                                                   const ParallelConfig& config, bool cuda);
 
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;

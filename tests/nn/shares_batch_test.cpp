@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers that couple the images of a batch, on parts of it in several processes, in float64.
+#include "moesaic/nn/shares_batch.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/nn/batch_norm.h"
+#include "moesaic/nn/image_experts.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/map_experts.h"
+#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
+#include "support/processes.h"
+
+namespace moesaic {
+namespace {
+
+using test::run_processes;
+
+void expect_close(const at::Tensor& a, const at::Tensor& b) {
+  EXPECT_TRUE(at::allclose(a, b, 1e-9, 1e-10)) << (a - b).abs().max().item<double>();
+}
+
+/// Returns the sum over processes of a gradient.
+at::Tensor summed_gradient(const at::Tensor& gradient, const Processes& processes) {
+  at::Tensor sum = gradient.clone();
+  processes.world().all_reduce(sum, Traffic::other);
+  return sum;
+}
+
+TEST(SharesBatch, BatchNormTakesTheMomentsOfUnequalParts) {
+  torch::manual_seed(1);
+  const at::Tensor x = torch::randn({6, 3, 2, 2}, at::kDouble) + 1;
+  const at::Tensor weight = torch::randn({6, 3, 2, 2}, at::kDouble);
+  torch::nn::BatchNorm2d whole(3);
+  whole->to(at::kDouble);
+  at::Tensor all = x.clone().requires_grad_();
+  const at::Tensor y = whole->forward(all);
+  (y * weight).sum().backward();
+  run_processes(2, {}, [&](const auto& processes) {
+    nn::BatchNorm2d norm(3);
+    norm->to(at::kDouble);
+    norm->share({processes});
+    // Two images here, four there.
+    const int64_t first = processes->rank() * 2, count = processes->rank() == 0 ? 2 : 4;
+    at::Tensor own = x.narrow(0, first, count).clone().requires_grad_();
+    const at::Tensor out = norm->forward(own);
+    expect_close(out, y.narrow(0, first, count));
+    (out * weight.narrow(0, first, count)).sum().backward();
+    expect_close(own.grad(), all.grad().narrow(0, first, count));
+    expect_close(summed_gradient(norm->weight.grad(), *processes), whole->weight.grad());
+    expect_close(norm->running_mean, whole->running_mean);
+    expect_close(norm->running_var, whole->running_var);
+    EXPECT_EQ(norm->num_batches_tracked.template item<int64_t>(), 1);
+  });
+}
+
+TEST(SharesBatch, MapExpertsNormaliseByTheWholeBatch) {
+  const nn::MapExpertsOptions options{
+      .experts = 2, .channels = 3, .side = 4, .patch = 2, .outputs = 2, .kernel = 3};
+  torch::manual_seed(2);
+  const at::Tensor x = torch::randn({4 * 4, 3 * 4}, at::kDouble);  // Four images of four patches.
+  const at::Tensor logits = torch::randn({16, 2}, at::kDouble);
+  const auto output = [&](nn::MapExperts& experts, const at::Tensor& x_Td,
+                          const at::Tensor& logits_TE) {
+    const Routing routing = route_expert_choice(
+        logits_TE, {.rows = 2, .group_size = 4, .gate = ExpertGate::softmax_tokens});
+    return experts->forward(x_Td, routing, {}).y_To;
+  };
+  nn::MapExperts whole(options, nn::make_generator(3));
+  whole->to(at::kDouble);
+  const at::Tensor y = output(whole, x, logits);
+  y.square().sum().backward();
+  run_processes(2, {}, [&](const auto& processes) {
+    nn::MapExperts experts(options, nn::make_generator(3));
+    experts->to(at::kDouble);
+    experts->share({processes});
+    const int64_t first = processes->rank() * 8;
+    const at::Tensor own = output(experts, x.narrow(0, first, 8), logits.narrow(0, first, 8));
+    expect_close(own, y.narrow(0, first, 8));
+    own.square().sum().backward();
+    expect_close(summed_gradient(experts->w.grad(), *processes), whole->w.grad());
+    expect_close(summed_gradient(experts->weight.grad(), *processes), whole->weight.grad());
+    expect_close(experts->running_var, whole->running_var);
+  });
+}
+
+TEST(SharesBatch, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
+  const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .classes = 3};
+  torch::manual_seed(4);
+  const at::Tensor x = torch::randn({6, 1, 8, 8}, at::kDouble);
+  // Process 0 has images of expert 0 alone, process 1 of both.
+  const at::Tensor logits =
+      at::tensor({9., 0., 9., 0., 9., 0., 9., 0., 0., 9., 0., 9.}, at::kDouble).view({6, 2});
+  const auto output = [&](nn::ImageExperts& experts, const at::Tensor& images,
+                          const at::Tensor& logits_TE) {
+    const Routing routing = route_token_choice(logits_TE, {.k = 1});
+    return experts.ptr()->forward(images, routing, {}).y_To;
+  };
+  nn::ImageExperts whole("resnet18", 2, options, nn::make_generator(5));
+  whole->to(at::kDouble);
+  const at::Tensor y = output(whole, x, logits);
+  y.square().sum().backward();
+  run_processes(2, {}, [&](const auto& processes) {
+    nn::ImageExperts experts("resnet18", 2, options, nn::make_generator(5));
+    experts->to(at::kDouble);
+    nn::share_batches(*experts, {processes});
+    const int64_t first = processes->rank() * 3;
+    const at::Tensor own = output(experts, x.narrow(0, first, 3), logits.narrow(0, first, 3));
+    EXPECT_TRUE(at::allclose(own, y.narrow(0, first, 3), 1e-6, 1e-8));
+    own.square().sum().backward();
+    const auto expected = whole->named_parameters();
+    for (const auto& item : experts->named_parameters()) {
+      const at::Tensor gradient = item.value().grad();
+      if (!expected[item.key()].grad().defined()) continue;
+      const at::Tensor sum =
+          summed_gradient(gradient.defined() ? gradient : at::zeros_like(item.value()), *processes);
+      EXPECT_TRUE(at::allclose(sum, expected[item.key()].grad(), 1e-5, 1e-7)) << item.key();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -59,7 +59,8 @@ void RunLog::write_apart(fs::path file) {
 
 void RunLog::merge(const fs::path& file, const Check& check) {
   if (!fs::exists(file)) return;
-  for (const auto& [key, entry] : RunLog(file, check).runs_.items()) runs_[key] = entry;
+  const RunLog other(file, check);
+  for (const auto& [key, entry] : other.runs_.items()) runs_[key] = entry;
   write();
   fs::remove(file);
 }

@@ -116,9 +116,11 @@ TEST(ProcessesRun, VMoEMakesTheStepsOfOneProcess) {
   expect_meshes_agree(vmoe_recipe(kMoE), {}, kMeshes);
 }
 
+// Networks this small change their routing for a difference in the last bits, so with more that is
+// random a dozen steps are compared.
 TEST(ProcessesRun, SoItDoesWithRecomputeStridedPartsAndMixup) {
   expect_meshes_agree(vmoe_recipe(kMoE),
-                      {"recompute=true", "phases.train.optimizer.lr=0.005",
+                      {"recompute=true", "phases.train.steps=12",
                        "phases.train.accumulate_order=strided", "phases.train.augment.mixup=0.5"},
                       {{2, 1}, {4, 2}});
 }
@@ -134,7 +136,7 @@ TEST(ProcessesRun, E3MakesTheStepsOfOneProcess) {
 TEST(ProcessesRun, DropoutFallsAsInOneProcess) {
   expect_meshes_agree(vmoe_recipe(kMoE),
                       {"model.encoder.dropout_rate=0.2", "model.encoder.moe.dropout_rate=0",
-                       "phases.train.optimizer.lr=0.005"},
+                       "phases.train.steps=12"},
                       {{2, 1}, {4, 2}});
 }
 

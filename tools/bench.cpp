@@ -24,6 +24,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
+#include "moesaic/parallel/launch.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/latency.h"
 #include "runtime.h"
@@ -164,6 +165,9 @@ void run_checkpoint(BenchOptions options) {
 
 void run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
+  if (options.name != "processes" && !launch_of(process_environment()).alone()) {
+    fail_usage("bench: '{}' times one process; start one, or bench processes", options.name);
+  }
   auto rows = Json::array();
   std::ostream& lines = options.json ? std::cerr : std::cout;
   lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours", "peer",

@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -52,6 +53,7 @@ void let_the_leader_speak() {
 }
 
 void tune_runtime(char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // A file that may not grow is an error of its write.
   // What c10d has to say of a lost connection, this program says in one line.
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();

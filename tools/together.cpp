@@ -35,9 +35,9 @@ std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
   if (!launch.alone()) return Processes::connect(launch, config, device == "cuda");
   if (config.experts > 1 || config.data > 1) {
     fail_usage(
-        "parallel.experts={}, parallel.data={}: one process was started; start {} by torchrun, "
-        "mpirun or srun, or leave them out",
-        config.experts, config.data, config.experts * std::max<int64_t>(1, config.data));
+        "one process was started, but parallel.experts (--expert-parallel) and parallel.data ask "
+        "for {}; start them by torchrun, mpirun or srun, or leave these out",
+        config.experts * std::max<int64_t>(1, config.data));
   }
   return nullptr;
 }
@@ -46,6 +46,10 @@ void run_together(const std::shared_ptr<const Processes>& processes,
                   const std::function<void()>& action) {
   if (!processes) return action();
   int exit_code = 1;
+  processes->when_another_fails([&others = *processes] {
+    others.leave();
+    std::_Exit(1);
+  });
   try {
     return action();
   } catch (const LostProcess& error) {

@@ -70,6 +70,9 @@ void draw_curve(const std::string& out) {
 std::string resume_command(const TrainArguments& arguments, const std::string& out) {
   std::string words = called_as() + " train " + shell_quoted(arguments.config);
   for (const std::string& setting : arguments.overrides) words += " " + shell_quoted(setting);
+  if (arguments.expert_parallel > 0) {
+    words += fmt::format(" --expert-parallel {}", arguments.expert_parallel);
+  }
   if (arguments.device != "cpu") words += " --device " + shell_quoted(arguments.device);
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }

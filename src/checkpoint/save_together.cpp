@@ -11,26 +11,25 @@ namespace fs = std::filesystem;
 
 void save_together(const Processes& processes, const fs::path& folder, const CheckpointPart& part,
                    const nlohmann::ordered_json& config, const nlohmann::ordered_json& state) {
-  const Group& group = processes.saving();
   const bool writes = processes.leads() || !part.model.empty() || !part.optimizer.empty();
   std::optional<StagedDirectory> staged;
   if (processes.leads()) staged.emplace(folder);
   // Process 0 says where to write, the others whether they do.
-  const std::vector<std::string> said = group.all_gather_text(staged   ? staged->path().string()
-                                                              : writes ? "writes"
-                                                                       : "");
+  const std::vector<std::string> said = processes.exchange(staged   ? staged->path().string()
+                                                           : writes ? "writes"
+                                                                    : "");
   int64_t index = 0, count = 0;
-  for (int64_t rank = 0; rank < group.size(); ++rank) {
-    if (rank == group.rank()) index = count;
+  for (int64_t rank = 0; rank < processes.size(); ++rank) {
+    if (rank == processes.rank()) index = count;
     if (!said[static_cast<size_t>(rank)].empty()) ++count;
   }
   const std::string written = writes ? text_of(write_part(said[0], index, count, part)) : "";
   std::vector<WrittenPart> parts;
-  for (const std::string& text : group.all_gather_text(written)) {
+  for (const std::string& text : processes.exchange(written)) {
     if (!text.empty()) parts.push_back(part_of(text));
   }
   if (staged) publish(*staged, parts, config, state);
-  group.barrier();
+  processes.exchange("");  // It is published.
 }
 
 }  // namespace moesaic

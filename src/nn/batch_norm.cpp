@@ -33,10 +33,12 @@ ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const G
   return moments;
 }
 
-at::Tensor shared_batch_norm(const at::Tensor& x, const std::shared_ptr<const Group>& parts,
+at::Tensor shared_batch_norm(const at::Tensor& given, const std::shared_ptr<const Group>& parts,
                              const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& running_mean,
                              const at::Tensor& running_var) {
+  // Convolutions of autocast give bfloat16, in which sums would be too coarse.
+  const at::Tensor x = given.to(running_mean.scalar_type());
   ChannelMoments moments = shared_moments(x, parts);
   if (moments.values <= 1.0) {
     moments.mean_C = running_mean;
@@ -48,7 +50,9 @@ at::Tensor shared_batch_norm(const at::Tensor& x, const std::shared_ptr<const Gr
     running_var.lerp_(moments.var_C * (moments.values / (moments.values - 1.0)), momentum);
   }
   const at::Tensor scale_C = weight * (moments.var_C + options.eps()).rsqrt();
-  return (x - of_channels(moments.mean_C, x)) * of_channels(scale_C, x) + of_channels(bias, x);
+  const at::Tensor y =
+      (x - of_channels(moments.mean_C, x)) * of_channels(scale_C, x) + of_channels(bias, x);
+  return y.to(given.scalar_type());
 }
 
 }  // namespace moesaic::nn

@@ -51,21 +51,22 @@ MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generato
   }
 }
 
+// A generator of their own, for which one number is drawn whatever the rows: what is drawn later in
+// the step does not depend on how processes share the rows.
 at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
   if (!is_training() || options_.dropout <= 0.0 || !random.defined()) return {};
-  const auto parts = share().parts();
-  if (!parts) return random;
-  // Rows are in another order than in one process, so each draws for its own.
   const at::Tensor drawn =
       at::empty({1}, at::device(random.device()).dtype(at::kLong)).random_(random);
-  return make_generator(
-      mix64(static_cast<uint64_t>(drawn.item<int64_t>())) + static_cast<uint64_t>(parts->rank()),
-      random.device());
+  const auto parts = share().parts();
+  const auto rank = static_cast<uint64_t>(parts ? parts->rank() : 0);
+  return make_generator(mix64(static_cast<uint64_t>(drawn.item<int64_t>())) + rank,
+                        random.device());
 }
 
 ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
                                       const at::Generator& random) {
-  if (options_.bfloat16 || drops(random).defined()) {
+  const bool drops = is_training() && options_.dropout > 0.0 && random.defined();
+  if (options_.bfloat16 || drops) {
     return Experts::forward(x_Td, routing, random);
   }
   return {routed_mlp(x_Td, routing, weights_for(), options_.activation), {}};

@@ -13,7 +13,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cstdlib>
+#include <future>
 #include <numeric>
+#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
@@ -25,7 +27,8 @@ namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-constexpr std::chrono::seconds kTimeoutOfSaves = std::chrono::hours(1);
+/// How long it may take to find out which process was lost.
+constexpr std::chrono::seconds kPatience(8);
 
 /// What the processes meet by, and the mesh that they form.
 struct Meeting {
@@ -68,9 +71,8 @@ void choose_gpu(const Launch& launch) {
   const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
   const auto gpus = static_cast<int64_t>(guard.deviceCount());
   if (launch.local_rank >= gpus) {
-    fail_usage(
-        "process {} is number {} on its machine, which has {}; start as many as there are GPUs",
-        launch.rank, launch.local_rank, count_text(gpus, "GPU"));
+    fail("process {} is number {} on its machine, which has {}; start as many as there are GPUs",
+         launch.rank, launch.local_rank, count_text(gpus, "GPU"));
   }
   guard.setDevice(
       c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(launch.local_rank)));
@@ -107,12 +109,18 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
         "moesaic/" + launch.attempt, c10::make_intrusive<c10d::TCPStore>(launch.address, options));
   } catch (const std::exception& error) {
     const std::string place = launch.address + ":" + std::to_string(launch.port);
+    const bool in_use = std::string(error.what()).find("in use") != std::string::npos ||
+                        std::string(error.what()).find("EADDRINUSE") != std::string::npos;
+    if (in_use) {
+      fail_usage(
+          "{}: the processes cannot meet there: the port is in use; set MASTER_PORT to a free one",
+          place);
+    }
     if (options.isServer) {
-      fail_usage("{}: the processes cannot meet there ({}); set MASTER_PORT to a free port", place,
-                 std::string(error.what()).find("EADDRINUSE") != std::string::npos ||
-                         std::string(error.what()).find("in use") != std::string::npos
-                     ? "the port is in use"
-                     : one_line(error.what(), 200));
+      fail_usage(
+          "{}: the processes cannot meet there; set MASTER_ADDR to this machine's name or "
+          "address",
+          place);
     }
     fail("{}: process 0 is not to be met there within {}; does it run, and is MASTER_ADDR right?",
          place, count_text(timeout.count(), "second"));
@@ -124,7 +132,7 @@ std::string missing_from(const Store& store, int64_t size) {
   std::string missing;
   for (int64_t rank = 0; rank < size; ++rank) {
     if (store->check({"here/" + std::to_string(rank)})) continue;
-    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    missing += (missing.empty() ? "number " : ", ") + std::to_string(rank);
   }
   return missing;
 }
@@ -149,8 +157,6 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   const Meeting host{store, rank, size, experts, std::chrono::seconds(config.timeout)};
   Meeting meeting = host;
   meeting.cuda = cuda;
-  Meeting patient = host;  // Writing takes as long as it takes; a process that dies is noticed.
-  patient.timeout = std::max(host.timeout, kTimeoutOfSaves);
   const std::shared_ptr<Processes> processes(new Processes());
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
@@ -161,8 +167,6 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   processes->gradients_ = all("gradients");
   processes->control_ =
       std::make_unique<Group>(host.group("control", 0, 1, size), processes->counter_);
-  processes->saving_ =
-      std::make_unique<Group>(patient.group("saving", 0, 1, size), processes->counter_);
   processes->experts_ = std::make_unique<Group>(
       meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
   processes->replicas_ = std::make_unique<Group>(
@@ -176,11 +180,21 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
     fail("some of {} were lost at the start: {}", count_text(size, "process"),
          one_line(error.what_without_backtrace(), 200));
   }
-  fail("of {} number {} did not come within {}; is the command the same there?",
+  fail("of {}, {} did not come within {}; is the command the same there?",
        count_text(size, "process"), missing, count_text(config.timeout, "second"));
 }
 
 Processes::~Processes() = default;
+
+std::vector<std::string> Processes::exchange(const std::string& text) const {
+  return watch_->exchange(text);
+}
+
+double Processes::of_leader(double value) const {
+  const at::Tensor sent = at::full({1}, value, at::kDouble);
+  control_->broadcast(sent, 0, Traffic::other);
+  return sent.item<double>();
+}
 
 int64_t Processes::max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
@@ -202,7 +216,16 @@ bool Processes::tell_failure(const std::string& message) const noexcept {
 }
 
 std::string Processes::explain_loss(const std::string& message) const {
-  return watch_->explain(message);
+  // A store that does not answer would hold this up: that of a process 0 which is stopped.
+  std::packaged_task<std::string()> task([this, message] { return watch_->explain(message); });
+  std::future<std::string> said = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (said.wait_for(kPatience) == std::future_status::ready) return said.get();
+  return watch_->without_store();
+}
+
+void Processes::when_another_fails(std::function<void()> action) const {
+  watch_->when_another_fails(std::move(action));
 }
 
 void Processes::leave() const noexcept {

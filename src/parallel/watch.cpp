@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono_literals::operator""s;
 constexpr auto kBeat = 1s;
-constexpr auto kSilence = 4s;  // After which a process without a beat is dead or stopped.
+constexpr auto kSilence = 3s;  // After which a process without a beat is dead or stopped.
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -60,9 +60,13 @@ void Processes::Watch::run() {
   while (!ends_.wait_for(lock, kBeat, [this] { return ending_; })) {
     try {
       beat();
+      if (fails_ || !when_another_fails_ || !store_->check({"told"})) continue;
     } catch (const std::exception&) {
       return;  // The store is gone; the next collective says so.
     }
+    const std::function<void()> action = when_another_fails_;
+    lock.unlock();
+    return action();
   }
 }
 
@@ -79,6 +83,7 @@ void Processes::Watch::set_activity(const std::string& activity) {
 bool Processes::Watch::tell_failure(const std::string& message) noexcept {
   try {
     const std::lock_guard lock(mutex_);
+    fails_ = true;
     store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
     return is_first_to_tell();
   } catch (const std::exception&) {
@@ -96,9 +101,52 @@ std::string Processes::Watch::text_at(const std::string& key) {
   return {bytes.begin(), bytes.end()};
 }
 
+class Processes::Watch::Pulse {
+ public:
+  Pulse(Watch& watch, int64_t rank) : watch_(watch), rank_(rank) {}
+
+  /// Returns whether it has not been heard of for a while, or said that it failed.
+  bool is_lost() {
+    const auto now = std::chrono::steady_clock::now();
+    if (const std::string beat = watch_.beat_of(rank_); beat != last_) {
+      last_ = beat;
+      heard_ = now;
+    }
+    return now - heard_ > 4 * kSilence || watch_.store_->check({"failed/" + std::to_string(rank_)});
+  }
+
+ private:
+  Watch& watch_;
+  int64_t rank_;
+  std::string last_;
+  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
+};
+
+std::vector<std::string> Processes::Watch::exchange(const std::string& text) try {
+  std::unique_lock lock(mutex_);
+  const std::string key = "exchange/" + std::to_string(exchanges_++) + "/";
+  store_->set(key + std::to_string(rank_), bytes_of(text + "."));  // No value may be empty.
+  std::vector<std::string> texts;
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    Pulse pulse(*this, rank);
+    while (!store_->check({key + std::to_string(rank)})) {
+      if (pulse.is_lost())
+        throw LostProcess("process " + std::to_string(rank) + " does not answer");
+      ends_.wait_for(lock, kBeat / 20);
+    }
+    texts.push_back(text_at(key + std::to_string(rank)));
+    texts.back().pop_back();
+  }
+  return texts;
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& error) {
+  throw LostProcess(error.what());
+}
+
 void Processes::Watch::leave() noexcept {
   try {
-    const auto latest = std::chrono::steady_clock::now() + 2 * kSilence;
+    const auto latest = std::chrono::steady_clock::now() + kSilence;
     std::unique_lock lock(mutex_);
     store_->set("left/" + std::to_string(rank_), bytes_of("left"));
     if (!serves_store_) return;
@@ -113,26 +161,34 @@ void Processes::Watch::leave() noexcept {
   }
 }
 
-void Processes::Watch::finish() {
-  const std::string key = "done/";
+void Processes::Watch::finish() try {
   std::unique_lock lock(mutex_);
-  store_->set(key + std::to_string(rank_), bytes_of("done"));
+  store_->set("done/" + std::to_string(rank_), bytes_of("done"));
   if (rank_ != 0) return;
   for (int64_t rank = 1; rank < size_; ++rank) {
-    std::string last;
-    auto heard = std::chrono::steady_clock::now();
-    while (!store_->check({key + std::to_string(rank)})) {
-      if (const std::string now = beat_of(rank); now != last) {
-        last = now;
-        heard = std::chrono::steady_clock::now();
-      }
-      const bool silent = std::chrono::steady_clock::now() - heard > 3 * kSilence;
-      if (silent || store_->check({"failed/" + std::to_string(rank)})) {
+    Pulse pulse(*this, rank);
+    while (!store_->check({"done/" + std::to_string(rank)})) {
+      if (pulse.is_lost()) {
         throw LostProcess("process " + std::to_string(rank) + " ended before its work");
       }
       ends_.wait_for(lock, kBeat / 4);
     }
   }
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& error) {
+  throw LostProcess(error.what());
+}
+
+std::string Processes::Watch::without_store() const {
+  if (!speaks_alone_) return {};
+  return "process 0, or the launcher, which serves the store of the processes, was lost near " +
+         activity_;
+}
+
+void Processes::Watch::when_another_fails(std::function<void()> action) {
+  const std::lock_guard lock(mutex_);
+  when_another_fails_ = std::move(action);
 }
 
 std::string Processes::Watch::explain(const std::string& message) try {
@@ -147,11 +203,12 @@ std::string Processes::Watch::explain(const std::string& message) try {
     ends_.wait_for(lock, kBeat / 2);
     beat();
   }
+  fails_ = true;
   if (!is_first_to_tell()) return {};
   for (int64_t rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || beat_of(rank) != before[static_cast<size_t>(rank)]) continue;
     return "process " + std::to_string(rank) + " (" + text_at("who/" + std::to_string(rank)) +
-           ") was lost at " + activity_in(beat_of(rank)) +
+           ") was lost near " + activity_in(beat_of(rank)) +
            ": it was killed, stopped, or its machine is gone";
   }
   std::string late;
@@ -164,9 +221,7 @@ std::string Processes::Watch::explain(const std::string& message) try {
   return "the processes do not come together at " + activity_ + ": " +
          (late.empty() ? one_line(message, 300) : late);
 } catch (const std::exception&) {
-  if (!speaks_alone_) return {};
-  return "process 0, or the launcher, which serves the store of the processes, was lost at " +
-         activity_;
+  return without_store();
 }
 
 }  // namespace moesaic

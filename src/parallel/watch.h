@@ -2,10 +2,12 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "moesaic/parallel/processes.h"
 
@@ -24,9 +26,16 @@ class Processes::Watch {
   bool tell_failure(const std::string& message) noexcept;
   std::string explain(const std::string& message);
   void finish();
+  void when_another_fails(std::function<void()> action);
+  std::vector<std::string> exchange(const std::string& text);
+  /// Returns what explain() does where the store does not answer.
+  std::string without_store() const;
   void leave() noexcept;
 
  private:
+  /// Whether a process is alive, by its beats.
+  class Pulse;
+
   void run();
   void beat();
   std::string text_at(const std::string& key);
@@ -34,11 +43,12 @@ class Processes::Watch {
   bool is_first_to_tell();
 
   c10::intrusive_ptr<c10d::Store> store_;
-  int64_t rank_, size_, beats_ = 0;
+  int64_t rank_, size_, beats_ = 0, exchanges_ = 0;
   bool serves_store_;
   bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
   std::string activity_ = "the start";
-  bool ending_ = false;
+  bool ending_ = false, fails_ = false;
+  std::function<void()> when_another_fails_;
   std::mutex mutex_;
   std::condition_variable ends_;
   std::thread thread_;

@@ -10,6 +10,7 @@ class EvaluationMode {
  public:
   explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
     model_.eval();
+    nn::share_batches(model_, {});
   }
   ~EvaluationMode() {
     model_.train(training_);

@@ -47,7 +47,8 @@ bool ExpertShares::has(const std::string& name) const {
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
-CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& processes) const {
+CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& processes,
+                                  bool optimizer_is_shared) const {
   const bool is_first_replica = processes.replicas().rank() == 0;
   const int64_t place = processes.experts().rank();
   CheckpointPart part;
@@ -62,7 +63,7 @@ CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& pr
     }
   };
   add(all.model, part.model, processes.leads());
-  add(all.optimizer, part.optimizer, processes.leads() || processes.config().shard_optimizer);
+  add(all.optimizer, part.optimizer, processes.leads() || optimizer_is_shared);
   return part;
 }
 

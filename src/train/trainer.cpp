@@ -290,6 +290,7 @@ void Trainer::leave_phase(const Phase& phase) {
     record_save(saves_.wait());  // The next phase may take it up.
   }
   gather_experts(*model_);
+  nn::share_batches(*model_, {});
   if (in_memory() && is_taken_up_later(state_.phase)) {
     EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_)};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
@@ -340,7 +341,8 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   const std::string& data = plan().config.data;
   const Task& task = task_of(datasets_.get(data, "train")->info());
   const MetricInfo followed = metric_of(task, in_last_phase() ? config_.best : "");
-  const double value = evaluation.metric(followed.name);
+  double value = evaluation.metric(followed.name);
+  if (options_.processes) value = options_.processes->of_leader(value);  // All decide alike.
   if (progress_) progress_->advance(0, split + " " + in_words(followed, value));
   Json line = {
       {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.images}};
@@ -419,7 +421,11 @@ void Trainer::save(const Phase& phase, const fs::path& folder) {
     if (of_step && leads()) folder_->keep_last(config_.keep_checkpoints);
   };
   CheckpointPart part{state_of(*model_), std::move(of_phase.tensors)};
-  if (options_.processes) part = ExpertShares(*model_).part(std::move(part), *options_.processes);
+  if (options_.processes) {
+    const bool shared = phase_kinds().at(plan().config.kind.name()).share != nullptr;
+    part = ExpertShares(*model_).part(part, *options_.processes,
+                                      shared && config_.parallel.shard_optimizer);
+  }
   record_save(saves_.start(part, write));
   started_ = {folder, state_.step};
 }

@@ -15,6 +15,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/config/difference.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
@@ -43,6 +44,35 @@ std::string library_hash() {
   Dl_info info = {};
   if (dladdr(reinterpret_cast<const void*>(&phase_seed), &info) == 0) return "unknown";
   return sha256_file_hex(info.dli_fname);
+}
+
+/// Returns a text that differs where images of a split have other labels, of up to 10 000 of them.
+std::string labels_of(const Dataset& data) {
+  constexpr int64_t kMost = 10'000;
+  if (!data.has_images() || data.endless() || data.info().classes.empty()) return "";
+  Sha256 hash;
+  const int64_t step = std::max<int64_t>(1, data.size() / kMost);
+  for (int64_t i = 0; i < data.size(); i += step) {
+    int64_t label = -1;
+    try {
+      label = data.label(i);
+    } catch (const ImageError&) {
+      // It is lost in every process, or the others differ.
+    }
+    hash.update(std::as_bytes(std::span(&label, 1)));
+  }
+  return hash.hex().substr(0, 16);
+}
+
+/// Throws Error (usage) where processes would begin with another checkpoint or other weights.
+void check_same_start(const Processes& processes, const fs::path& checkpoint, const Model& model) {
+  processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
+  Sha256 hash;
+  for (const auto& item : model.named_parameters()) {
+    const double sum = item.value().sum(at::kDouble).item<double>();
+    hash.update(std::as_bytes(std::span(&sum, 1)));
+  }
+  processes.check_same("network", hash.hex().substr(0, 16));
 }
 
 /// A path is another one from another working directory.
@@ -128,17 +158,19 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
+  if (options_.processes) check_same_start(*options_.processes, result_.checkpoint, *model_);
   model_->to(at::Device(options_.device));
   if (!in_memory() && leads()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }
 
-void Trainer::check_processes(const Model& shape) const {
+void Trainer::check_processes(const Model& shape) {
   const auto& processes = options_.processes;
   if (!processes) return;
   std::string data;
   for (const PhasePlan& plan : plan_) {
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
-    data += fmt::format("{} {}, ", plan.config.data, count_text(plan.images, "image"));
+    data += fmt::format("{} {} {}, ", plan.config.data, count_text(plan.images, "image"),
+                        labels_of(*datasets_.get(plan.config.data, "train")));
     if (kind.share) kind.share(plan, PhasePlaces(config_.model, plan.config), processes->size());
   }
   for (const MoEBlock& block : shape.moe_blocks()) {
@@ -146,7 +178,13 @@ void Trainer::check_processes(const Model& shape) const {
   }
   const std::string recipe = to_json(config_).dump();
   processes->check_same("build", library_hash());
-  processes->check_same("recipe", sha256_hex(std::as_bytes(std::span(recipe))));
+  const std::vector<std::string> recipes = processes->control().all_gather_text(recipe);
+  for (size_t rank = 1; rank < recipes.size(); ++rank) {
+    if (recipes[rank] == recipes[0]) continue;
+    fail_usage("process {} has another recipe than process 0: {}", rank,
+               describe(differences(Json::parse(recipes[0]), Json::parse(recipes[rank]))));
+  }
+  processes->check_same("folder", options_.out.string());
   processes->check_same("data", data);
 }
 

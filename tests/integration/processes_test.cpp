@@ -157,7 +157,7 @@ TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
   EXPECT_EQ(results[1].exit_code, 137);
   expect_one_line_of_all(results, "process 1 (", 1);
-  expect_one_line_of_all(results, "was lost at step ", 1);
+  expect_one_line_of_all(results, "was lost near step ", 1);
 }
 
 TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {

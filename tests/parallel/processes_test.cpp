@@ -98,7 +98,7 @@ TEST(Processes, OneNamesTheProcessThatWasLost) {
     if (text.empty()) return;
     ++said;
     EXPECT_THAT(text, HasSubstr("process 1 ("));
-    EXPECT_THAT(text, HasSubstr("was lost at "));
+    EXPECT_THAT(text, HasSubstr("was lost near "));
   });
   EXPECT_EQ(said, 1);
 }

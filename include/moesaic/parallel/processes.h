@@ -56,11 +56,15 @@ class Processes {
   const Group& replicas() const { return *replicas_; }
   /// All processes, for what does not belong to the order of a step, on the CPU.
   const Group& control() const { return *control_; }
-  /// All processes, for a thread that saves beside training, on the CPU.
-  const Group& saving() const { return *saving_; }
 
   TrafficCounter& counter() const { return *counter_; }
 
+  /// Returns the texts of all processes by rank. It may take as long as it takes, beside
+  /// collectives of another thread; throws LostProcess where a process dies or is stopped
+  /// meanwhile. One thread of each process calls it, as often as the others.
+  std::vector<std::string> exchange(const std::string& text) const;
+  /// Returns the value of process 0.
+  double of_leader(double value) const;
   /// Returns the largest of the values of all processes.
   int64_t max(int64_t value) const;
   /// Throws Error (usage) where a value, such as a hash of the recipe, is not that of process 0:
@@ -76,6 +80,9 @@ class Processes {
   /// Tells process 0 that this one has done its part of work that is not made step by step. Process
   /// 0 waits for all of them; it throws LostProcess where one is lost meanwhile.
   void finish() const;
+  /// Has `action` called, on another thread, once another process has told why it ends: this one
+  /// may wait for it in vain.
+  void when_another_fails(std::function<void()> action) const;
   /// Ends this process' part after a failure: it waits a few seconds for the others to learn of it
   /// if it serves their store.
   void leave() const noexcept;
@@ -92,7 +99,7 @@ class Processes {
 
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;
-  std::unique_ptr<Group> world_, gradients_, experts_, replicas_, control_, saving_;
+  std::unique_ptr<Group> world_, gradients_, experts_, replicas_, control_;
   std::unique_ptr<Watch> watch_;
 };
 

@@ -32,7 +32,8 @@ class ExpertShares {
   /// Returns what this process stores of tensors of the model and of a phase: its slices of shared
   /// experts, once among the replicas, the optimizer's state that it alone has, and in process 0
   /// everything else.
-  CheckpointPart part(const CheckpointPart& all, const Processes& processes) const;
+  CheckpointPart part(const CheckpointPart& all, const Processes& processes,
+                      bool optimizer_is_shared) const;
   /// Returns the tensors with the rows of this process.
   TensorMap own(TensorMap tensors) const;
 

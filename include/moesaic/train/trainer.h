@@ -136,7 +136,7 @@ class Trainer {
   int stop_signal() const;
   bool stopped() const { return stop_signal() != 0; }
   /// Throws Error (usage) unless the processes can share the run, and make the same one.
-  void check_processes(const Model& shape) const;
+  void check_processes(const Model& shape);
   /// Returns false where a signal or `watch` ended the run.
   bool going();
 

@@ -147,7 +147,11 @@ std::vector<std::string> Processes::Watch::exchange(const std::string& text) try
 void Processes::Watch::leave() noexcept {
   try {
     const auto latest = std::chrono::steady_clock::now() + kSilence;
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) {  // A thread waits for a store that does not answer.
+      if (serves_store_) std::this_thread::sleep_for(kSilence);
+      return;
+    }
     store_->set("left/" + std::to_string(rank_), bytes_of("left"));
     if (!serves_store_) return;
     for (int64_t rank = 1; rank < size_; ++rank) {

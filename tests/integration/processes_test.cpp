@@ -150,8 +150,8 @@ TEST_F(ProcessesTest, ACheckpointOfSomeIsGoneOnWithByOthers) {
 }
 
 TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
-  const Strings arguments =
-      clusters({"--out", text_path("run"), "phases.train.steps=100000", "parallel.timeout=10"});
+  const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=100000",
+                                      "phases.train.batch_size=3000", "parallel.timeout=10"});
   const auto begin = steady_clock::now();
   const auto results = run_in_processes(arguments, 3, {1, 9, path("run/checkpoints/step_3")});
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
@@ -233,10 +233,11 @@ TEST_F(ProcessesTest, TorchrunStartsThemAgainAfterAKill) {
   const auto undisturbed = start("whole", "");
   ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
   // Process 1 dies once there is a checkpoint, and only in the first attempt.
-  const auto restarted = start(
-      "killed", "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then P=$$; (while ! ls " +
-                    text_path("killed") +
-                    "/checkpoints/step_* >/dev/null 2>&1; do sleep 0.05; done; kill -9 $P) & fi; ");
+  const auto restarted =
+      start("killed",
+            "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then P=$$$$; (while ! ls " +
+                text_path("killed") +
+                "/checkpoints/step_* >/dev/null 2>&1; do sleep 0.05; done; kill -9 $P) & fi; ");
   ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
   EXPECT_NE(restarted.err.find("going on from"), std::string::npos) << restarted.err;
   const std::string file = "checkpoints/step_60/model.safetensors";

@@ -65,7 +65,7 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--processes", "8,"}, "between 1 and 1048576, found ''");
   refused({"--gpu", "h100"}, "--gpu plans processes on paper; add --dry-run", false);
   refused({"--processes", "8"}, "--processes plans processes on paper; add --dry-run", false);
-  refused({"--expert-parallel", "8"}, "--expert-parallel plans processes on paper", false);
+  refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);
 }
 
 }  // namespace

@@ -165,13 +165,16 @@ void run_checkpoint(BenchOptions options) {
 
 void run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
-  if (options.name != "processes" && !launch_of(process_environment()).alone()) {
+  const bool alone = launch_of(process_environment()).alone();
+  if (options.name != "processes" && !alone) {
     fail_usage("bench: '{}' times one process; start one, or bench processes", options.name);
   }
   auto rows = Json::array();
   std::ostream& lines = options.json ? std::cerr : std::cout;
-  lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours", "peer",
-                       "ratio", "goal", "what is compared");
+  if (alone) {  // Processes that a benchmark starts have no rows.
+    lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours",
+                         "peer", "ratio", "goal", "what is compared");
+  }
   benchmark.run([&](bench::Row row) {
     row.meaning += "; " + bench::chip();
     lines << to_text(row) << std::flush;

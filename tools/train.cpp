@@ -109,7 +109,7 @@ std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments,
     fail_usage("train: {} plans processes on paper; add --dry-run",
                !arguments.processes.empty() ? "--processes" : "--gpu");
   }
-  if (!asked && config.parallel.experts == 1) return std::nullopt;
+  if (!asked) return std::nullopt;
   ScalingOptions options;
   if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
   gpus().at(options.gpu, "train: --gpu");

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include "combined.h"
 #include "moesaic/ops/combine.h"
 
 namespace moesaic::nn {
@@ -33,7 +34,10 @@ double neuron_magnitude(const ExpertMatrices& expert) {
 
 ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
                                const at::Generator& random) {
-  const ExpertRows rows = compute(x, routing, random);
+  return combined(compute(x, routing, random), routing);
+}
+
+ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
   ExpertsOutput out;
   out.y_To = combine(rows.outputs, routing);
   if (rows.embeddings.defined()) {
@@ -47,7 +51,8 @@ void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int
   for (at::Tensor* parameter : parameters) {
     const at::Tensor index = index_on(parameter->device(), slots);
     parameter->mutable_grad() = at::Tensor();
-    parameter->set_data(at::index(*parameter, {index}));  // LibTorch's index_select() has no meta kernel.
+    parameter->set_data(
+        at::index(*parameter, {index}));  // LibTorch's index_select() has no meta kernel.
   }
 }
 

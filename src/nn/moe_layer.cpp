@@ -111,8 +111,7 @@ void MoELayerImpl::check_shares(int64_t processes) const {
   if (experts->count() % processes != 0) {
     fail_usage(
         "parallel.experts: {} processes cannot have equal shares of {} experts; choose a divisor "
-        "of "
-        "{}",
+        "of {}",
         processes, experts->count(), experts->count());
   }
 }

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "moesaic/ops/combine.h"
+#include "combined.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/collectives.h"
 #include "moesaic/parallel/processes.h"
@@ -79,11 +79,6 @@ std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
   return at::autocast::get_autocast_dtype(device);
 }
 
-Routing with_gates_of_one(Routing routing) {
-  routing.gate = at::ones_like(routing.gate);
-  return routing;
-}
-
 }  // namespace
 
 ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
@@ -111,12 +106,9 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
         exchange_rows(narrow ? by_sender.to(*narrow) : by_sender, receive, send, group);
     return padded_rows(back.to(made.scalar_type()), own.row_bound());
   };
-  ExpertsOutput out;
-  out.y_To = combine(returned(computed.outputs), own);
-  if (computed.embeddings.defined()) {
-    out.embedding_Td = combine(returned(computed.embeddings), with_gates_of_one(own));
-  }
-  return out;
+  ExpertRows rows_back{.outputs = returned(computed.outputs)};
+  if (computed.embeddings.defined()) rows_back.embeddings = returned(computed.embeddings);
+  return combined(rows_back, own);
 }
 
 }  // namespace moesaic::nn

@@ -14,7 +14,6 @@
 
 #include <cstdlib>
 #include <future>
-#include <numeric>
 #include <thread>
 
 #include "moesaic/base/error.h"
@@ -33,7 +32,7 @@ constexpr std::chrono::seconds kPatience(8);
 /// What the processes meet by, and the mesh that they form.
 struct Meeting {
   Store store;
-  int64_t rank, size, experts;
+  int64_t rank;
   std::chrono::seconds timeout;
   bool cuda = false;  ///< Groups exchange tensors of a GPU too.
 
@@ -103,7 +102,6 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
   options.isServer = launch.rank == 0 && !launch.store_is_served;
   options.waitWorkers = false;
   options.timeout = timeout;
-  options.multiTenant = false;
   try {
     return c10::make_intrusive<c10d::PrefixStore>(
         "moesaic/" + launch.attempt, c10::make_intrusive<c10d::TCPStore>(launch.address, options));
@@ -154,7 +152,7 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
-  const Meeting host{store, rank, size, experts, std::chrono::seconds(config.timeout)};
+  const Meeting host{store, rank, std::chrono::seconds(config.timeout)};
   Meeting meeting = host;
   meeting.cuda = cuda;
   const std::shared_ptr<Processes> processes(new Processes());

@@ -67,7 +67,8 @@ void RunLog::merge(const fs::path& file, const Check& check) {
 
 void RunLog::add(const std::string& row, int64_t index, const Json& entry) {
   const std::lock_guard lock(mutex_);
-  runs_[run_key(row, index)] = added_[run_key(row, index)] = entry;
+  runs_[run_key(row, index)] = entry;
+  if (apart_) added_[run_key(row, index)] = entry;
   write();
 }
 

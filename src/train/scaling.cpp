@@ -78,9 +78,9 @@ ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const Proc
   memory.parameters =
       parameter_bytes(model, [](const std::string&) { return true; }).of_process(mesh);
   memory.gradients = gradient_bytes(model, phase.config).of_process(mesh);
-  SplitBytes optimizer = optimizer_state_bytes(model, phase.config);
-  if (mesh.shard_optimizer) optimizer.dense /= static_cast<double>(mesh.processes);
-  memory.optimizer = optimizer.of_process(mesh);
+  const SplitBytes optimizer = optimizer_state_bytes(model, phase.config);
+  memory.optimizer =
+      mesh.shard_optimizer ? optimizer.of_process_divided(mesh) : optimizer.of_process(mesh);
   const int64_t images = phase.batch / parts_of_batch(phase), local = images / mesh.processes;
   memory.activations = activation_memory(model, phase, local);
   double routing = 0.0, rows = 0.0;
@@ -131,10 +131,10 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   plan.routing = routing_seconds(model, phase, cluster);
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
-  SplitBytes moved = gradient_bytes(model, phase.config);
-  if (mesh.shard_optimizer) moved.dense /= static_cast<double>(mesh.processes);
-  plan.update =
-      2.0 * (moved.of_process(mesh) + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
+  const SplitBytes moved = gradient_bytes(model, phase.config);
+  const double updated =
+      mesh.shard_optimizer ? moved.of_process_divided(mesh) : moved.of_process(mesh);
+  plan.update = 2.0 * (updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {
     collective.seconds = collective_seconds(collective, cluster);

@@ -288,7 +288,7 @@ std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
     const std::set<std::string> moved(names.begin(), names.end());
     const SplitBytes bytes =
         parameter_bytes(model, [&](const std::string& name) { return moved.contains(name); });
-    traffic.all_gather("parameters", 1.0, bytes.dense);
+    traffic.all_gather("parameters", 1.0, bytes.held_alike(mesh).dense);
   }
   return traffic.take();
 }

@@ -17,6 +17,17 @@ struct SplitBytes {
   double of_process(const ProcessMesh& mesh) const {
     return dense + experts / static_cast<double>(mesh.experts);
   }
+  /// Returns the same where experts that nobody shares are held alike by all processes, whose
+  /// optimizer's state ZeRO-1 divides with the rest.
+  SplitBytes held_alike(const ProcessMesh& mesh) const {
+    return mesh.experts == 1 ? SplitBytes{.dense = dense + experts} : *this;
+  }
+  /// Returns what a process keeps where ZeRO-1 divides what all processes hold alike.
+  double of_process_divided(const ProcessMesh& mesh) const {
+    SplitBytes alike = held_alike(mesh);
+    alike.dense /= static_cast<double>(mesh.processes);
+    return alike.of_process(mesh);
+  }
 };
 
 /// Returns the bytes of the parameters that `counts` accepts by name.

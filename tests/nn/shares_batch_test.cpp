@@ -56,6 +56,23 @@ TEST(SharesBatch, BatchNormTakesTheMomentsOfUnequalParts) {
   });
 }
 
+TEST(SharesBatch, BatchNormSumsBfloat16InFloat32) {
+  torch::manual_seed(6);
+  const at::Tensor x = (torch::randn({64, 3, 4, 4}) + 10).to(at::kBFloat16);
+  torch::nn::BatchNorm2d whole(3);
+  const at::Tensor y = whole->forward(x.to(at::kFloat));
+  run_processes(2, {}, [&](const auto& processes) {
+    nn::BatchNorm2d norm(3);
+    norm->share({processes});
+    const at::Tensor out = norm->forward(x.narrow(0, processes->rank() * 32, 32));
+    EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+    const at::Tensor expected = y.narrow(0, processes->rank() * 32, 32).to(at::kBFloat16);
+    EXPECT_TRUE(at::allclose(out.to(at::kFloat), expected.to(at::kFloat), 1e-2, 1e-2));
+    EXPECT_TRUE(at::allclose(norm->running_mean, whole->running_mean, 1e-5, 1e-6));
+    EXPECT_TRUE(at::allclose(norm->running_var, whole->running_var, 1e-5, 1e-6));
+  });
+}
+
 TEST(SharesBatch, MapExpertsNormaliseByTheWholeBatch) {
   const nn::MapExpertsOptions options{
       .experts = 2, .channels = 3, .side = 4, .patch = 2, .outputs = 2, .kernel = 3};

@@ -90,6 +90,8 @@ TEST(ScalingBytes, EveryProcessWithAllExpertsSendsNoRows) {
   EXPECT_EQ(run.sent("rows", mesh), 0.0);
   EXPECT_EQ(run.sent("expert_gradients", mesh), PaperRun::kExpertBytes);
   EXPECT_EQ(run.sent("gradients", mesh), run.dense_bytes());
+  const ProcessMesh sharded{.processes = 2, .shard_optimizer = true};
+  EXPECT_EQ(run.sent("parameters", sharded), (run.dense_bytes() + PaperRun::kExpertBytes) / 2);
   EXPECT_TRUE(run.collectives({}).empty());
   const ProcessMesh one_replica{.processes = 2, .experts = 2};
   EXPECT_EQ(run.sent("expert_gradients", one_replica), 0.0);
@@ -165,8 +167,10 @@ TEST(ScalingMemory, ExpertsAreDividedAmongThoseThatShareThem) {
     EXPECT_EQ(found.gradients, expected);
     EXPECT_EQ(found.optimizer, 2 * expected);
     EXPECT_EQ(found.activations, activation_memory(*run.model, run.phases[0], 1));
-    EXPECT_EQ(memory(experts, true).optimizer,
-              2 * (dense / 4 + all / static_cast<double>(experts)));
+    // Experts that nobody shares are divided with the rest.
+    const double divided =
+        experts == 1 ? (dense + all) / 4 : dense / 4 + all / static_cast<double>(experts);
+    EXPECT_EQ(memory(experts, true).optimizer, 2 * divided);
   }
   EXPECT_GT(memory(2).buffers, memory(1).buffers);
   EXPECT_EQ(run.plan({}).memory.buffers, 0.0);

@@ -16,7 +16,8 @@ namespace {
 
 using std::chrono_literals::operator""s;
 constexpr auto kBeat = 1s;
-constexpr auto kSilence = 3s;  // After which a process without a beat is dead or stopped.
+constexpr auto kStale = kBeat / 4;  // Age of a beat after which a new activity is told at once.
+constexpr auto kSilence = 3s;       // After which a process without a beat is dead or stopped.
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -73,11 +74,18 @@ void Processes::Watch::run() {
 void Processes::Watch::beat() {
   store_->set("beat/" + std::to_string(rank_),
               bytes_of(std::to_string(++beats_) + " " + activity_));
+  last_beat_ = std::chrono::steady_clock::now();
 }
 
 void Processes::Watch::set_activity(const std::string& activity) {
   const std::lock_guard lock(mutex_);
   activity_ = activity;
+  if (std::chrono::steady_clock::now() - last_beat_ < kStale) return;
+  try {
+    beat();
+  } catch (const std::exception&) {
+    // The store is gone; the next collective says so.
+  }
 }
 
 bool Processes::Watch::tell_failure(const std::string& message) noexcept {

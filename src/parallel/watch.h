@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -46,6 +47,7 @@ class Processes::Watch {
   int64_t rank_, size_, beats_ = 0, exchanges_ = 0;
   bool serves_store_;
   bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
+  std::chrono::steady_clock::time_point last_beat_ = {};
   std::string activity_ = "the start";
   bool ending_ = false, fails_ = false;
   std::function<void()> when_another_fails_;

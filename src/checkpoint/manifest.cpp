@@ -81,6 +81,10 @@ ManifestEntry entry_of(const fs::path& path) {
   return {static_cast<int64_t>(size), sha256_file_hex(path)};
 }
 
+ManifestEntry entry_of(const FileContent& content) {
+  return {static_cast<int64_t>(content.size), content.sha256};
+}
+
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
   // Written without a final newline, so that any truncated manifest is invalid JSON.
   write_atomic(folder / kManifestFile, std::string_view(to_json(manifest).dump(2)));

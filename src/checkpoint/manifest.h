@@ -35,6 +35,7 @@ void describe(Fields& f, ManifestEntry& c) {
 
 /// Returns size and SHA-256 of a file.
 ManifestEntry entry_of(const std::filesystem::path& path);
+ManifestEntry entry_of(const FileContent& content);
 
 /// Writes the MANIFEST.json of a directory.
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);

@@ -109,8 +109,7 @@ WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
     const std::string name = part_name(file, index, count);
-    write_tensors(staging / name, tensors);
-    written.files[name] = entry_of(staging / name);
+    written.files[name] = entry_of(write_tensors(staging / name, tensors));
   };
   if (count == 1 || !part.model.empty()) write(kModelFile, part.model);
   if (!part.optimizer.empty()) write(kOptimizerFile, part.optimizer);
@@ -143,17 +142,14 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
 }
 
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
-                     const std::function<void(const fs::path&)>& write_model) {
+                     const std::function<FileContent(const fs::path&)>& write_model) {
   with_format(checkpoint.config);
   StagedDirectory staged(folder);
   WrittenPart part;
-  const auto write = [&](const char* name, const auto& write_file) {
-    write_file(staged.path() / name);
-    part.files[name] = entry_of(staged.path() / name);
-  };
-  write(kModelFile, write_model);
+  part.files[kModelFile] = entry_of(write_model(staged.path() / kModelFile));
   if (!checkpoint.optimizer.empty()) {
-    write(kOptimizerFile, [&](const fs::path& path) { write_tensors(path, checkpoint.optimizer); });
+    part.files[kOptimizerFile] =
+        entry_of(write_tensors(staged.path() / kOptimizerFile, checkpoint.optimizer));
   }
   publish(staged, {part}, checkpoint.config, checkpoint.state);
 }

@@ -111,22 +111,22 @@ TensorMap map_tensors(const std::filesystem::path& path) {
   return tensors_of(path, mapped);
 }
 
-void write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
-                   const std::function<at::Tensor(const std::string& name)>& make) {
+FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
+                          const std::function<at::Tensor(const std::string& name)>& make) {
   std::vector<safetensors::Item> items;
   for (const auto& [name, shape] : shapes) {
     const char* dtype = name_of(shape.scalar_type(), path.string() + ": " + name);
     items.push_back({name, dtype, shape.sizes().vec(), {}});
   }
   at::Tensor held;  // Owns the bytes until the next tensor.
-  safetensors::write_streamed(path, std::move(items), [&](const safetensors::Item& item) {
+  return safetensors::write_streamed(path, std::move(items), [&](const safetensors::Item& item) {
     held = make(item.name).detach().to(at::kCPU).contiguous();
     return std::span(static_cast<const std::byte*>(held.const_data_ptr()), held.nbytes());
   });
 }
 
-void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
-                   const std::map<std::string, std::string>& metadata) {
+FileContent write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
+                          const std::map<std::string, std::string>& metadata) {
   std::vector<at::Tensor> held;  // Owns the bytes that items point to.
   std::vector<safetensors::Item> items;
   for (const auto& [name, given] : tensors) {
@@ -138,7 +138,7 @@ void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
     const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
     items.push_back({name, dtype, tensor.sizes().vec(), std::span(begin, tensor.nbytes())});
   }
-  safetensors::write(path, std::move(items), metadata);
+  return safetensors::write(path, std::move(items), metadata);
 }
 
 }  // namespace moesaic

@@ -193,15 +193,16 @@ std::span<const std::byte> File::bytes(const Entry& entry) const {
   return data_.subspan(entry.begin, entry.end - entry.begin);
 }
 
-void write(const std::filesystem::path& path, std::vector<Item> items,
-           const std::map<std::string, std::string>& metadata) {
+FileContent write(const std::filesystem::path& path, std::vector<Item> items,
+                  const std::map<std::string, std::string>& metadata) {
   for (const Item& item : items) check_bytes(item, item.bytes, path.string());
-  write_streamed(
+  return write_streamed(
       path, std::move(items), [](const Item& item) { return item.bytes; }, metadata);
 }
 
-void write_streamed(const std::filesystem::path& path, std::vector<Item> items,
-                    const Source& source, const std::map<std::string, std::string>& metadata) {
+FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
+                           const Source& source,
+                           const std::map<std::string, std::string>& metadata) {
   const std::string file = path.string();
   for (const Item& item : items) checked_size(item, file);
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
@@ -220,15 +221,15 @@ void write_streamed(const std::filesystem::path& path, std::vector<Item> items,
          kMaxHeaderBytes);
   }
   const uint64_t length = header.size();
-  AtomicFile out(path);
+  BulkFile out(path);
   out.write(std::as_bytes(std::span(&length, 1)));
-  out.write(header);
+  out.write(std::as_bytes(std::span(header)));
   for (const Item& item : items) {
     const std::span<const std::byte> bytes = source(item);
     check_bytes(item, bytes, file);
     out.write(bytes);
   }
-  out.commit();
+  return out.commit();
 }
 
 std::size_t dtype_size(std::string_view dtype) {

@@ -319,7 +319,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   const int64_t phase = progress_of(checkpoint).first;  // It tells which loss trained the network.
   checkpoint.state = {{"pruned", to_json(result.plan)}, {"phase_index", phase}};
   save_checkpoint(options.out, checkpoint, [&](const fs::path& path) {
-    write_tensors(path, state_of(*shape), tensors.maker(*shape));
+    return write_tensors(path, state_of(*shape), tensors.maker(*shape));
   });
   return result;
 }

@@ -69,6 +69,9 @@ class AtomicFile {
   /// Removes the file that commit() put in place; does nothing before a commit().
   void withdraw() noexcept;
 
+  /// Returns its descriptor, -1 after commit().
+  int fd() const noexcept { return fd_.get(); }
+
  private:
   std::filesystem::path final_place_;
   std::filesystem::path staging_;

@@ -51,9 +51,9 @@ Document stored_document(const std::filesystem::path& path);
 void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
 
 /// Writes a checkpoint of a network that is not in memory as a whole: `write_model` writes
-/// model.safetensors to the path it is given.
+/// model.safetensors to the path it is given and returns what it holds.
 void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint,
-                     const std::function<void(const std::filesystem::path&)>& write_model);
+                     const std::function<FileContent(const std::filesystem::path&)>& write_model);
 
 /// Reads a checkpoint directory. Throws Error (failure) with the file, the expected and the found
 /// value if MANIFEST.json is missing or of an unknown version, if a file is missing, of another

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "moesaic/base/bulk_file.h"
 #include "moesaic/nn/module_state.h"
 
 namespace moesaic {
@@ -24,12 +25,12 @@ TensorMap map_tensors(const std::filesystem::path& path);
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
 /// support and for undefined or sparse tensors.
-void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
-                   const std::map<std::string, std::string>& metadata = {});
+FileContent write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
+                          const std::map<std::string, std::string>& metadata = {});
 
 /// Writes the same file from tensors that are made one at a time, by name; `shapes` have their
 /// sizes and dtypes and may be on the meta device.
-void write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
-                   const std::function<at::Tensor(const std::string& name)>& make);
+FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
+                          const std::function<at::Tensor(const std::string& name)>& make);
 
 }  // namespace moesaic

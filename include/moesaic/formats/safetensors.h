@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "moesaic/base/file.h"
+#include "moesaic/base/bulk_file.h"
 
 namespace moesaic::safetensors {
 
@@ -61,19 +61,21 @@ struct Item {
   std::span<const std::byte> bytes;
 };
 
-/// Writes a file atomically. Tensors are ordered by size of dtype (largest first), then name, so
-/// every tensor is aligned to its dtype and equal content gives equal files. Throws Error (failure)
-/// for a duplicate or reserved name, a wrong size, and text that is not UTF-8.
-void write(const std::filesystem::path& path, std::vector<Item> items,
-           const std::map<std::string, std::string>& metadata = {});
+/// Writes a file atomically and returns what it holds. Tensors are ordered by size of dtype
+/// (largest first), then name, so every tensor is aligned to its dtype and equal content gives
+/// equal files. Throws Error (failure) for a duplicate or reserved name, a wrong size, and text
+/// that is not UTF-8.
+FileContent write(const std::filesystem::path& path, std::vector<Item> items,
+                  const std::map<std::string, std::string>& metadata = {});
 
 /// Returns a tensor's bytes, which must stay valid until the next call.
 using Source = std::function<std::span<const std::byte>(const Item&)>;
 
 /// Writes the same file as write() from tensors that are made one at a time: `source` is called
 /// once for each, in file order; the `bytes` of the items are ignored.
-void write_streamed(const std::filesystem::path& path, std::vector<Item> items,
-                    const Source& source, const std::map<std::string, std::string>& metadata = {});
+FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
+                           const Source& source,
+                           const std::map<std::string, std::string>& metadata = {});
 
 /// Returns the size of one element in bytes. Throws Error (failure) for an unknown dtype.
 std::size_t dtype_size(std::string_view dtype);

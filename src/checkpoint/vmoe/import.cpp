@@ -151,8 +151,8 @@ uint64_t bytes_of(const VMoETensor& tensor) {
   return count;
 }
 
-void write_model(const fs::path& path, const VMoEInitialiser& initialiser,
-                 const ImportVMoEOptions& options) {
+FileContent write_model(const fs::path& path, const VMoEInitialiser& initialiser,
+                        const ImportVMoEOptions& options) {
   std::map<std::string, const VMoETensor*> by_name;
   std::vector<safetensors::Item> items;
   uint64_t done = 0, total = 0;
@@ -162,14 +162,16 @@ void write_model(const fs::path& path, const VMoEInitialiser& initialiser,
     total += bytes_of(tensor);
   }
   at::Tensor current;
-  safetensors::write_streamed(path, std::move(items), [&](const safetensors::Item& item) {
+  const auto next = [&](const safetensors::Item& item) {
     if (options.progress) options.progress(done, total);
     current.reset();  // Freed before the next tensor is allocated.
     current = initialiser.tensor(*by_name.at(item.name));
     done += current.nbytes();
     return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
-  });
+  };
+  FileContent content = safetensors::write_streamed(path, std::move(items), next);
   if (options.progress) options.progress(total, total);
+  return content;
 }
 
 /// Returns the stored dtypes of the arrays that were copied with only their dtype converted.
@@ -280,7 +282,7 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
                         {"fresh", result.fresh},
                         {"dropped", result.dropped}}}};
   save_checkpoint(options.out, checkpoint,
-                  [&](const fs::path& path) { write_model(path, initialiser, options); });
+                  [&](const fs::path& path) { return write_model(path, initialiser, options); });
   return result;
 }
 

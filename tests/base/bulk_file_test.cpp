@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/bulk_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "support.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+class BulkFileTest : public ::testing::Test {
+ protected:
+  const test::TempDir folder_;
+};
+
+std::string bytes_of_size(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>((i * 2654435761U) >> 11);
+  return bytes;
+}
+
+TEST_F(BulkFileTest, HoldsWhatWasWrittenAndSaysItsHash) {
+  constexpr size_t kBuffer = size_t{4} << 20;
+  for (const size_t size : {size_t{0}, size_t{1}, kBuffer - 1, kBuffer, kBuffer + 1, 2 * kBuffer,
+                            2 * kBuffer + 12345}) {
+    const std::string bytes = bytes_of_size(size);
+    BulkFile file(folder_ / "file");
+    // In pieces that do not fit its buffer.
+    for (size_t i = 0; i < size; i += 999999) {
+      file.write(std::as_bytes(std::span(bytes).subspan(i, std::min<size_t>(999999, size - i))));
+    }
+    EXPECT_FALSE(fs::exists(folder_ / "file"));
+    const FileContent content = file.commit();
+    EXPECT_EQ(content.size, size);
+    EXPECT_EQ(content.sha256, sha256_hex(std::as_bytes(std::span(bytes))));
+    EXPECT_EQ(content.sha256, sha256_file_hex(folder_ / "file"));
+    EXPECT_EQ(fs::file_size(folder_ / "file"), size);
+    fs::remove(folder_ / "file");
+  }
+}
+
+TEST_F(BulkFileTest, LeavesNothingWithoutCommit) {
+  const std::string bytes = bytes_of_size(size_t{5} << 20);
+  {
+    BulkFile file(folder_ / "file");
+    file.write(std::as_bytes(std::span(bytes)));
+  }
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
+/// Limits how large files may get, for the lifetime of the object.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &former_);
+    const rlimit limit{bytes, former_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &former_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit former_ = {};
+};
+
+TEST_F(BulkFileTest, SaysWhichFileDoesNotFitTheDisk) {
+  const std::string bytes = bytes_of_size(size_t{12} << 20);
+  const FileSizeLimit limit(rlim_t{5} << 20);
+  EXPECT_THAT(test::failure_of([&] {
+                BulkFile file(folder_ / "file");
+                file.write(std::as_bytes(std::span(bytes)));
+                file.commit();
+              }),
+              ::testing::AllOf(::testing::HasSubstr("file: cannot write"),
+                               ::testing::HasSubstr("File too large")));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
+}  // namespace
+}  // namespace moesaic

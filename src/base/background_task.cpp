@@ -2,17 +2,30 @@
 #include "moesaic/base/background_task.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <exception>
 #include <initializer_list>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 #include "moesaic/base/log.h"
 
 namespace moesaic {
 namespace {
+
+constexpr int kNicer = 10;
+
+/// Lowers the priority of this thread alone. It does not interrupt others when it wakes either.
+void yield_to_others() {
+  std::ignore = ::nice(kNicer);
+  const sched_param none = {};
+  ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
+}
 
 /// Leaves the signals that end a process to its other threads, while it lives.
 class WithoutStopSignals {
@@ -45,7 +58,13 @@ void BackgroundTask::start(std::function<void()> task) {
   wait();
   const WithoutStopSignals inherited;  // The new thread begins with the mask of this one.
   // Where the system has no thread left, the task is run by whoever waits for it.
-  running_ = std::async(std::launch::async | std::launch::deferred, std::move(task));
+  const auto run = [task = std::move(task), starter = std::this_thread::get_id()] {
+    // On Linux only this thread: with no core to spare it would hold up one that computes, for
+    // which all others wait.
+    if (std::this_thread::get_id() != starter) yield_to_others();
+    task();
+  };
+  running_ = std::async(std::launch::async | std::launch::deferred, run);
 }
 
 bool BackgroundTask::poll() {

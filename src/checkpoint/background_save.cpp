@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <utility>
@@ -28,10 +29,25 @@ bool takes(const at::Tensor& copy, const at::Tensor& tensor) {
          copy.scalar_type() == tensor.scalar_type();
 }
 
+/// Copies a tensor and returns whether it is finite: in pieces, which are summed while they are in
+/// the cache.
+bool copy_finite(const at::Tensor& from, at::Tensor& to) {
+  constexpr int64_t kPiece = int64_t{1} << 17;
+  if (!from.is_cpu() || !from.is_contiguous()) return all_finite(to.copy_(from));
+  const at::Tensor source = from.view({-1}), target = to.view({-1});
+  bool finite = true;
+  for (int64_t first = 0; first < source.numel(); first += kPiece) {
+    at::Tensor piece = target.slice(0, first, first + kPiece);
+    finite = all_finite(piece.copy_(source.slice(0, first, first + kPiece))) && finite;
+  }
+  return finite;
+}
+
 }  // namespace
 
-void snapshot(const TensorMap& tensors, TensorMap& copy) {
+std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
   const at::NoGradGuard no_grad;
+  std::string bad;
   std::erase_if(copy, [&](const auto& item) { return !tensors.contains(item.first); });
   for (const auto& [name, tensor] : tensors) {
     at::Tensor& own = copy[name];
@@ -40,15 +56,23 @@ void snapshot(const TensorMap& tensors, TensorMap& copy) {
       continue;
     }
     if (!takes(own, tensor)) own = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-    own.copy_(tensor);
+    if (!check) {
+      own.copy_(tensor);
+    } else if (!copy_finite(tensor, own)) {
+      bad = name;
+    }
   }
+  return bad;
 }
 
 std::optional<SaveTimes> BackgroundSave::start(const CheckpointPart& part, Write write) {
   Stopwatch watch;
   const std::optional<SaveTimes> before = wait();
   running_ = {.wait = watch.lap()};
-  snapshot(part.model, copy_.model);
+  if (const std::string bad = snapshot(part.model, copy_.model, true); !bad.empty()) {
+    ended_ = before;  // For poll() or wait().
+    throw NotFinite(fmt::format("'{}' holds NaN or infinity", bad));
+  }
   snapshot(part.optimizer, copy_.optimizer);
   running_.copy = watch.lap();
   task_.start([this, write = std::move(write)] {

@@ -82,15 +82,11 @@ TensorMap state_of(const torch::nn::Module& module) {
 
 bool all_finite(const at::Tensor& tensor) {
   if (!tensor.is_floating_point() || tensor.is_meta()) return true;
-  constexpr int64_t kSlice = 1 << 20;  // A sum in float64 copies what it sums.
-  const at::Tensor flat = tensor.detach().reshape({-1});
-  for (int64_t first = 0; first < flat.numel(); first += kSlice) {
-    const at::Tensor part = flat.slice(0, first, first + kSlice);
-    // The sum of finite numbers may overflow.
-    const bool finite = std::isfinite(part.sum(at::kDouble).item<double>());
-    if (!finite && !part.isfinite().all().item<bool>()) return false;
-  }
-  return true;
+  const at::NoGradGuard no_grad;
+  const bool narrow = tensor.element_size() < 4;
+  const at::Tensor sum = narrow ? tensor.sum(at::kFloat) : tensor.sum();
+  if (std::isfinite(sum.item<double>())) return true;  // A sum keeps NaN and infinity.
+  return tensor.isfinite().all().item<bool>();         // That of finite numbers may overflow.
 }
 
 void load_state(torch::nn::Module& module, const TensorMap& tensors, std::string_view from,

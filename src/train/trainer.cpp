@@ -172,7 +172,7 @@ void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string&
 void Trainer::fail_at(int64_t step, const std::string& what) {
   try {
     // It may be the last checkpoint. Other processes may not come to write their parts any more.
-    if (!options_.processes) record_save(saves_.wait());
+    record_save(options_.processes ? saves_.poll() : saves_.wait());
   } catch (const Error& error) {
     log_warning("{}", error.what());
   }
@@ -391,16 +391,7 @@ void Trainer::record(const MadeStep& made) {
   recorder_->scalar("train/images_per_second", throughput_.take(), made.step);
 }
 
-void Trainer::check_finite(const Phase& phase) {
-  const auto parameters = model_->named_parameters();
-  for (const std::string& name : phase.parameters()) {
-    if (parameters[name].isfinite().all().item<bool>()) continue;
-    fail_diverged(phase, state_.step, fmt::format("'{}' holds NaN or infinity", name));
-  }
-}
-
-void Trainer::save(const Phase& phase, const fs::path& folder) {
-  check_finite(phase);
+void Trainer::save(const Phase& phase, const fs::path& folder) try {
   PhaseState of_phase = phase.state();
   if (recorder_) {
     recorder_->sync();
@@ -428,6 +419,8 @@ void Trainer::save(const Phase& phase, const fs::path& folder) {
   }
   record_save(saves_.start(part, write));
   started_ = {folder, state_.step};
+} catch (const NotFinite& error) {
+  fail_diverged(phase, state_.step, error.what());
 }
 
 void Trainer::save_step(const Phase& phase) {

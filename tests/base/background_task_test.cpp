@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <future>
 #include <thread>
@@ -30,6 +32,16 @@ TEST(BackgroundTask, RunsOnAThreadOfItsOwn) {
   task.wait();
   EXPECT_TRUE(task.poll());
   EXPECT_NE(there, std::this_thread::get_id());
+}
+
+TEST(BackgroundTask, YieldsToTheThreadThatStartedIt) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  int there = own;
+  BackgroundTask task;
+  task.start([&] { there = getpriority(PRIO_PROCESS, 0); });
+  task.wait();
+  EXPECT_EQ(there, std::min(own + 10, 19));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST(BackgroundTask, AnErrorIsThrownOnceByWhateverComesNext) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <future>
 
 #include "base/support.h"
@@ -47,6 +48,35 @@ TEST(Snapshot, UsesTheMemoryOfTheLastOneWhereItFits) {
   snapshot({{"same", at::ones({3}, at::kDouble)}}, copy);
   EXPECT_EQ(copy.at("same").scalar_type(), at::kDouble);
   EXPECT_EQ(copy.size(), 1u);
+}
+
+TEST(Snapshot, NamesATensorThatIsNotFinite) {
+  constexpr int64_t kMoreThanAPiece = 300000;
+  TensorMap copy;
+  TensorMap tensors = {{"a", at::ones({kMoreThanAPiece})},
+                       {"b", at::rand({3, 5}).t()},
+                       {"c", at::ones({2}, at::kLong)},
+                       {"d", at::empty({0})}};
+  EXPECT_EQ(snapshot(tensors, copy, true), "");
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(at::equal(copy.at(name), tensor)) << name;
+  for (const int64_t place : {int64_t{0}, int64_t{200000}, kMoreThanAPiece - 1}) {
+    tensors["a"].fill_(1.0F)[place] = INFINITY;
+    EXPECT_EQ(snapshot(tensors, copy, true), "a") << place;
+    EXPECT_EQ(snapshot(tensors, copy), "") << "nobody asked";
+  }
+  tensors["a"].fill_(1.0F);
+  tensors["b"][4][2] = NAN;
+  EXPECT_EQ(snapshot(tensors, copy, true), "b");
+}
+
+TEST(BackgroundSave, WritesNothingThatIsNotFinite) {
+  const test::TempDir folder;
+  BackgroundSave saves;
+  saves.start({{{"w", at::ones({3})}}, {}}, to(folder / "good"));
+  EXPECT_THROW(saves.start({{{"w", at::full({3}, NAN)}}, {}}, to(folder / "bad")), NotFinite);
+  EXPECT_TRUE(saves.wait().has_value()) << "the times of the save before";
+  EXPECT_TRUE(std::filesystem::exists(folder / "good"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "bad"));
 }
 
 TEST(BackgroundSave, TrainingThatGoesOnChangesNothingOfTheFile) {

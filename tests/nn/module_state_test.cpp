@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/support.h"
 
 namespace moesaic {
@@ -95,6 +98,26 @@ TEST(ModuleState, HintsAtTheExpertsThatPruningLeft) {
   }
   EXPECT_THAT(failure_of([&] { load_state(full, state_of(pruned), "x"); }),
               HasSubstr("differs: the model's config has to name the experts that pruning left"));
+}
+
+TEST(ModuleState, FindsWhatIsNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    const at::Tensor large = at::full({7, 5}, type == at::kHalf ? 6e4 : 3e38, type);
+    EXPECT_TRUE(all_finite(large)) << type;  // Though their sum may overflow.
+    EXPECT_TRUE(all_finite(large.t()));
+    for (const float bad : {infinity, -infinity, std::nanf("")}) {
+      at::Tensor one = at::zeros({7, 5}, type);
+      one[6][4] = bad;
+      EXPECT_FALSE(all_finite(one)) << type << " " << bad;
+    }
+    at::Tensor both = at::zeros({7, 5}, type);
+    both[0][0] = infinity;
+    both[1][0] = -infinity;
+    EXPECT_FALSE(all_finite(both)) << type;
+    EXPECT_TRUE(all_finite(at::empty({0}, type)));
+  }
+  EXPECT_TRUE(all_finite(at::ones({3}, at::kLong)));
 }
 
 }  // namespace

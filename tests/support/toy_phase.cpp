@@ -24,7 +24,7 @@ class ShrinkPhase final : public Phase {
     const torch::NoGradGuard no_grad;
     const int64_t steps = std::min(config_.block, plan_.steps - made_);
     double norm = 0.0;
-    for (const std::string& name : parameters()) {
+    for (const std::string& name : trained()) {
       at::Tensor parameter = model_->named_parameters()[name];
       for (int64_t i = 0; i < steps; ++i) parameter.mul_(1.0 - config_.rate);
       norm += parameter.square().sum().item<double>();
@@ -41,7 +41,8 @@ class ShrinkPhase final : public Phase {
     if (state.tensors.at("last").item<int64_t>() != made_) fail("shrink: another state");
   }
 
-  std::vector<std::string> parameters() const override {
+ private:
+  std::vector<std::string> trained() const {
     std::vector<std::string> names;
     const Patterns trains(plan_.config.trains);
     for (const auto& item : model_->named_parameters()) {
@@ -50,7 +51,6 @@ class ShrinkPhase final : public Phase {
     return names;
   }
 
- private:
   PhasePlan plan_;
   const ShrinkConfig& config_;
   std::shared_ptr<Model> model_;

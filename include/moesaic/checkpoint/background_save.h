@@ -4,16 +4,25 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "moesaic/base/background_task.h"
+#include "moesaic/base/error.h"
 #include "moesaic/checkpoint/parts.h"
 
 namespace moesaic {
 
 /// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
 /// of a tensor of the same name, shape and dtype that is there already is used again. Nothing may
-/// read `copy` meanwhile.
-void snapshot(const TensorMap& tensors, TensorMap& copy);
+/// read `copy` meanwhile. With `check`, returns the name of a tensor that holds NaN or infinity;
+/// empty where none does.
+std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check = false);
+
+/// Thrown where a network to save holds NaN or infinity: no program would load the checkpoint.
+class NotFinite : public Error {
+ public:
+  explicit NotFinite(const std::string& what) : Error(ErrorKind::failure, what) {}
+};
 
 /// How long a save took, in seconds.
 struct SaveTimes {
@@ -32,7 +41,8 @@ class BackgroundSave {
   using Write = std::function<void(const CheckpointPart& copy)>;
 
   /// Waits for the save before, copies `part` and has `write` called with the copy. Returns the
-  /// times of the save before, unless poll() or wait() did.
+  /// times of the save before, unless poll() or wait() did. Throws NotFinite, and writes nothing,
+  /// where the model is not finite.
   std::optional<SaveTimes> start(const CheckpointPart& part, Write write);
 
   /// Returns the times of a save that has ended, once.

@@ -52,7 +52,6 @@ class GradientPhase : public Phase {
   std::string remedy() const override;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
-  std::vector<std::string> parameters() const override;
 
   const PhasePlan& plan() const { return plan_; }
   const Optimizer& optimizer() const { return optimizer_; }

@@ -65,10 +65,6 @@ class Phase {
   /// Restores a result of state(), after which the phase continues with the same bits. Throws Error
   /// for an invalid state.
   virtual void load(const PhaseState& state) = 0;
-
-  /// Returns the names of the parameters that the phase trains. No checkpoint is written while one
-  /// of them is not finite.
-  virtual std::vector<std::string> parameters() const = 0;
 };
 
 /// Returns the seed of all random numbers of one phase of a run.

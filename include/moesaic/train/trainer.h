@@ -111,8 +111,6 @@ class Trainer {
   /// Returns the splits to evaluate on after the last `steps` steps.
   std::vector<std::string> evaluations_after(const Phase& phase, int64_t steps);
   bool checkpoint_due(const Phase& phase, const StepReport& report) const;
-  /// Throws Error where a parameter that the phase trains is not finite.
-  void check_finite(const Phase& phase);
   /// Throws the error that is being handled as one of this step.
   [[noreturn]] void fail_step(const Phase& phase, int64_t step);
   [[noreturn]] void fail_at(int64_t step, const std::string& what);

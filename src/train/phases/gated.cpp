@@ -48,7 +48,7 @@ MixtureParameters::MixtureParameters(const Model& model) : mixture_(nn::find_gat
 
 void MixtureParameters::write() const {
   for (const at::Tensor* tensor : {&a_kd, &w_kd}) {
-    if (!tensor->isfinite().all().item<bool>()) throw Diverged("a parameter is not finite");
+    if (!all_finite(*tensor)) throw Diverged("a parameter is not finite");
   }
   const torch::NoGradGuard no_grad;
   mixture_->regressors.copy_(a_kd);

@@ -78,7 +78,6 @@ class GatedPhase : public Phase {
   PhaseState state() const override { return {{{"made", made_}}, {}}; }
   /// Throws Error unless the steps are among the phase's.
   void load(const PhaseState& state) override;
-  std::vector<std::string> parameters() const override { return moves_.names(*model_); }
 
  protected:
   GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves);

@@ -123,10 +123,6 @@ void GradientPhase::load(const PhaseState& state) {
   loader_.seek(state_.epoch, state_.batch);
 }
 
-std::vector<std::string> GradientPhase::parameters() const {
-  return trained_parameters(*model_, plan_.config);
-}
-
 std::string GradientPhase::remedy() const {
   const std::string phase = "phases." + plan_.config.name;
   const bool by_value = config_.clip_value > 0.0;

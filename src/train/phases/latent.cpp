@@ -174,10 +174,6 @@ void LatentPhase::load(const PhaseState& state) {
   made_ = made->get<int64_t>();
 }
 
-std::vector<std::string> LatentPhase::parameters() const {
-  return all_parameters(*model_);
-}
-
 LatentPhase::Samples LatentPhase::samples(int64_t first, int64_t count) const {
   const DatasetInputs inputs = data_->generate(offset_ + first, count);
   return {inputs.values_NCHW.flatten(1).contiguous(), inputs.targets_NK.flatten().contiguous()};

@@ -45,7 +45,6 @@ class LatentPhase : public Phase {
   bool done() const override { return made_ >= plan_.steps; }
   PhaseState state() const override { return {{{"made", made_}}, {}}; }
   void load(const PhaseState& state) override;
-  std::vector<std::string> parameters() const override;
 
  protected:
   /// Has the network route by `routing` from now on.

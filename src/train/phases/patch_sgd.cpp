@@ -128,7 +128,6 @@ class PatchSgd final : public Phase {
     if (!valid) fail("phase '{}': its state is damaged", plan_.config.name);
     made_ = made->get<int64_t>();
   }
-  std::vector<std::string> parameters() const override { return moved_.names(); }
 
  private:
   using Metrics = std::map<std::string, double>;

@@ -107,7 +107,6 @@ class PatternSgd final : public Phase {
     made_ = made->get<int64_t>();
     is_zero_ = zero->get<bool>();
   }
-  std::vector<std::string> parameters() const override { return pattern_parameters(*model_); }
 
  private:
   nn::PatternExpertsImpl& experts() const { return *layer_->experts->as<nn::PatternExperts>(); }

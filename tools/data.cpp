@@ -13,6 +13,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/fetch.h"
 #include "moesaic/data/pack.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -86,6 +87,7 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
 
 void add_pack(CLI::App& verb, int& exit_code) {
   auto* command = verb.add_subcommand("pack", "Pack a dataset's images into tar shards");
+  take_one_process(*command);
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;

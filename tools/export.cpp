@@ -14,6 +14,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -80,6 +81,7 @@ void add_export(CLI::App& app, int& exit_code) {
   ExportOptions& options = arguments->options;
   const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
+  take_one_process(*verb);
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())

@@ -14,6 +14,7 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/models/vmoe/config.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -80,6 +81,7 @@ void add_import(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ImportArguments>();
   ImportVMoEOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("import", "make a checkpoint of another project's one");
+  take_one_process(*verb);
   verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
       ->required()
       ->type_name("FORMAT");

@@ -19,6 +19,7 @@
 #include "moesaic/export/predict.h"
 #include "moesaic/export/predict_images.h"
 #include "moesaic/train/evaluate_checkpoint.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -159,6 +160,7 @@ int predict(const PredictArguments& arguments) {
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
+  take_one_process(*verb);
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())

@@ -20,6 +20,7 @@
 #include "moesaic/report/tsne_figure.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/evaluate_checkpoint.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -290,6 +291,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
+  take_one_process(*verb);
   verb->add_option("--finetuned", options.finetuned, "the run or checkpoint to prune")
       ->required()
       ->check(not_empty())

@@ -15,6 +15,7 @@ constexpr uint16_t kPort = 29500;
 /// The variables in which a launcher tells its processes who they are.
 struct Names {
   const char *launcher, *rank, *size, *local_rank, *local_size;
+  bool rank_alone = false;  ///< Whether one process may have a rank and no size.
 };
 
 constexpr Names kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
@@ -22,7 +23,8 @@ constexpr Names kOthers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     // Only within a step: a batch script has SLURM_PROCID too, and is one process.
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
+     true},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
@@ -105,7 +107,8 @@ Launch launch_of(const Environment& environment) {
     return launch;
   }
   for (const Names& names : kOthers) {
-    if (environment(names.size)) return read(environment, names);
+    const bool named = environment(names.rank) && !names.rank_alone;
+    if (named || environment(names.size)) return read(environment, names);
   }
   return {};
 }

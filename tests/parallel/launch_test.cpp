@@ -96,6 +96,13 @@ TEST(Launch, RefusesVariablesThatAreHalfSetOrNoNumbers) {
       HasSubstr("MASTER_PORT must be a number from 1 to 65535"));
   EXPECT_THAT(launch_error({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
               HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(launch_error({{"OMPI_COMM_WORLD_RANK", "1"}}),
+              HasSubstr("OMPI_COMM_WORLD_RANK is set and OMPI_COMM_WORLD_SIZE is not"));
+  EXPECT_THAT(launch_error({{"OMPI_COMM_WORLD_SIZE", "2"}}),
+              HasSubstr("OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"));
+  EXPECT_THAT(launch_error({{"SLURM_STEP_NUM_TASKS", "2"}}),
+              HasSubstr("SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not"));
+  EXPECT_THAT(launch_error({{"PMI_RANK", "0"}}), HasSubstr("PMI_RANK is set and PMI_SIZE is not"));
 }
 
 }  // namespace

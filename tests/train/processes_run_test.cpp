@@ -194,6 +194,53 @@ TEST(ProcessesRun, ACheckpointOfFourIsGoneOnWithByTwoAndByOne) {
   }
 }
 
+/// A phase whose batches are shared, one of single samples that every process makes, and again one
+/// that is shared, in another way: experts and state are shared out and gathered between them.
+TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
+  const std::string recipe =
+      R"({"name": "patches", "seed": 1, "log_every": 1, "checkpoint_every": 15, "keep_checkpoints": 9,
+      "loader_threads": 1, "evaluate_batch_size": 250, "model": {"preset": "pmoe/joint",
+      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"selected": 4}},
+    "phases": [
+      {"name": "shared", "data": "patch-patterns", "samples": 200, "batch_size": 20, "steps": 20,
+       "optimizer": {"name": "adamw", "lr": 0.001}},
+      {"name": "single", "kind": "patch_sgd", "data": "patch-patterns", "samples": 20, "steps": 20,
+       "block": 5},
+      {"name": "again", "data": "patch-patterns", "samples": 200, "batch_size": 40, "steps": 20,
+       "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9}}]})";
+  expect_meshes_agree(recipe, {"parallel.shard_optimizer=true"}, {{2, 1}, {2, 2}, {4, 2}});
+
+  // Going on from the middle of the phase that is not shared, whose state every process has whole.
+  TempDir folder;
+  const Changes by_four = {"parallel.shard_optimizer=true", "parallel.experts=2"};
+  train_in_processes(folder / "four", 4, recipe, by_four);
+  fs::copy(folder / "four", folder / "rest", fs::copy_options::recursive);
+  for (const char* later : {"single", "again", "step_40", "step_45", "step_60"}) {
+    ASSERT_GT(fs::remove_all(folder / "rest" / "checkpoints" / later), 0u) << later;
+  }
+  const TrainResult rest =
+      train_in_processes(folder / "rest", 2, recipe, {"parallel.shard_optimizer=true"}, true);
+  EXPECT_EQ(rest.steps, 60);
+  expect_same_run(folder / "four", folder / "rest");
+}
+
+TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
+  const RunConfig config = config_of(vmoe_recipe(kMoE), {});
+  const auto train = [&](const auto& processes) {
+    TrainerOptions options = options_with_described("");
+    options.processes = processes;
+    if (!processes->leads()) {
+      options.open = [](std::string_view name, std::string_view split) {
+        return quarters(std::string(name), std::string(split), 3, split == "train" ? 19 : 9);
+      };
+    }
+    Trainer(config, options).run();
+  };
+  EXPECT_THAT(
+      error_of([&] { run_processes(2, config.parallel, train); }),
+      ::testing::StartsWith("usage: process 1 has another data than process 0 (three 19 images"));
+}
+
 TEST(ProcessesRun, SendsTheBytesOfTheModel) {
   for (const Mesh& mesh : {Mesh{2, 1}, Mesh{4, 2}, Mesh{4, 4}}) {
     SCOPED_TRACE(fmt::format("{}x{}", mesh.processes, mesh.experts));

@@ -136,12 +136,13 @@ TEST(BackgroundSave, AFullDiskIsReportedAtTheNextStepAndOnce) {
 }
 
 TEST(BackgroundSave, ErrorsKeepTheirKind) {
+  const test::TempDir folder;
   BackgroundSave saves;
   saves.start({}, [](const CheckpointPart&) { fail_usage("wrong use"); });
   EXPECT_EQ(test::usage_of([&] { saves.wait(); }), "wrong use");
   saves.start({}, [](const CheckpointPart&) { throw std::bad_alloc(); });
   EXPECT_THROW(saves.wait(), std::bad_alloc);
-  saves.start({{{"bad", at::Tensor()}}, {}}, to("nowhere/at/all"));
+  saves.start({{{"bad", at::Tensor()}}, {}}, to(folder / "nowhere/at/all"));
   EXPECT_THAT(failure_of([&] { saves.wait(); }), HasSubstr("bad: the tensor is undefined"));
 }
 

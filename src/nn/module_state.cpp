@@ -67,6 +67,13 @@ std::string compare(const TensorMap& own, const TensorMap& given, std::string_vi
   return fmt::format("{}", fmt::join(problems, "; "));
 }
 
+bool finite_at_once(const at::Tensor& tensor) {
+  const bool narrow = tensor.element_size() < 4;
+  const at::Tensor sum = narrow ? tensor.sum(at::kFloat) : tensor.sum();
+  if (std::isfinite(sum.item<double>())) return true;  // A sum keeps NaN and infinity.
+  return tensor.isfinite().all().item<bool>();         // That of finite numbers may overflow.
+}
+
 }  // namespace
 
 TensorMap state_of(const torch::nn::Module& module) {
@@ -83,10 +90,13 @@ TensorMap state_of(const torch::nn::Module& module) {
 bool all_finite(const at::Tensor& tensor) {
   if (!tensor.is_floating_point() || tensor.is_meta()) return true;
   const at::NoGradGuard no_grad;
-  const bool narrow = tensor.element_size() < 4;
-  const at::Tensor sum = narrow ? tensor.sum(at::kFloat) : tensor.sum();
-  if (std::isfinite(sum.item<double>())) return true;  // A sum keeps NaN and infinity.
-  return tensor.isfinite().all().item<bool>();         // That of finite numbers may overflow.
+  if (!tensor.is_cpu()) return finite_at_once(tensor);
+  constexpr int64_t kSlice = 1 << 20;  // A sum in another dtype and isfinite() make copies.
+  const at::Tensor flat = tensor.reshape({-1});
+  for (int64_t first = 0; first < flat.numel(); first += kSlice) {
+    if (!finite_at_once(flat.slice(0, first, first + kSlice))) return false;
+  }
+  return true;
 }
 
 void load_state(torch::nn::Module& module, const TensorMap& tensors, std::string_view from,

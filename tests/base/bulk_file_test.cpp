@@ -26,14 +26,14 @@ std::string bytes_of_size(size_t size) {
 }
 
 TEST_F(BulkFileTest, HoldsWhatWasWrittenAndSaysItsHash) {
-  constexpr size_t kBuffer = size_t{4} << 20;
-  for (const size_t size : {size_t{0}, size_t{1}, kBuffer - 1, kBuffer, kBuffer + 1, 2 * kBuffer,
-                            2 * kBuffer + 12345}) {
+  constexpr size_t kBuffer = size_t{1} << 20;
+  for (const size_t size : {size_t{0}, size_t{1}, kBuffer - 1, kBuffer, kBuffer + 1, 4 * kBuffer,
+                            7 * kBuffer + 12345}) {
     const std::string bytes = bytes_of_size(size);
     BulkFile file(folder_ / "file");
     // In pieces that do not fit its buffer.
-    for (size_t i = 0; i < size; i += 999999) {
-      file.write(std::as_bytes(std::span(bytes).subspan(i, std::min<size_t>(999999, size - i))));
+    for (size_t i = 0; i < size; i += 2999999) {
+      file.write(std::as_bytes(std::span(bytes).subspan(i, std::min<size_t>(2999999, size - i))));
     }
     EXPECT_FALSE(fs::exists(folder_ / "file"));
     const FileContent content = file.commit();
@@ -74,15 +74,17 @@ class FileSizeLimit {
 
 TEST_F(BulkFileTest, SaysWhichFileDoesNotFitTheDisk) {
   const std::string bytes = bytes_of_size(size_t{12} << 20);
-  const FileSizeLimit limit(rlim_t{5} << 20);
-  EXPECT_THAT(test::failure_of([&] {
-                BulkFile file(folder_ / "file");
-                file.write(std::as_bytes(std::span(bytes)));
-                file.commit();
-              }),
-              ::testing::AllOf(::testing::HasSubstr("file: cannot write"),
-                               ::testing::HasSubstr("File too large")));
-  EXPECT_TRUE(fs::is_empty(folder_.path()));
+  for (const rlim_t beyond : {0, 4096, 1000}) {  // A piece is refused, written in part, or neither.
+    const FileSizeLimit limit((rlim_t{5} << 20) + beyond);
+    EXPECT_THAT(test::failure_of([&] {
+                  BulkFile file(folder_ / "file");
+                  file.write(std::as_bytes(std::span(bytes)));
+                  file.commit();
+                }),
+                ::testing::AllOf(::testing::HasSubstr("file: cannot write"),
+                                 ::testing::HasSubstr("File too large")));
+    EXPECT_TRUE(fs::is_empty(folder_.path()));
+  }
 }
 
 }  // namespace

@@ -87,7 +87,6 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
 
 void add_pack(CLI::App& verb, int& exit_code) {
   auto* command = verb.add_subcommand("pack", "Pack a dataset's images into tar shards");
-  take_one_process(*command);
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;
@@ -114,7 +113,10 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->add_option("--out", arguments->out,
                    "folder for the shards and NAME.json, named after it; by default NAME-shards")
       ->check(not_empty());
-  command->callback([arguments, &exit_code] { pack_data(*arguments, exit_code); });
+  command->callback([arguments, &exit_code] {
+    require_one_process("data pack");
+    pack_data(*arguments, exit_code);
+  });
 }
 
 }  // namespace

@@ -81,7 +81,6 @@ void add_export(CLI::App& app, int& exit_code) {
   ExportOptions& options = arguments->options;
   const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
-  take_one_process(*verb);
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())
@@ -102,7 +101,10 @@ void add_export(CLI::App& app, int& exit_code) {
   verb->footer(
       "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.");
-  verb->callback([arguments, &exit_code] { exit_code = export_model(*arguments); });
+  verb->callback([arguments, &exit_code] {
+    require_one_process("export");
+    exit_code = export_model(*arguments);
+  });
 }
 
 }  // namespace moesaic::tools

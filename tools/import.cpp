@@ -81,7 +81,6 @@ void add_import(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ImportArguments>();
   ImportVMoEOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("import", "make a checkpoint of another project's one");
-  take_one_process(*verb);
   verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
       ->required()
       ->type_name("FORMAT");
@@ -124,7 +123,10 @@ void add_import(CLI::App& app, int& exit_code) {
       "array's name; new names begin with params/, an empty replacement drops the array, and\n"
       "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
       "MLP to all experts.");
-  verb->callback([arguments, &exit_code] { exit_code = import_checkpoint(*arguments); });
+  verb->callback([arguments, &exit_code] {
+    require_one_process("import");
+    exit_code = import_checkpoint(*arguments);
+  });
 }
 
 }  // namespace moesaic::tools

@@ -160,7 +160,6 @@ int predict(const PredictArguments& arguments) {
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
-  take_one_process(*verb);
   verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
       ->required()
       ->check(not_empty())
@@ -199,7 +198,10 @@ void add_predict(CLI::App& app, int& exit_code) {
                    "take image files one by one and tensors all at once")
       ->check(batch_size());
   add_device(*verb, arguments->device);
-  verb->callback([arguments, &exit_code] { exit_code = predict(*arguments); });
+  verb->callback([arguments, &exit_code] {
+    require_one_process("predict");
+    exit_code = predict(*arguments);
+  });
 }
 
 }  // namespace moesaic::tools

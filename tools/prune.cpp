@@ -291,7 +291,6 @@ void add_prune(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
-  take_one_process(*verb);
   verb->add_option("--finetuned", options.finetuned, "the run or checkpoint to prune")
       ->required()
       ->check(not_empty())
@@ -311,8 +310,10 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_device(*verb, options.device);
   verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
-  verb->callback(
-      [arguments, verb, &exit_code] { exit_code = prune_until_stopped(*arguments, *verb); });
+  verb->callback([arguments, verb, &exit_code] {
+    require_one_process("prune");
+    exit_code = prune_until_stopped(*arguments, *verb);
+  });
 }
 
 }  // namespace moesaic::tools

@@ -68,12 +68,10 @@ void run_together(const std::shared_ptr<const Processes>& processes,
   std::_Exit(exit_code);
 }
 
-void take_one_process(CLI::App& verb) {
-  verb.parse_complete_callback([name = verb.get_name()] {
-    const Launch launch = launch_of(process_environment());
-    if (launch.alone()) return;
-    fail_usage("{}: this takes one process, and {} were started", name, launch.size);
-  });
+void require_one_process(std::string_view verb) {
+  const Launch launch = launch_of(process_environment());
+  if (launch.alone()) return;
+  fail_usage("{}: this takes one process, and {} were started", verb, launch.size);
 }
 
 }  // namespace moesaic::tools

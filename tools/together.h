@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "moesaic/parallel/processes.h"
 
@@ -20,8 +20,8 @@ std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
 void run_together(const std::shared_ptr<const Processes>& processes,
                   const std::function<void()>& action);
 
-/// Makes a verb refuse to run where several processes were started, each of which would write what
-/// it writes.
-void take_one_process(CLI::App& verb);
+/// Throws Error (usage) where several processes were started: each would write what this verb
+/// writes.
+void require_one_process(std::string_view verb);
 
 }  // namespace moesaic::tools

@@ -173,6 +173,9 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "parallel.data=4"}), 2),
       "choose parallel.data=2");
+  expect_one_line_of_all(
+      run_in_processes({"data", "pack", "cifar10", "--shards", "2", "--out", text_path("a")}, 2),
+      "data pack: this takes one process, and 2 were started");
   EXPECT_FALSE(std::filesystem::exists(path("a")));
 }
 

@@ -21,6 +21,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/background_save.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/gradients.h"
 #include "moesaic/parallel/processes.h"
@@ -277,8 +278,13 @@ double seconds_lost_to_a_save() {
   options.progress = false;
   options.open = noise_images;
   options.out = folder.path() / "run";
-  options.watch = [&](Model&, int64_t) {
+  const fs::path checkpoints = options.out / "checkpoints";
+  options.watch = [&](Model&, int64_t step) {
     begins.push_back(Clock::now());
+    const int64_t saved = step + 1 - kSteps;
+    if (saved > 0 && saved % kSaveEvery == 0 && !fs::exists(checkpoints / step_name(saved))) {
+      fail("bench: a save took longer than the steps that are timed with it");
+    }
     return true;
   };
   Trainer(share_config(settings), options).run();

@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-constexpr std::size_t kAlignmentOfMemory = 4096;  // Enough for O_DIRECT on any disk.
+constexpr std::size_t kAlignmentOfMemory = 4096;            // Enough for O_DIRECT on any disk.
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // Stays in the cache.
 
 bool set_direct(int fd, bool direct) {

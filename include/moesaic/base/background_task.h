@@ -6,9 +6,10 @@
 
 namespace moesaic {
 
-/// Runs one task at a time on a thread of its own, which yields to those that compute. What a task throws is thrown once, as it was, by
-/// the next start(), poll() or wait(). Signals that ask the process to end do not reach the thread,
-/// so a StopSignal lets the task finish. Not for use by several threads.
+/// Runs one task at a time on a thread of its own, which yields to those that compute. What a task
+/// throws is thrown once, as it was, by the next start(), poll() or wait(). Signals that ask the
+/// process to end do not reach the thread, so a StopSignal lets the task finish. Not for use by
+/// several threads.
 class BackgroundTask {
  public:
   BackgroundTask() = default;

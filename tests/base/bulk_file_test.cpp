@@ -74,7 +74,8 @@ class FileSizeLimit {
 
 TEST_F(BulkFileTest, SaysWhichFileDoesNotFitTheDisk) {
   const std::string bytes = bytes_of_size(size_t{12} << 20);
-  for (const rlim_t beyond : {0, 4096, 1000}) {  // A piece is refused, written in part, or neither.
+  // The limit is at the end of a piece, within one, and within one but not after a whole block.
+  for (const rlim_t beyond : {0, 4096, 1000}) {
     const FileSizeLimit limit((rlim_t{5} << 20) + beyond);
     EXPECT_THAT(test::failure_of([&] {
                   BulkFile file(folder_ / "file");

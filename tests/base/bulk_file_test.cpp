@@ -3,9 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
+#include <algorithm>
 
 #include "support.h"
 
@@ -54,29 +53,11 @@ TEST_F(BulkFileTest, LeavesNothingWithoutCommit) {
   EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
-/// Limits how large files may get, for the lifetime of the object.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &former_);
-    const rlimit limit{bytes, former_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &former_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit former_ = {};
-};
-
 TEST_F(BulkFileTest, SaysWhichFileDoesNotFitTheDisk) {
   const std::string bytes = bytes_of_size(size_t{12} << 20);
   // The limit is at the end of a piece, within one, and within one but not after a whole block.
   for (const rlim_t beyond : {0, 4096, 1000}) {
-    const FileSizeLimit limit((rlim_t{5} << 20) + beyond);
+    const test::FileSizeLimit limit((rlim_t{5} << 20) + beyond);
     EXPECT_THAT(test::failure_of([&] {
                   BulkFile file(folder_ / "file");
                   file.write(std::as_bytes(std::span(bytes)));

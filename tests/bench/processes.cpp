@@ -340,8 +340,8 @@ void bench_processes(const Report& report) {
   const Launch launch = launch_of(process_environment());
   if (!launch.alone()) return be_one_of_two(launch);
   report(of_overlap());
-  report(of_two("cpu/two_processes", 64));
-  report(without_goal(of_two("cpu/two_processes_of_few_images", 32)));
+  report(of_two("cpu/two_processes", kShareBatch));
+  report(without_goal(of_two("cpu/two_processes_of_few_images", kShareBatch / 2)));
   report(of_shared_experts());
   report(of_pause());
 }

@@ -57,7 +57,6 @@ BackgroundTask::~BackgroundTask() {
 void BackgroundTask::start(std::function<void()> task) {
   wait();
   const WithoutStopSignals inherited;  // The new thread begins with the mask of this one.
-  // Where the system has no thread left, the task is run by whoever waits for it.
   const auto run = [task = std::move(task), starter = std::this_thread::get_id()] {
     // On Linux only this thread: with no core to spare it would hold up one that computes, for
     // which all others wait.
@@ -65,6 +64,8 @@ void BackgroundTask::start(std::function<void()> task) {
     task();
   };
   running_ = std::async(std::launch::async | std::launch::deferred, run);
+  const bool deferred = running_.wait_for(std::chrono::seconds(0)) == std::future_status::deferred;
+  if (deferred) running_.wait();  // The system has no thread left.
 }
 
 bool BackgroundTask::poll() {

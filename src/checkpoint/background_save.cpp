@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <memory>
 #include <utility>
 
 namespace moesaic {
@@ -65,32 +66,57 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
   return bad;
 }
 
-std::optional<SaveTimes> BackgroundSave::start(const CheckpointPart& part, Write write) {
+std::optional<SaveTimes> BackgroundSave::start(CheckpointPart part, Write write) {
   Stopwatch watch;
   const std::optional<SaveTimes> before = wait();
-  running_ = {.wait = watch.lap()};
-  if (const std::string bad = snapshot(part.model, copy_.model, true); !bad.empty()) {
-    ended_ = before;  // For poll() or wait().
-    throw NotFinite(fmt::format("'{}' holds NaN or infinity", bad));
-  }
-  snapshot(part.optimizer, copy_.optimizer);
-  running_.copy = watch.lap();
-  task_.start([this, write = std::move(write)] {
+  times_ = {.wait = watch.lap()};
+  std::promise<bool> copied;
+  copied_ = copied.get_future();
+  // A task that is copied holds the promise by a pointer.
+  task_.start([this, part = std::move(part), write = std::move(write),
+               copied = std::make_shared<std::promise<bool>>(std::move(copied))] {
+    try {
+      copy(part);
+    } catch (...) {
+      copied->set_value(false);
+      throw;
+    }
+    copied->set_value(true);
     Stopwatch writing;
     write(copy_);
-    running_.write = writing.lap();
-    ended_ = running_;
+    write_ = writing.lap();
   });
   return before;
 }
 
+void BackgroundSave::copy(const CheckpointPart& part) {
+  const std::string bad = snapshot(part.model, copy_.model, true);
+  if (!bad.empty()) throw NotFinite(fmt::format("'{}' holds NaN or infinity", bad));
+  snapshot(part.optimizer, copy_.optimizer);
+}
+
+void BackgroundSave::finish_copy() {
+  if (!copied_.valid()) return;
+  Stopwatch watch;
+  const bool whole = copied_.get();
+  times_.copy = watch.lap();
+  if (!whole) task_.wait();  // Throws what made it fail.
+}
+
 std::optional<SaveTimes> BackgroundSave::poll() {
-  return task_.poll() ? std::exchange(ended_, std::nullopt) : std::nullopt;
+  return task_.poll() ? take_times() : std::nullopt;
 }
 
 std::optional<SaveTimes> BackgroundSave::wait() {
   task_.wait();
-  return std::exchange(ended_, std::nullopt);
+  return take_times();
+}
+
+std::optional<SaveTimes> BackgroundSave::take_times() {
+  const std::optional<double> write = std::exchange(write_, std::nullopt);
+  if (!write) return std::nullopt;
+  times_.write = *write;
+  return times_;
 }
 
 }  // namespace moesaic

@@ -153,9 +153,12 @@ void Trainer::settle(const Phase& phase) {
 }
 
 void Trainer::fail_step(const Phase& phase, int64_t step) try {
+  saves_.finish_copy();  // Of the network before this step: what it finds is the cause.
   throw;
 } catch (const LostProcess&) {
   throw;  // Where it happened says another process.
+} catch (const NotFinite& error) {
+  fail_diverged(phase, started_.step, error.what());
 } catch (const Diverged& error) {
   fail_diverged(phase, step, error.what());
 } catch (const NonFiniteLogits& error) {
@@ -209,6 +212,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .seed = phase_seed(config_.seed, state_.phase_index),
                        .run_seed = static_cast<uint64_t>(config_.seed),
                        .loader_threads = config_.loader_threads};
+  context.before_update = [this] { saves_.finish_copy(); };
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
   if (options_.processes && kind.share) {
     context.processes = options_.processes;
@@ -411,16 +415,25 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     }
     if (of_step && leads()) folder_->keep_last(config_.keep_checkpoints);
   };
+  const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());
   CheckpointPart part{state_of(*model_), std::move(of_phase.tensors)};
-  if (options_.processes) {
-    const bool shared = phase_kinds().at(plan().config.kind.name()).share != nullptr;
-    part = ExpertShares(*model_).part(part, *options_.processes,
-                                      shared && config_.parallel.shard_optimizer);
+  // On other devices the copy waits for what they still compute, and would hold it up.
+  const bool until_update =
+      kind.tells_before_update && model_->device().is_cpu() && !phase.done() && result_.complete;
+  if (until_update) {
+    for (const auto& item : model_->named_buffers()) {
+      if (item.value().defined()) part.model[item.key()] = item.value().clone();
+    }
   }
-  record_save(saves_.start(part, write));
+  if (options_.processes) {
+    part = ExpertShares(*model_).part(part, *options_.processes,
+                                      kind.share && config_.parallel.shard_optimizer);
+  }
+  record_save(saves_.start(std::move(part), write));
   started_ = {folder, state_.step};
+  if (!until_update) saves_.finish_copy();
 } catch (const NotFinite& error) {
-  fail_diverged(phase, state_.step, error.what());
+  fail_diverged(phase, started_.step, error.what());
 }
 
 void Trainer::save_step(const Phase& phase) {

@@ -73,8 +73,13 @@ TEST(BackgroundSave, WritesNothingThatIsNotFinite) {
   const test::TempDir folder;
   BackgroundSave saves;
   saves.start({{{"w", at::ones({3})}}, {}}, to(folder / "good"));
-  EXPECT_THROW(saves.start({{{"w", at::full({3}, NAN)}}, {}}, to(folder / "bad")), NotFinite);
-  EXPECT_TRUE(saves.wait().has_value()) << "the times of the save before";
+  const CheckpointPart bad{{{"w", at::full({3}, NAN)}}, {}};
+  EXPECT_TRUE(saves.start(bad, to(folder / "bad"))) << "the times of the save before";
+  EXPECT_THROW(saves.finish_copy(), NotFinite);
+  EXPECT_NO_THROW(saves.finish_copy());
+  EXPECT_FALSE(saves.wait()) << "it was told";
+  saves.start(bad, to(folder / "bad"));
+  EXPECT_THROW(saves.wait(), NotFinite) << "nobody waited for the copy";
   EXPECT_TRUE(std::filesystem::exists(folder / "good"));
   EXPECT_FALSE(std::filesystem::exists(folder / "bad"));
 }
@@ -91,6 +96,7 @@ TEST(BackgroundSave, TrainingThatGoesOnChangesNothingOfTheFile) {
     to(folder / "a")(copy);
   });
   EXPECT_FALSE(saves.poll());  // It has not ended.
+  saves.finish_copy();
   weight.zero_();
   moment.zero_();
   changed.set_value();

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
+#include <optional>
 
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/autocast.h"
@@ -68,6 +71,37 @@ void expect_equal_up_to(const TensorMap& a, const TensorMap& b, double tolerance
     EXPECT_LE((tensor - other).abs().max().item<double>(), tolerance) << name;
   }
   EXPECT_GT(largest, 100 * tolerance);
+}
+
+TEST(GradientPhase, TellsBeforeItChangesWhatASaveCopies) {
+  const RunConfig config = config_of(four_phases());
+  const auto model = build_initial_model(config);
+  Datasets datasets(open_tiny);
+  int told = 0;
+  std::optional<TensorMap> before;
+  const auto state = [&](const Phase& phase) {
+    TensorMap map = phase.state().tensors;
+    for (const auto& item : model->named_parameters()) map[item.key()] = item.value().detach();
+    for (auto& [unused, tensor] : map) tensor = tensor.clone();
+    return map;
+  };
+  std::unique_ptr<GradientPhase> phase;
+  PhaseContext context{
+      .model = model, .data = open_tiny("three", "train"), .seed = 7, .before_update = [&] {
+        ++told;
+        expect_equal(state(*phase), *before);
+        EXPECT_TRUE(model->named_parameters()["head.bias"].grad().defined());
+      }};
+  phase = std::make_unique<GradientPhase>(plan_phases(config, *model, datasets)[0], context);
+  for (int step = 1; step <= 2; ++step) {
+    before = state(*phase);
+    phase->step();
+    EXPECT_EQ(told, step);
+    const TensorMap after = state(*phase);
+    EXPECT_TRUE(std::any_of(after.begin(), after.end(), [&](const auto& item) {
+      return !torch::equal(item.second, before->at(item.first));
+    }));
+  }
 }
 
 TEST(GradientPhase, AccumulatesTheMeanOverPartsOfABatch) {

@@ -18,7 +18,7 @@ class BackgroundTask {
   /// Waits; an error that nobody asked for is logged.
   ~BackgroundTask();
 
-  /// Waits for the task before, then starts this one.
+  /// Waits for the task before, then starts this one; runs it where the system has no thread left.
   void start(std::function<void()> task);
   /// Returns whether no task runs; never waits.
   bool poll();

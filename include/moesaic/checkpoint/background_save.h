@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving behind training: the caller waits for a copy of the tensors, a thread writes it.
+// Saving behind training: a thread copies the tensors, then writes the copy.
 #pragma once
 
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 
@@ -27,7 +28,7 @@ class NotFinite : public Error {
 /// How long a save took, in seconds.
 struct SaveTimes {
   double wait = 0.0;   ///< For the save before; training stood still.
-  double copy = 0.0;   ///< Of the snapshot; training stood still.
+  double copy = 0.0;   ///< That training waited for the snapshot.
   double write = 0.0;  ///< Behind training.
 
   double pause() const { return wait + copy; }
@@ -35,15 +36,18 @@ struct SaveTimes {
 
 /// Writes checkpoints one after the other on a thread, from a copy whose memory is kept for the
 /// next one. An error of a save is thrown once, as it was, by the next call; the destructor waits
-/// and logs it.
+/// and logs it. A model that is not finite is not written: the error is NotFinite.
 class BackgroundSave {
  public:
   using Write = std::function<void(const CheckpointPart& copy)>;
 
-  /// Waits for the save before, copies `part` and has `write` called with the copy. Returns the
-  /// times of the save before, unless poll() or wait() did. Throws NotFinite, and writes nothing,
-  /// where the model is not finite.
-  std::optional<SaveTimes> start(const CheckpointPart& part, Write write);
+  /// Waits for the save before, then copies `part` and has `write` called with the copy, both on
+  /// the thread: no tensor of `part` may change before finish_copy() returns. Returns the times of
+  /// the save before, unless poll() or wait() did.
+  std::optional<SaveTimes> start(CheckpointPart part, Write write);
+
+  /// Waits until the copy is made; throws the save's error where it cannot be.
+  void finish_copy();
 
   /// Returns the times of a save that has ended, once.
   std::optional<SaveTimes> poll();
@@ -51,10 +55,15 @@ class BackgroundSave {
   std::optional<SaveTimes> wait();
 
  private:
+  void copy(const CheckpointPart& part);
+  /// Returns the times of a save that has ended without an error, once.
+  std::optional<SaveTimes> take_times();
+
   CheckpointPart copy_;
-  SaveTimes running_;
-  std::optional<SaveTimes> ended_;  ///< Without an error, and nobody asked about it.
-  BackgroundTask task_;             ///< Its thread uses the others, so it is destroyed first.
+  std::future<bool> copied_;     ///< Whether the copy was made; not valid once it was asked.
+  SaveTimes times_;              ///< Without those of the thread.
+  std::optional<double> write_;  ///< Seconds of a save that ended without an error.
+  BackgroundTask task_;          ///< Its thread uses the others, so it is destroyed first.
 };
 
 }  // namespace moesaic

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,6 +82,7 @@ class GradientPhase : public Phase {
   uint64_t seed_;
   std::shared_ptr<Model> model_;
   std::shared_ptr<const Processes> processes_;  ///< Null: this one is alone.
+  std::function<void()> before_update_;
   std::unique_ptr<Objective> objective_;
   Optimizer optimizer_;
   PatternValues gradient_scale_;

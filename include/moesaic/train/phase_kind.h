@@ -45,6 +45,9 @@ struct PhaseContext {
   std::optional<bool> read_late = {};
   /// Those that share the batches, in which experts are shared already; null: this one is alone.
   std::shared_ptr<const Processes> processes = {};
+  /// Called by phases whose kind says so, in each step, before parameters or the tensors of the
+  /// phase's state change; what the forward passes change are other tensors. May throw.
+  std::function<void()> before_update = {};
 };
 
 /// Memory of a step of a phase.
@@ -74,6 +77,8 @@ struct PhaseKind {
   /// the setting. An empty function means that all of them make the same steps.
   std::function<void(const PhasePlan& plan, const PhasePlaces& places, int64_t processes)> share =
       {};
+  /// Whether its phases call PhaseContext::before_update: saving goes on until then.
+  bool tells_before_update = false;
 };
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and

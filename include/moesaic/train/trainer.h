@@ -40,7 +40,7 @@ struct TrainerOptions {
   /// Processes that make the run together; process 0 writes its folder. Null: this one is alone.
   std::shared_ptr<const Processes> processes = {};
   /// Called before each step and after the last one, with the number of steps made so far; false
-  /// ends the run.
+  /// ends the run. Where checkpoints are saved, the network may only be read.
   std::function<bool(Model& model, int64_t step)> watch = {};
   /// Called at the end of each phase, with the number of steps made so far.
   std::function<void(Model& model, const std::string& phase, int64_t step)> phase_ended = {};
@@ -116,7 +116,8 @@ class Trainer {
   [[noreturn]] void fail_at(int64_t step, const std::string& what);
   [[noreturn]] void fail_diverged(const Phase& phase, int64_t step, const std::string& what);
   Evaluation evaluate_on(const Phase& phase, const std::string& split);
-  /// Copies the state and starts to write it, once the save before is written.
+  /// Starts to copy and write the state, once the save before is written; waits for the copy unless
+  /// the phase tells before its next update.
   void save(const Phase& phase, const std::filesystem::path& folder);
   void save_step(const Phase& phase);
   /// Records a save that has been written, if one has.

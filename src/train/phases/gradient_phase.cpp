@@ -95,6 +95,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       seed_(context.seed),
       model_(std::move(context.model)),
       processes_(context.processes),
+      before_update_(std::move(context.before_update)),
       objective_(objectives().at(config_.loss.name()).make(config_.loss, *model_, plan.precision)),
       optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
                  config_.optimizers),
@@ -168,6 +169,7 @@ StepReport GradientPhase::step() {
     part_rates.push_back(part.schedule ? std::optional(rate(*part.schedule, part.optimizer))
                                        : std::nullopt);
   }
+  if (before_update_) before_update_();
   optimizer_.step(*report.lr, part_rates, skip_);
   optimizer_.zero_grad();
   return report;

@@ -221,6 +221,7 @@ PhaseKind gradient_phase_kind() {
   kind.settings = Choice("gradient", GradientConfig{});
   kind.plan = plan_gradient;
   kind.share = check_share;
+  kind.tells_before_update = true;
   kind.memory = gradient_memory;
   kind.objective = [](const PhaseConfig& phase) {
     return settings_of<GradientConfig>(phase).loss.name();

@@ -36,7 +36,7 @@ BulkFile::BulkFile(const std::filesystem::path& final_place)
     : file_(final_place), buffer_(aligned_memory()), direct_(set_direct(file_.fd(), true)) {}
 
 void BulkFile::write(std::span<const std::byte> bytes) {
-  size_ += bytes.size();
+  size_ += static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
     const std::size_t n = std::min(bytes.size(), kBufferBytes - used_);
     std::memcpy(buffer_.get() + used_, bytes.data(), n);

@@ -74,15 +74,11 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
 
 }  // namespace
 
-ManifestEntry entry_of(const fs::path& path) {
+FileContent content_of(const fs::path& path) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
   if (error) fail("{}: {}", path.string(), error.message());
   return {static_cast<int64_t>(size), sha256_file_hex(path)};
-}
-
-ManifestEntry entry_of(const FileContent& content) {
-  return {static_cast<int64_t>(content.size), content.sha256};
 }
 
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
@@ -119,7 +115,7 @@ Manifest read_manifest(const fs::path& folder) {
   }
 }
 
-void check_file(const fs::path& folder, const std::string& name, const ManifestEntry& entry,
+void check_file(const fs::path& folder, const std::string& name, const FileContent& entry,
                 bool hash) {
   const fs::path path = folder / name;
   std::error_code error;
@@ -139,8 +135,8 @@ void check_file(const fs::path& folder, const std::string& name, const ManifestE
 
 void check_files(const fs::path& folder, const Manifest& manifest,
                  const std::function<bool(const std::string& name)>& hash) {
-  const std::vector<std::pair<std::string, ManifestEntry>> files(manifest.files.begin(),
-                                                                 manifest.files.end());
+  const std::vector<std::pair<std::string, FileContent>> files(manifest.files.begin(),
+                                                               manifest.files.end());
   constexpr int64_t kWorthAThread = int64_t{1} << 20;
   int64_t bytes = 0;
   for (const auto& [name, entry] : files) bytes += std::min(entry.size, kWorthAThread);

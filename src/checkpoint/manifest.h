@@ -24,18 +24,17 @@ inline constexpr const char* kConfigFile = "config.json";
 struct Manifest {
   std::string format = kCheckpointFormat;
   int64_t version = kCheckpointVersion;
-  std::map<std::string, ManifestEntry> files;
+  std::map<std::string, FileContent> files;
 };
 
 template <class Fields>
-void describe(Fields& f, ManifestEntry& c) {
+void describe(Fields& f, FileContent& c) {
   f("size", c.size, "bytes", required, at_least(0));
   f("sha256", c.sha256, "of the content, as hexadecimal digits", required);
 }
 
 /// Returns size and SHA-256 of a file.
-ManifestEntry entry_of(const std::filesystem::path& path);
-ManifestEntry entry_of(const FileContent& content);
+FileContent content_of(const std::filesystem::path& path);
 
 /// Writes the MANIFEST.json of a directory.
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
@@ -53,7 +52,7 @@ bool is_of_optimizer(std::string_view name);
 
 /// Throws Error (failure) unless a listed file exists with its size and, if `hash`, its SHA-256.
 void check_file(const std::filesystem::path& folder, const std::string& name,
-                const ManifestEntry& entry, bool hash);
+                const FileContent& entry, bool hash);
 
 /// Checks all listed files in parallel, and hashes those for which `hash` returns true. Throws the
 /// error of the first one by name.

@@ -28,7 +28,7 @@ void write_json(const fs::path& folder, const std::string& name, const Json& jso
   } catch (const Json::exception& error) {
     fail("{}: cannot be written as JSON: {}", path.string(), error.what());
   }
-  manifest.files[name] = entry_of(path);
+  manifest.files[name] = content_of(path);
 }
 
 /// Puts format and version first, so that a reader sees them before anything they determine.
@@ -64,9 +64,9 @@ void check_whole(const TensorMap& tensors) {
 }
 
 /// Returns the files of all parts, each of which is there once, and checks their sizes.
-std::map<std::string, ManifestEntry> files_of(const std::vector<WrittenPart>& parts,
-                                              const fs::path& folder) {
-  std::map<std::string, ManifestEntry> files;
+std::map<std::string, FileContent> files_of(const std::vector<WrittenPart>& parts,
+                                            const fs::path& folder) {
+  std::map<std::string, FileContent> files;
   std::vector<bool> there(parts.size());
   for (const WrittenPart& part : parts) {
     const auto count = static_cast<int64_t>(parts.size());
@@ -109,7 +109,7 @@ WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
     const std::string name = part_name(file, index, count);
-    written.files[name] = entry_of(write_tensors(staging / name, tensors));
+    written.files[name] = write_tensors(staging / name, tensors);
   };
   if (count == 1 || !part.model.empty()) write(kModelFile, part.model);
   if (!part.optimizer.empty()) write(kOptimizerFile, part.optimizer);
@@ -146,10 +146,10 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
   with_format(checkpoint.config);
   StagedDirectory staged(folder);
   WrittenPart part;
-  part.files[kModelFile] = entry_of(write_model(staged.path() / kModelFile));
+  part.files[kModelFile] = write_model(staged.path() / kModelFile);
   if (!checkpoint.optimizer.empty()) {
     part.files[kOptimizerFile] =
-        entry_of(write_tensors(staged.path() / kOptimizerFile, checkpoint.optimizer));
+        write_tensors(staged.path() / kOptimizerFile, checkpoint.optimizer);
   }
   publish(staged, {part}, checkpoint.config, checkpoint.state);
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/bulk_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "support.h"
 
@@ -36,12 +40,36 @@ TEST_F(BulkFileTest, HoldsWhatWasWrittenAndSaysItsHash) {
     }
     EXPECT_FALSE(fs::exists(folder_ / "file"));
     const FileContent content = file.commit();
-    EXPECT_EQ(content.size, size);
+    EXPECT_EQ(content.size, static_cast<int64_t>(size));
     EXPECT_EQ(content.sha256, sha256_hex(std::as_bytes(std::span(bytes))));
     EXPECT_EQ(content.sha256, sha256_file_hex(folder_ / "file"));
     EXPECT_EQ(fs::file_size(folder_ / "file"), size);
     fs::remove(folder_ / "file");
   }
+}
+
+/// Returns the fraction of a file's pages that the page cache holds.
+double cached_fraction(const fs::path& path) {
+  const MappedFile file(path);
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages(file.bytes().size() / page);
+  void* const begin = const_cast<std::byte*>(file.bytes().data());
+  EXPECT_EQ(::mincore(begin, pages.size() * page, pages.data()), 0);
+  const auto cached = std::count_if(pages.begin(), pages.end(), [](int page) { return page & 1; });
+  return static_cast<double>(cached) / static_cast<double>(pages.size());
+}
+
+TEST_F(BulkFileTest, GoesAroundThePageCache) {
+  const int fd = ::open((folder_ / "probe").c_str(), O_WRONLY | O_CREAT | O_DIRECT, 0600);
+  if (fd < 0) GTEST_SKIP() << "this file system has no O_DIRECT";
+  ::close(fd);
+  const std::string bytes = bytes_of_size(size_t{16} << 20);
+  BulkFile direct(folder_ / "direct");
+  direct.write(std::as_bytes(std::span(bytes)));
+  direct.commit();
+  EXPECT_LT(cached_fraction(folder_ / "direct"), 0.1);
+  write_atomic(folder_ / "usual", bytes);
+  EXPECT_GT(cached_fraction(folder_ / "usual"), 0.9);
 }
 
 TEST_F(BulkFileTest, LeavesNothingWithoutCommit) {

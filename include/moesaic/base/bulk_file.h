@@ -15,7 +15,7 @@ namespace moesaic {
 
 /// What a file holds.
 struct FileContent {
-  uint64_t size = 0;   ///< In bytes.
+  int64_t size = 0;    ///< In bytes.
   std::string sha256;  ///< In 64 lower-case hex digits.
 };
 
@@ -42,7 +42,7 @@ class BulkFile {
   std::size_t used_ = 0;
   bool direct_ = false;
   Sha256 hash_;
-  uint64_t size_ = 0;
+  int64_t size_ = 0;
 };
 
 }  // namespace moesaic

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/bulk_file.h"
 #include "moesaic/base/file.h"
 #include "moesaic/nn/module_state.h"
 
@@ -45,17 +46,11 @@ std::string slice_name(const TensorSlice& slice);
 /// Returns the slice that slice_name() names so, nullopt for any other name.
 std::optional<TensorSlice> parse_slice(std::string_view name);
 
-/// A file as MANIFEST.json lists it.
-struct ManifestEntry {
-  int64_t size = 0;  ///< In bytes.
-  std::string sha256;
-};
-
 /// The files that one process wrote, by name.
 struct WrittenPart {
   int64_t index = 0;  ///< From 0.
   int64_t count = 1;
-  std::map<std::string, ManifestEntry> files;
+  std::map<std::string, FileContent> files;
 };
 
 /// Return a written part as a line of JSON, to be sent to the process that publishes, and back.

@@ -25,9 +25,11 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/launch.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/latency.h"
 #include "runtime.h"
+#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -117,28 +119,48 @@ void check_folder(const std::string& file) {
   }
 }
 
-/// Measures a checkpoint's network.
-void run_checkpoint(BenchOptions options) {
+/// Times passes while the other processes make theirs: images of all of them, and the times of the
+/// slowest.
+Latency measure_together(Model& model, const LatencyOptions& options, const Processes* processes) {
+  if (processes != nullptr) processes->control().barrier();
+  Latency found = measure_latency(model, options);
+  if (processes == nullptr) return found;
+  const at::Tensor rate = at::full({1}, found.images_per_second, at::kDouble);
+  processes->control().all_reduce(rate, Traffic::metrics);
+  found.images_per_second = rate.item<double>();
+  const at::Tensor times = at::tensor({found.median_ms, found.p95_ms}, at::kDouble);
+  processes->control().all_reduce_max(times, Traffic::metrics);
+  found.median_ms = times[0].item<double>();
+  found.p95_ms = times[1].item<double>();
+  return found;
+}
+
+/// Measures a checkpoint's network, on all processes at once.
+void run_checkpoint(BenchOptions options, const Processes* processes) {
   keep_freed_memory();
+  const bool leads = processes == nullptr || processes->leads();
+  const int64_t count = processes == nullptr ? 1 : processes->size();
   Checkpoint checkpoint = load_newest_checkpoint(options.name, {.optimizer = false});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();  // The model holds copies.
   model->to(at::Device(options.device));
   const Footprint size = footprint(*model);
   const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();
-  std::ostream& lines = options.json ? std::cerr : std::cout;
+  std::ostream none(nullptr);
+  std::ostream& lines = !leads ? none : options.json ? std::cerr : std::cout;
   lines << fmt::format(
-      "checkpoint  {}\nprocessor   {}, {} threads, {}\nweights     {}, {} parameters\n"
+      "checkpoint  {}\nprocessor   {}, {}{} threads, {}\nweights     {}, {} parameters\n"
       "{:>8} {:>12} {:>12} {:>12} {:>12}\n",
-      checkpoint.folder.string(), chip, at::get_num_threads(), options.precision,
-      bytes_text(static_cast<double>(size.bytes)), size.parameters, "batch", "images/s",
-      "median ms", "95 % ms", "memory");
+      checkpoint.folder.string(), chip, count == 1 ? "" : fmt::format("{} processes with ", count),
+      at::get_num_threads(), options.precision, bytes_text(static_cast<double>(size.bytes)),
+      size.parameters, "batch", "images/s", "median ms", "95 % ms", "memory");
   auto rows = Json::array();
   std::sort(options.batch_sizes.begin(), options.batch_sizes.end());
   for (const int64_t batch_size : options.batch_sizes) {
-    const Latency found = measure_latency(
+    const Latency found = measure_together(
         *model,
-        {.batch_size = batch_size, .seconds = options.seconds, .precision = options.precision});
+        {.batch_size = batch_size, .seconds = options.seconds, .precision = options.precision},
+        processes);
     lines << fmt::format("{:>8} {:>12.1f} {:>12.3f} {:>12.3f} {:>12}\n", batch_size,
                          found.images_per_second, found.median_ms, found.p95_ms,
                          bytes_text(found.bytes))
@@ -150,11 +172,13 @@ void run_checkpoint(BenchOptions options) {
                     {"bytes", found.bytes},
                     {"passes", found.passes}});
   }
+  if (!leads) return;
   if (!options.file.empty()) write_figures(options, chip, rows);
   if (!options.json) return;
   const Json document = {{"checkpoint", checkpoint.folder.string()},
                          {"processor", chip},
                          {"device", options.device},
+                         {"processes", count},
                          {"threads", at::get_num_threads()},
                          {"precision", options.precision},
                          {"parameters", size.parameters},
@@ -196,7 +220,10 @@ bool is_benchmark(const std::string& name) {
 void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkpoints) {
   if (!options.file.empty()) check_folder(options.file);
   const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
-  if (!is_benchmark(options.name) && path) return run_checkpoint(options);
+  if (!is_benchmark(options.name) && path) {
+    const auto processes = meet_processes({}, options.device);
+    return run_together(processes, [&] { run_checkpoint(options, processes.get()); });
+  }
   for (const CLI::Option* option : of_checkpoints) {
     if (option->count() == 0) continue;
     fail_usage("bench: {} is for a checkpoint, '{}' is none", option->get_name(), options.name);

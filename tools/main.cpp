@@ -59,9 +59,8 @@ int run_or_explain(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
-    // What the user got wrong is wrong in every process.
-    const bool said = error.kind() == moesaic::ErrorKind::usage && tools::follows_a_leader();
-    if (!said) moesaic::log_error("{}", error.what());
+    const bool usage = error.kind() == moesaic::ErrorKind::usage;
+    usage ? tools::log_usage_error(error.what()) : moesaic::log_error("{}", error.what());
     return error.exit_code();
   } catch (const c10::Error& error) {
     moesaic::log_error("{}", without_jargon(error.what_without_backtrace()));

@@ -13,7 +13,9 @@
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/parallel/launch.h"
+#include "moesaic/parallel/leader.h"
 
 namespace moesaic::tools {
 namespace {
@@ -45,6 +47,14 @@ bool follows_a_leader() {
     return launch_of(process_environment()).rank > 0;
   } catch (const Error&) {
     return false;  // Whoever needs the other processes says what is wrong.
+  }
+}
+
+void log_usage_error(const std::string& what) {
+  if (!follows_a_leader()) {
+    log_error("{}", what);
+  } else if (const Launch launch = launch_of(process_environment()); leader_waits(launch)) {
+    log_error("process {} of {}: {}", launch.rank, launch.size, what);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 namespace moesaic::tools {
 
 /// Settings of the C and OpenMP runtimes that suit short tensor operations. The OpenMP ones are
@@ -11,6 +13,8 @@ void tune_runtime(char** argv);
 /// Returns whether other processes were started with this one and process 0 is another, which says
 /// what concerns all of them.
 bool follows_a_leader();
+/// Logs an error of the user. What is wrong in every process is said by process 0.
+void log_usage_error(const std::string& what);
 
 /// Leaves the log to process 0 where this one follows it, but for errors.
 void let_the_leader_speak();

@@ -18,6 +18,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
+#include "moesaic/parallel/leader.h"
 #include "moesaic/parallel/lost_process.h"
 #include "watch.h"
 
@@ -136,6 +137,17 @@ std::string missing_from(const Store& store, int64_t size) {
 }
 
 }  // namespace
+
+bool leader_waits(const Launch& launch) noexcept {
+  constexpr std::chrono::seconds kFew(4);
+  try {
+    const Store store = meet(launch, kFew);
+    store->wait({"here/0"}, kFew);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
                                                     const ParallelConfig& config, bool cuda) {

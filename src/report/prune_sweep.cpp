@@ -5,6 +5,7 @@
 #include <torch/script.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/sweep_report.h"
@@ -120,9 +122,17 @@ class SweepRun {
     if (is_given()) train_.phases.erase(train_.phases.begin(), train_.phases.end() - 1);
   }
 
+  /// Trains the network unless it is given.
+  void make_network() const {
+    if (!is_given()) complete_run(train_, folder_ / "train", options_.progress);
+  }
+
+  /// Reads the network, whose phases are ended.
+  void open() { finetuned_ = load(phase_checkpoint(train_.phases.back())); }
+
   /// Trains the network unless it is given, and returns what its phases came to.
   std::vector<SweepPhase> train() {
-    if (!is_given()) complete_run(train_, folder_ / "train", options_.progress);
+    make_network();
     std::vector<SweepPhase> phases;
     for (const PhaseConfig& phase : train_.phases) {
       finetuned_ = load(phase_checkpoint(phase));
@@ -157,13 +167,18 @@ class SweepRun {
     return networks;
   }
 
-  void prune_and_recover(Network& network) {
+  /// Prunes and trains on, unless the files are there.
+  void make(const Network& network) {
     go_on();
     prune(network);
+    complete_run(recovery_of(network), folder_ / network.name(), false);
+  }
+
+  void prune_and_recover(Network& network) {
+    make(network);
     SweepPoint& point = network.measured;
     point.size = network.size.name;
     point.accuracy = {measure(*load(network.start), config_.recover).metric("accuracy")};
-    complete_run(recovery_of(network), folder_ / network.name(), false);
     network.model = load(network.recovered);
     const Evaluation after = measure(*network.model, config_.recover);
     point.accuracy_recovered = {after.metric("accuracy")};
@@ -279,10 +294,14 @@ class PruneSweep {
   PruneSweep(const PruneSweepConfig& config, const ReproduceOptions& options)
       : config_(config),
         options_(options),
-        folder_(options.out),
-        out_(folder_.path()),
+        out_(fs::absolute(options.out)),
         datasets_(std::make_shared<Datasets>(options.open)),
         device_(options.device) {
+    if (follows()) {  // Process 0 claims the folder.
+      wait_for_others();
+      return;
+    }
+    folder_.emplace(options.out);
     const Json started = RunFolder::started_config(out_);
     Json now = sections_of(config_);
     if (const Json choices = choices_of(config_, started); !choices.empty()) {
@@ -291,14 +310,17 @@ class PruneSweep {
     if (!started.is_null()) check_same_experiment(started, now, out_);
     remove_leftovers(out_);
     write_atomic(out_ / "config.json", now.dump(2) + "\n");
+    wait_for_others();
   }
 
+  /// Where processes share the networks, each makes its own; process 0 measures all of them.
   void run(SweepOutcome& outcome) {
+    if (options_.processes) make_own_part();
+    if (follows()) return;
     outcome.criteria = config_.criteria;
     std::vector<Network> networks;
     for (int64_t i = 0; i < config_.runs; ++i) {
-      const int64_t seed = config_.train.seed + i;
-      SweepRun run(config_, options_, datasets_, out_ / fmt::format("seed{}", seed), seed);
+      SweepRun run = run_of(i);
       add_phases(outcome, run.train());
       outcome.experts = run.experts();
       outcome.sizes = run.sizes();
@@ -310,6 +332,49 @@ class PruneSweep {
   }
 
  private:
+  bool follows() const { return options_.processes && !options_.processes->leads(); }
+
+  /// Waits as long as it takes. Throws Stopped where a signal stopped one of the processes.
+  void wait_for_others(bool stopped = false) const {
+    if (!options_.processes) return;
+    const std::vector<std::string> all = options_.processes->exchange(stopped ? "stopped" : "");
+    if (std::count(all.begin(), all.end(), "stopped") > 0) throw Stopped{};
+  }
+
+  SweepRun run_of(int64_t i) const {
+    const int64_t seed = config_.train.seed + i;
+    return {config_, options_, datasets_, out_ / fmt::format("seed{}", seed), seed};
+  }
+
+  /// Makes every W-th network, then, once all are made, every W-th that is pruned.
+  void make_own_part() const {
+    int64_t number = 0;
+    const auto is_own = [&] {
+      return number++ % options_.processes->size() == options_.processes->rank();
+    };
+    const auto together = [&](const std::function<void(SweepRun&)>& make) {
+      try {
+        for (int64_t i = 0; i < config_.runs; ++i) {
+          SweepRun run = run_of(i);
+          make(run);
+        }
+      } catch (const Stopped&) {
+        return wait_for_others(/*stopped=*/true);
+      }
+      wait_for_others();
+    };
+    together([&](SweepRun& run) {
+      if (is_own()) run.make_network();
+    });
+    number = 0;
+    together([&](SweepRun& run) {
+      run.open();
+      for (const Network& network : run.list_networks()) {
+        if (is_own()) run.make(network);
+      }
+    });
+  }
+
   static void add_phases(SweepOutcome& outcome, std::vector<SweepPhase> phases) {
     if (outcome.phases.empty()) {
       outcome.phases = std::move(phases);
@@ -397,7 +462,7 @@ class PruneSweep {
 
   const PruneSweepConfig& config_;
   const ReproduceOptions& options_;
-  ExperimentFolder folder_;
+  std::optional<ExperimentFolder> folder_;
   fs::path out_;
   std::shared_ptr<Datasets> datasets_;
   at::Device device_;

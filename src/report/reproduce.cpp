@@ -102,6 +102,7 @@ class KindOf : public Kind {
 class PruneSweepKind final : public KindOf<PruneSweepConfig> {
  public:
   using KindOf::KindOf;
+  bool is_shared() const override { return true; }
   bool run(const ReproduceOptions& options) override {
     return run_prune_sweep(config_, options, outcome_);
   }

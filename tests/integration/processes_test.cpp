@@ -54,6 +54,7 @@ std::string recipe(const std::string& name) {
 struct Fate {
   int rank = -1, signal = 9;
   std::filesystem::path once_this_exists;
+  Strings arguments = {};  ///< Of its own, if it is not sent a signal.
 };
 
 std::vector<ProgramResult> run_in_processes(const Strings& arguments, int count,
@@ -65,13 +66,15 @@ std::vector<ProgramResult> run_in_processes(const Strings& arguments, int count,
     options.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(count),
                            "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
                            "OMP_NUM_THREADS=1"};
-    if (rank == fate.rank) {
+    const bool differs = rank == fate.rank && !fate.arguments.empty();
+    if (rank == fate.rank && !differs) {
       options.interrupt_after_ms = 100;
       options.interrupt_when = fate.once_this_exists;
       options.signal = fate.signal;
     }
-    threads.emplace_back([&, rank, options] {
-      results[static_cast<size_t>(rank)] = run_program(arguments, options);
+    threads.emplace_back([&, rank, options, differs] {
+      results[static_cast<size_t>(rank)] =
+          run_program(differs ? fate.arguments : arguments, options);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -177,6 +180,18 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
       run_in_processes({"data", "pack", "cifar10", "--shards", "2", "--out", text_path("a")}, 2),
       "data pack: this takes one process, and 2 were started");
   EXPECT_FALSE(std::filesystem::exists(path("a")));
+}
+
+TEST_F(ProcessesTest, WhatIsWrongInOneIsSaidByIt) {
+  Fate fate{1};
+  fate.arguments = {"train", text_path("not-there.json")};
+  const auto results =
+      run_in_processes(clusters({"--out", text_path("a"), "parallel.timeout=5"}), 2, fate);
+  EXPECT_EQ(results[1].exit_code, 2);
+  EXPECT_EQ(results[1].err.find("error: process 1 of 2: "), 0U) << results[1].err;
+  EXPECT_NE(results[1].err.find("not-there.json"), std::string::npos) << results[1].err;
+  EXPECT_NE(results[0].err.find("number 1 did not come within 5 seconds"), std::string::npos)
+      << results[0].err;
 }
 
 TEST_F(ProcessesTest, VariablesAndPortsAreChecked) {

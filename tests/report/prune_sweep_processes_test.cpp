@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sweep that processes share, which are threads here.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <mutex>
+#include <set>
+
+#include "report/sweep_fixture.h"
+#include "support/processes.h"
+
+namespace moesaic::sweep_test {
+namespace {
+
+TEST_F(PruneSweepRun, ProcessesShareItsNetworks) {
+  const std::vector<std::string> changes = {"runs=2"};
+  const std::string expected = numbers(run(temp / "one", changes));
+  SweepOutcome outcome;
+  std::mutex mutex;
+  std::array<std::set<std::string>, 3> opened;
+  test::run_processes(3, {}, [&](const auto& processes) {
+    ReproduceOptions options = options_for(out);
+    options.processes = processes;
+    options.open = [&, rank = processes->rank()](std::string_view name, std::string_view split) {
+      const std::lock_guard lock(mutex);
+      opened.at(static_cast<size_t>(rank)).insert(std::string(split));
+      return open_tiny(name, split);
+    };
+    SweepOutcome own;
+    EXPECT_TRUE(run_prune_sweep(config_of(changes), options, own));
+    EXPECT_EQ(own.points.empty(), !processes->leads()) << "process 0 measures";
+    if (processes->leads()) outcome = std::move(own);
+  });
+  EXPECT_EQ(numbers(outcome), expected);
+  for (const auto& splits : opened) EXPECT_TRUE(splits.contains("train"));
+}
+
+}  // namespace
+}  // namespace moesaic::sweep_test

@@ -5,6 +5,7 @@
 
 #include "combined.h"
 #include "moesaic/ops/combine.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
 namespace {
@@ -44,6 +45,16 @@ ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
     out.embedding_Td = combine(rows.embeddings, without_gates(routing));
   }
   return out;
+}
+
+void Experts::gather(const Group& group) {
+  const torch::NoGradGuard no_grad;
+  const auto gather = [&](at::Tensor tensor) {
+    tensor.mutable_grad() = at::Tensor();
+    tensor.set_data(group.all_gather(tensor.detach(), Traffic::other));
+  };
+  for (const at::Tensor& tensor : parameters()) gather(tensor);
+  for (const at::Tensor& tensor : buffers()) gather(tensor);
 }
 
 void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots) {

@@ -9,7 +9,7 @@
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {
 namespace {
@@ -57,8 +57,8 @@ at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
   if (!is_training() || options_.dropout <= 0.0 || !random.defined()) return {};
   const at::Tensor drawn =
       at::empty({1}, at::device(random.device()).dtype(at::kLong)).random_(random);
-  const auto parts = share().parts();
-  const auto rank = static_cast<uint64_t>(parts ? parts->rank() : 0);
+  const bool parted = share().processes && share().parted;
+  const auto rank = static_cast<uint64_t>(parted ? share().processes->rank() : 0);
   return make_generator(mix64(static_cast<uint64_t>(drawn.item<int64_t>())) + rank,
                         random.device());
 }

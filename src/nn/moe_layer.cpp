@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
@@ -71,13 +72,15 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& ran
 MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
-  RoutingRecord record = router->forward(router_input_Td, random);
+  const bool whole_batch = experts_of_ && experts->sharing() == Sharing::side_by_side;
+  RoutingRecord record = router->forward(router_input_Td, random, whole_batch);
   if (observer_) observer_(record, experts_input);
   const Routing own = own_routing(record);
-  ExpertsOutput computed = experts_of_
-                               ? forward_shared(*experts, experts_input, own, record.routing,
-                                                {experts_of_, share().parts() != nullptr}, random)
-                               : experts->forward(experts_input, own, random);
+  ExpertsOutput computed =
+      experts_of_
+          ? forward_shared(*experts, experts_input, own, record.of_part ? nullptr : &record.routing,
+                           {experts_of_, share().parts() != nullptr}, random)
+          : experts->forward(experts_input, own, random);
   if (stand_in.defined()) computed.y_To = computed.y_To + stand_ins_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
@@ -87,7 +90,7 @@ at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
   const at::Tensor ids = index_on(weights_TE.device(), removed());
   // LibTorch's index_select() has no meta kernel.
   at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
-  if (const auto parts = share().parts()) {
+  if (const auto parts = share().parts(); parts && !record.of_part) {
     const int64_t own = gone.size(0) / parts->size();
     gone = gone.narrow(0, parts->rank() * own, own);
   }
@@ -96,17 +99,17 @@ at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
 
 Routing MoELayerImpl::own_routing(const RoutingRecord& record) const {
   const auto parts = share().parts();
-  if (!parts) return record.routing;
+  if (!parts || record.of_part) return record.routing;
   const int64_t own = record.routing.tokens() / parts->size();
   return routing_of_tokens(record.routing, parts->rank() * own, own);
 }
 
 void MoELayerImpl::check_shares(int64_t processes) const {
   if (processes == 1) return;
-  if (!experts->rows_can_travel()) {
+  if (experts->sharing() == Sharing::none) {
     fail_usage(
-        "parallel.experts: the experts of this network compute maps or whole images together and "
-        "stay in every process; choose parallel.experts=1");
+        "parallel.experts: the experts of this network stay in every process; choose "
+        "parallel.experts=1");
   }
   if (experts->count() % processes != 0) {
     fail_usage(
@@ -123,8 +126,12 @@ void MoELayerImpl::share_experts(const std::shared_ptr<const Processes>& process
   const int64_t each = count / by, first = processes->experts().rank() * each;
   std::vector<int64_t> slots(static_cast<size_t>(each));
   std::iota(slots.begin(), slots.end(), first);
-  experts->keep(slots);
+  experts->share_out(slots);
   experts_of_ = processes;
+}
+
+void MoELayerImpl::gather_experts() {
+  if (experts_of_) experts->gather(std::exchange(experts_of_, nullptr)->experts());
 }
 
 std::vector<int64_t> MoELayerImpl::removed() const {

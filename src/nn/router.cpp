@@ -31,6 +31,7 @@ at::Tensor others(const at::Tensor& logits_TE, int64_t members) {
 
 /// Scatters values of each token's own experts, [T, E / M], to their columns of [T, E], else 0.
 at::Tensor in_columns(const at::Tensor& own, int64_t members) {
+  if (members == 1) return own;
   const int64_t each = own.size(1);
   at::Tensor all = at::zeros({own.size(0) / members, members, members, each}, own.options());
   all.diagonal(0, 1, 2).copy_(own.view({-1, members, each}).transpose(1, 2));
@@ -76,19 +77,24 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
       .view_as(logits_TE);
 }
 
-at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generator& random) const {
-  const int64_t members = options_.members, each = options_.experts / members;
-  if (replayed_noise_.defined()) {
-    const at::Tensor noise = replayed_noise_ * gaussian_noise_std(options_.noise, each);
-    return logits_TE + in_columns(noise, members);
+at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generator& random,
+                                  const Group* parts) const {
+  const bool drawn = random.defined() && !replayed_noise_.defined();
+  if (drawn && options_.members == 1 && parts == nullptr) {
+    return add_router_noise(logits_TE, options_.noise, random);
   }
-  if (!random.defined()) {
-    return logits_TE +
-           in_columns(evaluation_noise(logits_TE.size(0)).to(logits_TE.options()), members);
-  }
-  if (members == 1) return add_router_noise(logits_TE, options_.noise, random);
-  const at::Tensor quiet = at::zeros({logits_TE.size(0), each}, logits_TE.options());
-  return logits_TE + in_columns(add_router_noise(quiet, options_.noise, random), members);
+  const int64_t tokens = logits_TE.size(0), all = parts ? parts->size() * tokens : tokens;
+  at::Tensor of_own = noise(all, logits_TE.options(), random);
+  if (parts) of_own = of_own.narrow(0, parts->rank() * tokens, tokens);
+  return logits_TE + in_columns(of_own, options_.members);
+}
+
+at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
+                             const at::Generator& random) const {
+  const int64_t each = options_.experts / options_.members;
+  if (replayed_noise_.defined()) return replayed_noise_ * gaussian_noise_std(options_.noise, each);
+  if (!random.defined()) return evaluation_noise(tokens).to(options);
+  return add_router_noise(at::zeros({tokens, each}, options), options_.noise, random);
 }
 
 at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
@@ -128,15 +134,25 @@ Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
   return routed(record, rule);
 }
 
-RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random) const {
+bool RouterImpl::routes_alone(int64_t tokens) const {
+  const int64_t group = group_size(options_.rule);
+  return group > 0 && tokens % group == 0;
+}
+
+RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random,
+                                  bool whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
-  if (const auto parts = share().parts()) record.logits_TE = gather_rows(record.logits_TE, parts);
+  const auto parts = share().parts();
+  // Evaluations count the routing of the whole batch.
+  record.of_part = parts && !whole_batch && is_training() && routes_alone(x_Td.size(0));
+  if (parts && !record.of_part) record.logits_TE = gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;
   if (noisy) {
-    record.noisy_logits_TE = with_noise(record.logits_TE, random);
+    record.noisy_logits_TE =
+        with_noise(record.logits_TE, random, record.of_part ? parts.get() : nullptr);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
     const int64_t each = options_.experts / options_.members;
     record.noise_std = gaussian ? gaussian_noise_std(options_.noise, each) : 0.0;

@@ -16,13 +16,17 @@ namespace {
 
 using Counts = std::vector<int64_t>;
 
+/// Returns the rows of each expert, [E] int64.
+at::Tensor rows_of_experts(const Routing& routing) {
+  return routing.offsets.diff().to(at::kLong);
+}
+
 /// Returns the rows that each process of the group of experts sends to each expert, [K, E].
 at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
   const Group& group = share.processes->experts();
   const int64_t experts = all.experts(), senders = group.size();
+  if (!share.parted) return rows_of_experts(all).expand({senders, -1});
   const at::Tensor expert = row_experts(all);
-  if (!share.parted)
-    return expert.bincount({}, experts + 1).narrow(0, 0, experts).expand({senders, -1});
   const int64_t tokens = all.tokens() / share.processes->size();
   const int64_t first = share.processes->rank() - group.rank();
   const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
@@ -79,14 +83,40 @@ std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
   return at::autocast::get_autocast_dtype(device);
 }
 
+/// All processes of the group compute their experts on the tokens of all of them.
+ExpertsOutput forward_side_by_side(Experts& experts, const at::Tensor& x_Td, const Routing& all,
+                                   const BatchShare& share, const at::Generator& random) {
+  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const int64_t tokens = x_Td.size(0), members = group->size();
+  const std::vector<int64_t> equal(static_cast<size_t>(members), tokens);
+  Routing routing = all;
+  at::Tensor x = x_Td;
+  if (share.parted) {
+    x = exchange_rows(x.repeat({members, 1}), equal, equal, group);
+    const int64_t first = share.processes->rank() - group->rank();
+    routing = routing_of_tokens(all, first * tokens, members * tokens);
+  }
+  routing = routing_of_experts(routing, group->rank() * experts.count(), experts.count());
+  at::Tensor y = experts.forward(x, routing, random).y_To;
+  if (!share.parted) y = y.repeat({members, 1});
+  const at::Tensor back = exchange_rows(y, equal, equal, group);
+  return {back.view({members, tokens, back.size(1)}).transpose(0, 1).flatten(1), {}};
+}
+
 }  // namespace
 
 ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
-                             const Routing& all, const BatchShare& share,
+                             const Routing* all, const BatchShare& share,
                              const at::Generator& random) {
+  share_batches(experts, {share.processes, share.parted, /*of_shared_experts=*/true});
+  if (experts.sharing() == Sharing::side_by_side) {
+    return forward_side_by_side(experts, x, *all, share, random);
+  }
   const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
   const int64_t each = experts.count();
-  const at::Tensor rows_KE = rows_by_sender(all, share);
+  const at::Tensor rows_KE =
+      all == nullptr ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
+                     : rows_by_sender(*all, share);
   const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
   const Counts send = row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1));
   const Counts receive = row_counts(of_this.sum(1));
@@ -107,7 +137,9 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
     return padded_rows(back.to(made.scalar_type()), own.row_bound());
   };
   ExpertRows rows_back{.outputs = returned(computed.outputs)};
-  if (computed.embeddings.defined()) rows_back.embeddings = returned(computed.embeddings);
+  // In training nothing reads embeddings.
+  const bool wanted = computed.embeddings.defined() && !experts.is_training();
+  if (wanted) rows_back.embeddings = returned(computed.embeddings);
   return combined(rows_back, own);
 }
 

@@ -6,8 +6,9 @@
 namespace moesaic::nn {
 
 std::shared_ptr<const Group> BatchShare::parts() const {
-  if (!processes || !parted || processes->size() == 1) return nullptr;
-  return {processes, &processes->world()};
+  if (!processes || !parted) return nullptr;
+  const Group& group = of_shared_experts ? processes->replicas() : processes->world();
+  return group.size() == 1 ? nullptr : std::shared_ptr<const Group>(processes, &group);
 }
 
 void share_batches(torch::nn::Module& network, const BatchShare& share) {

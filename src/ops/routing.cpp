@@ -49,6 +49,25 @@ Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) 
   return part;
 }
 
+Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count) {
+  const at::Tensor offsets = routing.offsets.narrow(0, first, count + 1);
+  const at::Tensor ends = offsets.to(at::kCPU);
+  const int64_t begin = ends[0].item<int64_t>(), rows = ends[count].item<int64_t>() - begin;
+  const at::Tensor entry = at::arange(routing.row_bound(), routing.offsets.options());
+  const at::Tensor taken = routing.token_row.ge(begin) & routing.token_row.lt(begin + rows) &
+                           entry.lt(routing.token_offsets[routing.tokens()]);
+  const at::Tensor before =
+      at::cat({at::zeros({1}, routing.offsets.options()), taken.cumsum(0, at::kInt)});
+  Routing part;
+  part.offsets = offsets - offsets[0];
+  part.token = routing.token.narrow(0, begin, rows);
+  part.gate = routing.gate.narrow(0, begin, rows);
+  part.token_offsets = before.index_select(0, routing.token_offsets.to(at::kLong));
+  part.token_row = routing.token_row.masked_select(taken) - static_cast<int32_t>(begin);
+  part.choice = at::empty({routing.tokens(), 0}, routing.choice.options());
+  return part;
+}
+
 at::Tensor combine_weights(const Routing& routing) {
   // Unused rows go to an extra column, so that their number need not be known on the host.
   const at::Tensor weights =

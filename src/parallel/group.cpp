@@ -25,6 +25,8 @@ std::string traffic_name(Traffic traffic) {
       return "logits_gradient";
     case Traffic::rows:
       return "rows";
+    case Traffic::row_counts:
+      return "row_counts";
     case Traffic::batch_norm:
       return "batch_norm";
     case Traffic::metrics:

@@ -5,46 +5,45 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <set>
 
 namespace moesaic {
+namespace {
+
+bool starts_with_any(const std::string& name, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+}  // namespace
 
 void share_experts(Model& model, const std::shared_ptr<const Processes>& processes) {
   for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->share_experts(processes);
 }
 
 void gather_experts(Model& model) {
-  const torch::NoGradGuard no_grad;
-  for (const MoEBlock& block : model.moe_blocks()) {
-    nn::MoELayerImpl& layer = *block.layer.ptr();
-    const auto& processes = layer.shares_experts();
-    if (!processes) continue;
-    const auto gather = [&](at::Tensor tensor) {
-      tensor.mutable_grad() = at::Tensor();
-      tensor.set_data(processes->experts().all_gather(tensor.detach(), Traffic::other));
-    };
-    for (const at::Tensor& tensor : layer.experts->parameters()) gather(tensor);
-    for (const at::Tensor& tensor : layer.experts->buffers()) gather(tensor);
-    layer.end_sharing_experts();
-  }
+  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->gather_experts();
 }
 
 ExpertShares::ExpertShares(const Model& model) {
-  std::vector<const torch::nn::Module*> shared;
+  std::set<const torch::nn::Module*> shared;
   for (const MoEBlock& block : model.moe_blocks()) {
     if (!block.layer->shares_experts()) continue;
     processes_ = block.layer->shares_experts();
-    shared.push_back(block.layer->experts.get());
+    shared.insert(block.layer->experts.get());
   }
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
-    if (std::find(shared.begin(), shared.end(), item.value().get()) != shared.end()) {
-      prefixes_.push_back(item.key() + ".");
-    }
+    if (!shared.contains(item.value().get())) continue;
+    const auto& experts = dynamic_cast<const nn::Experts&>(*item.value());
+    const std::string prefix = item.key() + ".";
+    (experts.names_experts() ? named_ : stacked_).push_back(prefix);
+    if (!experts.names_experts()) continue;
+    for (const auto& child : experts.named_children()) own_.push_back(prefix + child.key() + ".");
   }
 }
 
 bool ExpertShares::has(const std::string& name) const {
-  return std::any_of(prefixes_.begin(), prefixes_.end(),
-                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+  return starts_with_any(name, stacked_) || starts_with_any(name, named_);
 }
 
 CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& processes,
@@ -56,6 +55,8 @@ CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& pr
     for (const auto& [name, tensor] : from) {
       if (!has(name)) {
         if (others) to[name] = tensor;
+      } else if (is_first_replica && starts_with_any(name, own_)) {
+        to[name] = tensor;
       } else if (is_first_replica) {
         const int64_t rows = tensor.size(0);
         to[slice_name({name, place * rows, (place + 1) * rows})] = tensor;
@@ -68,8 +69,11 @@ CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& pr
 }
 
 TensorMap ExpertShares::own(TensorMap tensors) const {
+  std::erase_if(tensors, [&](const auto& item) {
+    return starts_with_any(item.first, named_) && !starts_with_any(item.first, own_);
+  });
   for (auto& [name, tensor] : tensors) {
-    if (!has(name)) continue;
+    if (!starts_with_any(name, stacked_)) continue;
     const int64_t rows = tensor.size(0) / processes_->experts().size();
     tensor = tensor.narrow(0, processes_->experts().rank() * rows, rows);
   }

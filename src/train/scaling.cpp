@@ -84,26 +84,37 @@ ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const Proc
   const int64_t images = phase.batch / parts_of_batch(phase), local = images / mesh.processes;
   memory.activations = activation_memory(model, phase, local);
   double routing = 0.0, rows = 0.0;
-  for (const RoutedLayer& layer : routed_layers(model, phase)) {
-    // Logits, what the gates are computed from, and token, row and gate of each row.
-    const double bytes =
-        static_cast<double>(images - local) * (2.0 * 4.0 * layer.logits + 12.0 * layer.rows);
+  for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
+    // Logits, what the gates are computed from, and token, row and gate of each row; or noise.
+    const double of_image = layer.alone ? (layer.noisy ? 4.0 * layer.logits : 0.0)
+                                        : 2.0 * 4.0 * layer.logits + 12.0 * layer.rows;
+    const double bytes = static_cast<double>(images - local) * of_image;
     routing = phase.recompute ? std::max(routing, bytes) : routing + bytes;
-    rows = std::max(rows, layer.rows * (layer.inputs + layer.outputs));
+    rows = std::max(rows, layer.numbers);
   }
   const double under_way = static_cast<double>(local) * rows * row_number_bytes(phase);
   memory.buffers = routing + (mesh.experts > 1 ? under_way : 0.0);
   return memory;
 }
 
-/// Returns the seconds in which a process routes all tokens of a step.
-double routing_seconds(Model& model, const PhasePlan& phase, const ClusterModel& cluster) {
-  const double passes =
-      cluster.routing_forward * (phase.recompute ? 2.0 : 1.0) + cluster.routing_backward;
+/// Returns the seconds in which a process routes what it routes of a step's tokens, or `own_tokens`
+/// alone.
+double routing_seconds(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
+                       const ClusterModel& cluster, bool own_tokens) {
+  const double forwards = phase.recompute ? 2.0 : 1.0;
+  const double passes = cluster.routing_forward * forwards + cluster.routing_backward;
+  const auto all = static_cast<double>(phase.batch);
+  const double own = all / static_cast<double>(mesh.processes);
   double bytes = 0.0;
-  for (const RoutedLayer& layer : routed_layers(model, phase)) bytes += 4.0 * layer.logits;
-  return static_cast<double>(phase.batch) * passes * bytes /
-         (cluster.gpu.memory_rate * cluster.memory_fraction);
+  for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
+    const bool alone = own_tokens || layer.alone;
+    bytes += (alone ? own : all) * passes * 4.0 * layer.logits;
+    // The noise of others' tokens is drawn, too, so that one's own is that of one process.
+    if (!own_tokens && layer.alone && layer.noisy) {
+      bytes += (all - own) * 2.0 * forwards * 4.0 * layer.logits;
+    }
+  }
+  return bytes / (cluster.gpu.memory_rate * cluster.memory_fraction);
 }
 
 }  // namespace
@@ -128,7 +139,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   const auto parts = static_cast<double>(parts_of_batch(phase));
   plan.products = std::max(passes * flops / product_rate(phase, cluster),
                            passes * parts * plan.memory.parameters / memory_rate);
-  plan.routing = routing_seconds(model, phase, cluster);
+  plan.routing = routing_seconds(model, phase, mesh, cluster, /*own_tokens=*/false);
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
   const SplitBytes moved = gradient_bytes(model, phase.config);
@@ -142,8 +153,8 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   }
   const double backward = plan.products / parts * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
-  const double alone =
-      plan.products + plan.update + plan.routing / static_cast<double>(mesh.processes);
+  const double alone = plan.products + plan.update +
+                       routing_seconds(model, phase, mesh, cluster, /*own_tokens=*/true);
   plan.efficiency = alone / plan.step();
   plan.images_per_second = static_cast<double>(phase.batch) / plan.step();
   plan.peak_fraction = 3.0 * flops / (plan.step() * peak_rate(phase, cluster));

@@ -108,13 +108,15 @@ class Traffic {
          .bytes = 2.0 * share_of_others(group) * bytes});
   }
 
-  /// `bytes` are those of the tensors that every process has in the end.
-  void all_gather(const std::string& name, double calls, double bytes) {
+  /// `bytes` are those of the tensors that every process has in the end, or every one of those that
+  /// share experts.
+  void all_gather(const std::string& name, bool of_sharers, double calls, double bytes) {
+    const int64_t group = of_sharers ? mesh_.experts : mesh_.processes;
     add({.name = name,
          .kind = CollectiveKind::all_gather,
-         .group = mesh_.processes,
+         .group = group,
          .calls = calls,
-         .bytes = share_of_others(mesh_.processes) * bytes});
+         .bytes = share_of_others(group) * bytes});
   }
 
   /// `bytes` are those of the rows of a process, of which as many stay as go to each other one.
@@ -155,14 +157,21 @@ void add_routing(Traffic& traffic, Model& model, const PhasePlan& phase, const P
   const auto parts = static_cast<double>(parts_of_batch(phase));
   const double local = images / static_cast<double>(mesh.processes);
   const double forwards = phase.recompute ? 2.0 : 1.0;
-  double layers = 0.0, logits = 0.0, rows = 0.0;
-  for (const RoutedLayer& layer : routed_layers(model, phase)) {
+  double layers = 0.0, together = 0.0, logits = 0.0, rows = 0.0, counts = 0.0;
+  for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
     layers += 1.0;
-    logits += layer.logits * images * kFloat;
-    rows += layer.rows * local * (layer.inputs + layer.outputs) * row_number_bytes(phase);
+    rows += layer.numbers * local * row_number_bytes(phase);
+    if (layer.alone) {
+      counts += layer.experts * parts * sizeof(int64_t);
+    } else {
+      together += 1.0;
+      logits += layer.logits * images * kFloat;
+    }
   }
-  traffic.all_gather("logits", layers * parts * forwards, logits * forwards);
-  traffic.all_reduce("logits_gradient", false, layers * parts, logits);
+  traffic.all_gather("logits", false, together * parts * forwards, logits * forwards);
+  traffic.all_reduce("logits_gradient", false, together * parts, logits);
+  traffic.all_gather("row_counts", true, (layers - together) * parts * forwards,
+                     static_cast<double>(mesh.experts) * counts * forwards);
   // Backward sends the gradients of the outputs there and those of the inputs back.
   traffic.all_to_all("rows", 2.0 * layers * parts * (forwards + 1.0), rows * (forwards + 1.0));
 }
@@ -215,20 +224,34 @@ SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase) {
   return {.dense = of_dense, .experts = all - of_dense};
 }
 
-std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase) {
+std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase,
+                                       const ProcessMesh& mesh) {
+  const int64_t of_part =
+      phase.batch / parts_of_batch(phase) / mesh.processes * model.tokens_per_image();
   const auto tokens = static_cast<double>(model.tokens_per_image());
   const RowsPerToken rows = even_rows_per_token(model);
   std::vector<MoEBlock> blocks = model.moe_blocks();
   std::vector<RoutedLayer> layers(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
     const nn::RouterOptions& options = blocks[i].layer->options();
+    const nn::Experts& experts = *blocks[i].layer->experts;
+    const double of_rows = tokens * rows.at(blocks[i].block);
+    const bool all_tokens = experts.sharing() == nn::Sharing::side_by_side;
+    // Every process takes all tokens there, or each row goes to one.
+    const double there = all_tokens ? tokens * static_cast<double>(mesh.experts) : of_rows;
+    const double back =
+        (all_tokens ? tokens : of_rows) * static_cast<double>(experts.token_outputs());
     layers[i] = {.logits = tokens * static_cast<double>(options.experts),
-                 .rows = tokens * rows.at(blocks[i].block),
-                 .inputs = static_cast<double>(options.width),
-                 .outputs = static_cast<double>(blocks[i].layer->experts->outputs())};
+                 .rows = of_rows,
+                 .numbers = there * static_cast<double>(options.width) + back,
+                 .experts = static_cast<double>(experts.count()),
+                 .alone = !(all_tokens && mesh.experts > 1) &&
+                          blocks[i].layer->router->routes_alone(of_part),
+                 .noisy = options.noise.scale > 0.0};
     // Experts may take more than what the router sees of a token.
-    blocks[i].layer->observe([&layer = layers[i]](const auto&, const at::Tensor& input) {
-      layer.inputs = static_cast<double>(input.numel()) / static_cast<double>(input.size(0));
+    blocks[i].layer->observe([&layer = layers[i], there, back](const auto&, const at::Tensor& x) {
+      layer.numbers =
+          there * static_cast<double>(x.numel()) / static_cast<double>(x.size(0)) + back;
     });
   }
   std::vector<int64_t> shape = model.input_shape();
@@ -288,7 +311,7 @@ std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
     const std::set<std::string> moved(names.begin(), names.end());
     const SplitBytes bytes =
         parameter_bytes(model, [&](const std::string& name) { return moved.contains(name); });
-    traffic.all_gather("parameters", 1.0, bytes.held_alike(mesh).dense);
+    traffic.all_gather("parameters", false, 1.0, bytes.held_alike(mesh).dense);
   }
   return traffic.take();
 }

@@ -40,13 +40,17 @@ SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase);
 
 /// Numbers that a MoE layer routes and sends for one image.
 struct RoutedLayer {
-  double logits = 0.0;                 ///< Tokens times experts.
-  double rows = 0.0;                   ///< Expected rows, without dropped ones.
-  double inputs = 0.0, outputs = 0.0;  ///< Of a row of the experts.
+  double logits = 0.0;   ///< Tokens times experts.
+  double rows = 0.0;     ///< Expected rows, without dropped ones.
+  double numbers = 0.0;  ///< That go to the processes which share the experts, and back.
+  double experts = 0.0;
+  bool alone = false;  ///< Whether a process routes its own tokens alone.
+  bool noisy = false;
 };
 
-/// Returns the layers that the phase's batches go through.
-std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase);
+/// Returns the layers that the phase's batches go through in such processes.
+std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase,
+                                       const ProcessMesh& mesh);
 
 /// Returns the parts that a batch is split into.
 int64_t parts_of_batch(const PhasePlan& phase);

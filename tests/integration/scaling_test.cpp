@@ -28,12 +28,15 @@ TEST(ScalingProgram, PlansManyProcesses) {
                                    "model.encoder.moe.num_experts=8"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   EXPECT_THAT(one.out, HasSubstr("processes     pretrain: 64 on h200 GPUs"));
-  for (const char* line :
-       {"images        64 of a batch of 4096", "\nmemory        of each: ", "\n  gradients ",
-        "\n  expert_gradients ", "\n  logits ", "\n  logits_gradient ", "\n  rows ", "\n  metrics ",
-        "\nstep ", "\nefficiency "}) {
+  for (const char* line : {"images        64 of a batch of 4096", "\nmemory        of each: ",
+                           "\n  gradients ", "\n  expert_gradients ", "\n  row_counts ",
+                           "\n  rows ", "\n  metrics ", "\nstep ", "\nefficiency "}) {
     EXPECT_THAT(one.out, HasSubstr(line));
   }
+  EXPECT_THAT(one.out, Not(HasSubstr("logits"))) << "each has whole groups of eight images";
+  const auto together = plan_processes(
+      {"phases.0.accumulate=1", "--processes", "64", "model.encoder.moe.group_images=0"});
+  EXPECT_THAT(together.out, AllOf(HasSubstr("\n  logits "), HasSubstr("\n  logits_gradient ")));
   EXPECT_THAT(plan_processes({}).out, Not(HasSubstr("processes")));
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "moesaic/ops/route_token_choice.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
@@ -21,6 +23,49 @@ TEST(CombineWeights, IsTheDenseMatrix) {
     EXPECT_NEAR(weights[t][0].item<double>(), reference.weight[t][0], 1e-6);
     EXPECT_NEAR(weights[t][1].item<double>(), reference.weight[t][2], 1e-6);
   }
+}
+
+/// A routing with drops and with rows of its buffer that are unused, and its gates' logits.
+Routing with_unused_rows(const at::Tensor& logits) {
+  const Routing routing = route_token_choice(logits, {.k = 2, .capacity = 6});
+  EXPECT_LT(routing.offsets[4].item<int64_t>(), routing.row_bound());
+  return routing;
+}
+
+/// Checks that a part is a routing, by its dense matrix and by both of its orders.
+void expect_part(const Routing& part, const at::Tensor& weights) {
+  EXPECT_TRUE(torch::equal(combine_weights(part), weights));
+  ASSERT_EQ(part.offsets[part.experts()].item<int64_t>(), part.row_bound());
+  for (int64_t t = 0; t < part.tokens(); ++t) {
+    double sum = 0.0;
+    for (int64_t i = part.token_offsets[t].item<int64_t>();
+         i < part.token_offsets[t + 1].item<int64_t>(); ++i) {
+      const int64_t row = part.token_row[i].item<int64_t>();
+      EXPECT_EQ(part.token[row].item<int64_t>(), t);
+      sum += part.gate[row].item<double>();
+    }
+    EXPECT_NEAR(sum, weights[t].sum().item<double>(), 1e-6);
+  }
+}
+
+TEST(RoutingOfTokens, IsAPartOfTheMatrix) {
+  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat);
+  const Routing all = with_unused_rows(logits);
+  for (const int64_t first : {0, 3, 8}) {
+    expect_part(routing_of_tokens(all, first, 4), combine_weights(all).narrow(0, first, 4));
+  }
+}
+
+TEST(RoutingOfExperts, IsAPartOfTheMatrix) {
+  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat).requires_grad_();
+  const Routing all = with_unused_rows(logits);
+  for (const int64_t first : {0, 1, 2}) {
+    expect_part(routing_of_experts(all, first, 2), combine_weights(all).narrow(1, first, 2));
+  }
+  combine_weights(all).narrow(1, 1, 2).square().sum().backward();
+  const at::Tensor gradient = std::exchange(logits.mutable_grad(), at::Tensor());
+  routing_of_experts(with_unused_rows(logits), 1, 2).gate.square().sum().backward();
+  EXPECT_TRUE(at::allclose(gradient, logits.grad()));
 }
 
 TEST(IndexOn, ListsTheIds) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <sstream>
+#include <utility>
 
 #include "moesaic/models/registry.h"
 #include "moesaic/train/run_start.h"
@@ -116,6 +117,13 @@ TEST(ProcessesRun, VMoEMakesTheStepsOfOneProcess) {
   expect_meshes_agree(vmoe_recipe(kMoE), {}, kMeshes);
 }
 
+/// Two images of every part lie in each of two processes, one in each of four.
+TEST(ProcessesRun, GroupsOfTokensWithinProcessesAreRoutedAlone) {
+  expect_meshes_agree(vmoe_recipe(kMoE), {"model.encoder.moe.group_images=1"}, kMeshes);
+  expect_meshes_agree(vmoe_recipe(kMoE), {"model.encoder.moe.group_images=2"},
+                      {{2, 1}, {2, 2}, {4, 2}});
+}
+
 // Networks this small change their routing for a difference in the last bits, so with more that is
 // random a dozen steps are compared.
 TEST(ProcessesRun, SoItDoesWithRecomputeStridedPartsAndMixup) {
@@ -131,6 +139,10 @@ TEST(ProcessesRun, E3MakesTheStepsOfOneProcess) {
       "importance_loss_weight": 0.005, "load_loss_weight": 0.005,
       "dispatcher": {"capacity_factor": 1.5}}})");
   expect_meshes_agree(recipe, {"phases.train.loss=ensemble_softmax"}, {{2, 1}, {4, 2}});
+  expect_meshes_agree(recipe,
+                      {"phases.train.loss=ensemble_softmax", "model.encoder.moe.group_size=0",
+                       "model.encoder.moe.group_images=1"},
+                      {{2, 1}, {4, 2}});
 }
 
 TEST(ProcessesRun, DropoutFallsAsInOneProcess) {
@@ -172,26 +184,65 @@ TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
   expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 4}});
 }
 
-TEST(ProcessesRun, ACheckpointOfFourIsGoneOnWithByTwoAndByOne) {
+/// Trains by four processes for 50 steps, takes the checkpoints behind step 20 away, and goes on
+/// with each mesh.
+void expect_gone_on_with(const std::string& recipe, const std::vector<Mesh>& meshes,
+                         double tolerance = 1e-5) {
   TempDir folder;
   const Changes changes = {"phases.train.evaluate=false", "keep_checkpoints=9"};
-  train_in_processes(folder / "one", 1, vmoe_recipe(kMoE), changes);
+  train_in_processes(folder / "one", 1, recipe, changes);
   Changes by_four = changes;
   by_four.insert(by_four.end(), {"parallel.experts=4", "parallel.shard_optimizer=true"});
-  train_in_processes(folder / "four", 4, vmoe_recipe(kMoE), by_four);
-  for (const Mesh& mesh : {Mesh{2, 2}, Mesh{1, 1}, Mesh{4, 2}}) {
+  train_in_processes(folder / "four", 4, recipe, by_four);
+  for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(mesh.processes);
     const fs::path run = folder / fmt::format("rest{}", mesh.processes);
     fs::copy(folder / "four", run, fs::copy_options::recursive);
-    for (const char* later : {"train", "step_40", "step_50"})
-      fs::remove_all(run / "checkpoints" / later);
+    for (const char* later : {"train", "step_40", "step_50"}) {
+      ASSERT_GT(fs::remove_all(run / "checkpoints" / later), 0u) << later;
+    }
     fs::remove_all(run / "best");
     Changes with = changes;
     with.push_back(fmt::format("parallel.experts={}", mesh.experts));
-    const TrainResult rest = train_in_processes(run, mesh.processes, vmoe_recipe(kMoE), with, true);
+    const TrainResult rest = train_in_processes(run, mesh.processes, recipe, with, true);
     EXPECT_EQ(rest.steps, 50);
-    expect_same_run(folder / "one", run);
+    expect_same_run(folder / "one", run, tolerance);
   }
+}
+
+TEST(ProcessesRun, ACheckpointOfFourIsGoneOnWithByTwoAndByOne) {
+  expect_gone_on_with(vmoe_recipe(kMoE), {{2, 2}, {1, 1}, {4, 2}});
+}
+
+/// WRN-pMoE: experts whose maps lie beside each other, and batch norms.
+const char* const kWrnPMoE = R"({"name": "maps", "seed": 2, "log_every": 1, "checkpoint_every": 20,
+    "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name": "wrn-pmoe", "image_size": 16,
+      "channels": 1, "classes": 3, "widening": 0.125,
+      "moe": {"experts": 4, "patch_size": 2, "kernel": 3, "router": {"selected": 2}}},
+    "phases": [{"name": "train", "data": "three", "preprocess": {"size": 16}, "batch_size": 8,
+      "steps": 50, "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}, "evaluate": true}]})";
+
+/// The clusters paper's networks of whole images, whose gradients are normalised expert by expert.
+const char* const kImageMoE = R"({"name": "images", "seed": 2, "log_every": 1,
+    "checkpoint_every": 20, "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name":
+      "image-moe", "expert": "cnn", "experts": 4, "image_size": 4, "channels": 1, "classes": 3,
+      "width": 0.1, "router": {}},
+    "phases": [{"name": "train", "data": "three", "batch_size": 8, "steps": 50,
+      "loss": "softmax_twice", "aux_losses": {"switch_balance": 0.001},
+      "optimizer": {"name": "sgd", "lr": 1e-4, "momentum": 0.9},
+      "optimizers": [{"parameters": ["^moe.experts"], "optimizer": {"name": "normalized_sgd",
+        "lr": 0.01, "momentum": 0.9}}], "evaluate": true}]})";
+
+TEST(ProcessesRun, MapExpertsMakeTheStepsOfOneProcess) {
+  expect_meshes_agree(kWrnPMoE, {}, {{2, 1}, {2, 2}, {4, 2}, {4, 4}});
+}
+
+TEST(ProcessesRun, ImageExpertsMakeTheStepsOfOneProcess) {
+  expect_meshes_agree(kImageMoE, {}, {{2, 1}, {2, 2}, {4, 2}, {4, 4}});
+}
+
+TEST(ProcessesRun, NamedExpertsOfACheckpointGoToThoseWhoHaveThem) {
+  expect_gone_on_with(kImageMoE, {{2, 2}, {1, 1}, {4, 2}});
 }
 
 /// A phase whose batches are shared, one of single samples that every process makes, and again one
@@ -241,37 +292,57 @@ TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
       ::testing::StartsWith("usage: process 1 has another data than process 0 (three 19 images"));
 }
 
+/// Returns the bytes by purpose that process 0 sends in a step, and those of the plan. Without
+/// shared experts all processes are replicas, and one sum has all gradients.
+std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of_step(
+    const std::string& recipe, Changes changes, const Mesh& mesh) {
+  changes.insert(changes.end(),
+                 {"phases.train.steps=10", fmt::format("parallel.experts={}", mesh.experts)});
+  const RunConfig config = config_of(recipe, changes);
+  std::map<Traffic, double> sent;
+  run_processes(mesh.processes, config.parallel, [&](const auto& processes) {
+    TrainerOptions options = options_with_described("");
+    options.processes = processes;
+    Trainer(config, options).run();
+    processes->control().barrier();
+    if (processes->leads()) sent = processes->counter().take();
+  });
+  const std::shared_ptr<Model> shape = build_initial_shape(config);
+  Datasets datasets(open_tiny);
+  const PhasePlan plan = plan_phases(config, *shape, datasets).front();
+  std::map<std::string, double> bytes, planned;
+  for (const auto& [traffic, count] : sent) bytes[traffic_name(traffic)] += count / 10;
+  for (const Collective& collective :
+       step_collectives(*shape, plan, {mesh.processes, mesh.experts, false})) {
+    const bool in_one = mesh.experts == 1 && collective.name == "expert_gradients";
+    planned[in_one ? "gradients" : collective.name] += collective.bytes;
+  }
+  for (const char* few : {"metrics", "other"}) {  // The model rounds these up, or leaves them out.
+    bytes.erase(few);
+    planned.erase(few);
+  }
+  return {bytes, planned};
+}
+
 TEST(ProcessesRun, SendsTheBytesOfTheModel) {
   for (const Mesh& mesh : {Mesh{2, 1}, Mesh{4, 2}, Mesh{4, 4}}) {
-    SCOPED_TRACE(fmt::format("{}x{}", mesh.processes, mesh.experts));
-    const RunConfig config =
-        config_of(vmoe_recipe(kMoE),
-                  {"phases.train.steps=10", fmt::format("parallel.experts={}", mesh.experts)});
-    std::map<Traffic, double> sent;
-    run_processes(mesh.processes, config.parallel, [&](const auto& processes) {
-      TrainerOptions options = options_with_described("");
-      options.processes = processes;
-      Trainer(config, options).run();
-      processes->control().barrier();
-      if (processes->leads()) sent = processes->counter().take();
-    });
-    const std::shared_ptr<Model> shape = build_initial_shape(config);
-    Datasets datasets(open_tiny);
-    const PhasePlan plan = plan_phases(config, *shape, datasets).front();
-    std::map<std::string, double> bytes_sent, bytes_planned;
-    for (const auto& [traffic, bytes] : sent) bytes_sent[traffic_name(traffic)] += bytes / 10;
-    for (const Collective& collective :
-         step_collectives(*shape, plan, {mesh.processes, mesh.experts, false})) {
-      // Without shared experts all processes are replicas, and one sum has all gradients.
-      const bool in_one = mesh.experts == 1 && collective.name == "expert_gradients";
-      bytes_planned[in_one ? "gradients" : collective.name] += collective.bytes;
-    }
-    bytes_planned.erase("metrics");  // A few numbers, which the model rounds up.
-    for (const auto& [name, planned] : bytes_planned) {
-      // Drops by capacity are not modelled, so fewer rows may travel.
-      EXPECT_NEAR(bytes_sent[name], planned, (name == "rows" ? 0.4 : 0.05) * planned) << name;
+    for (const Changes& changes : {Changes{}, Changes{"model.encoder.moe.group_images=1"}}) {
+      SCOPED_TRACE(fmt::format("{}x{} {}", mesh.processes, mesh.experts, changes.size()));
+      const auto [bytes, planned] = bytes_of_step(vmoe_recipe(kMoE), changes, mesh);
+      EXPECT_EQ(planned.contains("logits"), changes.empty());
+      EXPECT_EQ(bytes.size(), planned.size());
+      for (const auto& [name, expected] : planned) {
+        ASSERT_TRUE(bytes.contains(name)) << name;
+        // Drops by capacity are not modelled, so fewer rows may travel.
+        EXPECT_NEAR(bytes.at(name), expected, (name == "rows" ? 0.4 : 0.05) * expected) << name;
+      }
     }
   }
+}
+
+TEST(ProcessesRun, SendsTheTokensOfMapsToAllThatShareExperts) {
+  const auto [bytes, planned] = bytes_of_step(kWrnPMoE, {}, {4, 2});
+  EXPECT_NEAR(bytes.at("rows"), planned.at("rows"), 0.01 * planned.at("rows"));
 }
 
 }  // namespace

@@ -84,6 +84,41 @@ TEST(ScalingBytes, AreThoseCountedByHand) {
   }
 }
 
+// A group of tokens is an image's, of which every process has one.
+TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
+  const char* const groups = "model.encoder.moe.group_images=1";
+  const PaperRun run, alone({groups}), again({groups, "recompute=true"}),
+      larger({"model.encoder.moe.group_images=2"});
+  const ProcessMesh mesh{.processes = 4, .experts = 2};
+  EXPECT_EQ(alone.sent("logits", mesh) + alone.sent("logits_gradient", mesh), 0.0);
+  EXPECT_EQ(alone.sent("row_counts", mesh), 4 * 8);  // Of four experts to one other.
+  EXPECT_EQ(again.sent("row_counts", mesh), 2 * 4 * 8);
+  EXPECT_EQ(alone.sent("rows", mesh), run.sent("rows", mesh));
+  EXPECT_EQ(alone.collectives({.processes = 4}).size(),
+            run.collectives({.processes = 4}).size() - 2);
+  EXPECT_EQ(larger.sent("logits", mesh), run.sent("logits", mesh)) << "half a group in each";
+  EXPECT_EQ(larger.sent("logits", {.processes = 2}), 0.0);
+  for (const Collective& collective : alone.collectives(mesh)) {
+    if (collective.name == "row_counts") EXPECT_EQ(collective.group, 2);
+  }
+}
+
+TEST(ScalingPlan, ProcessesRouteTheirOwnGroups) {
+  const std::string groups = "model.encoder.moe.group_images=1",
+                    quiet = "model.encoder.moe.router.noise_std=0";
+  const std::string losses = "phases.0.aux_losses={}";  // One of them needs noise.
+  const PaperRun together({quiet, losses}), alone({groups, quiet, losses}), noisy({groups});
+  const double of_all = together.plan({.processes = 4}).routing;
+  EXPECT_DOUBLE_EQ(of_all, together.plan({}).routing);
+  EXPECT_DOUBLE_EQ(alone.plan({.processes = 4}).routing, of_all / 4);
+  // Noise of the three others is written and read, beside 24 passes over one's own logits.
+  EXPECT_DOUBLE_EQ(noisy.plan({.processes = 4}).routing, of_all / 4 * (1 + 3 * 2.0 / 24));
+  EXPECT_LT(alone.plan({.processes = 4}).memory.buffers,
+            noisy.plan({.processes = 4}).memory.buffers);
+  EXPECT_LT(noisy.plan({.processes = 4}).memory.buffers,
+            together.plan({.processes = 4}).memory.buffers);
+}
+
 TEST(ScalingBytes, EveryProcessWithAllExpertsSendsNoRows) {
   const PaperRun run;
   const ProcessMesh mesh{.processes = 2};

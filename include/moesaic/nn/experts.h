@@ -9,6 +9,10 @@
 
 #include "moesaic/ops/routing.h"
 
+namespace moesaic {
+class Group;  // parallel/group.h
+}
+
 namespace moesaic::nn {
 
 /// Outputs of the experts for the A rows of a routing, [A, ...].
@@ -38,6 +42,13 @@ struct ExpertMatrices {
   std::vector<at::Tensor> others;
 };
 
+/// How the processes of a group share experts out, see shared_experts.h.
+enum class Sharing {
+  none,         ///< Not at all.
+  rows,         ///< compute() of an expert depends on its rows alone.
+  side_by_side  ///< forward() has the outputs of the experts beside each other, in their order.
+};
+
 /// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.
 ///
 /// The experts' inputs may differ from the router's: `x` holds an input of any shape for each of
@@ -53,9 +64,14 @@ class Experts : public torch::nn::Module {
   virtual ExpertRows compute(const at::Tensor& x, const Routing& routing,
                              const at::Generator& random) = 0;
 
-  /// Returns whether compute() may run in another process than the one whose tokens they are: its
-  /// parameters are stacked [K, ...], and its rows depend on nothing but their inputs.
-  virtual bool rows_can_travel() const { return false; }
+  /// Returns how processes can share the experts out.
+  virtual Sharing sharing() const { return Sharing::none; }
+  /// Leaves these slots to this process until gather(). Parameters stacked [K, ...] shrink.
+  virtual void share_out(const std::vector<int64_t>& slots) { keep(slots); }
+  /// Gives this process the experts of the others of the group again, which have as many.
+  virtual void gather(const Group& group);
+  /// Returns whether a name below this module is of one expert alone, such as "3.conv.weight".
+  virtual bool names_experts() const { return false; }
 
   /// Removes all experts except these slots (indices among the present K experts, ascending); the
   /// parameters shrink.
@@ -66,6 +82,8 @@ class Experts : public torch::nn::Module {
 
   /// Numbers o of one output.
   virtual int64_t outputs() const = 0;
+  /// Numbers of what forward() returns for a token.
+  virtual int64_t token_outputs() const { return outputs(); }
 
   /// FLOPs of one row: multiplications and additions of its matrix products.
   virtual double flops_per_row() const = 0;

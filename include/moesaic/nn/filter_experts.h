@@ -30,7 +30,7 @@ class FilterExpertsImpl : public Experts {
   /// Computes x_TPd [T, P, d] -> [A, C], one row for each row of the routing.
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
-  bool rows_can_travel() const override { return true; }
+  Sharing sharing() const override { return Sharing::rows; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return options_.outputs; }

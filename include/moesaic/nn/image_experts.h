@@ -26,6 +26,11 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   /// the offsets on the host; an expert without images is not computed.
   ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
                      const at::Generator& random) override;
+  Sharing sharing() const override { return Sharing::rows; }
+  /// Those of other processes keep no memory meanwhile.
+  void share_out(const std::vector<int64_t>& slots) override;
+  void gather(const Group& group) override;
+  bool names_experts() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
   int64_t outputs() const override;
@@ -43,7 +48,13 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   /// Returns which experts have no row in any process that shares the batch, [K] bool on the CPU.
   at::Tensor idle_experts(const Routing& routing) const;
 
-  std::vector<std::shared_ptr<ImageNetwork>> networks_;
+  using Networks = std::vector<std::shared_ptr<ImageNetwork>>;
+
+  /// Makes these the children, named by their place from `first` on.
+  void set_networks(Networks networks, int64_t first = 0);
+
+  Networks networks_;
+  Networks all_;  ///< While experts are shared out.
 };
 TORCH_MODULE(ImageExperts);
 

@@ -44,7 +44,11 @@ class MapExpertsImpl : public Experts, public SharesBatch {
                      const at::Generator& random) override;
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
+  Sharing sharing() const override { return Sharing::side_by_side; }
   int64_t outputs() const override;
+  int64_t token_outputs() const override {
+    return count() * options_.outputs * options_.patch * options_.patch;
+  }
   double flops_per_row() const override;
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot].flatten(1)}, .others = {}};

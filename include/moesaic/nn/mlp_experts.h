@@ -37,7 +37,7 @@ class MlpExpertsImpl : public Experts, public SharesBatch {
                         const at::Generator& random) override;
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  bool rows_can_travel() const override { return true; }
+  Sharing sharing() const override { return Sharing::rows; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w1.size(0); }
   int64_t outputs() const override { return w2.size(2); }

@@ -48,9 +48,9 @@ using LayerObserver =
 ///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
 ///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
 ///
-/// Where processes share a batch, see SharesBatch, the record is that of all tokens and the output
-/// that of this process' tokens. Where they share the experts too, see share_experts(), rows go to
-/// the process that has their expert and back.
+/// Where processes share a batch, see SharesBatch, the output is that of this process' tokens, and
+/// the record that of all, unless a part is routed alone, see RouterImpl. Where they share the
+/// experts too, see share_experts(), rows go to the process that has their expert and back.
 class MoELayerImpl : public torch::nn::Module, public SharesBatch {
  public:
   /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
@@ -78,16 +78,16 @@ class MoELayerImpl : public torch::nn::Module, public SharesBatch {
   /// means where pruned experts cannot be selected, and for none where there are stand-ins.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
-  /// Throws Error (usage) where `processes` cannot share the experts: there is no equal share, or
-  /// the experts' rows cannot be computed elsewhere.
+  /// Throws Error (usage) where so many processes cannot share the experts, see Sharing, or not in
+  /// equal parts.
   void check_shares(int64_t processes) const;
   /// Leaves this process the experts of its place among those that share a replica's, in equal
   /// ranges of slots; the parameters shrink. Throws as check_shares() does.
   void share_experts(const std::shared_ptr<const Processes>& processes);
   /// Returns who shares the experts, null where nobody does.
   const std::shared_ptr<const Processes>& shares_experts() const { return experts_of_; }
-  /// Ends that, after the parameters have all rows again.
-  void end_sharing_experts() { experts_of_ = nullptr; }
+  /// Ends that: every process has all experts again.
+  void gather_experts();
 
   /// Has every later forward pass seen by `observer`; an empty function ends it.
   void observe(LayerObserver observer) { observer_ = std::move(observer); }

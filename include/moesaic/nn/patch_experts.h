@@ -30,7 +30,7 @@ class PatchExpertsImpl : public Experts {
   /// Computes patches x_Td [T, d] -> [A, o].
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  bool rows_can_travel() const override { return true; }
+  Sharing sharing() const override { return Sharing::rows; }
   void keep(const std::vector<int64_t>& slots) override { keep_rows({&w, &a}, slots); }
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return a.size(2); }

@@ -34,8 +34,9 @@ struct RouterOptions {
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
 /// whose norm the pruning paper compares.
 ///
-/// Where processes share a batch, each has the tokens of its part, and all of them route the tokens
-/// of the whole batch: the record is that of one process.
+/// Where processes share a batch, each has the tokens of its part. In training a part of whole
+/// groups is routed alone; otherwise all processes route the tokens of the whole batch, and the
+/// record is that of one process. Noise is that of one process in any case.
 class RouterImpl : public torch::nn::Module, public SharesBatch {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);
@@ -44,8 +45,13 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
   /// token's. Throws Error where the number of members does not divide T.
   at::Tensor logits(const at::Tensor& x_Td) const;
   /// Routes x_Td [T, d]. Draws noise from `random`; where that is undefined, from
-  /// `evaluation_seed`, or none. Its standard deviation is that for E / M experts.
-  RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
+  /// `evaluation_seed`, or none. Its standard deviation is that for E / M experts. With
+  /// `whole_batch` a part of a batch is never routed alone.
+  RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {},
+                        bool whole_batch = false) const;
+
+  /// Returns whether a process that has so many tokens of a batch in training routes them alone.
+  bool routes_alone(int64_t tokens) const;
 
   /// Returns the routing of the same tokens to all E experts, as before any was pruned.
   Routing route_to_all(const RoutingRecord& record) const;
@@ -73,7 +79,12 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
  private:
   /// Routes by the record's logits; `rule` says to which experts.
   Routing routed(const RoutingRecord& record, const RoutingRule& rule) const;
-  at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random) const;
+  /// Adds noise to the logits of all tokens, or of this process' part of them.
+  at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random,
+                        const Group* parts) const;
+  /// Returns the noise of each token's own experts, [T, E / M], of the logits' dtype.
+  at::Tensor noise(int64_t tokens, const at::TensorOptions& options,
+                   const at::Generator& random) const;
   at::Tensor evaluation_noise(int64_t tokens) const;
 
   int64_t first_token_ = 0;

@@ -23,6 +23,7 @@ struct RoutingRecord {
   bool reroutes = false;      ///< Only kept experts are selected, see PrunedSelection.
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t members = 1;        ///< Members of an ensemble; token t is of member t % members.
+  bool of_part = false;       ///< Of several processes' parts of a batch it has this one's alone.
 };
 
 }  // namespace moesaic::nn

@@ -18,6 +18,8 @@ struct BatchShare {
   /// Whether a forward pass has this process' equal part of a batch, by rank, or the whole batch,
   /// the same in every process.
   bool parted = true;
+  /// Whether this is a module of shared experts, which gets what the processes of a replica have.
+  bool of_shared_experts = false;
 
   /// Returns the processes that have the other parts of a batch, null where this one has all of it.
   std::shared_ptr<const Group> parts() const;

@@ -45,6 +45,11 @@ at::Tensor row_experts(const Routing& routing);
 /// differentiable.
 Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count);
 
+/// Returns the routing of the same tokens to experts first..first + count - 1 alone, numbered from
+/// 0; its buffer has as many rows as they have, which the host waits for. The gates stay
+/// differentiable.
+Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count);
+
 /// Returns the weight of each expert's output for each token: [T, K], 0 where not routed. Columns
 /// of a pruned layer are its kept experts, in the order of their ids.
 at::Tensor combine_weights(const Routing& routing);

@@ -23,6 +23,7 @@ enum class Traffic {
   logits,
   logits_gradient,
   rows,
+  row_counts,
   batch_norm,
   metrics,
   parameters,

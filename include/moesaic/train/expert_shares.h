@@ -20,8 +20,8 @@ void share_experts(Model& model, const std::shared_ptr<const Processes>& process
 /// Gives every process all experts again.
 void gather_experts(Model& model);
 
-/// Knows which tensors of a network, and of an optimizer of its parameters, have only the rows of
-/// this process' experts.
+/// Knows which tensors of a network, and of an optimizer of its parameters, are those of this
+/// process' experts, or their rows.
 class ExpertShares {
  public:
   explicit ExpertShares(const Model& model);
@@ -34,12 +34,14 @@ class ExpertShares {
   /// everything else.
   CheckpointPart part(const CheckpointPart& all, const Processes& processes,
                       bool optimizer_is_shared) const;
-  /// Returns the tensors with the rows of this process.
+  /// Returns the tensors that this process has of all, with its rows of stacked ones.
   TensorMap own(TensorMap tensors) const;
 
  private:
   std::shared_ptr<const Processes> processes_;  ///< Null where nothing is shared.
-  std::vector<std::string> prefixes_;           ///< Of the experts' names.
+  std::vector<std::string> stacked_;  ///< Where the names of experts begin whose rows are shared.
+  std::vector<std::string> named_;    ///< Of experts that have names each, and
+  std::vector<std::string> own_;      ///< of those of them that this process has.
 };
 
 }  // namespace moesaic

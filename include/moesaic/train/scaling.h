@@ -38,9 +38,9 @@ struct Collective {
 
 /// Returns the collectives of a step (of one update, however many parts its batch has) with their
 /// bytes and without their time: `gradients`, `expert_gradients`, `logits`, `logits_gradient`,
-/// `rows`, `batch_norm`, `expert_batch_norm`, `metrics`, `parameters`; those that send nothing are
-/// left out. `model` is on the meta device (build_model_shape()). Throws Error (usage) as
-/// check_mesh() does.
+/// `rows`, `row_counts`, `batch_norm`, `expert_batch_norm`, `metrics`, `parameters`; those that
+/// send nothing are left out. `model` is on the meta device (build_model_shape()). Throws Error
+/// (usage) as check_mesh() does.
 std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
                                          const ProcessMesh& mesh);
 
@@ -85,7 +85,7 @@ struct ScalingPlan {
   ProcessMemory memory;
   std::vector<Collective> collectives;
   double products = 0.0;  ///< Seconds of forward and backward passes.
-  double routing = 0.0;   ///< Seconds of routing the tokens of all processes.
+  double routing = 0.0;   ///< Seconds of routing, of all processes' tokens or its own.
   double update = 0.0;    ///< Seconds of the optimizer.
   double waiting = 0.0;   ///< Seconds of communication that nothing overlaps.
   /// Time of the same step without communication and without the tokens of others, over step().

@@ -116,7 +116,8 @@ void WrnPMoE::make_head(int64_t classes, const at::Generator& generator) {
 
 at::Tensor WrnPMoE::all_channels(const at::Tensor& y_Td) const {
   const int64_t each = experts->options().outputs, patch = experts->options().patch;
-  const at::Tensor y_TKop = y_Td.view({y_Td.size(0), experts->count(), each, patch * patch});
+  const auto present = static_cast<int64_t>(moe->kept().size());
+  const at::Tensor y_TKop = y_Td.view({y_Td.size(0), present, each, patch * patch});
   if (!moe->is_pruned()) return y_TKop.flatten(1, 2);
   const at::Tensor zeros =
       at::zeros({y_Td.size(0), config_.moe->experts, each, patch * patch}, y_Td.options());

@@ -97,9 +97,11 @@ struct BenchOptions {
   bool json = false;
 };
 
-void write_figures(const BenchOptions& options, const std::string& chip, const Json& rows) {
+void write_figures(const BenchOptions& options, const std::string& chip, const Json& rows,
+                   int64_t processes = 1) {
   const Json figures = {
       {"benchmark", options.name},
+      {"processes", processes},
       {"chip", chip},
       {"commit", commit()},
       {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::chrono::system_clock::to_time_t(
@@ -119,19 +121,24 @@ void check_folder(const std::string& file) {
   }
 }
 
-/// Times passes while the other processes make theirs: images of all of them, and the times of the
-/// slowest.
+/// Times passes while the other processes make theirs: images, memory and passes of all of them,
+/// and the times of the slowest.
 Latency measure_together(Model& model, const LatencyOptions& options, const Processes* processes) {
-  if (processes != nullptr) processes->control().barrier();
+  if (processes == nullptr) return measure_latency(model, options);
+  processes->exchange("");  // It may take as long as it takes, and others may need longer.
   Latency found = measure_latency(model, options);
-  if (processes == nullptr) return found;
-  const at::Tensor rate = at::full({1}, found.images_per_second, at::kDouble);
-  processes->control().all_reduce(rate, Traffic::metrics);
-  found.images_per_second = rate.item<double>();
-  const at::Tensor times = at::tensor({found.median_ms, found.p95_ms}, at::kDouble);
-  processes->control().all_reduce_max(times, Traffic::metrics);
-  found.median_ms = times[0].item<double>();
-  found.p95_ms = times[1].item<double>();
+  const std::string own =
+      Json{found.images_per_second, found.median_ms, found.p95_ms, found.bytes, found.passes}
+          .dump();
+  found = {.batch_size = found.batch_size};
+  for (const std::string& text : processes->exchange(own)) {
+    const Json of_one = Json::parse(text);
+    found.images_per_second += of_one[0].get<double>();
+    found.median_ms = std::max(found.median_ms, of_one[1].get<double>());
+    found.p95_ms = std::max(found.p95_ms, of_one[2].get<double>());
+    found.bytes += of_one[3].get<double>();
+    found.passes += of_one[4].get<int64_t>();
+  }
   return found;
 }
 
@@ -173,7 +180,7 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
                     {"passes", found.passes}});
   }
   if (!leads) return;
-  if (!options.file.empty()) write_figures(options, chip, rows);
+  if (!options.file.empty()) write_figures(options, chip, rows, count);
   if (!options.json) return;
   const Json document = {{"checkpoint", checkpoint.folder.string()},
                          {"processor", chip},

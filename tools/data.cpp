@@ -29,6 +29,7 @@ void list_data() {
 }
 
 void fetch_data(const std::string& name) {
+  require_one_process("data fetch");
   const FetchResult result = fetch_dataset(name);
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);

@@ -104,12 +104,11 @@ int run_eval(const EvalArguments& arguments) {
     if (points) collector.add(batch);
     if (routing) routed.add(batch);
   };
+  if (points || routing) {
+    require_one_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
+  }
   options.evaluate.processes = meet_processes({}, options.device);
   const auto& processes = options.evaluate.processes;
-  if (processes && (points || routing)) {
-    fail_usage("eval: {} is drawn by one process; leave it out, or start one",
-               points ? "--tsne" : "--routing-images");
-  }
   CheckpointEvaluation result;
   run_together(processes, [&] { result = evaluate_with_bar(options); });
   if (processes && !processes->leads()) return 0;

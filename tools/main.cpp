@@ -37,7 +37,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // It asked for help.
-    moesaic::log_error("{}", tools::command_line_problem(app, error, argc, argv));
+    tools::log_usage_error(tools::command_line_problem(app, error, argc, argv));
     return 2;
   }
   return exit_code;

@@ -13,7 +13,8 @@ void tune_runtime(char** argv);
 /// Returns whether other processes were started with this one and process 0 is another, which says
 /// what concerns all of them.
 bool follows_a_leader();
-/// Logs an error of the user. What is wrong in every process is said by process 0.
+/// Logs an error of the user. What is wrong in every process is said by process 0; one that follows
+/// it waits some seconds for it before it speaks.
 void log_usage_error(const std::string& what);
 
 /// Leaves the log to process 0 where this one follows it, but for errors.

@@ -20,13 +20,6 @@ namespace {
 
 constexpr int kNicer = 10;
 
-/// Lowers the priority of this thread alone. It does not interrupt others when it wakes either.
-void yield_to_others() {
-  std::ignore = ::nice(kNicer);
-  const sched_param none = {};
-  ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
-}
-
 /// Leaves the signals that end a process to its other threads, while it lives.
 class WithoutStopSignals {
  public:
@@ -57,13 +50,8 @@ BackgroundTask::~BackgroundTask() {
 void BackgroundTask::start(std::function<void()> task) {
   wait();
   const WithoutStopSignals inherited;  // The new thread begins with the mask of this one.
-  const auto run = [task = std::move(task), starter = std::this_thread::get_id()] {
-    // On Linux only this thread: with no core to spare it would hold up one that computes, for
-    // which all others wait.
-    if (std::this_thread::get_id() != starter) yield_to_others();
-    task();
-  };
-  running_ = std::async(std::launch::async | std::launch::deferred, run);
+  starter_ = std::this_thread::get_id();
+  running_ = std::async(std::launch::async | std::launch::deferred, std::move(task));
   const bool deferred = running_.wait_for(std::chrono::seconds(0)) == std::future_status::deferred;
   if (deferred) running_.wait();  // The system has no thread left.
 }
@@ -73,6 +61,15 @@ bool BackgroundTask::poll() {
   if (running_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) return false;
   wait();
   return true;
+}
+
+// With no core to spare this thread would hold up one that computes, for which all others wait. It
+// does not interrupt others when it wakes either. On Linux both are the thread's own.
+void BackgroundTask::yield_to_others() const {
+  if (std::this_thread::get_id() == starter_) return;
+  std::ignore = ::nice(kNicer);
+  const sched_param none = {};
+  ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
 }
 
 void BackgroundTask::wait() {

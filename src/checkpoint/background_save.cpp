@@ -81,7 +81,8 @@ std::optional<SaveTimes> BackgroundSave::start(CheckpointPart part, Write write)
       copied->set_value(false);
       throw;
     }
-    copied->set_value(true);
+    copied->set_value(true);  // Training may have waited for the copy, so that came first.
+    task_.yield_to_others();
     Stopwatch writing;
     write(copy_);
     write_ = writing.lap();

@@ -94,7 +94,7 @@ at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
   const int64_t each = options_.experts / options_.members;
   if (replayed_noise_.defined()) return replayed_noise_ * gaussian_noise_std(options_.noise, each);
   if (!random.defined()) return evaluation_noise(tokens).to(options);
-  return add_router_noise(at::zeros({tokens, each}, options), options_.noise, random);
+  return router_noise(tokens, each, options, options_.noise, random);
 }
 
 at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {

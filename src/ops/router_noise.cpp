@@ -23,28 +23,33 @@ double gaussian_noise_std(const NoiseOptions& options, int64_t experts) {
   return options.scale / static_cast<double>(experts);
 }
 
-at::Tensor add_router_noise(const at::Tensor& logits_in_TE, const NoiseOptions& options,
-                            const at::Generator& generator) {
-  constexpr const char* kOp = "add_router_noise";
-  const at::Tensor logits_TE = ops::widened(logits_in_TE);
-  ops::check_logits(kOp, logits_TE);
+at::Tensor router_noise(int64_t tokens, int64_t experts, const at::TensorOptions& tensor,
+                        const NoiseOptions& options, const at::Generator& generator) {
+  constexpr const char* kOp = "router_noise";
   if (!(options.scale >= 0.0) || std::isinf(options.scale)) {
     fail("{}: scale must be 0 (no noise) or a positive number, found {}", kOp, options.scale);
   }
   if (!generator.defined()) fail("{}: noise needs a generator", kOp);
-  if (!logits_TE.is_meta() && generator.device().type() != logits_TE.device().type()) {
-    fail("{}: the generator must be on {}, found {}", kOp, logits_TE.device().str(),
-         generator.device().str());
+  const at::Device device = tensor.device();
+  if (!device.is_meta() && generator.device().type() != device.type()) {
+    fail("{}: the generator must be on {}, found {}", kOp, device.str(), generator.device().str());
   }
-  if (options.scale == 0.0) return logits_TE;
-  const at::Tensor noise = at::empty(logits_TE.sizes(), logits_TE.options());
+  at::Tensor noise_TE = at::empty({tokens, experts}, tensor.requires_grad(false));
+  if (options.scale == 0.0) return noise_TE.zero_();
   if (options.kind == NoiseKind::gaussian) {
-    noise.normal_(0.0, gaussian_noise_std(options, logits_TE.size(1)), generator);
-  } else {
-    noise.uniform_(0.0, 1.0, generator);
-    if (options.scale != 1.0) noise.mul_(options.scale);
+    return noise_TE.normal_(0.0, gaussian_noise_std(options, experts), generator);
   }
-  return logits_TE + noise;
+  noise_TE.uniform_(0.0, 1.0, generator);
+  return options.scale == 1.0 ? noise_TE : noise_TE.mul_(options.scale);
+}
+
+at::Tensor add_router_noise(const at::Tensor& logits_in_TE, const NoiseOptions& options,
+                            const at::Generator& generator) {
+  const at::Tensor logits_TE = ops::widened(logits_in_TE);
+  ops::check_logits("add_router_noise", logits_TE);
+  const at::Tensor noise_TE =
+      router_noise(logits_TE.size(0), logits_TE.size(1), logits_TE.options(), options, generator);
+  return options.scale == 0.0 ? logits_TE : logits_TE + noise_TE;
 }
 
 }  // namespace moesaic

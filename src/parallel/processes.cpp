@@ -16,6 +16,7 @@
 #include <future>
 #include <thread>
 
+#include "local_address.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/parallel/leader.h"
@@ -30,11 +31,36 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 /// How long it may take to find out which process was lost.
 constexpr std::chrono::seconds kPatience(8);
 
+using GlooDevices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
+
+/// Returns where this process listens for the others: on the interfaces of GLOO_SOCKET_IFNAME, as
+/// torch.distributed does, or else at the address from which it reaches process 0. c10d's default,
+/// the address of the host's own name, is often one that no other machine can reach.
+GlooDevices gloo_devices(const Launch& launch) {
+  const char* const names = std::getenv("GLOO_SOCKET_IFNAME");
+  if (names != nullptr && *names != '\0') {
+    GlooDevices devices;
+    for (const std::string& name : split(names, ',')) {
+      try {
+        devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+      } catch (const std::exception&) {
+        fail_usage("GLOO_SOCKET_IFNAME: this machine has no network interface '{}'", name);
+      }
+    }
+    return devices;
+  }
+  const std::string own =
+      launch.address.empty() ? "" : local_address_towards(launch.address, launch.port);
+  return {own.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
+                      : c10d::ProcessGroupGloo::createDeviceForHostname(own)};
+}
+
 /// What the processes meet by, and the mesh that they form.
 struct Meeting {
   Store store;
   int64_t rank;
   std::chrono::seconds timeout;
+  GlooDevices devices;
   bool cuda = false;  ///< Groups exchange tensors of a GPU too.
 
   /// Returns a group of the processes first, first + step, ..., of which this one is a member.
@@ -44,7 +70,7 @@ struct Meeting {
         c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(first), store);
     const auto place = static_cast<int>((rank - first) / step), members = static_cast<int>(count);
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+    options->devices = devices;
     auto group = c10::make_intrusive<c10d::ProcessGroup>(prefix, place, members);
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                       c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options));
@@ -127,13 +153,15 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
 }
 
 /// Returns the ranks of the processes that did not come, with commas between them.
-std::string missing_from(const Store& store, int64_t size) {
+std::string missing_from(const Store& store, int64_t size) try {
   std::string missing;
   for (int64_t rank = 0; rank < size; ++rank) {
     if (store->check({"here/" + std::to_string(rank)})) continue;
     missing += (missing.empty() ? "number " : ", ") + std::to_string(rank);
   }
   return missing;
+} catch (const std::exception&) {
+  return "";  // Process 0, which serves the store, is gone.
 }
 
 }  // namespace
@@ -163,8 +191,8 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
+  const Meeting host{store, rank, std::chrono::seconds(config.timeout), gloo_devices(launch)};
   store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
-  const Meeting host{store, rank, std::chrono::seconds(config.timeout)};
   Meeting meeting = host;
   meeting.cuda = cuda;
   const std::shared_ptr<Processes> processes(new Processes());

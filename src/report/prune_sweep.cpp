@@ -294,14 +294,15 @@ class PruneSweep {
   PruneSweep(const PruneSweepConfig& config, const ReproduceOptions& options)
       : config_(config),
         options_(options),
-        out_(fs::absolute(options.out)),
         datasets_(std::make_shared<Datasets>(options.open)),
         device_(options.device) {
     if (follows()) {  // Process 0 claims the folder.
       wait_for_others();
+      out_ = fs::canonical(options_.out);
       return;
     }
     folder_.emplace(options.out);
+    out_ = folder_->path();
     const Json started = RunFolder::started_config(out_);
     Json now = sections_of(config_);
     if (const Json choices = choices_of(config_, started); !choices.empty()) {
@@ -346,7 +347,7 @@ class PruneSweep {
     return {config_, options_, datasets_, out_ / fmt::format("seed{}", seed), seed};
   }
 
-  /// Makes every W-th network, then, once all are made, every W-th that is pruned.
+  /// Trains every W-th network, then, once all are trained, makes every W-th of what is measured.
   void make_own_part() const {
     int64_t number = 0;
     const auto is_own = [&] {

@@ -17,6 +17,24 @@ bool starts_with_any(const std::string& name, const std::vector<std::string>& pr
 
 }  // namespace
 
+bool trains_experts_alike(const Model& model, const Patterns& trains) {
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    const auto* const experts = dynamic_cast<const nn::Experts*>(item.value().get());
+    if (experts == nullptr || !experts->names_experts()) continue;
+    std::set<std::vector<std::string>> trained;  // Names within an expert; one list if alike.
+    for (const auto& child : experts->named_children()) {
+      std::vector<std::string> names;
+      for (const auto& parameter : child.value()->named_parameters()) {
+        const std::string name = item.key() + "." + child.key() + "." + parameter.key();
+        if (trains.any_found_in(name)) names.push_back(parameter.key());
+      }
+      trained.insert(names);
+    }
+    if (trained.size() > 1) return false;
+  }
+  return true;
+}
+
 void share_experts(Model& model, const std::shared_ptr<const Processes>& processes) {
   for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->share_experts(processes);
 }

@@ -83,17 +83,19 @@ ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const Proc
       mesh.shard_optimizer ? optimizer.of_process_divided(mesh) : optimizer.of_process(mesh);
   const int64_t images = phase.batch / parts_of_batch(phase), local = images / mesh.processes;
   memory.activations = activation_memory(model, phase, local);
-  double routing = 0.0, rows = 0.0;
+  double routing = 0.0, noise = 0.0, rows = 0.0;
   for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
-    // Logits, what the gates are computed from, and token, row and gate of each row; or noise.
-    const double of_image = layer.alone ? (layer.noisy ? 4.0 * layer.logits : 0.0)
-                                        : 2.0 * 4.0 * layer.logits + 12.0 * layer.rows;
-    const double bytes = static_cast<double>(images - local) * of_image;
-    routing = phase.recompute ? std::max(routing, bytes) : routing + bytes;
-    rows = std::max(rows, layer.numbers);
+    const auto of_others = static_cast<double>(images - local);
+    if (layer.alone) {
+      noise = std::max(noise, layer.noisy ? of_others * 4.0 * layer.logits : 0.0);
+    } else {  // Logits, what the gates are computed from, and token, row and gate of each row.
+      const double bytes = of_others * (2.0 * 4.0 * layer.logits + 12.0 * layer.rows);
+      routing = phase.recompute ? std::max(routing, bytes) : routing + bytes;
+    }
+    rows = std::max(rows, layer.there + layer.back);
   }
   const double under_way = static_cast<double>(local) * rows * row_number_bytes(phase);
-  memory.buffers = routing + (mesh.experts > 1 ? under_way : 0.0);
+  memory.buffers = routing + noise + (mesh.experts > 1 ? under_way : 0.0);
   return memory;
 }
 
@@ -111,7 +113,7 @@ double routing_seconds(Model& model, const PhasePlan& phase, const ProcessMesh& 
     bytes += (alone ? own : all) * passes * 4.0 * layer.logits;
     // The noise of others' tokens is drawn, too, so that one's own is that of one process.
     if (!own_tokens && layer.alone && layer.noisy) {
-      bytes += (all - own) * 2.0 * forwards * 4.0 * layer.logits;
+      bytes += (all - own) * forwards * 4.0 * layer.logits;
     }
   }
   return bytes / (cluster.gpu.memory_rate * cluster.memory_fraction);

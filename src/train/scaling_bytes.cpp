@@ -49,13 +49,10 @@ struct NormChannels {
 
 NormChannels norm_channels(const torch::nn::Module& root) {
   NormChannels found;
-  const auto add = [&](int64_t channels) {
-    found.channels += static_cast<double>(channels);
+  for (const auto& item : root.named_buffers()) {
+    if (!item.key().ends_with("running_mean")) continue;
+    found.channels += static_cast<double>(item.value().numel());
     found.norms += 1.0;
-  };
-  for (const auto& module : root.modules()) {
-    if (const auto* flat = module->as<torch::nn::BatchNorm1d>()) add(flat->options.num_features());
-    if (const auto* map = module->as<torch::nn::BatchNorm2d>()) add(map->options.num_features());
   }
   return found;
 }
@@ -157,10 +154,13 @@ void add_routing(Traffic& traffic, Model& model, const PhasePlan& phase, const P
   const auto parts = static_cast<double>(parts_of_batch(phase));
   const double local = images / static_cast<double>(mesh.processes);
   const double forwards = phase.recompute ? 2.0 : 1.0;
-  double layers = 0.0, together = 0.0, logits = 0.0, rows = 0.0, counts = 0.0;
+  double layers = 0.0, together = 0.0, logits = 0.0, rows = 0.0, exchanges = 0.0, counts = 0.0;
   for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
     layers += 1.0;
-    rows += layer.numbers * local * row_number_bytes(phase);
+    // Backward sends the gradients of the outputs there and those of the inputs back.
+    const double passes = forwards + 1.0, of_inputs = layer.learns ? passes : forwards;
+    rows += (layer.there * of_inputs + layer.back * passes) * local * row_number_bytes(phase);
+    exchanges += of_inputs + passes;
     if (layer.alone) {
       counts += layer.experts * parts * sizeof(int64_t);
     } else {
@@ -172,8 +172,7 @@ void add_routing(Traffic& traffic, Model& model, const PhasePlan& phase, const P
   traffic.all_reduce("logits_gradient", false, together * parts, logits);
   traffic.all_gather("row_counts", true, (layers - together) * parts * forwards,
                      static_cast<double>(mesh.experts) * counts * forwards);
-  // Backward sends the gradients of the outputs there and those of the inputs back.
-  traffic.all_to_all("rows", 2.0 * layers * parts * (forwards + 1.0), rows * (forwards + 1.0));
+  traffic.all_to_all("rows", parts * exchanges, rows);
 }
 
 void add_norms(Traffic& traffic, const Model& model, const PhasePlan& phase,
@@ -243,21 +242,21 @@ std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase,
         (all_tokens ? tokens : of_rows) * static_cast<double>(experts.token_outputs());
     layers[i] = {.logits = tokens * static_cast<double>(options.experts),
                  .rows = of_rows,
-                 .numbers = there * static_cast<double>(options.width) + back,
+                 .there = there * static_cast<double>(options.width),
+                 .back = back,
                  .experts = static_cast<double>(experts.count()),
                  .alone = !(all_tokens && mesh.experts > 1) &&
                           blocks[i].layer->router->routes_alone(of_part),
                  .noisy = options.noise.scale > 0.0};
     // Experts may take more than what the router sees of a token.
-    blocks[i].layer->observe([&layer = layers[i], there, back](const auto&, const at::Tensor& x) {
-      layer.numbers =
-          there * static_cast<double>(x.numel()) / static_cast<double>(x.size(0)) + back;
+    blocks[i].layer->observe([&layer = layers[i], there](const auto&, const at::Tensor& x) {
+      layer.there = there * static_cast<double>(x.numel()) / static_cast<double>(x.size(0));
+      layer.learns = x.requires_grad();
     });
   }
   std::vector<int64_t> shape = model.input_shape();
   shape.insert(shape.begin(), phase.batch / parts_of_batch(phase));
   const MetaKernels kernels;
-  const torch::NoGradGuard no_grad;
   model.train();
   try {
     model.forward(at::empty(shape, at::device(at::kMeta).dtype(at::kFloat)));

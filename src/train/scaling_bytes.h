@@ -40,9 +40,11 @@ SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase);
 
 /// Numbers that a MoE layer routes and sends for one image.
 struct RoutedLayer {
-  double logits = 0.0;   ///< Tokens times experts.
-  double rows = 0.0;     ///< Expected rows, without dropped ones.
-  double numbers = 0.0;  ///< That go to the processes which share the experts, and back.
+  double logits = 0.0;  ///< Tokens times experts.
+  double rows = 0.0;    ///< Expected rows, without dropped ones.
+  double there = 0.0;   ///< Numbers that go to the processes which share the experts,
+  double back = 0.0;    ///< and that come back.
+  bool learns = true;   ///< Whether the numbers have gradients: images have none.
   double experts = 0.0;
   bool alone = false;  ///< Whether a process routes its own tokens alone.
   bool noisy = false;

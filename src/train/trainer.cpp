@@ -417,7 +417,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
   };
   const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());
   CheckpointPart part{state_of(*model_), std::move(of_phase.tensors)};
-  // On other devices the copy waits for what they still compute, and would hold it up.
+  // On another device the copy would wait behind the next step's kernels.
   const bool until_update =
       kind.tells_before_update && model_->device().is_cpu() && !phase.done() && result_.complete;
   if (until_update) {

@@ -21,6 +21,7 @@
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
+#include "moesaic/train/expert_shares.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/places.h"
@@ -171,7 +172,16 @@ void Trainer::check_processes(const Model& shape) {
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
     data += fmt::format("{} {} {}, ", plan.config.data, count_text(plan.images, "image"),
                         labels_of(*datasets_.get(plan.config.data, "train")));
-    if (kind.share) kind.share(plan, PhasePlaces(config_.model, plan.config), processes->size());
+    if (!kind.share) continue;
+    const PhasePlaces places(config_.model, plan.config);
+    kind.share(plan, places, processes->size());
+    const bool shared = processes->experts().size() > 1;
+    if (shared && !trains_experts_alike(shape, Patterns(plan.config.trains))) {
+      fail_usage(
+          "{}: phase '{}' trains some experts and not others, which processes that share them "
+          "cannot; choose parallel.experts=1, or patterns of all experts",
+          places.of({"trains"}), plan.config.name);
+    }
   }
   for (const MoEBlock& block : shape.moe_blocks()) {
     block.layer->check_shares(processes->experts().size());

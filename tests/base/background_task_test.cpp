@@ -40,7 +40,14 @@ TEST(BackgroundTask, YieldsToTheThreadThatStartedIt) {
   BackgroundTask task;
   task.start([&] { there = getpriority(PRIO_PROCESS, 0); });
   task.wait();
+  EXPECT_EQ(there, own);
+  task.start([&] {
+    task.yield_to_others();
+    there = getpriority(PRIO_PROCESS, 0);
+  });
+  task.wait();
   EXPECT_EQ(there, std::min(own + 10, 19));
+  task.yield_to_others();  // This thread is no task's.
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 

@@ -39,8 +39,8 @@ at::Tensor loss_of(const at::Tensor& y, int64_t first_row) {
   return ((row.unsqueeze(1) * 0.7 + at::arange(y.size(1), y.options())).sin() * y).sum();
 }
 
-/// Returns the gradients of a process' experts, summed over those that hold the same, by name; a
-/// slice of stacked ones is put where it belongs.
+/// Compares the gradients of a process' experts, summed over those that hold the same, with their
+/// slices of stacked ones of one process, or with those of the same names.
 void expect_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const Processes& processes) {
   const auto expected = whole->experts->named_parameters();
   for (const auto& item : layer->experts->named_parameters()) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <csignal>
 #include <mutex>
 #include <set>
 
+#include "moesaic/base/signal.h"
 #include "report/sweep_fixture.h"
 #include "support/processes.h"
 
@@ -33,6 +36,36 @@ TEST_F(PruneSweepRun, ProcessesShareItsNetworks) {
   });
   EXPECT_EQ(numbers(outcome), expected);
   for (const auto& splits : opened) EXPECT_TRUE(splits.contains("train"));
+}
+
+/// A signal that comes to one process while it trains.
+TEST_F(PruneSweepRun, ASignalToOneProcessStopsAllAndTheyGoOn) {
+  const std::string expected = numbers(run(temp / "one"));
+  const auto run_shared = [&](bool stops) {
+    SweepOutcome outcome;
+    std::array<bool, 2> complete = {};
+    const StopSignal stop;
+    std::atomic<bool> raised = !stops;  // A second signal would end the program.
+    test::run_processes(2, {}, [&](const auto& processes) {
+      ReproduceOptions options = options_for(out);
+      options.processes = processes;
+      if (processes->leads()) options.stop = &stop;
+      options.open = [&, leads = processes->leads()](std::string_view name,
+                                                     std::string_view split) {
+        if (leads && split == "train" && !raised.exchange(true)) std::raise(SIGINT);
+        return open_tiny(name, split);
+      };
+      SweepOutcome own;
+      complete.at(static_cast<size_t>(processes->rank())) =
+          run_prune_sweep(config_of(), options, own);
+      if (processes->leads()) outcome = std::move(own);
+    });
+    EXPECT_EQ(complete[0], !stops);
+    EXPECT_EQ(complete[1], !stops);
+    return numbers(outcome);
+  };
+  run_shared(true);
+  EXPECT_EQ(run_shared(false), expected);
 }
 
 }  // namespace

@@ -275,6 +275,18 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
   expect_same_run(folder / "four", folder / "rest");
 }
 
+TEST(ProcessesRun, SomeOfTheNamedExpertsCannotBeTrainedBySharers) {
+  const Changes some = {"phases.train.trains=[\"experts.0\", \"router\"]",
+                        "phases.train.optimizers=[]", "phases.train.steps=2"};
+  const auto error_with = [&](const char* sharers) {
+    Changes changes = some;
+    changes.emplace_back(sharers);
+    return error_of([&] { train_in_processes("", 2, kImageMoE, changes); });
+  };
+  EXPECT_THAT(error_with("parallel.experts=2"), HasSubstr("trains some experts and not others"));
+  EXPECT_EQ(error_with("parallel.experts=1"), "no error");
+}
+
 TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
   const RunConfig config = config_of(vmoe_recipe(kMoE), {});
   const auto train = [&](const auto& processes) {
@@ -340,9 +352,18 @@ TEST(ProcessesRun, SendsTheBytesOfTheModel) {
   }
 }
 
+TEST(ProcessesRun, SendsNoGradientsOfImages) {
+  const auto [bytes, planned] = bytes_of_step(kImageMoE, {}, {2, 2});
+  // The experts are not quite balanced; with gradients of the images it would be 1.7 times as much.
+  EXPECT_NEAR(bytes.at("rows"), planned.at("rows"), 0.25 * planned.at("rows"));
+}
+
 TEST(ProcessesRun, SendsTheTokensOfMapsToAllThatShareExperts) {
   const auto [bytes, planned] = bytes_of_step(kWrnPMoE, {}, {4, 2});
   EXPECT_NEAR(bytes.at("rows"), planned.at("rows"), 0.01 * planned.at("rows"));
+  // Runs count the sums of all norms as one; some have the number of values beside.
+  const double of_norms = planned.at("batch_norm") + planned.at("expert_batch_norm");
+  EXPECT_NEAR(bytes.at("batch_norm"), of_norms, 0.08 * of_norms);
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 
 #include <functional>
 #include <future>
+#include <thread>
 
 namespace moesaic {
 
-/// Runs one task at a time on a thread of its own, which yields to those that compute. What a task
-/// throws is thrown once, as it was, by the next start(), poll() or wait(). Signals that ask the
-/// process to end do not reach the thread, so a StopSignal lets the task finish. Not for use by
-/// several threads.
+/// Runs one task at a time on a thread of its own. What a task throws is thrown once, as it was, by
+/// the next start(), poll() or wait(). Signals that ask the process to end do not reach the thread,
+/// so a StopSignal lets the task finish. Not for use by several threads.
 class BackgroundTask {
  public:
   BackgroundTask() = default;
@@ -25,7 +25,12 @@ class BackgroundTask {
   /// Waits for the end of the task, if there is one.
   void wait();
 
+  /// Called by a task: its thread yields to those that compute from now on. Does nothing where the
+  /// task has no thread of its own.
+  void yield_to_others() const;
+
  private:
+  std::thread::id starter_;
   std::future<void> running_;
 };
 

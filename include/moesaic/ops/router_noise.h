@@ -30,6 +30,11 @@ struct NoiseOptions {
 /// Returns the standard deviation of gaussian noise among `experts` experts, for load_loss().
 double gaussian_noise_std(const NoiseOptions& options, int64_t experts);
 
+/// Returns the noise [T, E] that add_router_noise() adds to logits in these options, float32 or
+/// float64.
+at::Tensor router_noise(int64_t tokens, int64_t experts, const at::TensorOptions& tensor,
+                        const NoiseOptions& options, const at::Generator& generator);
+
 /// Returns logits + noise, drawn anew for every token and expert from `generator`, which must be
 /// defined and live on the logits' device. The gradient is that of the logits alone.
 ///

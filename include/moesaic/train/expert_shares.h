@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/pattern.h"
 #include "moesaic/checkpoint/parts.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/model.h"
@@ -12,6 +13,10 @@
 namespace moesaic {
 
 class Processes;  // parallel/processes.h
+
+/// Returns whether `trains` picks the same parameters of all experts of each layer that have names
+/// of their own: otherwise some processes that share them would wait for gradients of others.
+bool trains_experts_alike(const Model& model, const Patterns& trains);
 
 /// Leaves each process its share of the experts of every MoE layer, see
 /// nn::MoELayerImpl::share_experts().
@@ -39,9 +44,10 @@ class ExpertShares {
 
  private:
   std::shared_ptr<const Processes> processes_;  ///< Null where nothing is shared.
-  std::vector<std::string> stacked_;  ///< Where the names of experts begin whose rows are shared.
-  std::vector<std::string> named_;    ///< Of experts that have names each, and
-  std::vector<std::string> own_;      ///< of those of them that this process has.
+  // Beginnings of names:
+  std::vector<std::string> stacked_;  ///< Of layers whose experts are rows of their tensors.
+  std::vector<std::string> named_;    ///< Of layers whose experts have names of their own.
+  std::vector<std::string> own_;      ///< Of such experts that this process has.
 };
 
 }  // namespace moesaic

@@ -156,6 +156,7 @@ StepReport GradientPhase::step() {
     state_.stopped = ends_with(report.metrics.at("loss"));
   }
   advance(batch);
+  if (before_update_) before_update_();
   if (state_.stopped) {
     report.steps = 0;
     optimizer_.zero_grad();
@@ -169,7 +170,6 @@ StepReport GradientPhase::step() {
     part_rates.push_back(part.schedule ? std::optional(rate(*part.schedule, part.optimizer))
                                        : std::nullopt);
   }
-  if (before_update_) before_update_();
   optimizer_.step(*report.lr, part_rates, skip_);
   optimizer_.zero_grad();
   return report;

@@ -99,14 +99,14 @@ struct BenchOptions {
 
 void write_figures(const BenchOptions& options, const std::string& chip, const Json& rows,
                    int64_t processes = 1) {
-  const Json figures = {
+  Json figures = {
       {"benchmark", options.name},
-      {"processes", processes},
       {"chip", chip},
       {"commit", commit()},
       {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::chrono::system_clock::to_time_t(
                                               std::chrono::system_clock::now())))},
       {"rows", rows}};
+  if (processes > 1) figures["processes"] = processes;
   write_atomic(options.file, figures.dump(2) + "\n");
 }
 

@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 3, kTimedSteps = 8, kShareBatch = 64;
-constexpr int kShareTurns = 3, kSavesTimed = 12;
+constexpr int kShareTurns = 3, kSavesTimed = 40;
 /// File that process 0 of a pair writes its seconds a step to.
 constexpr const char* kSecondsFile = "MOESAIC_BENCH_SECONDS";
 constexpr const char* kSettings = "MOESAIC_BENCH_SETTINGS";
@@ -264,9 +264,10 @@ Row of_overlap() {
 
 /// Returns the median over saves of what one adds to the seconds of the steps that begin with it,
 /// compared with as many steps before and after. The first save, which takes the memory of the
-/// copy, is left out. One run, since the speed of a machine drifts by more than what is measured.
+/// copy, is left out. One run, since the speed of a machine drifts by more than what is measured,
+/// and many saves, of which one is measured to some 40 ms.
 double seconds_lost_to_a_save() {
-  constexpr int64_t kSteps = 10;  // About 1.5 s, in which a save is written.
+  constexpr int64_t kSteps = 7;  // About 1.2 s, in which a save is written.
   constexpr int64_t kSaveEvery = 3 * kSteps;
   const ScratchFolder folder;
   const std::vector<std::string> settings = {

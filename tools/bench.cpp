@@ -156,11 +156,12 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   std::ostream none(nullptr);
   std::ostream& lines = !leads ? none : options.json ? std::cerr : std::cout;
   lines << fmt::format(
-      "checkpoint  {}\nprocessor   {}, {}{} threads, {}\nweights     {}, {} parameters\n"
+      "checkpoint  {}\nprocessor   {}, {}{}, {}\nweights     {}, {} parameters\n"
       "{:>8} {:>12} {:>12} {:>12} {:>12}\n",
       checkpoint.folder.string(), chip, count == 1 ? "" : fmt::format("{} processes with ", count),
-      at::get_num_threads(), options.precision, bytes_text(static_cast<double>(size.bytes)),
-      size.parameters, "batch", "images/s", "median ms", "95 % ms", "memory");
+      count_text(at::get_num_threads(), "thread"), options.precision,
+      bytes_text(static_cast<double>(size.bytes)), size.parameters, "batch", "images/s",
+      "median ms", "95 % ms", "memory");
   auto rows = Json::array();
   std::sort(options.batch_sizes.begin(), options.batch_sizes.end());
   for (const int64_t batch_size : options.batch_sizes) {

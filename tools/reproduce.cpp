@@ -28,13 +28,13 @@ int run_reproduce(const ReproduceArguments& arguments) {
     std::fputs(plan_experiment(experiment).c_str(), stdout);
     return 0;
   }
-  const StopSignal stop;
   ReproduceOptions options;
   options.out =
       arguments.out.empty() ? default_output(experiment) : std::filesystem::path(arguments.out);
-  options.stop = &stop;
   options.device = arguments.device;
   options.processes = meet_processes({}, arguments.device);
+  const StopSignal stop;  // A signal before ends the process, which may wait for others.
+  options.stop = &stop;
   const bool leads = !options.processes || options.processes->leads();
   options.progress = leads;
   Reproduction done;

@@ -123,7 +123,6 @@ std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments,
 }
 
 int train(const TrainArguments& arguments) {
-  const StopSignal stop;
   const RunConfig config = read_config(arguments);
   const std::optional<ScalingOptions> scaling = scaling_options(arguments, config);
   const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
@@ -131,17 +130,21 @@ int train(const TrainArguments& arguments) {
   options.out = out;
   options.resume = arguments.resume;
   options.device = arguments.device;
-  options.stop = &stop;
   if (arguments.dry_run) {
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
     std::fputs(dry_run(config, scaling).c_str(), stdout);
     return 0;
   }
   options.processes = meet_processes(config.parallel, arguments.device);
+  const StopSignal stop;  // A signal before ends the process, which may wait for others.
+  options.stop = &stop;
   TrainResult result;
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
   run_together(options.processes, [&] { result = trainer.emplace(config, options).run(); });
   if (!options.processes || options.processes->leads()) report(result, arguments, out);
+  if (result.signal != 0 && options.processes && options.processes->leads()) {
+    log_info("it goes on with one process or, started by torchrun, mpirun or srun, with more");
+  }
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
 

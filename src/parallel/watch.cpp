@@ -194,8 +194,7 @@ void Processes::Watch::finish() try {
 
 std::string Processes::Watch::without_store() const {
   if (!speaks_alone_) return {};
-  return "process 0, or the launcher, which serves the store of the processes, was lost near " +
-         activity_;
+  return "process 0, or the launcher by which the processes met, was lost near " + activity_;
 }
 
 void Processes::Watch::when_another_fails(std::function<void()> action) {

@@ -93,7 +93,7 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
   const auto table = run_program({"bench", run(), "--batch-sizes", "2", "--seconds", "0"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
   for (const char* text :
-       {"processor", " threads, float32\n", "images/s", "memory", " parameters"}) {
+       {"processor", ", float32\n", "images/s", "memory", " parameters"}) {
     EXPECT_THAT(table.out, HasSubstr(text));
   }
   expect_one_line_error(run_program({"bench", run(), "--batch-sizes", "0"}), 2, "between 1 and");

@@ -76,7 +76,7 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
     if (is_idle) networks_[e]->eval();  // No rows have no moments.
     features.push_back(networks_[e]->features(own));
     outputs.push_back(networks_[e]->head->forward(features.back()));
-    networks_[e]->train(is_training());
+    if (is_idle) networks_[e]->train(is_training());
   }
   const int64_t unused = shape[0] - offsets.back();
   return {stacked(std::move(outputs), unused), stacked(std::move(features), unused)};

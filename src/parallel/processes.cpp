@@ -49,8 +49,7 @@ GlooDevices gloo_devices(const Launch& launch) {
     }
     return devices;
   }
-  const std::string own =
-      launch.address.empty() ? "" : local_address_towards(launch.address, launch.port);
+  const std::string own = local_address_towards(launch.address, launch.port);
   return {own.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
                       : c10d::ProcessGroupGloo::createDeviceForHostname(own)};
 }

@@ -40,14 +40,14 @@ SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase);
 
 /// Numbers that a MoE layer routes and sends for one image.
 struct RoutedLayer {
-  double logits = 0.0;  ///< Tokens times experts.
-  double rows = 0.0;    ///< Expected rows, without dropped ones.
-  double there = 0.0;   ///< Numbers that go to the processes which share the experts,
-  double back = 0.0;    ///< and that come back.
-  bool learns = true;   ///< Whether the numbers have gradients: images have none.
-  double experts = 0.0;
-  bool alone = false;  ///< Whether a process routes its own tokens alone.
-  bool noisy = false;
+  double logits = 0.0;   ///< Tokens times experts.
+  double rows = 0.0;     ///< Expected rows, without dropped ones.
+  double there = 0.0;    ///< Numbers that go to the processes which share the experts.
+  double back = 0.0;     ///< Numbers that come back from them.
+  bool learns = true;    ///< Whether what goes there has gradients: images have none.
+  double experts = 0.0;  ///< Number of experts that are present.
+  bool alone = false;    ///< Whether a process routes its own tokens alone.
+  bool noisy = false;    ///< Whether noise is drawn for the tokens.
 };
 
 /// Returns the layers that the phase's batches go through in such processes.

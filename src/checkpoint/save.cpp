@@ -103,13 +103,16 @@ void write_index(const fs::path& folder, const std::string& file, Manifest& mani
 }  // namespace
 
 WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
-                       const CheckpointPart& part) {
+                       const CheckpointPart& part, const std::function<void()>& progress) {
   check_place(index, count);
   WrittenPart written{.index = index, .count = count, .files = {}};
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
     const std::string name = part_name(file, index, count);
-    written.files[name] = write_tensors(staging / name, tensors);
+    written.files[name] = write_tensors(staging / name, tensors, [&](const std::string& tensor) {
+      if (progress) progress();
+      return tensors.at(tensor);
+    });
   };
   if (count == 1 || !part.model.empty()) write(kModelFile, part.model);
   if (!part.optimizer.empty()) write(kOptimizerFile, part.optimizer);

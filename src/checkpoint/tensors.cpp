@@ -112,33 +112,27 @@ TensorMap map_tensors(const std::filesystem::path& path) {
 }
 
 FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
-                          const std::function<at::Tensor(const std::string& name)>& make) {
+                          const std::function<at::Tensor(const std::string& name)>& make,
+                          const std::map<std::string, std::string>& metadata) {
   std::vector<safetensors::Item> items;
   for (const auto& [name, shape] : shapes) {
-    const char* dtype = name_of(shape.scalar_type(), path.string() + ": " + name);
-    items.push_back({name, dtype, shape.sizes().vec(), {}});
+    const std::string where = path.string() + ": " + name;
+    if (!shape.defined()) fail("{}: the tensor is undefined", where);
+    if (shape.layout() != at::kStrided) fail("{}: only dense tensors can be stored", where);
+    items.push_back({name, name_of(shape.scalar_type(), where), shape.sizes().vec(), {}});
   }
   at::Tensor held;  // Owns the bytes until the next tensor.
-  return safetensors::write_streamed(path, std::move(items), [&](const safetensors::Item& item) {
+  const auto bytes_of = [&](const safetensors::Item& item) {
     held = make(item.name).detach().to(at::kCPU).contiguous();
     return std::span(static_cast<const std::byte*>(held.const_data_ptr()), held.nbytes());
-  });
+  };
+  return safetensors::write_streamed(path, std::move(items), bytes_of, metadata);
 }
 
 FileContent write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata) {
-  std::vector<at::Tensor> held;  // Owns the bytes that items point to.
-  std::vector<safetensors::Item> items;
-  for (const auto& [name, given] : tensors) {
-    const std::string where = path.string() + ": " + name;
-    if (!given.defined()) fail("{}: the tensor is undefined", where);
-    if (given.layout() != at::kStrided) fail("{}: only dense tensors can be stored", where);
-    const char* dtype = name_of(given.scalar_type(), where);
-    const at::Tensor& tensor = held.emplace_back(given.detach().to(at::kCPU).contiguous());
-    const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
-    items.push_back({name, dtype, tensor.sizes().vec(), std::span(begin, tensor.nbytes())});
-  }
-  return safetensors::write(path, std::move(items), metadata);
+  return write_tensors(
+      path, tensors, [&](const std::string& name) { return tensors.at(name); }, metadata);
 }
 
 }  // namespace moesaic

@@ -14,18 +14,17 @@ constexpr uint16_t kPort = 29500;
 
 /// The variables in which a launcher tells its processes who they are.
 struct Names {
-  const char *launcher, *rank, *size, *local_rank, *local_size;
+  const char *rank, *size, *local_rank, *local_size;
   bool rank_alone = false;  ///< Whether one process may have a rank and no size.
 };
 
-constexpr Names kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kTorchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Names kOthers[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     // Only within a step: a batch script has SLURM_PROCID too, and is one process.
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
-     true},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", true},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
 int64_t number_in(const std::string& name, const std::string& text, int64_t min, int64_t max) {
@@ -69,10 +68,8 @@ void find_meeting(const Environment& environment, const Names& names, Launch& la
   } else if (hosts) {
     launch.address = first_host(*hosts);
   } else {
-    fail_usage(
-        "environment: {} started {} processes and MASTER_ADDR is not set; set it to the host of "
-        "process 0",
-        names.launcher, launch.size);
+    fail_usage("environment: {} is {} and MASTER_ADDR is not set; set it to the host of process 0",
+               names.size, launch.size);
   }
 }
 

@@ -223,8 +223,13 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
 
 Processes::~Processes() = default;
 
-std::vector<std::string> Processes::exchange(const std::string& text) const {
-  return watch_->exchange(text);
+std::vector<std::string> Processes::exchange(const std::string& text,
+                                             std::chrono::seconds patience) const {
+  return watch_->exchange(text, patience);
+}
+
+void Processes::progress() const noexcept {
+  watch_->progress();
 }
 
 double Processes::of_leader(double value) const {

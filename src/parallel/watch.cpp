@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "watch.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -28,9 +29,19 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-/// A beat is "COUNT ACTIVITY"; returns the activity.
+/// A beat is "COUNT PROGRESS ACTIVITY"; returns what follows the first `words`.
+std::string after_words(std::string text, int words) {
+  for (; words > 0; --words) text.erase(0, std::min(text.size(), text.find(' ')) + 1);
+  return text;
+}
+
 std::string activity_in(const std::string& beat) {
-  return beat.substr(std::min(beat.size(), beat.find(' ') + 1));
+  return after_words(beat, 2);
+}
+
+std::string progress_in(const std::string& beat) {
+  const std::string text = after_words(beat, 1);
+  return text.substr(0, text.find(' '));
 }
 
 }  // namespace
@@ -73,7 +84,7 @@ void Processes::Watch::run() {
 
 void Processes::Watch::beat() {
   store_->set("beat/" + std::to_string(rank_),
-              bytes_of(std::to_string(++beats_) + " " + activity_));
+              bytes_of(fmt::format("{} {} {}", ++beats_, progress_.load(), activity_)));
   last_beat_ = std::chrono::steady_clock::now();
 }
 
@@ -117,20 +128,27 @@ class Processes::Watch::Pulse {
   bool is_lost() {
     const auto now = std::chrono::steady_clock::now();
     if (const std::string beat = watch_.beat_of(rank_); beat != last_) {
+      if (progress_in(beat) != progress_in(last_)) worked_ = now;
       last_ = beat;
       heard_ = now;
     }
     return now - heard_ > 4 * kSilence || watch_.store_->check({"failed/" + std::to_string(rank_)});
   }
 
+  /// Returns whether it has made no progress for so long.
+  bool stands_still(std::chrono::seconds patience) const {
+    return std::chrono::steady_clock::now() - worked_ > patience;
+  }
+
  private:
   Watch& watch_;
   int64_t rank_;
   std::string last_;
-  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now(), worked_ = heard_;
 };
 
-std::vector<std::string> Processes::Watch::exchange(const std::string& text) try {
+std::vector<std::string> Processes::Watch::exchange(const std::string& text,
+                                                    std::chrono::seconds patience) try {
   std::unique_lock lock(mutex_);
   const std::string key = "exchange/" + std::to_string(exchanges_++) + "/";
   store_->set(key + std::to_string(rank_), bytes_of(text + "."));  // No value may be empty.
@@ -140,6 +158,12 @@ std::vector<std::string> Processes::Watch::exchange(const std::string& text) try
     while (!store_->check({key + std::to_string(rank)})) {
       if (pulse.is_lost())
         throw LostProcess("process " + std::to_string(rank) + " does not answer");
+      if (pulse.stands_still(patience)) {
+        fail(
+            "process {} ({}) made no progress in a save for {}; does its disk answer? The limit "
+            "is parallel.timeout",
+            rank, text_at("who/" + std::to_string(rank)), count_text(patience.count(), "second"));
+      }
       ends_.wait_for(lock, kBeat / 20);
     }
     texts.push_back(text_at(key + std::to_string(rank)));

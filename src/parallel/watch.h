@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -28,13 +29,14 @@ class Processes::Watch {
   std::string explain(const std::string& message);
   void finish();
   void when_another_fails(std::function<void()> action);
-  std::vector<std::string> exchange(const std::string& text);
+  std::vector<std::string> exchange(const std::string& text, std::chrono::seconds patience);
+  void progress() noexcept { ++progress_; }
   /// Returns what explain() does where the store does not answer.
   std::string without_store() const;
   void leave() noexcept;
 
  private:
-  /// Whether a process is alive, by its beats.
+  /// Whether a process is alive and works, by its beats.
   class Pulse;
 
   void run();
@@ -45,6 +47,7 @@ class Processes::Watch {
 
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_, beats_ = 0, exchanges_ = 0;
+  std::atomic<int64_t> progress_ = 0;
   bool serves_store_;
   bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
   std::chrono::steady_clock::time_point last_beat_ = {};

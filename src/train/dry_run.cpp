@@ -21,8 +21,10 @@ std::string dry_run(const RunConfig& given, const std::optional<ScalingOptions>&
   const std::vector<PhasePlan> phases =
       plan_phases(config, *model, datasets, MissingFiles::planned);
   config.model = Value::from_json(model->config(), "model");
-  std::string text = describe_run(config, *model, phases) + describe_memory(*model, config, phases);
-  if (scaling) text += describe_scaling(*model, config, phases, *scaling);
+  const std::string text =
+      describe_run(config, *model, phases) +
+      (scaling ? describe_scaling(*model, config, phases, *scaling)  // Memory of a process too.
+               : describe_memory(*model, config, phases));
   if (config.init.empty() || path_exists(config.init)) {
     check_initial_weights(config);
     return text;

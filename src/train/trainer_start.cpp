@@ -191,8 +191,9 @@ void Trainer::check_processes(const Model& shape) {
   const std::vector<std::string> recipes = processes->control().all_gather_text(recipe);
   for (size_t rank = 1; rank < recipes.size(); ++rank) {
     if (recipes[rank] == recipes[0]) continue;
+    const auto found = differences(Json::parse(recipes[0]), Json::parse(recipes[rank]));
     fail_usage("process {} has another recipe than process 0: {}", rank,
-               describe(differences(Json::parse(recipes[0]), Json::parse(recipes[rank]))));
+               describe(found, /*side_by_side=*/true));
   }
   processes->check_same("folder", options_.out.string());
   processes->check_same("data", data);

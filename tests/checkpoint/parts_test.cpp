@@ -157,6 +157,14 @@ TEST(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
   EXPECT_EQ(manifest.at("files").size(), names.size() - 1);
 }
 
+TEST(Parts, EachTensorThatIsWrittenIsProgress) {
+  const test::TempDir folder;
+  size_t calls = 0;
+  const Checkpoint whole = stacked();
+  write_part(folder.path(), 0, 1, {whole.model, whole.optimizer}, [&] { ++calls; });
+  EXPECT_EQ(calls, whole.model.size() + whole.optimizer.size());
+}
+
 TEST(Parts, APartWithoutTensorsOfAKindHasNoFileOfIt) {
   const test::TempDir folder;
   StagedDirectory staged(folder / "a");

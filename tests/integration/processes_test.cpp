@@ -196,6 +196,29 @@ TEST_F(ProcessesTest, WhatIsWrongInOneIsSaidByIt) {
       << results[0].err;
 }
 
+TEST_F(ProcessesTest, ASignalEndsOneThatWaitsForTheOthers) {
+  ProgramOptions options;
+  options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(free_port())};
+  options.interrupt_after_ms = 3000;  // It meets by then, or nearly.
+  options.signal = 15;
+  const auto begin = steady_clock::now();
+  const auto result = run_program(clusters({"--out", text_path("a")}), options);
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));  // parallel.timeout is 50.
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+}
+
+TEST_F(ProcessesTest, TimeACheckpointTogether) {
+  const auto trained = run_program(clusters({"--out", text_path("run")}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto results = run_in_processes(
+      {"bench", text_path("run"), "--batch-sizes", "4", "--seconds", "0", "--json"}, 2);
+  ASSERT_EQ(results[0].exit_code, 0) << results[0].err;
+  ASSERT_EQ(results[1].exit_code, 0) << results[1].err;
+  EXPECT_EQ(results[1].out, "");
+  EXPECT_EQ(results[0].json()["processes"], 2) << results[0].out;
+}
+
 TEST_F(ProcessesTest, VariablesAndPortsAreChecked) {
   const Strings arguments = clusters({"--out", text_path("a")});
   expect_one_line_error(run_program(arguments, {.environment = {"RANK=0"}}), 2,

@@ -6,6 +6,9 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/parallel/collectives.h"
@@ -101,6 +104,36 @@ TEST(Processes, OneNamesTheProcessThatWasLost) {
     EXPECT_THAT(text, HasSubstr("was lost near "));
   });
   EXPECT_EQ(said, 1);
+}
+
+TEST(Processes, OneThatMakesNoProgressIsNamedAlthoughItLives) {
+  std::promise<void> noticed;
+  run_processes(2, {}, [&](const auto& processes) {
+    if (processes->rank() == 1) return noticed.get_future().wait();
+    try {
+      processes->exchange("written", std::chrono::seconds(1));
+      ADD_FAILURE() << "it waited for nothing";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("process 1 ("));
+      EXPECT_THAT(error.what(), HasSubstr(") made no progress in a save for 1 second; "));
+    }
+    noticed.set_value();
+  });
+}
+
+TEST(Processes, OneThatMakesProgressIsWaitedFor) {
+  constexpr std::chrono::seconds kPatience(4);
+  run_processes(2, {}, [&](const auto& processes) {
+    if (processes->rank() == 1) {
+      const auto end = std::chrono::steady_clock::now() + 3 * kPatience / 2;
+      while (std::chrono::steady_clock::now() < end) {
+        processes->progress();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    }
+    const std::string own = std::to_string(processes->rank());
+    EXPECT_THAT(processes->exchange(own, kPatience), ::testing::ElementsAre("0", "1"));
+  });
 }
 
 TEST(Places, AreEqualPartsOfEachPartOfABatch) {

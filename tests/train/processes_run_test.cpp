@@ -304,6 +304,17 @@ TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
       ::testing::StartsWith("usage: process 1 has another data than process 0 (three 19 images"));
 }
 
+TEST(ProcessesRun, ProcessesWithAnotherRecipeAreRefused) {
+  const auto train = [](const auto& processes) {
+    TrainerOptions options = options_with_described("");
+    options.processes = processes;
+    const Changes changes = {processes->leads() ? "seed=3" : "seed=4"};
+    Trainer(config_of(vmoe_recipe(kMoE), changes), options).run();
+  };
+  EXPECT_EQ(error_of([&] { run_processes(2, {}, train); }),
+            "usage: process 1 has another recipe than process 0: 'seed' is 4, not 3");
+}
+
 /// Returns the bytes by purpose that process 0 sends in a step, and those of the plan. Without
 /// shared experts all processes are replicas, and one sum has all gradients.
 std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of_step(

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -60,10 +61,11 @@ WrittenPart part_of(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
 /// share: to disk, and hashed, so that hashing is parallel too. A tensor is in one part only; a
-/// process without tensors of a kind writes no file of it. Throws Error: failure as write_tensors()
-/// does, usage for an index out of range and for slices where there is only one part.
+/// process without tensors of a kind writes no file of it. `progress` is called before each tensor.
+/// Throws Error: failure as write_tensors() does, usage for an index out of range and for slices
+/// where there is only one part.
 WrittenPart write_part(const std::filesystem::path& staging, int64_t index, int64_t count,
-                       const CheckpointPart& part);
+                       const CheckpointPart& part, const std::function<void()>& progress = {});
 
 /// Completes a staged checkpoint with indices, state.json, config.json and MANIFEST.json and
 /// renames it to its place; an older one of that name is replaced atomically. The parts' files are

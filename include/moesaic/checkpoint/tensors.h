@@ -31,6 +31,7 @@ FileContent write_tensors(const std::filesystem::path& path, const TensorMap& te
 /// Writes the same file from tensors that are made one at a time, by name; `shapes` have their
 /// sizes and dtypes and may be on the meta device.
 FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
-                          const std::function<at::Tensor(const std::string& name)>& make);
+                          const std::function<at::Tensor(const std::string& name)>& make,
+                          const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace moesaic

@@ -41,6 +41,8 @@ class Processes {
   }
   ~Processes();
 
+  static constexpr std::chrono::seconds kEndless = std::chrono::hours(24 * 365);
+
   int64_t rank() const { return world_->rank(); }
   int64_t size() const { return world_->size(); }
   bool leads() const { return rank() == 0; }
@@ -61,8 +63,12 @@ class Processes {
 
   /// Returns the texts of all processes by rank. It may take as long as it takes, beside
   /// collectives of another thread; throws LostProcess where a process dies or is stopped
-  /// meanwhile. One thread of each process calls it, as often as the others.
-  std::vector<std::string> exchange(const std::string& text) const;
+  /// meanwhile, and Error (failure), which names it, where one that is waited for neither comes nor
+  /// makes progress() for `patience`. One thread of each process calls it, as often as the others.
+  std::vector<std::string> exchange(const std::string& text,
+                                    std::chrono::seconds patience = kEndless) const;
+  /// Tells those that wait in exchange() that this process' part of the work goes on.
+  void progress() const noexcept;
   /// Returns the value of process 0.
   double of_leader(double value) const;
   /// Returns the largest of the values of all processes.

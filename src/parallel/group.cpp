@@ -82,6 +82,12 @@ int64_t sum_of(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
+/// A thread of c10d's holds what was sent until after the collective has ended. It must not be the
+/// last to hold a graph, whose nodes keep the processes and so that thread alive.
+at::Tensor sendable(const at::Tensor& x) {
+  return x.detach().contiguous();
+}
+
 double bytes_of(const at::Tensor& x) {
   return static_cast<double>(x.nbytes());
 }
@@ -118,7 +124,7 @@ void Group::all_reduce_max(const at::Tensor& x, Traffic traffic) const {
 at::Tensor Group::all_gather(const at::Tensor& x, Traffic traffic) const {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.at(0) *= size();
-  at::Tensor own = x.contiguous(), all = at::empty(shape, x.options());
+  at::Tensor own = sendable(x), all = at::empty(shape, x.options());
   if (size() == 1) return own;
   std::vector<std::vector<at::Tensor>> parts = {all.chunk(size())};
   if (x.size(0) == 0) return all;
@@ -134,7 +140,7 @@ at::Tensor Group::all_to_all(const at::Tensor& x, const std::vector<int64_t>& se
   const int64_t own = send.at(static_cast<size_t>(rank())), all = sum_of(send);
   if (x.size(0) < all) fail("all_to_all: {} rows are to be sent of {}", all, x.size(0));
   shape.at(0) = sum_of(receive);
-  at::Tensor sent = x.narrow(0, 0, all).contiguous(), received = at::empty(shape, x.options());
+  at::Tensor sent = sendable(x.narrow(0, 0, all)), received = at::empty(shape, x.options());
   if (size() == 1) return sent;
   std::vector<int64_t> send_sizes = send, receive_sizes = receive;
   finish([&] { return group_->alltoall_base(received, sent, receive_sizes, send_sizes); });

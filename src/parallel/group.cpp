@@ -158,8 +158,10 @@ void Group::broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const 
   if (rank() == root) counter_->add(traffic, all_gather_bytes(bytes_of(x), size()));
 }
 
+// c10d's own assigns to a static tensor, which damages memory where threads of a program wait side
+// by side.
 void Group::barrier() const {
-  if (size() > 1) finish([&] { return group_->barrier(); });
+  all_reduce(at::zeros({1}), Traffic::other);
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& text) const {

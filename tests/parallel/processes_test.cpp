@@ -59,6 +59,17 @@ TEST(Processes, RefuseAMeshThatIsNotTheirNumber) {
                         "parallel.data=2"));
 }
 
+TEST(Processes, MayBeThreadsThatWaitForEachOtherOften) {
+  std::atomic<int> waiting = 0;
+  run_processes(4, {}, [&](const auto& processes) {
+    for (int round = 1; round <= 500; ++round) {
+      ++waiting;
+      processes->control().barrier();
+      EXPECT_GE(waiting, 4 * round);
+    }
+  });
+}
+
 TEST(Processes, SayWhichOneDiffers) {
   run_processes(3, {}, [](const auto& processes) {
     processes->check_same("recipe", "abc");

@@ -28,6 +28,7 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/latency.h"
+#include "moesaic/train/same_start.h"
 #include "runtime.h"
 #include "together.h"
 #include "verbs.h"
@@ -150,6 +151,10 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   Checkpoint checkpoint = load_newest_checkpoint(options.name, {.optimizer = false});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();  // The model holds copies.
+  if (processes != nullptr) {
+    check_same_build(*processes);
+    check_same_network(*processes, checkpoint.folder, *model);
+  }
   model->to(at::Device(options.device));
   const Footprint size = footprint(*model);
   const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace moesaic {
 namespace {
@@ -32,8 +33,11 @@ void BulkFile::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-BulkFile::BulkFile(const std::filesystem::path& final_place)
-    : file_(final_place), buffer_(aligned_memory()), direct_(set_direct(file_.fd(), true)) {}
+BulkFile::BulkFile(const std::filesystem::path& final_place, std::function<void()> progress)
+    : file_(final_place),
+      buffer_(aligned_memory()),
+      direct_(set_direct(file_.fd(), true)),
+      progress_(std::move(progress)) {}
 
 void BulkFile::write(std::span<const std::byte> bytes) {
   size_ += static_cast<int64_t>(bytes.size());
@@ -56,7 +60,15 @@ void BulkFile::flush() {
   // The end of a file is no whole block, and what the disk refuses is said by a usual write.
   if (direct_ && !bytes.empty()) direct_ = !set_direct(file_.fd(), false);
   file_.write(bytes);
+  waiting_ += direct_ ? 0 : static_cast<int64_t>(used_);
   used_ = 0;
+  // Where all pages wait for the end of the file, one sync takes long and shows no progress.
+  constexpr int64_t kMaxWaiting = int64_t{64} << 20;
+  if (waiting_ >= kMaxWaiting) {
+    file_.sync();
+    waiting_ = 0;
+  }
+  if (progress_) progress_();
 }
 
 FileContent BulkFile::commit() {

@@ -65,7 +65,8 @@ void check_whole(const TensorMap& tensors) {
 
 /// Returns the files of all parts, each of which is there once, and checks their sizes.
 std::map<std::string, FileContent> files_of(const std::vector<WrittenPart>& parts,
-                                            const fs::path& folder) {
+                                            const fs::path& folder,
+                                            const std::function<void()>& progress) {
   std::map<std::string, FileContent> files;
   std::vector<bool> there(parts.size());
   for (const WrittenPart& part : parts) {
@@ -80,6 +81,7 @@ std::map<std::string, FileContent> files_of(const std::vector<WrittenPart>& part
     there[index] = true;
     for (const auto& [name, entry] : part.files) {
       check_file(folder, name, entry, false);
+      if (progress) progress();
       files[name] = entry;
     }
   }
@@ -109,10 +111,7 @@ WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
     const std::string name = part_name(file, index, count);
-    written.files[name] = write_tensors(staging / name, tensors, [&](const std::string& tensor) {
-      if (progress) progress();
-      return tensors.at(tensor);
-    });
+    written.files[name] = write_tensors(staging / name, tensors, {}, progress);
   };
   if (count == 1 || !part.model.empty()) write(kModelFile, part.model);
   if (!part.optimizer.empty()) write(kOptimizerFile, part.optimizer);
@@ -120,14 +119,15 @@ WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
 }
 
 void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts, const Json& config,
-             const Json& state) {
+             const Json& state, const std::function<void()>& progress) {
   const Json full = with_format(config);
   if (parts.empty()) fail_usage("{}: no part to publish", staged.path().string());
   Manifest manifest;
-  manifest.files = files_of(parts, staged.path());
+  manifest.files = files_of(parts, staged.path(), progress);
   if (parts.size() > 1) {
     for (const char* file : {kModelFile, kOptimizerFile}) {
       write_index(staged.path(), file, manifest);
+      if (progress) progress();
     }
   }
   write_json(staged.path(), kStateFile, state, manifest);

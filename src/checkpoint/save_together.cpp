@@ -35,7 +35,7 @@ void save_together(const Processes& processes, const fs::path& folder, const Che
   for (const std::string& text : exchange(written)) {
     if (!text.empty()) parts.push_back(part_of(text));
   }
-  if (staged) publish(*staged, parts, config, state);
+  if (staged) publish(*staged, parts, config, state, progress);
   exchange("");  // It is published.
 }
 

@@ -113,7 +113,8 @@ TensorMap map_tensors(const std::filesystem::path& path) {
 
 FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
                           const std::function<at::Tensor(const std::string& name)>& make,
-                          const std::map<std::string, std::string>& metadata) {
+                          const std::map<std::string, std::string>& metadata,
+                          std::function<void()> progress) {
   std::vector<safetensors::Item> items;
   for (const auto& [name, shape] : shapes) {
     const std::string where = path.string() + ": " + name;
@@ -126,13 +127,15 @@ FileContent write_tensors(const std::filesystem::path& path, const TensorMap& sh
     held = make(item.name).detach().to(at::kCPU).contiguous();
     return std::span(static_cast<const std::byte*>(held.const_data_ptr()), held.nbytes());
   };
-  return safetensors::write_streamed(path, std::move(items), bytes_of, metadata);
+  return safetensors::write_streamed(path, std::move(items), bytes_of, metadata,
+                                     std::move(progress));
 }
 
 FileContent write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
-                          const std::map<std::string, std::string>& metadata) {
-  return write_tensors(
-      path, tensors, [&](const std::string& name) { return tensors.at(name); }, metadata);
+                          const std::map<std::string, std::string>& metadata,
+                          std::function<void()> progress) {
+  const auto given = [&](const std::string& name) { return tensors.at(name); };
+  return write_tensors(path, tensors, given, metadata, std::move(progress));
 }
 
 }  // namespace moesaic

@@ -201,8 +201,8 @@ FileContent write(const std::filesystem::path& path, std::vector<Item> items,
 }
 
 FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
-                           const Source& source,
-                           const std::map<std::string, std::string>& metadata) {
+                           const Source& source, const std::map<std::string, std::string>& metadata,
+                           std::function<void()> progress) {
   const std::string file = path.string();
   for (const Item& item : items) checked_size(item, file);
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
@@ -221,7 +221,7 @@ FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> 
          kMaxHeaderBytes);
   }
   const uint64_t length = header.size();
-  BulkFile out(path);
+  BulkFile out(path, std::move(progress));
   out.write(std::as_bytes(std::span(&length, 1)));
   out.write(std::as_bytes(std::span(header)));
   for (const Item& item : items) {

@@ -208,7 +208,7 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
       meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
   processes->replicas_ = std::make_unique<Group>(
       meeting.group("replicas", rank % experts, experts, replicas), processes->counter_);
-  processes->watch_ = std::make_unique<Watch>(store->clone(), launch);
+  processes->watch_ = std::make_shared<Watch>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {
   const int64_t size = launch.size;
@@ -259,7 +259,8 @@ bool Processes::tell_failure(const std::string& message) const noexcept {
 
 std::string Processes::explain_loss(const std::string& message) const {
   // A store that does not answer would hold this up: that of a process 0 which is stopped.
-  std::packaged_task<std::string()> task([this, message] { return watch_->explain(message); });
+  std::packaged_task<std::string()> task(
+      [watch = watch_, message] { return watch->explain(message); });
   std::future<std::string> said = task.get_future();
   std::thread(std::move(task)).detach();
   if (said.wait_for(kPatience) == std::future_status::ready) return said.get();

@@ -14,8 +14,10 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/gradient_config.h"
+#include "moesaic/train/same_start.h"
 
 namespace moesaic {
 namespace {
@@ -179,6 +181,12 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   model->to(at::Device(options.device));
   checkpoint.model.clear();  // The model holds copies.
   adapt_data(data, checkpoint, *model);
+  if (const auto& processes = options.evaluate.processes) {
+    check_same_build(*processes);
+    check_same_network(*processes, checkpoint.folder, *model);
+    processes->check_same("data",
+                          fmt::format("{} {} {}", data.name, data.split, data_mark(*data.dataset)));
+  }
   const std::shared_ptr<const Dataset>& dataset = data.dataset;
   result.classes = dataset->info().classes;
   if (data.input.classes.size() == result.classes.size()) result.classes = data.input.classes;

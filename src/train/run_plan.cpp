@@ -227,6 +227,18 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
   }
 }
 
+/// Checks that processes can share the experts that a phase has. What `keep` leaves of a layer may
+/// be known only when it prunes.
+void check_shares(const RunConfig& config, const PhasePlaces& places, const Model& model) {
+  const auto& prune = places.phase().on_entry.prune;
+  if (prune && KeepSpec::from_value(prune->keep).chooses_among_layers()) return;
+  at_place(prune ? place_of(prune->source, {"keep"}) : places.of({"data"}), [&] {
+    for (const MoEBlock& block : model.moe_blocks()) {
+      block.layer->check_shares(config.parallel.experts);
+    }
+  });
+}
+
 std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets) {
   const PhaseConfig& phase = places.phase();
   const std::shared_ptr<const Dataset> data = at_place(places.of({"data"}), [&] {
@@ -270,6 +282,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   if (phase.on_entry.new_head) rehearsal.reset_head(plan.outputs);
   plan.images = data->size();
   plan.trained = trained_numbers(rehearsal.model(), places);
+  check_shares(config, places, rehearsal.model());
   phase_kinds().at(phase.kind.name()).plan(plan, places, rehearsal.model(), *data);
   rehearsal.end(phase.name);
   if (!phase.evaluate) return plan;

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Start and resumption of a run: everything before the first step.
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
@@ -25,6 +22,7 @@
 #include "moesaic/train/memory.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/places.h"
+#include "moesaic/train/same_start.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -38,42 +36,6 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   } catch (const Error& error) {
     fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
   }
-}
-
-/// Returns the hash of the file that this code was loaded from.
-std::string library_hash() {
-  Dl_info info = {};
-  if (dladdr(reinterpret_cast<const void*>(&phase_seed), &info) == 0) return "unknown";
-  return sha256_file_hex(info.dli_fname);
-}
-
-/// Returns a text that differs where images of a split have other labels, of up to 10 000 of them.
-std::string labels_of(const Dataset& data) {
-  constexpr int64_t kMost = 10'000;
-  if (!data.has_images() || data.endless() || data.info().classes.empty()) return "";
-  Sha256 hash;
-  const int64_t step = std::max<int64_t>(1, data.size() / kMost);
-  for (int64_t i = 0; i < data.size(); i += step) {
-    int64_t label = -1;
-    try {
-      label = data.label(i);
-    } catch (const ImageError&) {
-      // It is lost in every process, or the others differ.
-    }
-    hash.update(std::as_bytes(std::span(&label, 1)));
-  }
-  return hash.hex().substr(0, 16);
-}
-
-/// Throws Error (usage) where processes would begin with another checkpoint or other weights.
-void check_same_start(const Processes& processes, const fs::path& checkpoint, const Model& model) {
-  processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
-  Sha256 hash;
-  for (const auto& item : model.named_parameters()) {
-    const double sum = item.value().sum(at::kDouble).item<double>();
-    hash.update(std::as_bytes(std::span(&sum, 1)));
-  }
-  processes.check_same("network", hash.hex().substr(0, 16));
 }
 
 /// A path is another one from another working directory.
@@ -159,7 +121,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
-  if (options_.processes) check_same_start(*options_.processes, result_.checkpoint, *model_);
+  if (options_.processes) check_same_network(*options_.processes, result_.checkpoint, *model_);
   model_->to(at::Device(options_.device));
   if (!in_memory() && leads()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }
@@ -170,8 +132,15 @@ void Trainer::check_processes(const Model& shape) {
   std::string data;
   for (const PhasePlan& plan : plan_) {
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
-    data += fmt::format("{} {} {}, ", plan.config.data, count_text(plan.images, "image"),
-                        labels_of(*datasets_.get(plan.config.data, "train")));
+    std::vector<std::string> splits = {"train"};
+    if (plan.config.evaluate) {
+      for (std::string& split : datasets_.evaluation_splits(plan.config.data))
+        splits.push_back(std::move(split));
+    }
+    for (const std::string& split : splits) {
+      data += fmt::format("{} {} {}, ", plan.config.data, split,
+                          data_mark(*datasets_.get(plan.config.data, split)));
+    }
     if (!kind.share) continue;
     const PhasePlaces places(config_.model, plan.config);
     kind.share(plan, places, processes->size());
@@ -183,11 +152,8 @@ void Trainer::check_processes(const Model& shape) {
           places.of({"trains"}), plan.config.name);
     }
   }
-  for (const MoEBlock& block : shape.moe_blocks()) {
-    block.layer->check_shares(processes->experts().size());
-  }
+  check_same_build(*processes);
   const std::string recipe = to_json(config_).dump();
-  processes->check_same("build", library_hash());
   const std::vector<std::string> recipes = processes->control().all_gather_text(recipe);
   for (size_t rank = 1; rank < recipes.size(); ++rank) {
     if (recipes[rank] == recipes[0]) continue;

@@ -157,12 +157,16 @@ TEST(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
   EXPECT_EQ(manifest.at("files").size(), names.size() - 1);
 }
 
-TEST(Parts, EachTensorThatIsWrittenIsProgress) {
+TEST(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
   const test::TempDir folder;
-  size_t calls = 0;
-  const Checkpoint whole = stacked();
-  write_part(folder.path(), 0, 1, {whole.model, whole.optimizer}, [&] { ++calls; });
-  EXPECT_EQ(calls, whole.model.size() + whole.optimizer.size());
+  StagedDirectory staged(folder / "a");
+  int calls = 0;
+  const at::Tensor large = at::ones({3 << 20}, at::kByte);  // A tensor of more than one piece.
+  const WrittenPart part = write_part(staged.path(), 0, 1, {{{"w", large}}, {}}, [&] { ++calls; });
+  EXPECT_GE(calls, 3);
+  calls = 0;
+  publish(staged, {part}, stacked().config, stacked().state, [&] { ++calls; });
+  EXPECT_GE(calls, 1);
 }
 
 TEST(Parts, APartWithoutTensorsOfAKindHasNoFileOfIt) {

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes of the program, started as torchrun, mpirun and srun do.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
-#include "integration/program.h"
+#include "integration/processes.h"
 
 namespace moesaic::testing {
 namespace {
@@ -20,67 +15,8 @@ using Strings = std::vector<std::string>;
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-/// A socket on a port that nobody else has as long as it lives.
-class HeldPort {
- public:
-  HeldPort() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_ANY);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(listen(socket_, 1), 0);
-    getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
-    number_ = ntohs(address.sin_port);
-  }
-  ~HeldPort() { close(socket_); }
-  HeldPort(const HeldPort&) = delete;
-  HeldPort& operator=(const HeldPort&) = delete;
-  int number() const { return number_; }
-
- private:
-  int socket_, number_ = 0;
-};
-
-int free_port() {
-  return HeldPort().number();
-}
-
 std::string recipe(const std::string& name) {
   return (std::filesystem::path(MOESAIC_TEST_SOURCE_DIR) / "models" / name).string();
-}
-
-/// What is particular to one process of several.
-struct Fate {
-  int rank = -1, signal = 9;
-  std::filesystem::path once_this_exists;
-  Strings arguments = {};  ///< Of its own, if it is not sent a signal.
-};
-
-std::vector<ProgramResult> run_in_processes(const Strings& arguments, int count,
-                                            const Fate& fate = {}, int port = free_port()) {
-  std::vector<ProgramResult> results(static_cast<size_t>(count));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < count; ++rank) {
-    ProgramOptions options;
-    options.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(count),
-                           "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
-                           "OMP_NUM_THREADS=1"};
-    const bool differs = rank == fate.rank && !fate.arguments.empty();
-    if (rank == fate.rank && !differs) {
-      options.interrupt_after_ms = 100;
-      options.interrupt_when = fate.once_this_exists;
-      options.signal = fate.signal;
-    }
-    threads.emplace_back([&, rank, options, differs] {
-      // The others are at their meeting by then, or nearly.
-      if (differs) std::this_thread::sleep_for(std::chrono::seconds(2));
-      results[static_cast<size_t>(rank)] =
-          run_program(differs ? fate.arguments : arguments, options);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return results;
 }
 
 std::vector<json> train_lines(const std::filesystem::path& run) {
@@ -165,6 +101,44 @@ TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
   expect_one_line_of_all(results, "was lost near step ", 1);
 }
 
+/// A process whose training goes on until it is ended.
+Strings endless(const std::string& out) {
+  return clusters({"--out", out, "phases.train.steps=100000", "phases.train.batch_size=4000",
+                   "parallel.timeout=10", "--expert-parallel", "2"});
+}
+
+TEST_F(ProcessesTest, AStoppedProcessEndsAllAndIsNamed) {
+  Fate fate{1};
+  fate.shell = R"("$@" & p=$!; while ! ls )" + text_path("run/checkpoints") +
+               R"(/step_* >/dev/null 2>&1; do sleep 0.05; done
+                  kill -STOP $p; sleep 20; kill -KILL $p; wait $p)";
+  const auto begin = steady_clock::now();
+  const auto results = run_in_processes(endless(text_path("run")), 2, fate);
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
+  expect_one_line_of_all(results, "process 1 (", 1);
+  expect_one_line_of_all(results, "was lost near step ", 1);
+}
+
+TEST_F(ProcessesTest, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
+  Fate fate{1};
+  fate.shell = R"(trap '' XFSZ; ulimit -f 0; exec "$@")";
+  const auto results = run_in_processes(endless(text_path("run")), 2, fate);
+  expect_one_line_of_all(results, "process 1 of 2: ");
+  expect_one_line_of_all(results, "File too large");
+  EXPECT_TRUE(std::filesystem::is_empty(path("run/checkpoints")));
+}
+
+TEST_F(ProcessesTest, EvaluateOneNetworkOnly) {
+  for (const char* seed : {"1", "2"}) {
+    const auto run = run_program(clusters({"--out", text_path(seed), "seed=" + std::string(seed)}));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+  }
+  Fate fate{1};
+  fate.arguments = {"eval", text_path("2")};
+  expect_one_line_of_all(run_in_processes({"eval", text_path("1")}, 2, fate),
+                         "process 1 has another network than process 0");
+}
+
 TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
   expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("a")}), 3),
                          "3 processes cannot have equal parts of a batch of 4000 images");
@@ -175,6 +149,13 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
       run_in_processes(
           clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),
       "2 processes cannot have equal shares of 9 experts");
+  expect_one_line_of_all(
+      run_in_processes(
+          clusters(
+              {"--out", text_path("a"), "--expert-parallel", "2",
+               R"(phases.train.on_entry={"prune": {"keep": [0, 1, 2], "criterion": "router-magnitude"}})"}),
+          2),
+      "2 processes cannot have equal shares of 3 experts");
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "parallel.data=4"}), 2),
       "choose parallel.data=2");
@@ -201,6 +182,7 @@ TEST_F(ProcessesTest, ASignalEndsOneThatWaitsForTheOthers) {
   options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(free_port())};
   options.interrupt_after_ms = 3000;  // It meets by then, or nearly.
+  options.interrupt_when = MOESAIC_PROGRAM;  // Which is there.
   options.signal = 15;
   const auto begin = steady_clock::now();
   const auto result = run_program(clusters({"--out", text_path("a")}), options);

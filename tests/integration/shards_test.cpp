@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "integration/program.h"
+#include "integration/processes.h"
 #include "moesaic/checkpoint/tensors.h"
 
 namespace moesaic::testing {
@@ -71,6 +71,21 @@ class PackedData : public ProgramTest {
 
   ProgramOptions options_;
 };
+
+TEST_F(PackedData, IsTrainedOnByTwoProcessesAsByOne) {
+  ASSERT_EQ(pack("packed").exit_code, 0);
+  const auto one = train("one");
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto two = run_in_processes({"train", text_path("run.json"), "--out", text_path("two")}, 2,
+                                    {}, options_.environment);
+  ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
+  ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
+  const auto wanted = read_tensors(path("one") / "checkpoints/train/model.safetensors");
+  for (const auto& [name, tensor] :
+       read_tensors(path("two") / "checkpoints/train/model.safetensors")) {
+    EXPECT_TRUE(torch::allclose(tensor, wanted.at(name), 1e-3, 1e-4)) << name;
+  }
+}
 
 TEST_F(PackedData, IsTrainedOnResumedAndEvaluated) {
   const auto packed = pack("packed");

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,7 +25,8 @@ struct FileContent {
 /// trained on, and the memory traffic of a second copy does not slow down who computes.
 class BulkFile {
  public:
-  explicit BulkFile(const std::filesystem::path& final_place);
+  /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.
+  explicit BulkFile(const std::filesystem::path& final_place, std::function<void()> progress = {});
 
   void write(std::span<const std::byte> bytes);
   /// Puts the file in place, as AtomicFile::commit() does, and returns what it holds.
@@ -42,7 +44,8 @@ class BulkFile {
   std::size_t used_ = 0;
   bool direct_ = false;
   Sha256 hash_;
-  int64_t size_ = 0;
+  int64_t size_ = 0, waiting_ = 0;  ///< Bytes in all, and in the page cache.
+  std::function<void()> progress_;
 };
 
 }  // namespace moesaic

@@ -61,7 +61,7 @@ WrittenPart part_of(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
 /// share: to disk, and hashed, so that hashing is parallel too. A tensor is in one part only; a
-/// process without tensors of a kind writes no file of it. `progress` is called before each tensor.
+/// process without tensors of a kind writes no file of it. `progress` is called for each piece.
 /// Throws Error: failure as write_tensors() does, usage for an index out of range and for slices
 /// where there is only one part.
 WrittenPart write_part(const std::filesystem::path& staging, int64_t index, int64_t count,
@@ -73,6 +73,7 @@ WrittenPart write_part(const std::filesystem::path& staging, int64_t index, int6
 /// Error, and publishes nothing: usage where a part is missing or there twice; failure where a file
 /// is missing or cut, a tensor is in two files, or slices do not make up a tensor.
 void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts,
-             const nlohmann::ordered_json& config, const nlohmann::ordered_json& state);
+             const nlohmann::ordered_json& config, const nlohmann::ordered_json& state,
+             const std::function<void()>& progress = {});
 
 }  // namespace moesaic

@@ -72,10 +72,11 @@ FileContent write(const std::filesystem::path& path, std::vector<Item> items,
 using Source = std::function<std::span<const std::byte>(const Item&)>;
 
 /// Writes the same file as write() from tensors that are made one at a time: `source` is called
-/// once for each, in file order; the `bytes` of the items are ignored.
+/// once for each, in file order; the `bytes` of the items are ignored. `progress` is BulkFile's.
 FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
                            const Source& source,
-                           const std::map<std::string, std::string>& metadata = {});
+                           const std::map<std::string, std::string>& metadata = {},
+                           std::function<void()> progress = {});
 
 /// Returns the size of one element in bytes. Throws Error (failure) for an unknown dtype.
 std::size_t dtype_size(std::string_view dtype);

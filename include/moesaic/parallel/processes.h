@@ -106,7 +106,7 @@ class Processes {
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;
   std::unique_ptr<Group> world_, gradients_, experts_, replicas_, control_;
-  std::unique_ptr<Watch> watch_;
+  std::shared_ptr<Watch> watch_;  ///< Shared with a thread that may wait for a store in vain.
 };
 
 /// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What processes compare before they work together. All of it throws Error (usage) that names the
+// first process which differs from process 0; all processes call it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace moesaic {
+
+class Dataset;
+class Model;
+class Processes;
+
+/// Waits until all processes have come so far, however long they take to read what they need, then
+/// compares the library that they run.
+void check_same_build(const Processes& processes);
+
+/// Compares checkpoints by name, and weights and buffers by their sums.
+void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,
+                        const Model& model);
+
+/// Returns a text that differs where splits differ in their number of examples, or in up to 10 000
+/// labels and the files or pixels of a few images; of shards, which may have to be fetched, in
+/// their sizes.
+std::string data_mark(const Dataset& data);
+
+}  // namespace moesaic

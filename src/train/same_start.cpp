@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/same_start.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "moesaic/base/hash.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/models/model.h"
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic {
+namespace {
+
+constexpr size_t kHashDigits = 16;
+
+/// Returns the hash of the file that this code was loaded from.
+std::string library_hash() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&check_same_build), &info) == 0) return "unknown";
+  return sha256_file_hex(info.dli_fname);
+}
+
+void add(Sha256& hash, int64_t number) {
+  hash.update(std::as_bytes(std::span(&number, 1)));
+}
+
+void add_labels(Sha256& hash, const Dataset& data) {
+  constexpr int64_t kMost = 10'000;
+  const int64_t step = std::max<int64_t>(1, data.size() / kMost);
+  for (int64_t i = 0; i < data.size(); i += step) {
+    int64_t label = -1;
+    try {
+      label = data.label(i);
+    } catch (const ImageError&) {
+      // It is lost in every process, or the others differ.
+    }
+    add(hash, label);
+  }
+}
+
+/// Adds an image's file or, where it has none, its pixels.
+void add_image(Sha256& hash, const Dataset& data, int64_t index) try {
+  if (const std::optional<EncodedImage> file = data.encoded(index)) {
+    hash.update(std::as_bytes(std::span(file->bytes)));
+    return;
+  }
+  if (data.image_size() == 0) return;  // They differ in size until they are preprocessed.
+  std::vector<uint8_t> pixels(static_cast<size_t>(data.image_size()));
+  data.image(index, pixels.data());
+  hash.update(std::as_bytes(std::span(pixels)));
+} catch (const ImageError&) {
+  add(hash, -1);
+}
+
+void add_images(Sha256& hash, const Dataset& data) {
+  constexpr int64_t kMost = 4;
+  const int64_t step = std::max<int64_t>(1, data.size() / kMost);
+  for (int64_t i = 0; i < data.size(); i += step) add_image(hash, data, i);
+}
+
+}  // namespace
+
+void check_same_build(const Processes& processes) {
+  processes.exchange("");
+  processes.check_same("build", library_hash());
+}
+
+void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,
+                        const Model& model) {
+  processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
+  Sha256 hash;
+  for (const auto& [name, tensor] : state_of(model)) {
+    const double sum = tensor.sum(at::kDouble).item<double>();
+    hash.update(std::as_bytes(std::span(&sum, 1)));
+  }
+  processes.check_same("network", hash.hex().substr(0, kHashDigits));
+}
+
+std::string data_mark(const Dataset& data) {
+  const std::string size = count_text(data.size(), "image");
+  if (!data.has_images() || data.endless()) return size;
+  Sha256 hash;
+  const std::vector<int64_t> blocks = data.blocks();
+  for (const int64_t block : blocks) add(hash, block);
+  if (blocks.empty()) {
+    if (!data.info().classes.empty()) add_labels(hash, data);
+    add_images(hash, data);
+  }
+  return fmt::format("{} {}", size, hash.hex().substr(0, kHashDigits));
+}
+
+}  // namespace moesaic

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "moesaic/base/text.h"
@@ -16,7 +17,7 @@ namespace moesaic {
 namespace {
 
 using std::chrono_literals::operator""s;
-constexpr auto kBeat = 1s;
+constexpr std::chrono::milliseconds kBeat = 1s;  // In parts of which others wait.
 constexpr auto kStale = kBeat / 4;  // Age of a beat after which a new activity is told at once.
 constexpr auto kSilence = 3s;       // After which a process without a beat is dead or stopped.
 
@@ -100,14 +101,25 @@ void Processes::Watch::set_activity(const std::string& activity) {
 }
 
 bool Processes::Watch::tell_failure(const std::string& message) noexcept {
+  fails_ = true;
   try {
-    const std::lock_guard lock(mutex_);
-    fails_ = true;
+    const std::unique_lock lock = lock_soon();
+    if (!lock.owns_lock()) return speaks_alone_;
     store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
     return is_first_to_tell();
   } catch (const std::exception&) {
     return speaks_alone_;  // The others find out from this process' end.
   }
+}
+
+std::unique_lock<std::mutex> Processes::Watch::lock_soon() {
+  const auto latest = std::chrono::steady_clock::now() + kSilence;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  while (!lock.owns_lock() && std::chrono::steady_clock::now() < latest) {
+    std::this_thread::sleep_for(kBeat / 20);
+    std::ignore = lock.try_lock();
+  }
+  return lock;
 }
 
 bool Processes::Watch::is_first_to_tell() {
@@ -179,11 +191,8 @@ std::vector<std::string> Processes::Watch::exchange(const std::string& text,
 void Processes::Watch::leave() noexcept {
   try {
     const auto latest = std::chrono::steady_clock::now() + kSilence;
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) {  // A thread waits for a store that does not answer.
-      if (serves_store_) std::this_thread::sleep_for(kSilence);
-      return;
-    }
+    std::unique_lock lock = lock_soon();
+    if (!lock.owns_lock()) return;
     store_->set("left/" + std::to_string(rank_), bytes_of("left"));
     if (!serves_store_) return;
     for (int64_t rank = 1; rank < size_; ++rank) {

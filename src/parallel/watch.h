@@ -44,6 +44,8 @@ class Processes::Watch {
   std::string text_at(const std::string& key);
   std::string beat_of(int64_t rank) { return text_at("beat/" + std::to_string(rank)); }
   bool is_first_to_tell();
+  /// Returns the lock unless another thread waits for a store that does not answer.
+  std::unique_lock<std::mutex> lock_soon();
 
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_, beats_ = 0, exchanges_ = 0;
@@ -52,7 +54,8 @@ class Processes::Watch {
   bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
   std::chrono::steady_clock::time_point last_beat_ = {};
   std::string activity_ = "the start";
-  bool ending_ = false, fails_ = false;
+  bool ending_ = false;
+  std::atomic<bool> fails_ = false;
   std::function<void()> when_another_fails_;
   std::mutex mutex_;
   std::condition_variable ends_;

@@ -232,11 +232,12 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
 void check_shares(const RunConfig& config, const PhasePlaces& places, const Model& model) {
   const auto& prune = places.phase().on_entry.prune;
   if (prune && KeepSpec::from_value(prune->keep).chooses_among_layers()) return;
-  at_place(prune ? place_of(prune->source, {"keep"}) : places.of({"data"}), [&] {
+  const auto check = [&] {
     for (const MoEBlock& block : model.moe_blocks()) {
       block.layer->check_shares(config.parallel.experts);
     }
-  });
+  };
+  prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
 }
 
 std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets) {

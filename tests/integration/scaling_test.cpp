@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "integration/program.h"
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "integration/processes.h"
 
 namespace moesaic::testing {
 namespace {
@@ -69,6 +74,63 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--gpu", "h100"}, "--gpu plans processes on paper; add --dry-run", false);
   refused({"--processes", "8"}, "--processes plans processes on paper; add --dry-run", false);
   refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);
+}
+
+/// Returns the bytes that the loopback device has sent.
+int64_t loopback_bytes() {
+  std::ifstream devices("/proc/net/dev");
+  for (std::string line; std::getline(devices, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    fields >> name;
+    if (name != "lo:") continue;
+    int64_t number = 0;
+    for (int field = 0; field < 9; ++field) fields >> number;
+    return number;
+  }
+  return 0;
+}
+
+bool loopback_is_quiet() {
+  constexpr int64_t kLittle = 20'000;
+  const int64_t before = loopback_bytes();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  return before > 0 && loopback_bytes() - before < kLittle;
+}
+
+using SentBytes = ProgramTest;
+
+TEST_F(SentBytes, AreThoseOfThePlan) {
+  if (!have_fashion_mnist()) GTEST_SKIP() << "no Fashion-MNIST";
+  if (!loopback_is_quiet()) GTEST_SKIP() << "other programs use the loopback device";
+  write("run.json", R"({"name": "bytes", "checkpoint_every": 0, "evaluate_every": 0,
+    "model": {"name": "vmoe", "image_size": 28, "channels": 1, "patch_size": 7,
+      "hidden_size": 64, "classes": 10, "encoder": {"num_layers": 4, "num_heads": 4,
+        "mlp_dim": 256, "moe": {"layers": [1, 3], "num_experts": 8,
+          "router": {"num_selected_experts": 2}}}},
+    "phases": [{"name": "train", "data": "fashion-mnist", "batch_size": 64, "evaluate": false,
+      "optimizer": {"name": "sgd", "lr": 0.01}}]})");
+  const std::vector<std::string> shared = {"train", text_path("run.json"), "--expert-parallel",
+                                           "2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), shared.begin(), shared.end());
+    return more;
+  };
+  const auto sent = [&](int steps) {
+    const std::string count = std::to_string(steps);
+    const int64_t before = loopback_bytes();
+    const auto results = run_in_processes(
+        with({"phases.train.steps=" + count, "--out", text_path("run" + count)}), 2);
+    EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
+    return static_cast<double>(loopback_bytes() - before);
+  };
+  const double measured = (sent(60) - sent(10)) / 50 / 2;
+  const auto plan = run_program(with({"phases.train.steps=60", "--dry-run", "--processes", "2,4"}));
+  std::smatch found;  // Processes, images, memory and what is sent.
+  const std::regex row(R"(\n +2 +32 +\S+ \S+ +([0-9.]+) MB)");
+  ASSERT_TRUE(std::regex_search(plan.out, found, row)) << plan.out;
+  const double planned = 1e6 * std::stod(found[1]);
+  EXPECT_NEAR(measured / planned, 1.0, 0.05) << measured << " bytes a step of each process";
 }
 
 }  // namespace

@@ -283,7 +283,8 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   if (phase.on_entry.new_head) rehearsal.reset_head(plan.outputs);
   plan.images = data->size();
   plan.trained = trained_numbers(rehearsal.model(), places);
-  check_shares(config, places, rehearsal.model());
+  // What is planned on paper has its own check.
+  if (missing == MissingFiles::refused) check_shares(config, places, rehearsal.model());
   phase_kinds().at(phase.kind.name()).plan(plan, places, rehearsal.model(), *data);
   rehearsal.end(phase.name);
   if (!phase.evaluate) return plan;

@@ -16,11 +16,13 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/parallel/launch.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/dry_run.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
+#include "runtime.h"
 #include "together.h"
 #include "train_help.h"
 #include "verbs.h"
@@ -103,14 +105,17 @@ CLI::Validator process_counts() {
 /// Returns what a dry run is asked about many processes, if anything.
 std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments,
                                               const RunConfig& config) {
-  const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
+  bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
   if (!arguments.dry_run) {
     if (!asked) return std::nullopt;
     fail_usage("train: {} plans processes on paper; add --dry-run",
                !arguments.processes.empty() ? "--processes" : "--gpu");
   }
+  const Launch launch = launch_of(process_environment());
+  asked = asked || !launch.alone();
   if (!asked) return std::nullopt;
   ScalingOptions options;
+  if (!launch.alone()) options.processes = {launch.size};
   if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
   gpus().at(options.gpu, "train: --gpu");
   if (!arguments.processes.empty()) options.processes.clear();
@@ -131,6 +136,7 @@ int train(const TrainArguments& arguments) {
   options.resume = arguments.resume;
   options.device = arguments.device;
   if (arguments.dry_run) {
+    if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
     std::fputs(dry_run(config, scaling).c_str(), stdout);
     return 0;
@@ -143,7 +149,10 @@ int train(const TrainArguments& arguments) {
   run_together(options.processes, [&] { result = trainer.emplace(config, options).run(); });
   if (!options.processes || options.processes->leads()) report(result, arguments, out);
   if (result.signal != 0 && options.processes && options.processes->leads()) {
-    log_info("it goes on with one process or, started by torchrun, mpirun or srun, with more");
+    log_info("it goes on with any number of processes{}",
+             config.parallel.experts == 1
+                 ? ""
+                 : " that --expert-parallel divides; with one, leave that out");
   }
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

@@ -2,6 +2,7 @@
 #include "moesaic/parallel/processes.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -115,11 +116,22 @@ int64_t replicas_of(const ParallelConfig& config, int64_t size) {
   const int64_t replicas = size / config.experts;
   if (config.data != 0 && config.data != replicas) {
     fail_usage(
-        "parallel.data: {} x {} (parallel.experts) is {} processes, but {} started; "
+        "parallel.data: {} x {} (parallel.experts) is {}, but {} started; "
         "choose parallel.data={}, or leave it out",
-        config.data, config.experts, config.data * config.experts, size, replicas);
+        config.data, config.experts, count_text(config.data * config.experts, "process"), size,
+        replicas);
   }
   return replicas;
+}
+
+/// Returns what `make` does, on a thread that is left alone where it takes longer.
+template <class Make>
+auto within(std::chrono::seconds time, Make make) -> decltype(make()) {
+  std::packaged_task<decltype(make())()> task(std::move(make));
+  auto made = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (made.wait_for(time) != std::future_status::ready) throw LostProcess("no answer");
+  return made.get();
 }
 
 Store meet(const Launch& launch, std::chrono::seconds timeout) {
@@ -129,8 +141,11 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    return c10::make_intrusive<c10d::PrefixStore>(
-        "moesaic/" + launch.attempt, c10::make_intrusive<c10d::TCPStore>(launch.address, options));
+    // c10d waits for longer than its timeout, and without end for a server of another kind.
+    const Store store = within(timeout, [address = launch.address, options]() -> Store {
+      return c10::make_intrusive<c10d::TCPStore>(address, options);
+    });
+    return c10::make_intrusive<c10d::PrefixStore>("moesaic/" + launch.attempt, store);
   } catch (const std::exception& error) {
     const std::string place = launch.address + ":" + std::to_string(launch.port);
     const bool in_use = std::string(error.what()).find("in use") != std::string::npos ||
@@ -148,6 +163,26 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
     }
     fail("{}: process 0 is not to be met there within {}; does it run, and is MASTER_ADDR right?",
          place, count_text(timeout.count(), "second"));
+  }
+}
+
+/// Throws Error (usage) where processes would form other groups, in which they would wait for each
+/// other in vain.
+void check_same_mesh(const Store& store, const Launch& launch, const ParallelConfig& config) {
+  const std::string own = fmt::format("{} that share experts by {}",
+                                      count_text(launch.size, "process"), config.experts);
+  store->set("mesh/" + std::to_string(launch.rank), own);
+  std::string of_leader;
+  for (int64_t rank = 0; rank < launch.size; ++rank) {
+    const std::string key = "mesh/" + std::to_string(rank);
+    store->wait({key}, std::chrono::seconds(config.timeout));
+    const std::vector<uint8_t> bytes = store->get(key);
+    const std::string found(bytes.begin(), bytes.end());
+    if (rank == 0) of_leader = found;
+    if (found == of_leader) continue;
+    // The others read the same, and process 0 says it.
+    std::this_thread::sleep_for(std::chrono::seconds(launch.rank == 0 ? 1 : 3));
+    fail_usage("process {} belongs to {}, process 0 to {}", rank, found, of_leader);
   }
 }
 
@@ -192,6 +227,7 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   const Meeting host{store, rank, std::chrono::seconds(config.timeout), gloo_devices(launch)};
   store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
+  check_same_mesh(store, launch, config);
   Meeting meeting = host;
   meeting.cuda = cuda;
   const std::shared_ptr<Processes> processes(new Processes());
@@ -259,12 +295,11 @@ bool Processes::tell_failure(const std::string& message) const noexcept {
 
 std::string Processes::explain_loss(const std::string& message) const {
   // A store that does not answer would hold this up: that of a process 0 which is stopped.
-  std::packaged_task<std::string()> task(
-      [watch = watch_, message] { return watch->explain(message); });
-  std::future<std::string> said = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (said.wait_for(kPatience) == std::future_status::ready) return said.get();
-  return watch_->without_store();
+  try {
+    return within(kPatience, [watch = watch_, message] { return watch->explain(message); });
+  } catch (const LostProcess&) {
+    return watch_->without_store();
+  }
 }
 
 void Processes::when_another_fails(std::function<void()> action) const {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -36,6 +38,18 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   } catch (const Error& error) {
     fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
   }
+}
+
+/// Throws Error where this process writes parts of checkpoints and process 0 made another folder.
+void check_shared_folder(const Processes& processes, const fs::path& out) {
+  if (processes.experts().size() == 1 && !processes.config().shard_optimizer) return;
+  constexpr int kTries = 20;  // Folders of other machines show new files late.
+  for (int i = 0; i < kTries; ++i) {
+    if (fs::exists(out / ".lock")) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  }
+  fail("{}: process 0 has made this folder elsewhere; give --out on a file system that all share",
+       out.string());
 }
 
 /// A path is another one from another working directory.
@@ -115,7 +129,10 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   check_processes(*shape);
   if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
   if (options_.processes) options_.processes->control().barrier();
-  if (!in_memory() && !leads()) folder_.emplace(RunFolder::of_leader(options_.out));
+  if (!in_memory() && !leads()) {
+    check_shared_folder(*options_.processes, options_.out);
+    folder_.emplace(RunFolder::of_leader(options_.out));
+  }
   if (resuming) {
     restore();
   } else if (options_.resume) {

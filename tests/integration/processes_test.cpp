@@ -177,11 +177,29 @@ TEST_F(ProcessesTest, WhatIsWrongInOneIsSaidByIt) {
       << results[0].err;
 }
 
+TEST_F(ProcessesTest, OneThatSharesExpertsOtherwiseIsNamed) {
+  Fate fate{1};
+  fate.arguments = clusters({"--out", text_path("a"), "--expert-parallel", "2"});
+  expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("a")}), 2, fate),
+                         "process 1 belongs to 2 processes that share experts by 2, process 0 to 2 "
+                         "processes that share experts by 1");
+}
+
+TEST_F(ProcessesTest, AServerThatDoesNotAnswerEndsTheWait) {
+  const HeldPort silent;
+  ProgramOptions options;
+  options.environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(silent.number())};
+  expect_one_line_error(
+      run_program(clusters({"--out", text_path("a"), "parallel.timeout=5"}), options), 1,
+      "process 0 is not to be met there within 5 seconds");
+}
+
 TEST_F(ProcessesTest, ASignalEndsOneThatWaitsForTheOthers) {
   ProgramOptions options;
   options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(free_port())};
-  options.interrupt_after_ms = 3000;  // It meets by then, or nearly.
+  options.interrupt_after_ms = 3000;         // It meets by then, or nearly.
   options.interrupt_when = MOESAIC_PROGRAM;  // Which is there.
   options.signal = 15;
   const auto begin = steady_clock::now();

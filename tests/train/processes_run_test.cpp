@@ -299,9 +299,9 @@ TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
     }
     Trainer(config, options).run();
   };
-  EXPECT_THAT(
-      error_of([&] { run_processes(2, config.parallel, train); }),
-      ::testing::StartsWith("usage: process 1 has another data than process 0 (three 19 images"));
+  EXPECT_THAT(error_of([&] { run_processes(2, config.parallel, train); }),
+              ::testing::StartsWith(
+                  "usage: process 1 has another data than process 0 (three train 19 images"));
 }
 
 TEST(ProcessesRun, ProcessesWithAnotherRecipeAreRefused) {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/same_start.h"
+
+#include <gtest/gtest.h>
+
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+
+std::shared_ptr<const Dataset> four_images(std::vector<uint8_t> labels, uint8_t last_pixel = 0) {
+  DatasetInfo info{"four", "train", "", {"a", "b"}, 1, 2, 2, {0.5}, {0.5}};
+  std::vector<uint8_t> pixels(16, 7);
+  pixels.back() = last_pixel;
+  return make_memory_dataset(info, pixels, std::move(labels));
+}
+
+TEST(DataMark, DiffersWithNumberLabelsAndPixels) {
+  const std::string mark = data_mark(*four_images({0, 1, 0, 1}));
+  EXPECT_EQ(mark, data_mark(*four_images({0, 1, 0, 1})));
+  EXPECT_EQ(mark.find("4 images "), 0U) << mark;
+  EXPECT_NE(mark, data_mark(*four_images({0, 1, 1, 1})));
+  EXPECT_NE(mark, data_mark(*four_images({0, 1, 0, 1}, 1)));
+}
+
+/// Images in two shards that are elsewhere.
+class FarShards : public Dataset {
+ public:
+  explicit FarShards(std::vector<int64_t> blocks)
+      : Dataset(four_images({0, 1, 0, 1})->info()), blocks_(std::move(blocks)) {}
+  int64_t size() const override { return 4; }
+  int64_t label(int64_t) const override { fail("a label was fetched"); }
+  void image(int64_t, uint8_t*) const override { fail("an image was fetched"); }
+  std::vector<int64_t> blocks() const override { return blocks_; }
+
+ private:
+  std::vector<int64_t> blocks_;
+};
+
+TEST(DataMark, FetchesNoShards) {
+  EXPECT_EQ(data_mark(FarShards({2, 2})), data_mark(FarShards({2, 2})));
+  EXPECT_NE(data_mark(FarShards({2, 2})), data_mark(FarShards({1, 3})));
+}
+
+}  // namespace
+}  // namespace moesaic

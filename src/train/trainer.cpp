@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -65,10 +66,11 @@ std::string in_words(const MetricInfo& metric, double value) {
 }  // namespace
 
 TrainResult Trainer::run() {
-  const Tf32 tf32(config_.tf32);
-  const BackendScope backend(at::Device(options_.device),
-                             {.deterministic = config_.deterministic,
-                              .repeats_convolutions = model_->repeats_convolutions()});
+  const at::Device device(options_.device);
+  std::optional<Tf32> tf32;  // The program's, so that threads which train on a CPU leave it alone.
+  if (device.is_cuda()) tf32.emplace(config_.tf32);
+  const BackendScope backend(device, {.deterministic = config_.deterministic,
+                                      .repeats_convolutions = model_->repeats_convolutions()});
   if (!complete() && !in_memory() && leads())
     recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {

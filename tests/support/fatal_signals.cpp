@@ -17,7 +17,7 @@ void say(std::string_view text) {
 }
 
 /// The signal has its usual effect afterwards. Nothing here needs memory, which may be damaged.
-void say_where(int) {
+void say_where(int number) {
   if (const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info()) {
     say("\nended by a signal in ");
     say(test->test_suite_name());
@@ -27,6 +27,7 @@ void say_where(int) {
   }
   std::array<void*, 64> frames = {};
   ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
+  std::ignore = std::raise(number);
 }
 
 class SaysWhereItDies : public ::testing::Environment {

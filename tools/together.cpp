@@ -51,7 +51,8 @@ void run_together(const std::shared_ptr<const Processes>& processes,
     std::_Exit(1);
   });
   try {
-    return action();
+    action();
+    return processes->finish();  // Process 0 may serve the store that others still read.
   } catch (const LostProcess& error) {
     const std::string loss = processes->explain_loss(error.what());
     if (!loss.empty()) log_error("{}", loss);  // Otherwise another process says it.

@@ -125,7 +125,10 @@ TEST_F(ProcessesTest, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
   const auto results = run_in_processes(endless(text_path("run")), 2, fate);
   expect_one_line_of_all(results, "process 1 of 2: ");
   expect_one_line_of_all(results, "File too large");
-  EXPECT_TRUE(std::filesystem::is_empty(path("run/checkpoints")));
+  for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    EXPECT_EQ(entry.path().filename().string().front(), '.')
+        << entry;  // Removed at the next start.
+  }
 }
 
 TEST_F(ProcessesTest, EvaluateOneNetworkOnly) {

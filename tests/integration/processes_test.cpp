@@ -98,7 +98,7 @@ TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
   EXPECT_EQ(results[1].exit_code, 137);
   expect_one_line_of_all(results, "process 1 (", 1);
-  expect_one_line_of_all(results, "was lost near step ", 1);
+  expect_one_line_of_all(results, "was lost near ", 1);
 }
 
 /// A process whose training goes on until it is ended.
@@ -116,7 +116,7 @@ TEST_F(ProcessesTest, AStoppedProcessEndsAllAndIsNamed) {
   const auto results = run_in_processes(endless(text_path("run")), 2, fate);
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
   expect_one_line_of_all(results, "process 1 (", 1);
-  expect_one_line_of_all(results, "was lost near step ", 1);
+  expect_one_line_of_all(results, "was lost near ", 1);
 }
 
 TEST_F(ProcessesTest, ADiskThatIsFullForOneEndsAllAndItSaysSo) {

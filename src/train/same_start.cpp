@@ -32,9 +32,13 @@ void add(Sha256& hash, int64_t number) {
   hash.update(std::as_bytes(std::span(&number, 1)));
 }
 
+/// Returns the distance of at most `most` examples that are spread over the data.
+int64_t stride_of(const Dataset& data, int64_t most) {
+  return std::max<int64_t>(1, (data.size() + most - 1) / most);
+}
+
 void add_labels(Sha256& hash, const Dataset& data) {
-  constexpr int64_t kMost = 10'000;
-  const int64_t step = std::max<int64_t>(1, data.size() / kMost);
+  const int64_t step = stride_of(data, 10'000);
   for (int64_t i = 0; i < data.size(); i += step) {
     int64_t label = -1;
     try {
@@ -61,8 +65,7 @@ void add_image(Sha256& hash, const Dataset& data, int64_t index) try {
 }
 
 void add_images(Sha256& hash, const Dataset& data) {
-  constexpr int64_t kMost = 4;
-  const int64_t step = std::max<int64_t>(1, data.size() / kMost);
+  const int64_t step = stride_of(data, 4);
   for (int64_t i = 0; i < data.size(); i += step) add_image(hash, data, i);
 }
 

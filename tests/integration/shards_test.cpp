@@ -81,8 +81,9 @@ TEST_F(PackedData, IsTrainedOnByTwoProcessesAsByOne) {
   ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
   ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
   const auto wanted = read_tensors(path("one") / "checkpoints/train/model.safetensors");
-  for (const auto& [name, tensor] :
-       read_tensors(path("two") / "checkpoints/train/model.safetensors")) {
+  const auto found = read_tensors(path("two") / "checkpoints/train/model.safetensors");
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : found) {
     EXPECT_TRUE(torch::allclose(tensor, wanted.at(name), 1e-3, 1e-4)) << name;
   }
 }

@@ -147,10 +147,8 @@ class Processes::Watch::Pulse {
     return now - heard_ > 4 * kSilence || watch_.store_->check({"failed/" + std::to_string(rank_)});
   }
 
-  /// Returns whether it has made no progress for so long.
-  bool stands_still(std::chrono::seconds patience) const {
-    return std::chrono::steady_clock::now() - worked_ > patience;
-  }
+  /// Returns whether it went on beating for so long without progress: one that is dead is_lost().
+  bool stands_still(std::chrono::seconds patience) const { return heard_ - worked_ > patience; }
 
  private:
   Watch& watch_;

@@ -10,20 +10,25 @@
 
 namespace moesaic {
 
-BackendScope::BackendScope(c10::Device device, BackendOptions options)
-    : deterministic_(at::globalContext().deterministicAlgorithms()),
-      warns_only_(at::globalContext().deterministicAlgorithmsWarnOnly()),
-      benchmark_(at::globalContext().benchmarkCuDNN()) {
+BackendScope::BackendScope(c10::Device device, BackendOptions options) {
   if (!device.is_cuda()) return;
   check_backend(device, options.deterministic);
   at::Context& context = at::globalContext();
+  before_ = {context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
+             context.benchmarkCuDNN(), context.allowTF32CuBLAS(), context.allowTF32CuDNN()};
   if (options.deterministic) context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setBenchmarkCuDNN(options.repeats_convolutions && !options.deterministic);
+  context.setAllowTF32CuBLAS(options.tf32);
+  context.setAllowTF32CuDNN(options.tf32);
 }
 
 BackendScope::~BackendScope() {
-  at::globalContext().setDeterministicAlgorithms(deterministic_, warns_only_);
-  at::globalContext().setBenchmarkCuDNN(benchmark_);
+  if (!before_) return;
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(before_->deterministic, before_->warns_only);
+  context.setBenchmarkCuDNN(before_->benchmark);
+  context.setAllowTF32CuBLAS(before_->tf32_products);
+  context.setAllowTF32CuDNN(before_->tf32_convolutions);
 }
 
 void check_backend(c10::Device device, bool deterministic) {

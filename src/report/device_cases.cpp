@@ -10,6 +10,7 @@
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
@@ -17,7 +18,6 @@
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "moesaic/ops/tf32.h"
 #include "moesaic/report/device_agreement.h"
 
 namespace moesaic {
@@ -140,7 +140,7 @@ Tensors run_experts(at::Device device, at::ScalarType type) {
 
 /// Loss, gradients and parameters of one step of a network.
 Tensors training_step(const std::filesystem::path& recipe, at::Device device) {
-  const Tf32 refused(false);  // Convolutions round to it by default.
+  const BackendScope exact(device, {});  // Convolutions round to TF32 by default.
   const auto model = build_model(Document::from_file(recipe).root().at("model"), 1);
   model->to(device);
   std::vector<int64_t> shape = model->input_shape();

@@ -17,8 +17,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
-#include "moesaic/ops/non_finite.h"
-#include "moesaic/ops/tf32.h"
+#include "moesaic/ops/diverged.h"
 #include "moesaic/parallel/lost_process.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/calibrate.h"
@@ -67,10 +66,9 @@ std::string in_words(const MetricInfo& metric, double value) {
 
 TrainResult Trainer::run() {
   const at::Device device(options_.device);
-  std::optional<Tf32> tf32;  // The program's, so that threads which train on a CPU leave it alone.
-  if (device.is_cuda()) tf32.emplace(config_.tf32);
   const BackendScope backend(device, {.deterministic = config_.deterministic,
-                                      .repeats_convolutions = model_->repeats_convolutions()});
+                                      .repeats_convolutions = model_->repeats_convolutions(),
+                                      .tf32 = config_.tf32});
   if (!complete() && !in_memory() && leads())
     recorder_.emplace(folder_->root(), state_.metrics_lines);
   while (!complete()) {
@@ -162,8 +160,6 @@ void Trainer::fail_step(const Phase& phase, int64_t step) try {
 } catch (const NotFinite& error) {
   fail_diverged(phase, started_.step, error.what());
 } catch (const Diverged& error) {
-  fail_diverged(phase, step, error.what());
-} catch (const NonFiniteLogits& error) {
   fail_diverged(phase, step, error.what());
 } catch (const Error& error) {
   fail_at(step, error.what());
@@ -326,7 +322,7 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   const Evaluation evaluation = evaluate(*model_, data(split), options);
   if (progress_) progress_->leave_out(evaluation.seconds);
   return evaluation;
-} catch (const NonFiniteLogits& error) {
+} catch (const Diverged& error) {
   fail_diverged(phase, state_.step, fmt::format("{} split: {}", split, error.what()));
 }
 

@@ -8,7 +8,7 @@
 #include "eager_vmoe.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/tf32.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic::bench {
@@ -149,7 +149,7 @@ Row against_all(const std::string& name, const std::string& precision, at::Devic
 
 void bench_network(const Case& c, at::Device device, const Report& report) {
   at::manual_seed(1);
-  const Tf32 refused(false);  // On a GPU convolutions round to it by default.
+  const BackendScope exact(device, {});  // On a GPU convolutions round to TF32 by default.
   const Data data = data_of(c.config, c.batch, device);
   const Networks all = networks(c.config, device);
   const auto inference = [&](const auto& forward) {

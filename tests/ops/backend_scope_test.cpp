@@ -22,6 +22,8 @@ struct Settings {
   bool deterministic = at::globalContext().deterministicAlgorithms();
   bool warns_only = at::globalContext().deterministicAlgorithmsWarnOnly();
   bool benchmark = at::globalContext().benchmarkCuDNN();
+  bool tf32_products = at::globalContext().allowTF32CuBLAS();
+  bool tf32_convolutions = at::globalContext().allowTF32CuDNN();
   bool operator==(const Settings&) const = default;
 };
 
@@ -35,12 +37,12 @@ TEST_F(BackendScopeTest, SetsAGpuAndPutsBackWhatWas) {
   const Settings before;
   {
     const BackendScope scope(at::kCUDA, {.deterministic = true, .repeats_convolutions = true});
-    EXPECT_EQ(Settings(), (Settings{true, false, false}));
+    EXPECT_EQ(Settings(), (Settings{true, false, false, false, false}));
   }
   EXPECT_EQ(Settings(), before);
   {
-    const BackendScope scope(at::kCUDA, {.repeats_convolutions = true});
-    EXPECT_EQ(Settings(), (Settings{false, false, true}));
+    const BackendScope scope(at::kCUDA, {.repeats_convolutions = true, .tf32 = true});
+    EXPECT_EQ(Settings(), (Settings{false, false, true, true, true}));
   }
   EXPECT_EQ(Settings(), before);
 }
@@ -48,8 +50,13 @@ TEST_F(BackendScopeTest, SetsAGpuAndPutsBackWhatWas) {
 TEST_F(BackendScopeTest, LeavesTheCpuAlone) {
   unsetenv(kWorkspace);
   const Settings before;
-  const BackendScope scope(at::kCPU, {.deterministic = true, .repeats_convolutions = true});
-  EXPECT_EQ(Settings(), before);
+  {
+    const BackendScope scope(at::kCPU, {.deterministic = true, .repeats_convolutions = true});
+    EXPECT_EQ(Settings(), before);
+    at::globalContext().setBenchmarkCuDNN(!before.benchmark);  // By another thread.
+  }
+  EXPECT_NE(Settings(), before);
+  at::globalContext().setBenchmarkCuDNN(before.benchmark);
 }
 
 TEST_F(BackendScopeTest, SaysWhatCublasNeeds) {

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "moesaic/ops/non_finite.h"
+#include "moesaic/ops/diverged.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -214,7 +214,7 @@ TEST(RouteExpertChoice, RefusesWrongInput) {
     for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
       at::Tensor bad = torch::zeros({10, 3});
       bad[6][1] = value;
-      EXPECT_THROW(route_expert_choice(bad, {.rows = 2, .gate = gate}), NonFiniteLogits);
+      EXPECT_THROW(route_expert_choice(bad, {.rows = 2, .gate = gate}), Diverged);
       ExpertChoiceOptions without{.rows = 2, .gate = gate, .kept = {0, 2}};
       without.pruned = PrunedSelection::reroute;
       EXPECT_NO_THROW(route_expert_choice(bad, without));

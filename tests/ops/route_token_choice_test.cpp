@@ -8,7 +8,7 @@
 
 #include <limits>
 
-#include "moesaic/ops/non_finite.h"
+#include "moesaic/ops/diverged.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -289,7 +289,7 @@ TEST(RouteTokenChoice, NamesTheFirstTokenWithBadLogits) {
       try {
         route_token_choice(logits, {.k = 2});
         ADD_FAILURE() << "took " << value << " at token " << token;
-      } catch (const NonFiniteLogits& error) {
+      } catch (const Diverged& error) {
         EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token {} ", token)));
       }
     }

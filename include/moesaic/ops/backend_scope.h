@@ -3,6 +3,8 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
+
 namespace moesaic {
 
 struct BackendOptions {
@@ -10,10 +12,13 @@ struct BackendOptions {
   /// Lets cuDNN try its algorithms for each shape of a convolution and keep the fastest, whose
   /// bits are not those of another; not together with `deterministic`.
   bool repeats_convolutions = false;
+  /// Products and convolutions of float32 may round their inputs to 10 bits of mantissa (TF32).
+  bool tf32 = false;
 };
 
 /// LibTorch's settings for work on a GPU, which are the process's, while an object lives. For other
-/// devices it changes none: what this library computes on a CPU is equal from run to run anyway.
+/// devices it leaves them alone: what this library computes on a CPU is equal from run to run
+/// anyway, and may be computed by several threads at once, each with an object of its own.
 class BackendScope {
  public:
   BackendScope(c10::Device device, BackendOptions options);
@@ -22,7 +27,10 @@ class BackendScope {
   BackendScope& operator=(const BackendScope&) = delete;
 
  private:
-  bool deterministic_, warns_only_, benchmark_;  ///< The settings before.
+  struct Settings {
+    bool deterministic, warns_only, benchmark, tf32_products, tf32_convolutions;
+  };
+  std::optional<Settings> before_;
 };
 
 /// Throws Error (usage) where a deterministic run on the device lacks what cuBLAS needs for it in

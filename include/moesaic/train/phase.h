@@ -13,6 +13,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/ops/diverged.h"
 
 namespace moesaic {
 
@@ -28,12 +29,6 @@ struct StepReport {
   /// returns them. Throws Diverged where they are not finite; the network is then as it was before
   /// this step, whatever steps followed.
   std::function<std::map<std::string, double>()> late = {};
-};
-
-/// Thrown where values of a step are not finite: training diverged.
-class Diverged : public Error {
- public:
-  explicit Diverged(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 
 /// Returns whether the steps after `before`, up to `after`, reach a multiple of `every`, where 0

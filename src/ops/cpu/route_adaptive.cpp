@@ -16,7 +16,7 @@
 
 #include "../check.h"
 #include "../route_arguments.h"
-#include "moesaic/ops/non_finite.h"
+#include "moesaic/ops/diverged.h"
 #include "row_layout.h"
 
 namespace moesaic::ops {
@@ -74,7 +74,7 @@ std::vector<int32_t> count_adaptive(const Segments& segments, const Threshold<Sc
   });
   for (const int64_t token : bad) {
     if (token >= 0) {
-      throw NonFiniteLogits(fmt::format("route_adaptive: the logits of token {} are NaN", token));
+      throw Diverged(fmt::format("route_adaptive: the logits of token {} are NaN", token));
     }
   }
   return rows;

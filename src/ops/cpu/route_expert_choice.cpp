@@ -19,7 +19,7 @@
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
-#include "moesaic/ops/non_finite.h"
+#include "moesaic/ops/diverged.h"
 #include "nth_largest.h"
 #include "row_layout.h"
 #include "softmax.h"
@@ -182,7 +182,7 @@ bool expert_probabilities(const ExpertChoicePlan& plan, const Scalar* logits, in
 }
 
 [[noreturn]] void fail_scores() {
-  throw NonFiniteLogits(
+  throw Diverged(
       "route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
 }
 

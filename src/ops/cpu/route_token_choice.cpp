@@ -15,7 +15,7 @@
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
-#include "moesaic/ops/non_finite.h"
+#include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
 #include "row_layout.h"
 
@@ -89,7 +89,7 @@ Selection<Scalar> select_all(const TokenChoicePlan& plan, const RouterLogits<Sca
   });
   for (const int64_t token : bad) {
     if (token >= 0) {
-      throw NonFiniteLogits(fmt::format(
+      throw Diverged(fmt::format(
           "route_token_choice: the logits of token {} are NaN, infinite, or all -infinity", token));
     }
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -115,15 +116,24 @@ std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments,
   asked = asked || !launch.alone();
   if (!asked) return std::nullopt;
   ScalingOptions options;
-  if (!launch.alone()) options.processes = {launch.size};
+  const ParallelConfig& mesh = config.parallel;
+  options.processes = {launch.alone() ? mesh.experts * std::max<int64_t>(1, mesh.data)
+                                      : launch.size};
   if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
   gpus().at(options.gpu, "train: --gpu");
   if (!arguments.processes.empty()) options.processes.clear();
   for (const std::string& count : split(arguments.processes, ',')) {
     if (!count.empty()) options.processes.push_back(std::stoll(count));
   }
-  options.expert_parallel = config.parallel.experts;
-  options.shard_optimizer = config.parallel.shard_optimizer;
+  for (const int64_t count : options.processes) {
+    if (mesh.data == 0 || count == mesh.data * mesh.experts) continue;
+    fail_usage(
+        "train: {} on paper, but parallel.data x parallel.experts is {} x {}; leave "
+        "parallel.data out",
+        count_text(count, "process"), mesh.data, mesh.experts);
+  }
+  options.expert_parallel = mesh.experts;
+  options.shard_optimizer = mesh.shard_optimizer;
   return options;
 }
 
@@ -199,7 +209,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "processes that share a layer's experts (parallel.experts)")
+                   "processes that share a layer's experts; goes before parallel.experts")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

@@ -8,10 +8,13 @@
 
 #include "evaluation_mode.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
+#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic {
@@ -112,6 +115,14 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
+void warn_unless_shared(int64_t batch_size, const Processes& processes) {
+  if (batch_size % processes.size() == 0) return;
+  log_warning(
+      "batches of {} have no equal parts for {}, so each of them evaluates all; choose a multiple "
+      "of {} images",
+      count_text(batch_size, "image"), count_text(processes.size(), "process"), processes.size());
+}
+
 void check_takes(const Model& model, const DatasetInfo& data) {
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() != shape) {
@@ -140,6 +151,7 @@ RowsPerToken Evaluation::rows_per_token() const {
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options) {
   check_fits(model, dataset->info());
+  if (options.processes) options.processes->set_activity("an evaluation");
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
   LoaderOptions loader_options;

@@ -62,19 +62,39 @@ void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patte
   parts_.push_back(std::move(part));
 }
 
-void Optimizer::share_state(std::shared_ptr<const Processes> processes,
-                            const std::function<bool(const std::string& name)>& everywhere) {
-  processes_ = std::move(processes);
-  std::vector<int64_t> load(static_cast<size_t>(processes_->size()), 0);
-  for (Part& part : parts_) {
-    for (Entry& entry : part.entries) {
+template <class Parts, class Use>
+void Optimizer::divide(Parts& parts, int64_t processes, const NameTest& everywhere,
+                       const Use& use) {
+  std::vector<int64_t> load(static_cast<size_t>(processes), 0);
+  for (auto& part : parts) {
+    for (auto& entry : part.entries) {
       if (entry.frozen || everywhere(entry.name)) continue;
       const auto least = std::min_element(load.begin(), load.end());
       *least += entry.parameter.numel();
-      entry.owner = least - load.begin();
-      if (!is_own(entry)) entry.slots.clear();
+      use(entry, least - load.begin());
     }
   }
+}
+
+void Optimizer::share_state(std::shared_ptr<const Processes> processes,
+                            const NameTest& everywhere) {
+  processes_ = std::move(processes);
+  divide(parts_, processes_->size(), everywhere, [&](Entry& entry, int64_t owner) {
+    entry.owner = owner;
+    if (!is_own(entry)) entry.slots.clear();
+  });
+}
+
+Optimizer::Share Optimizer::largest_share(int64_t processes, const NameTest& everywhere) const {
+  std::vector<Share> shares(static_cast<size_t>(processes));
+  Share largest;
+  divide(parts_, processes, everywhere, [&](const Entry& entry, int64_t owner) {
+    Share& share = shares[static_cast<size_t>(owner)];
+    share.updated += entry.parameter.numel();
+    share.state += entry.parameter.numel() * static_cast<int64_t>(entry.slots.size());
+    largest = {std::max(largest.state, share.state), std::max(largest.updated, share.updated)};
+  });
+  return largest;
 }
 
 bool Optimizer::is_own(const Entry& entry) const {

@@ -78,9 +78,7 @@ ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const Proc
   memory.parameters =
       parameter_bytes(model, [](const std::string&) { return true; }).of_process(mesh);
   memory.gradients = gradient_bytes(model, phase.config).of_process(mesh);
-  const SplitBytes optimizer = optimizer_state_bytes(model, phase.config);
-  memory.optimizer =
-      mesh.shard_optimizer ? optimizer.of_process_divided(mesh) : optimizer.of_process(mesh);
+  memory.optimizer = update_bytes(model, phase.config, mesh).state;
   const int64_t images = phase.batch / parts_of_batch(phase), local = images / mesh.processes;
   memory.activations = activation_memory(model, phase, local);
   double routing = 0.0, noise = 0.0, rows = 0.0;
@@ -144,9 +142,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   plan.routing = routing_seconds(model, phase, mesh, cluster, /*own_tokens=*/false);
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
-  const SplitBytes moved = gradient_bytes(model, phase.config);
-  const double updated =
-      mesh.shard_optimizer ? moved.of_process_divided(mesh) : moved.of_process(mesh);
+  const double updated = update_bytes(model, phase.config, mesh).updated;
   plan.update = 2.0 * (updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {

@@ -15,8 +15,10 @@
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
+#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_config.h"
+#include "moesaic/train/optimizer.h"
 
 namespace moesaic {
 namespace {
@@ -57,21 +59,6 @@ NormChannels norm_channels(const torch::nn::Module& root) {
   return found;
 }
 
-std::string processes_text(int64_t count) {
-  return count == 1 ? "1 process" : fmt::format("{} processes", count);
-}
-
-/// Returns the divisor of `number` that is nearest to `wanted`.
-int64_t nearest_divisor(int64_t number, int64_t wanted) {
-  int64_t best = 1;
-  for (int64_t divisor = 1; divisor <= number; ++divisor) {
-    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
-      best = divisor;
-    }
-  }
-  return best;
-}
-
 void check_expert_groups(const Model& model, const ProcessMesh& mesh) {
   int64_t common = mesh.processes;
   for (const MoEBlock& block : model.moe_blocks()) {
@@ -82,11 +69,12 @@ void check_expert_groups(const Model& model, const ProcessMesh& mesh) {
     const int64_t experts = block.layer->experts->count();
     if (experts % mesh.experts == 0) continue;
     fail_usage("{} cannot share the {} of block {} in equal parts; choose {}",
-               processes_text(mesh.experts), count_text(experts, "expert"), block.block, choice);
+               count_text(mesh.experts, "process"), count_text(experts, "expert"), block.block,
+               choice);
   }
   if (mesh.processes % mesh.experts == 0) return;
   fail_usage("{} cannot be parted into groups of {} that share experts; choose {}",
-             processes_text(mesh.processes), mesh.experts, choice);
+             count_text(mesh.processes, "process"), mesh.experts, choice);
 }
 
 /// Adds up the collectives of a step.
@@ -223,6 +211,29 @@ SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase) {
   return {.dense = of_dense, .experts = all - of_dense};
 }
 
+UpdateBytes update_bytes(const Model& model, const PhaseConfig& phase, const ProcessMesh& mesh) {
+  const SplitBytes state = optimizer_state_bytes(model, phase);
+  const SplitBytes updated = gradient_bytes(model, phase);
+  if (!mesh.shard_optimizer) return {state.of_process(mesh), updated.of_process(mesh)};
+  const auto& config = settings_of<GradientConfig>(phase);
+  const Patterns trains(phase.trains);
+  Optimizer::NamedParameters trained;
+  for (const auto& item : model.named_parameters()) {
+    if (trains.any_found_in(item.key())) trained.emplace_back(item.key(), item.value());
+  }
+  const std::set<std::string> experts = expert_parameters(model);
+  const bool shared = mesh.experts > 1;
+  const Optimizer::Share share =
+      Optimizer(std::move(trained), config.optimizer, phase.frozen, config.optimizers)
+          .largest_share(mesh.processes,
+                         [&](const std::string& name) { return shared && experts.contains(name); });
+  const auto bytes = [&](int64_t numbers, double of_experts) {
+    return kFloat * static_cast<double>(numbers) +
+           (shared ? of_experts / static_cast<double>(mesh.experts) : 0.0);
+  };
+  return {bytes(share.state, state.experts), bytes(share.updated, updated.experts)};
+}
+
 std::vector<RoutedLayer> routed_layers(Model& model, const PhasePlan& phase,
                                        const ProcessMesh& mesh) {
   const int64_t of_part =
@@ -278,23 +289,11 @@ void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& m
   if (mesh.processes < 1 || mesh.experts < 1) fail_usage("there must be one process at least");
   if (mesh.experts > 1 && model.moe_blocks().empty()) {
     fail_usage("{} cannot share experts: the network has none that tokens are routed to",
-               processes_text(mesh.experts));
+               count_text(mesh.experts, "process"));
   }
   check_expert_groups(model, mesh);
-  const int64_t parts = parts_of_batch(phase);
-  if (phase.batch % mesh.processes == 0 && phase.batch / parts % mesh.processes == 0) return;
-  const std::string& name = phase.config.name;
-  if (phase.batch % mesh.processes != 0) {
-    fail_usage("phase '{}': {} cannot have equal parts of a batch of {}; choose {}", name,
-               processes_text(mesh.processes), count_text(phase.batch, "image"),
-               nearest_divisor(phase.batch, mesh.processes));
-  }
-  int64_t fewer = parts;
-  while (phase.batch % fewer != 0 || phase.batch / fewer % mesh.processes != 0) --fewer;
-  fail_usage(
-      "phase '{}': {} cannot have equal parts of the {} that go through the network at once; "
-      "choose phases.{}.accumulate={}",
-      name, processes_text(mesh.processes), count_text(phase.batch / parts, "image"), name, fewer);
+  check_equal_parts(fmt::format("phase '{}': ", phase.config.name), phase.batch,
+                    parts_of_batch(phase), mesh.processes);
 }
 
 std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,

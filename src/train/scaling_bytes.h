@@ -22,12 +22,6 @@ struct SplitBytes {
   SplitBytes held_alike(const ProcessMesh& mesh) const {
     return mesh.experts == 1 ? SplitBytes{.dense = dense + experts} : *this;
   }
-  /// Returns what a process keeps where ZeRO-1 divides what all processes hold alike.
-  double of_process_divided(const ProcessMesh& mesh) const {
-    SplitBytes alike = held_alike(mesh);
-    alike.dense /= static_cast<double>(mesh.processes);
-    return alike.of_process(mesh);
-  }
 };
 
 /// Returns the bytes of the parameters that `counts` accepts by name.
@@ -37,6 +31,14 @@ SplitBytes parameter_bytes(const Model& model,
 SplitBytes gradient_bytes(const Model& model, const PhaseConfig& phase);
 /// Returns the bytes of the phase's optimizer state.
 SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase);
+
+/// Bytes of the optimizer's state that a process keeps and of the parameters that it updates.
+struct UpdateBytes {
+  double state = 0.0, updated = 0.0;
+};
+/// Returns the most that a process has of each. ZeRO-1 divides what all processes hold alike, whole
+/// tensors to each.
+UpdateBytes update_bytes(const Model& model, const PhaseConfig& phase, const ProcessMesh& mesh);
 
 /// Numbers that a MoE layer routes and sends for one image.
 struct RoutedLayer {

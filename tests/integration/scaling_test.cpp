@@ -62,8 +62,11 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
     EXPECT_EQ(result.exit_code, 2) << result.out;
     EXPECT_THAT(result.err, HasSubstr(text));
   };
-  refused({"--processes", "48", whole}, "equal parts of a batch of 4096 images; choose 32");
-  refused({"--processes", "64"}, "choose phases.pretrain.accumulate=64");
+  refused({"--processes", "48", whole},
+          "48 processes cannot have equal parts of a batch of 4096 images; choose a batch of 4080 "
+          "images, "
+          "or 32 processes");
+  refused({"--processes", "64"}, " accumulated parts; choose accumulate=64");
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
           "3 processes cannot share the 8 experts of block 1 in equal parts; choose 2");
   refused({"--processes", "4", whole, "--expert-parallel", "8"},
@@ -71,6 +74,8 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--processes", "8", "--gpu", "H10", whole}, "unknown GPU 'H10'; did you mean 'h100'?");
   refused({"--processes", "0"}, "--processes: must be a whole number between 1 and ");
   refused({"--processes", "8,"}, "between 1 and 1048576, found ''");
+  refused({"--processes", "8,4", whole, "parallel.data=4"},
+          "8 processes on paper, but parallel.data x parallel.experts is 4 x 1");
   refused({"--gpu", "h100"}, "--gpu plans processes on paper; add --dry-run", false);
   refused({"--processes", "8"}, "--processes plans processes on paper; add --dry-run", false);
   refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);

@@ -4,11 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "moesaic/models/registry.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/memory.h"
+#include "moesaic/train/optimizer.h"
 #include "moesaic/train/run_start.h"
+#include "support/processes.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -192,8 +197,8 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
 
 TEST(ScalingMemory, ExpertsAreDividedAmongThoseThatShareThem) {
   const PaperRun run;
-  const auto memory = [&](int64_t experts, bool sharded = false) {
-    return run.plan({.processes = 4, .experts = experts, .shard_optimizer = sharded}).memory;
+  const auto memory = [&](int64_t experts) {
+    return run.plan({.processes = 4, .experts = experts}).memory;
   };
   const double dense = run.dense_bytes(), all = PaperRun::kExpertBytes;
   for (const int64_t experts : {1, 2, 4}) {
@@ -203,13 +208,40 @@ TEST(ScalingMemory, ExpertsAreDividedAmongThoseThatShareThem) {
     EXPECT_EQ(found.gradients, expected);
     EXPECT_EQ(found.optimizer, 2 * expected);
     EXPECT_EQ(found.activations, activation_memory(*run.model, run.phases[0], 1));
-    // Experts that nobody shares are divided with the rest.
-    const double divided =
-        experts == 1 ? (dense + all) / 4 : dense / 4 + all / static_cast<double>(experts);
-    EXPECT_EQ(memory(experts, true).optimizer, 2 * divided);
   }
   EXPECT_GT(memory(2).buffers, memory(1).buffers);
   EXPECT_EQ(run.plan({}).memory.buffers, 0.0);
+}
+
+TEST(ScalingMemory, OfASharedOptimizerIsThatOfTheProcessWithMost) {
+  for (const int64_t experts : {1, 2}) {
+    std::atomic<int64_t> most = 0, all = 0;
+    test::run_processes(4, {.experts = experts}, [&](const auto& processes) {
+      const PaperRun run;
+      const auto& config = settings_of<GradientConfig>(run.phases[0].config);
+      Optimizer::NamedParameters parameters;
+      for (const auto& item : run.model->named_parameters()) {
+        parameters.emplace_back(item.key(), item.value());
+      }
+      Optimizer optimizer(parameters, config.optimizer);
+      optimizer.share_state(processes, [&](const std::string& name) {
+        return experts > 1 && name.find("experts") != std::string::npos;
+      });
+      int64_t own = 0;
+      for (const auto& [name, slot] : optimizer.state()) {
+        const bool of_experts = experts > 1 && name.find("experts") != std::string::npos;
+        own += static_cast<int64_t>(slot.nbytes()) / (of_experts ? experts : 1);
+      }
+      all += own;
+      const int64_t largest = processes->max(own);
+      if (processes->leads()) most = largest;
+    });
+    const PaperRun run;
+    const double planned =
+        run.plan({.processes = 4, .experts = experts, .shard_optimizer = true}).memory.optimizer;
+    EXPECT_EQ(planned, static_cast<double>(most)) << experts;
+    EXPECT_GT(4 * most, all) << "tensors of these sizes cannot be divided evenly";
+  }
 }
 
 TEST(ScalingMemory, ActivationsAreThoseOfFewImagesBesideGradientsThatStay) {
@@ -296,15 +328,16 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
   EXPECT_EQ(run.refusal({.processes = 4, .experts = 4}), "no error");
   EXPECT_EQ(run.refusal({.processes = 3}),
             "usage: phase 'pretrain': 3 processes cannot have equal parts of a batch of 4 images; "
-            "choose 2");
+            "choose a batch of 3 images, or 2 processes");
   EXPECT_EQ(run.refusal({.processes = 4, .experts = 3}),
             "usage: 3 processes cannot share the 4 experts of block 1 in equal parts; choose 2");
   EXPECT_EQ(run.refusal({.processes = 2, .experts = 4}),
             "usage: 2 processes cannot be parted into groups of 4 that share experts; choose 2");
   const PaperRun parts({"phases.0.accumulate=4"});
-  EXPECT_EQ(parts.refusal({.processes = 2}),
-            "usage: phase 'pretrain': 2 processes cannot have equal parts of the 1 image that go "
-            "through the network at once; choose phases.pretrain.accumulate=2");
+  EXPECT_EQ(
+      parts.refusal({.processes = 2}),
+      "usage: phase 'pretrain': 2 processes cannot have equal parts of a batch of 4 images in "
+      "4 accumulated parts; choose accumulate=2");
   const PaperRun dense(
       {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}", "phases.prune.on_entry={}"});
   EXPECT_THAT(dense.refusal({.processes = 2, .experts = 2}), HasSubstr("the network has none"));
@@ -325,7 +358,7 @@ TEST(ScalingText, IsAPlanOrATable) {
   EXPECT_THAT(table, AllOf(HasSubstr("\n        1       4 "), HasSubstr("\n        4       1 ")));
   EXPECT_THAT(error_of([&] { text({.gpu = "h10"}); }),
               StartsWith("usage: unknown GPU 'h10'; did you mean 'h100'?"));
-  EXPECT_THAT(error_of([&] { text({.processes = {1, 3}}); }), HasSubstr("choose 2"));
+  EXPECT_THAT(error_of([&] { text({.processes = {1, 3}}); }), HasSubstr("or 2 processes"));
 }
 
 TEST(Gpus, AreCompleteAndSend) {

@@ -83,6 +83,9 @@ struct Evaluation {
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 
+/// Warns where processes cannot have equal parts of an evaluation's batches: each makes all of it.
+void warn_unless_shared(int64_t batch_size, const Processes& processes);
+
 /// Throws Error (usage) that names both shapes of inputs if they differ.
 void check_takes(const Model& model, const DatasetInfo& data);
 

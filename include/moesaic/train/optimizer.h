@@ -65,12 +65,20 @@ class Optimizer {
             const std::vector<std::string>& frozen = {},
             const std::vector<PartOptimizerConfig>& parts = {});
 
+  using NameTest = std::function<bool(const std::string& name)>;
+
   /// Divides the state of the parameters that all processes have among them (ZeRO-1,
-  /// arXiv:1910.02054): each keeps the slots of its part, updates these parameters and sends them
-  /// to the others. Those with a name in `everywhere`, such as those of shared experts, stay as
-  /// they are. Call it before anything else.
-  void share_state(std::shared_ptr<const Processes> processes,
-                   const std::function<bool(const std::string& name)>& everywhere);
+  /// arXiv:1910.02054): each keeps the slots of whole parameters, which it updates and sends to the
+  /// others. Those with a name in `everywhere`, such as those of shared experts, stay as they are.
+  /// Call it before anything else.
+  void share_state(std::shared_ptr<const Processes> processes, const NameTest& everywhere);
+
+  /// Numbers of float32.
+  struct Share {
+    int64_t state = 0, updated = 0;
+  };
+  /// Returns the most that one process would keep and update of what so many divide.
+  Share largest_share(int64_t processes, const NameTest& everywhere) const;
 
   /// Multiplies each gradient by the value of the first pattern that matches its parameter's name,
   /// if there is one.
@@ -120,6 +128,10 @@ class Optimizer {
   void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                 const std::vector<std::string>& frozen, NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const Part& part);
+  /// Has `use` called with each entry that is divided and the process that keeps its state: the
+  /// one that has least so far.
+  template <class Parts, class Use>
+  static void divide(Parts& parts, int64_t processes, const NameTest& everywhere, const Use& use);
   bool is_own(const Entry& entry) const;
   /// Returns whether it is a slot of a parameter that another process updates.
   bool is_of_others(const std::string& slot) const;

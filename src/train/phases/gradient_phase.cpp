@@ -14,6 +14,7 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
+#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/expert_shares.h"

@@ -11,7 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/schedule.h"
@@ -204,14 +204,9 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
 }
 
 void check_share(const PhasePlan& plan, const PhasePlaces& places, int64_t processes) {
-  const int64_t parts = settings_of<GradientConfig>(plan.config).accumulate;
-  if (plan.batch % (parts * processes) == 0) return;
-  fail_usage(
-      "{}: phase '{}': {} processes cannot have equal parts of a batch of {}{}; choose a "
-      "multiple of {}",
-      places.of({"batch_size", "accumulate"}), plan.config.name, processes,
-      count_text(plan.batch, "image"),
-      parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), parts * processes);
+  check_equal_parts(
+      fmt::format("{}: phase '{}': ", places.of({"batch_size", "accumulate"}), plan.config.name),
+      plan.batch, settings_of<GradientConfig>(plan.config).accumulate, processes);
 }
 
 }  // namespace

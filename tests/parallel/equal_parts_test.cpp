@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/parallel/equal_parts.h"
+
+#include <gtest/gtest.h>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic {
+namespace {
+
+TEST(Places, AreEqualPartsOfEachPartOfABatch) {
+  using Places = std::vector<int64_t>;
+  EXPECT_EQ(places_of_process(8, 1, false, 1, 2), (Places{4, 5, 6, 7}));
+  EXPECT_EQ(places_of_process(8, 2, false, 0, 2), (Places{0, 1, 4, 5}));
+  EXPECT_EQ(places_of_process(8, 2, false, 1, 2), (Places{2, 3, 6, 7}));
+  EXPECT_EQ(places_of_process(8, 2, true, 1, 2), (Places{4, 5, 6, 7}));
+  EXPECT_THROW(places_of_process(8, 2, false, 0, 3), Error);
+}
+
+TEST(EqualParts, AreRefusedWithTheNearestChoice) {
+  const auto refusal = [](int64_t batch, int64_t parts, int64_t processes) -> std::string {
+    try {
+      check_equal_parts("here: ", batch, parts, processes);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(refusal(12, 2, 3), "none");
+  EXPECT_EQ(refusal(12, 1, 5),
+            "here: 5 processes cannot have equal parts of a batch of 12 images; choose a batch of "
+            "10 images, or 4 processes");
+  EXPECT_EQ(refusal(2, 1, 5),
+            "here: 5 processes cannot have equal parts of a batch of 2 images; choose a batch of 5 "
+            "images, or 2 processes");
+  EXPECT_EQ(refusal(12, 4, 6),
+            "here: 6 processes cannot have equal parts of a batch of 12 images in 4 accumulated "
+            "parts; choose accumulate=2");
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -126,6 +126,7 @@ void check_folder(const std::string& file) {
 /// and the times of the slowest.
 Latency measure_together(Model& model, const LatencyOptions& options, const Processes* processes) {
   if (processes == nullptr) return measure_latency(model, options);
+  processes->set_activity("a measurement");
   processes->exchange("");  // It may take as long as it takes, and others may need longer.
   Latency found = measure_latency(model, options);
   const std::string own =

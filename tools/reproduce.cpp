@@ -9,6 +9,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/reproduce.h"
+#include "runtime.h"
 #include "together.h"
 #include "verbs.h"
 
@@ -25,6 +26,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   const Experiment experiment =
       load_experiment(arguments.experiment, parse_scale(arguments.scale), arguments.overrides);
   if (arguments.dry_run) {
+    if (follows_a_leader()) return 0;  // It prints the plan.
     std::fputs(plan_experiment(experiment).c_str(), stdout);
     return 0;
   }

@@ -44,17 +44,19 @@ void keep_freed_memory() {
 
 bool follows_a_leader() {
   try {
-    return launch_of(process_environment()).rank > 0;
+    return rank_of(process_environment()) > 0;
   } catch (const Error&) {
-    return false;  // Whoever needs the other processes says what is wrong.
+    return false;  // Nobody knows which process this is.
   }
 }
 
 void log_usage_error(const std::string& what) {
-  if (!follows_a_leader()) {
-    log_error("{}", what);
-  } else if (const Launch launch = launch_of(process_environment()); leader_waits(launch)) {
-    log_error("process {} of {}: {}", launch.rank, launch.size, what);
+  if (!follows_a_leader()) return log_error("{}", what);
+  try {
+    const Launch launch = launch_of(process_environment());
+    if (leader_waits(launch)) log_error("process {} of {}: {}", launch.rank, launch.size, what);
+  } catch (const Error&) {
+    // The leader misses the same variable.
   }
 }
 

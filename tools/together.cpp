@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <thread>
 
 #include "moesaic/base/error.h"
@@ -25,6 +26,23 @@ void tell(const Processes& processes, const std::string& what, bool of_all = fal
   if (!processes.tell_failure(what)) return;
   const std::string who = fmt::format("process {} of {}: ", processes.rank(), processes.size());
   log_error("{}{}", of_all ? "" : who, what);
+}
+
+void tell_loss(const Processes& processes, const std::string& what) {
+  const std::string loss = processes.explain_loss(what);
+  if (!loss.empty()) log_error("{}", loss);  // Otherwise another process says it.
+}
+
+/// How this process ends, which one of its threads decides.
+struct Ending {
+  std::mutex mutex;
+  bool is_done = false;
+};
+
+[[noreturn]] void end(const Processes& processes, int exit_code) {
+  processes.leave();
+  // Threads of collectives that wait for lost processes would hold up an ordinary end.
+  std::_Exit(exit_code);
 }
 
 }  // namespace
@@ -46,27 +64,33 @@ void run_together(const std::shared_ptr<const Processes>& processes,
                   const std::function<void()>& action) {
   if (!processes) return action();
   int exit_code = 1;
-  processes->when_another_fails([&others = *processes] {
-    others.leave();
-    std::_Exit(1);
+  const auto ending = std::make_shared<Ending>();
+  processes->when_another_fails([&others = *processes, ending] {
+    const std::lock_guard lock(ending->mutex);
+    if (ending->is_done) return;
+    tell_loss(others, "one was not heard of for a while");
+    end(others, 1);
   });
   try {
     action();
-    return processes->finish();  // Process 0 may serve the store that others still read.
+    processes->finish();  // Process 0 may serve the store that others still read.
+    const std::lock_guard lock(ending->mutex);
+    ending->is_done = true;
+    return;
   } catch (const LostProcess& error) {
-    const std::string loss = processes->explain_loss(error.what());
-    if (!loss.empty()) log_error("{}", loss);  // Otherwise another process says it.
+    ending->mutex.lock();
+    tell_loss(*processes, error.what());
   } catch (const Error& error) {
     exit_code = error.exit_code();
+    ending->mutex.lock();
     // What is wrong for all of them process 0 says.
     if (error.kind() == ErrorKind::usage && !processes->leads()) std::this_thread::sleep_for(1s);
     tell(*processes, error.what(), error.kind() == ErrorKind::usage && processes->leads());
   } catch (const std::exception& error) {
+    ending->mutex.lock();
     tell(*processes, one_line(error.what(), 300));
   }
-  processes->leave();
-  // Threads of collectives that wait for lost processes would hold up an ordinary end.
-  std::_Exit(exit_code);
+  end(*processes, exit_code);
 }
 
 void require_one_process(std::string_view verb) {

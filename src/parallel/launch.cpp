@@ -73,7 +73,18 @@ void find_meeting(const Environment& environment, const Names& names, Launch& la
   }
 }
 
-Launch read(const Environment& environment, const Names& names) {
+/// Returns the names that the process was started with; null where it was started alone.
+const Names* names_in(const Environment& environment) {
+  if (environment(kTorchrun.rank) || environment(kTorchrun.size)) return &kTorchrun;
+  for (const Names& names : kOthers) {
+    const bool named = environment(names.rank) && !names.rank_alone;
+    if (named || environment(names.size)) return &names;
+  }
+  return nullptr;
+}
+
+/// Returns which process this is, and not where it meets the others.
+Launch numbers_in(const Environment& environment, const Names& names) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const std::optional<std::string> rank = environment(names.rank), size = environment(names.size);
   Launch launch;
@@ -83,7 +94,6 @@ Launch read(const Environment& environment, const Names& names) {
                           0, launch.size - 1);
   const std::optional<std::string> local = environment(names.local_rank);
   launch.local_rank = local ? number_in(names.local_rank, *local, 0, kMax) : launch.rank;
-  if (!launch.alone()) find_meeting(environment, names, launch);
   return launch;
 }
 
@@ -97,17 +107,19 @@ Environment process_environment() {
 }
 
 Launch launch_of(const Environment& environment) {
-  if (environment(kTorchrun.rank) || environment(kTorchrun.size)) {
-    Launch launch = read(environment, kTorchrun);
-    launch.store_is_served = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    launch.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
-    return launch;
-  }
-  for (const Names& names : kOthers) {
-    const bool named = environment(names.rank) && !names.rank_alone;
-    if (named || environment(names.size)) return read(environment, names);
-  }
-  return {};
+  const Names* const names = names_in(environment);
+  if (names == nullptr) return {};
+  Launch launch = numbers_in(environment, *names);
+  if (!launch.alone()) find_meeting(environment, *names, launch);
+  if (names != &kTorchrun) return launch;
+  launch.store_is_served = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return launch;
+}
+
+int64_t rank_of(const Environment& environment) {
+  const Names* const names = names_in(environment);
+  return names == nullptr ? 0 : numbers_in(environment, *names).rank;
 }
 
 }  // namespace moesaic

@@ -244,7 +244,7 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
       meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
   processes->replicas_ = std::make_unique<Group>(
       meeting.group("replicas", rank % experts, experts, replicas), processes->counter_);
-  processes->watch_ = std::make_shared<Watch>(store->clone(), launch);
+  processes->watch_ = std::make_shared<Watch>(store->clone(), launch, host.timeout);
   return processes;
 } catch (const c10::Error& error) {
   const int64_t size = launch.size;
@@ -316,21 +316,6 @@ void Processes::finish() const {
 
 void Processes::set_activity(const std::string& activity) const {
   watch_->set_activity(activity);
-}
-
-std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                       int64_t size) {
-  if (batch % (parts * size) != 0) {
-    fail_usage("a batch of {} images in {} cannot be shared by {}", batch,
-               count_text(parts, "part"), count_text(size, "process"));
-  }
-  const int64_t own = batch / size, ranges = strided ? 1 : parts;
-  std::vector<int64_t> places;
-  for (int64_t part = 0; part < ranges; ++part) {
-    const int64_t first = part * (batch / ranges) + rank * (own / ranges);
-    for (int64_t i = 0; i < own / ranges; ++i) places.push_back(first + i);
-  }
-  return places;
 }
 
 }  // namespace moesaic

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
-#include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/text.h"
@@ -19,7 +21,7 @@ namespace {
 using std::chrono_literals::operator""s;
 constexpr std::chrono::milliseconds kBeat = 1s;  // In parts of which others wait.
 constexpr auto kStale = kBeat / 4;  // Age of a beat after which a new activity is told at once.
-constexpr auto kSilence = 3s;       // After which a process without a beat is dead or stopped.
+constexpr auto kSilence = 3s;       // After which the one of all that has no beat was lost.
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -47,16 +49,19 @@ std::string progress_in(const std::string& beat) {
 
 }  // namespace
 
-Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
+Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch,
+                        std::chrono::seconds timeout)
     : store_(std::move(store)),
       rank_(launch.rank),
       size_(launch.size),
+      lost_after_(std::max(12s, timeout / 4)),
       serves_store_(launch.rank == 0 && !launch.store_is_served),
       speaks_alone_(launch.rank == 1 || launch.local_rank == 0) {
   const std::string who = host_name() + ", pid " + std::to_string(getpid());
   store_->set("who/" + std::to_string(rank_), bytes_of(who));
   beat();
   thread_ = std::thread([this] { run(); });
+  guard_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
 }
 
 Processes::Watch::~Watch() {
@@ -68,24 +73,94 @@ Processes::Watch::~Watch() {
   thread_.join();
 }
 
+/// Counts time by its calls, each of which adds a second at most: where all processes were stopped
+/// for a while, none was lost.
+class Processes::Watch::Pulse {
+ public:
+  Pulse(Watch& watch, int64_t rank) : watch_(watch), rank_(rank) {}
+
+  int64_t rank() const { return rank_; }
+
+  /// Returns whether it has not been heard of for a while, or said that it failed.
+  bool is_lost() {
+    const auto now = std::chrono::steady_clock::now();
+    const auto passed = std::min<Duration>(now - std::exchange(asked_, now), kBeat);
+    if (!last_.empty()) silent_ += passed;  // Nor is one that did not begin yet.
+    idle_ += passed;
+    if (const std::string beat = watch_.beat_of(rank_); beat != last_) {
+      if (progress_in(beat) != progress_in(last_)) idle_ = {};
+      last_ = beat;
+      silent_ = {};
+    }
+    return silent_ > watch_.lost_after_ ||
+           watch_.store_->check({"failed/" + std::to_string(rank_)});
+  }
+
+  /// Returns whether it went on beating for so long without progress: one that is dead is_lost().
+  bool stands_still(std::chrono::seconds patience) const { return idle_ - silent_ > patience; }
+
+ private:
+  using Duration = std::chrono::steady_clock::duration;
+
+  Watch& watch_;
+  int64_t rank_;
+  std::string last_;
+  std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
+  Duration silent_ = {}, idle_ = {};
+};
+
 void Processes::Watch::run() {
   std::unique_lock lock(mutex_);
+  std::optional<Pulse> next;
   while (!ends_.wait_for(lock, kBeat, [this] { return ending_; })) {
     try {
       beat();
-      if (fails_ || !when_another_fails_ || !store_->check({"told"})) continue;
+      if (const int64_t rank = next_at_work(); !next || next->rank() != rank) {
+        next.emplace(*this, rank);
+      }
+      const bool lost = next->is_lost();
+      if (fails_ || !(lost || store_->check({"told"}))) continue;
     } catch (const std::exception&) {
-      return;  // The store is gone; the next collective says so.
+      continue;  // Until the guard misses the beats.
     }
-    const std::function<void()> action = when_another_fails_;
     lock.unlock();
-    return action();
+    act();
+    lock.lock();
   }
+}
+
+void Processes::Watch::guard(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any ends;
+  std::unique_lock lock(mutex);
+  std::chrono::milliseconds silent(0);
+  int64_t answered = 0;
+  while (!ends.wait_for(lock, stop, kBeat, [&] { return stop.stop_requested(); })) {
+    const int64_t before = std::exchange(answered, beats_.load());
+    silent = answered == before ? silent + kBeat : 0s;
+    if (silent > lost_after_ && !fails_) act();
+  }
+}
+
+void Processes::Watch::act() const {
+  std::function<void()> action;
+  {
+    const std::lock_guard lock(action_mutex_);
+    action = when_another_fails_;
+  }
+  if (action) action();
+}
+
+int64_t Processes::Watch::next_at_work() {
+  int64_t next = (rank_ + 1) % size_;
+  while (next != rank_ && is_done(next)) next = (next + 1) % size_;
+  return next;
 }
 
 void Processes::Watch::beat() {
   store_->set("beat/" + std::to_string(rank_),
-              bytes_of(fmt::format("{} {} {}", ++beats_, progress_.load(), activity_)));
+              bytes_of(fmt::format("{} {} {}", beats_.load(), progress_.load(), activity_)));
+  ++beats_;
   last_beat_ = std::chrono::steady_clock::now();
 }
 
@@ -131,31 +206,6 @@ std::string Processes::Watch::text_at(const std::string& key) {
   const std::vector<uint8_t> bytes = store_->get(key);
   return {bytes.begin(), bytes.end()};
 }
-
-class Processes::Watch::Pulse {
- public:
-  Pulse(Watch& watch, int64_t rank) : watch_(watch), rank_(rank) {}
-
-  /// Returns whether it has not been heard of for a while, or said that it failed.
-  bool is_lost() {
-    const auto now = std::chrono::steady_clock::now();
-    if (const std::string beat = watch_.beat_of(rank_); beat != last_) {
-      if (progress_in(beat) != progress_in(last_)) worked_ = now;
-      last_ = beat;
-      heard_ = now;
-    }
-    return now - heard_ > 4 * kSilence || watch_.store_->check({"failed/" + std::to_string(rank_)});
-  }
-
-  /// Returns whether it went on beating for so long without progress: one that is dead is_lost().
-  bool stands_still(std::chrono::seconds patience) const { return heard_ - worked_ > patience; }
-
- private:
-  Watch& watch_;
-  int64_t rank_;
-  std::string last_;
-  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now(), worked_ = heard_;
-};
 
 std::vector<std::string> Processes::Watch::exchange(const std::string& text,
                                                     std::chrono::seconds patience) try {
@@ -206,17 +256,16 @@ void Processes::Watch::leave() noexcept {
 
 void Processes::Watch::finish() try {
   std::unique_lock lock(mutex_);
-  store_->set("done/" + std::to_string(rank_), bytes_of("done"));
-  if (rank_ != 0) return;
-  for (int64_t rank = 1; rank < size_; ++rank) {
+  for (int64_t rank = 1; rank_ == 0 && rank < size_; ++rank) {
     Pulse pulse(*this, rank);
-    while (!store_->check({"done/" + std::to_string(rank)})) {
+    while (!is_done(rank)) {
       if (pulse.is_lost()) {
         throw LostProcess("process " + std::to_string(rank) + " ended before its work");
       }
       ends_.wait_for(lock, kBeat / 4);
     }
   }
+  store_->set("done/" + std::to_string(rank_), bytes_of("done"));
 } catch (const Error&) {
   throw;
 } catch (const std::exception& error) {
@@ -229,7 +278,7 @@ std::string Processes::Watch::without_store() const {
 }
 
 void Processes::Watch::when_another_fails(std::function<void()> action) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(action_mutex_);
   when_another_fails_ = std::move(action);
 }
 
@@ -239,16 +288,15 @@ std::string Processes::Watch::explain(const std::string& message) try {
   std::vector<std::string> before;
   for (int64_t rank = 0; rank < size_; ++rank) before.push_back(beat_of(rank));
   while (std::chrono::steady_clock::now() < silence_ends) {
-    for (int64_t rank = 0; rank < size_; ++rank) {
-      if (!text_at("failed/" + std::to_string(rank)).empty()) return {};  // It said why itself.
-    }
+    if (store_->check({"told"})) return {};  // By the one that failed, or that missed it first.
     ends_.wait_for(lock, kBeat / 2);
     beat();
   }
   fails_ = true;
   if (!is_first_to_tell()) return {};
   for (int64_t rank = 0; rank < size_; ++rank) {
-    if (rank == rank_ || beat_of(rank) != before[static_cast<size_t>(rank)]) continue;
+    if (rank == rank_ || is_done(rank)) continue;
+    if (beat_of(rank) != before[static_cast<size_t>(rank)]) continue;
     return "process " + std::to_string(rank) + " (" + text_at("who/" + std::to_string(rank)) +
            ") was lost near " + activity_in(beat_of(rank)) +
            ": it was killed, stopped, or its machine is gone";

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -15,11 +16,13 @@
 
 namespace moesaic {
 
-/// Tells the other processes that this one lives and what it does, every second, and reads that of
-/// them when one is missed. All of it goes through the store, whose client it has for itself.
+/// Tells the other processes that this one lives and what it does, every second, and looks after
+/// the next one that is not done; reads all of them when one is missed. All of it goes through the
+/// store, whose client it has for itself. Another thread looks after the store, which does not
+/// answer where the process that serves it is stopped.
 class Processes::Watch {
  public:
-  Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch);
+  Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch, std::chrono::seconds timeout);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -40,16 +43,23 @@ class Processes::Watch {
   class Pulse;
 
   void run();
+  void guard(const std::stop_token& stop);
+  void act() const;
   void beat();
   std::string text_at(const std::string& key);
   std::string beat_of(int64_t rank) { return text_at("beat/" + std::to_string(rank)); }
   bool is_first_to_tell();
+  bool is_done(int64_t rank) { return store_->check({"done/" + std::to_string(rank)}); }
+  /// Returns the first process after this one whose work is not done; this one where that of all
+  /// others is.
+  int64_t next_at_work();
   /// Returns the lock unless another thread waits for a store that does not answer.
   std::unique_lock<std::mutex> lock_soon();
 
   c10::intrusive_ptr<c10d::Store> store_;
-  int64_t rank_, size_, beats_ = 0, exchanges_ = 0;
-  std::atomic<int64_t> progress_ = 0;
+  int64_t rank_, size_, exchanges_ = 0;
+  std::atomic<int64_t> beats_ = 0, progress_ = 0;  ///< Beats that the store answered.
+  std::chrono::seconds lost_after_;                ///< Without a beat a process is dead or stopped.
   bool serves_store_;
   bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
   std::chrono::steady_clock::time_point last_beat_ = {};
@@ -57,9 +67,11 @@ class Processes::Watch {
   bool ending_ = false;
   std::atomic<bool> fails_ = false;
   std::function<void()> when_another_fails_;
+  mutable std::mutex action_mutex_;
   std::mutex mutex_;
   std::condition_variable ends_;
   std::thread thread_;
+  std::jthread guard_;
 };
 
 }  // namespace moesaic

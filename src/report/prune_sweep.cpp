@@ -356,6 +356,7 @@ class PruneSweep {
     const auto together = [&](const std::function<void(SweepRun&)>& make) {
       try {
         for (int64_t i = 0; i < config_.runs; ++i) {
+          options_.processes->set_activity(fmt::format("run {} of the sweep", i + 1));
           SweepRun run = run_of(i);
           make(run);
         }

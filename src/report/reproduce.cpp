@@ -24,6 +24,7 @@
 #include "moesaic/report/runs_report.h"
 #include "moesaic/report/samples.h"
 #include "moesaic/report/sweep_report.h"
+#include "moesaic/train/same_start.h"
 #include "report_text.h"
 
 namespace moesaic {
@@ -217,6 +218,11 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   }
   check_device(options.device);
   const bool follows = options.processes && !options.processes->leads();
+  if (options.processes) {
+    check_same_build(*options.processes);
+    check_same_settings(*options.processes, "experiment", experiment.config.to_json());
+    options.processes->check_same("folder", options.out.string());
+  }
   if (follows && !kind->is_shared()) return {};
   const Stopwatch stopwatch(options.out / "elapsed.json");
   const bool complete = kind->run(options);

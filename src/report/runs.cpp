@@ -283,17 +283,20 @@ bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog&
       images.push_back(row.run.images());
     }
   }
-  return make_runs(images, options,
-                   [&](size_t task, const Going& going) -> std::optional<std::string> {
-                     const auto [row, index] = missing[task];
-                     const auto made = make_run(row->run, index, datasets, going);
-                     if (!made) return std::nullopt;
-                     for (const auto& [name, record] : made->earlier) {
-                       log.add(name, index, to_json(record));
-                     }
-                     log.add(row->row.name, index, to_json(made->record));
-                     return headline(*row, made->record);
-                   });
+  return make_runs(
+      images, options, [&](size_t task, const Going& going) -> std::optional<std::string> {
+        const auto [row, index] = missing[task];
+        if (options.processes) {
+          options.processes->set_activity(fmt::format("run {} of '{}'", index + 1, row->row.name));
+        }
+        const auto made = make_run(row->run, index, datasets, going);
+        if (!made) return std::nullopt;
+        for (const auto& [name, record] : made->earlier) {
+          log.add(name, index, to_json(record));
+        }
+        log.add(row->row.name, index, to_json(made->record));
+        return headline(*row, made->record);
+      });
 }
 
 /// Adds to the runs of process 0 what others made before a call was killed.

@@ -182,6 +182,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   checkpoint.model.clear();  // The model holds copies.
   adapt_data(data, checkpoint, *model);
   if (const auto& processes = options.evaluate.processes) {
+    warn_unless_shared(evaluate.batch_size, *processes);
     check_same_build(*processes);
     check_same_network(*processes, checkpoint.folder, *model);
     processes->check_same("data",

@@ -10,8 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/difference.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
@@ -74,6 +76,18 @@ void add_images(Sha256& hash, const Dataset& data) {
 void check_same_build(const Processes& processes) {
   processes.exchange("");
   processes.check_same("build", library_hash());
+}
+
+void check_same_settings(const Processes& processes, const std::string& what,
+                         const nlohmann::ordered_json& settings) {
+  const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto found = differences(nlohmann::ordered_json::parse(all[0]),
+                                   nlohmann::ordered_json::parse(all[rank]));
+    fail_usage("process {} has another {} than process 0: {}", rank, what,
+               describe(found, /*side_by_side=*/true));
+  }
 }
 
 void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,

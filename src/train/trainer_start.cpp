@@ -14,7 +14,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/config/difference.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
@@ -147,7 +146,9 @@ void Trainer::check_processes(const Model& shape) {
   const auto& processes = options_.processes;
   if (!processes) return;
   std::string data;
+  bool evaluates = false;
   for (const PhasePlan& plan : plan_) {
+    evaluates = evaluates || plan.config.evaluate;
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
     std::vector<std::string> splits = {"train"};
     if (plan.config.evaluate) {
@@ -169,15 +170,9 @@ void Trainer::check_processes(const Model& shape) {
           places.of({"trains"}), plan.config.name);
     }
   }
+  if (evaluates) warn_unless_shared(config_.evaluate_batch_size, *processes);
   check_same_build(*processes);
-  const std::string recipe = to_json(config_).dump();
-  const std::vector<std::string> recipes = processes->control().all_gather_text(recipe);
-  for (size_t rank = 1; rank < recipes.size(); ++rank) {
-    if (recipes[rank] == recipes[0]) continue;
-    const auto found = differences(Json::parse(recipes[0]), Json::parse(recipes[rank]));
-    fail_usage("process {} has another recipe than process 0: {}", rank,
-               describe(found, /*side_by_side=*/true));
-  }
+  check_same_settings(*processes, "recipe", to_json(config_));
   processes->check_same("folder", options_.out.string());
   processes->check_same("data", data);
 }

@@ -102,9 +102,9 @@ TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
 }
 
 /// A process whose training goes on until it is ended.
-Strings endless(const std::string& out) {
+Strings endless(const std::string& out, const std::string& timeout = "10") {
   return clusters({"--out", out, "phases.train.steps=100000", "phases.train.batch_size=4000",
-                   "parallel.timeout=10", "--expert-parallel", "2"});
+                   "parallel.timeout=" + timeout, "--expert-parallel", "2"});
 }
 
 TEST_F(ProcessesTest, AStoppedProcessEndsAllAndIsNamed) {
@@ -119,6 +119,58 @@ TEST_F(ProcessesTest, AStoppedProcessEndsAllAndIsNamed) {
   expect_one_line_of_all(results, "was lost near ", 1);
 }
 
+/// Runs a script that starts two processes by $program with RANK in the environment.
+ProgramResult run_script_of_two(const Strings& arguments, const std::string& script) {
+  ProgramOptions options;
+  options.environment = {"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1",
+                         "MASTER_PORT=" + std::to_string(free_port())};
+  Strings command = {"/bin/sh", "-c", script, "sh", MOESAIC_PROGRAM};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(command, options);
+}
+
+/// Process `stopped` is stopped once there is a checkpoint.
+void expect_missed(const std::filesystem::path& run, int stopped) {
+  SCOPED_TRACE(stopped);
+  const auto begin = steady_clock::now();
+  const ProgramResult result =
+      run_script_of_two(endless(run.string(), "45"),
+                        "RANK=" + std::to_string(stopped) + R"( "$@" & stopped=$!; RANK=)" +
+                            std::to_string(1 - stopped) + R"( "$@" & other=$!
+          while kill -0 $other && ! ls )" +
+                            run.string() + R"(/checkpoints/step_* >/dev/null 2>&1
+          do sleep 0.05; done
+          kill -STOP $stopped; wait $other; code=$?
+          kill -KILL $stopped; exit $code)");
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(45));  // parallel.timeout
+  expect_one_line_of_all({result}, "process " + std::to_string(stopped));
+  expect_one_line_of_all({result}, "was lost near ");
+}
+
+TEST_F(ProcessesTest, OneThatIsStoppedIsMissedLongBeforeTheTimeout) {
+  expect_missed(path("a"), 1);
+  expect_missed(path("b"), 0);  // Which serves the store.
+}
+
+TEST_F(ProcessesTest, OneThatIsKilledInASaveLosesNothing) {
+  const auto one = run_program(clusters({"--out", text_path("one")}));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  Fate fate{1};  // Killed once files of a checkpoint behind step 3 are being written.
+  fate.shell = R"("$@" & p=$!; cd )" + text_path("run") + R"(/checkpoints
+                  while kill -0 $p 2>/dev/null; do
+                    for folder in .step_*; do
+                      if [ -e step_3 ] && [ -e "$folder" ]; then kill -KILL $p; fi
+                    done
+                  done; wait $p)";
+  std::filesystem::create_directories(path("run/checkpoints"));
+  const Strings arguments = clusters({"--out", text_path("run"), "--expert-parallel", "2"});
+  const auto two = run_in_processes(arguments, 2, fate);
+  expect_one_line_of_all(two, "process 1 (", 1);
+  const auto rest = run_program(clusters({"--out", text_path("run"), "--resume"}));
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  expect_same_losses(path("one"), path("run"));
+}
+
 TEST_F(ProcessesTest, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
   Fate fate{1};
   fate.shell = R"(trap '' XFSZ; ulimit -f 1; exec "$@")";
@@ -131,15 +183,54 @@ TEST_F(ProcessesTest, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
   }
 }
 
-TEST_F(ProcessesTest, EvaluateOneNetworkOnly) {
+TEST_F(ProcessesTest, EvaluateAndTimeOneNetworkOnly) {
   for (const char* seed : {"1", "2"}) {
     const auto run = run_program(clusters({"--out", text_path(seed), "seed=" + std::string(seed)}));
     ASSERT_EQ(run.exit_code, 0) << run.err;
   }
-  Fate fate{1};
-  fate.arguments = {"eval", text_path("2")};
-  expect_one_line_of_all(run_in_processes({"eval", text_path("1")}, 2, fate),
-                         "process 1 has another network than process 0");
+  for (const char* verb : {"eval", "bench"}) {
+    Fate fate{1};
+    fate.arguments = {verb, text_path("2")};
+    expect_one_line_of_all(run_in_processes({verb, text_path("1")}, 2, fate),
+                           "process 1 has another network than process 0");
+  }
+}
+
+TEST_F(ProcessesTest, ADryRunPlansThatManyOnce) {
+  const Strings plan = {"train", recipe("vmoe/recipes/smoke.json"), "--dry-run"};
+  const auto results = run_in_processes(plan, 2);
+  ASSERT_EQ(results[0].exit_code, 0) << results[0].err;
+  ASSERT_EQ(results[1].exit_code, 0) << results[1].err;
+  EXPECT_EQ(results[1].out + results[1].err, "");
+  Strings on_paper = plan;
+  on_paper.insert(on_paper.end(), {"--processes", "2"});
+  EXPECT_EQ(results[0].out, run_program(on_paper).out);
+  EXPECT_NE(results[0].out.find(": 2 on h100 GPUs"), std::string::npos) << results[0].out;
+}
+
+TEST_F(ProcessesTest, EvaluateTogetherWhatOneDoes) {
+  const auto run = run_program(clusters({"--out", text_path("run")}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Strings arguments = {"eval", text_path("run"), "--json", "--batch-size", "40"};
+  json one = run_program(arguments).json();
+  const auto two = run_in_processes(arguments, 2);
+  EXPECT_EQ(two[1].out, "");
+  json together = two[0].json();
+  for (json* result : {&one, &together}) {
+    EXPECT_GT(result->erase("seconds") + result->erase("images_per_second"), 0U) << *result;
+  }
+  EXPECT_EQ(one, together);
+  const auto whole = run_in_processes({"eval", text_path("run"), "--batch-size", "41"}, 2);
+  EXPECT_NE(whole[0].err.find("choose a multiple of 2 images"), std::string::npos) << whole[0].err;
+  EXPECT_EQ(whole[1].err, "");
+}
+
+TEST_F(ProcessesTest, PartsOfACheckpointNeedAFolderThatAllShare) {
+  const ProgramResult result =
+      run_script_of_two(clusters({"--out", "run", "--expert-parallel", "2"}),
+                        "cd " + text_path("") + R"( && mkdir -p a b
+         (cd a && RANK=1 "$@") & first=$!; cd b && RANK=0 "$@"; code=$?; wait $first; exit $code)");
+  expect_one_line_of_all({result}, "give --out on a file system that all share");
 }
 
 TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
@@ -207,7 +298,7 @@ TEST_F(ProcessesTest, ASignalEndsOneThatWaitsForTheOthers) {
   options.signal = 15;
   const auto begin = steady_clock::now();
   const auto result = run_program(clusters({"--out", text_path("a")}), options);
-  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));  // parallel.timeout is 50.
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));  // parallel.timeout is 45.
   EXPECT_EQ(result.exit_code, 143) << result.err;
 }
 
@@ -228,11 +319,28 @@ TEST_F(ProcessesTest, VariablesAndPortsAreChecked) {
                         "RANK is set and WORLD_SIZE is not");
   expect_one_line_error(run_program(clusters({"--out", text_path("a"), "--expert-parallel", "2"})),
                         2, "one process was started");
-  const HeldPort held;
   ProgramOptions options;
+  options.environment = {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0"};
+  expect_one_line_error(run_program(arguments, options), 2, "MASTER_ADDR is not set");
+  options.environment = {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1"};
+  const auto follower = run_program(arguments, options);
+  EXPECT_EQ(follower.exit_code, 2);
+  EXPECT_EQ(follower.err, "");  // Process 0 says it.
+  const HeldPort held;
   options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(held.number())};
   expect_one_line_error(run_program(arguments, options), 2, "the port is in use");
+}
+
+TEST_F(ProcessesTest, AnotherExperimentIsRefused) {
+  const Strings arguments = {"reproduce", "clusters/figure3", "--scale", "quick",
+                             "--out",     text_path("a"),     "runs=1"};
+  Fate fate{1};
+  fate.arguments = arguments;
+  fate.arguments.back() = "runs=2";
+  expect_one_line_of_all(run_in_processes(arguments, 2, fate),
+                         "process 1 has another experiment than process 0");
+  EXPECT_FALSE(std::filesystem::exists(path("a/runs.json")));
 }
 
 TEST_F(ProcessesTest, RunsOfAnExperimentAreSharedOut) {

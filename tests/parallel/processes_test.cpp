@@ -117,6 +117,15 @@ TEST(Processes, OneNamesTheProcessThatWasLost) {
   EXPECT_EQ(said, 1);
 }
 
+TEST(Processes, OneThatIsDoneIsNotTheOneThatWasLost) {
+  run_processes(3, {}, [](const auto& processes) {
+    if (processes->rank() == 1) return processes->finish();
+    if (processes->rank() == 2) return;
+    EXPECT_THROW(processes->finish(), LostProcess);
+    EXPECT_THAT(processes->explain_loss("broken"), HasSubstr("process 2 ("));
+  });
+}
+
 TEST(Processes, OneThatMakesNoProgressIsNamedAlthoughItLives) {
   std::promise<void> noticed;
   run_processes(2, {}, [&](const auto& processes) {
@@ -145,15 +154,6 @@ TEST(Processes, OneThatMakesProgressIsWaitedFor) {
     const std::string own = std::to_string(processes->rank());
     EXPECT_THAT(processes->exchange(own, kPatience), ::testing::ElementsAre("0", "1"));
   });
-}
-
-TEST(Places, AreEqualPartsOfEachPartOfABatch) {
-  using Places = std::vector<int64_t>;
-  EXPECT_EQ(places_of_process(8, 1, false, 1, 2), (Places{4, 5, 6, 7}));
-  EXPECT_EQ(places_of_process(8, 2, false, 0, 2), (Places{0, 1, 4, 5}));
-  EXPECT_EQ(places_of_process(8, 2, false, 1, 2), (Places{2, 3, 6, 7}));
-  EXPECT_EQ(places_of_process(8, 2, true, 1, 2), (Places{4, 5, 6, 7}));
-  EXPECT_THROW(places_of_process(8, 2, false, 0, 3), Error);
 }
 
 TEST(Collectives, GradientsOfGatheredRowsAreThoseOfAllLosses) {

@@ -124,9 +124,13 @@ TEST(ProcessesRun, GroupsOfTokensWithinProcessesAreRoutedAlone) {
                       {{2, 1}, {2, 2}, {4, 2}});
 }
 
+TEST(ProcessesRun, LayersComputedAgainMakeTheStepsOfOneProcess) {
+  expect_meshes_agree(vmoe_recipe(kMoE), {"recompute=true"}, {{2, 1}, {4, 2}});
+}
+
 // Networks this small change their routing for a difference in the last bits, so with more that is
 // random a dozen steps are compared.
-TEST(ProcessesRun, SoItDoesWithRecomputeStridedPartsAndMixup) {
+TEST(ProcessesRun, SoTheyDoWithStridedPartsAndMixup) {
   expect_meshes_agree(vmoe_recipe(kMoE),
                       {"recompute=true", "phases.train.steps=12",
                        "phases.train.accumulate_order=strided", "phases.train.augment.mixup=0.5"},
@@ -184,20 +188,21 @@ TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
   expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 4}});
 }
 
-/// Trains by four processes for 50 steps, takes the checkpoints behind step 20 away, and goes on
-/// with each mesh.
+/// Trains by `first` for 50 steps, takes the checkpoints behind step 20 away, and goes on with each
+/// mesh.
 void expect_gone_on_with(const std::string& recipe, const std::vector<Mesh>& meshes,
-                         double tolerance = 1e-5) {
+                         const Mesh& first = {4, 4}) {
   TempDir folder;
   const Changes changes = {"phases.train.evaluate=false", "keep_checkpoints=9"};
   train_in_processes(folder / "one", 1, recipe, changes);
-  Changes by_four = changes;
-  by_four.insert(by_four.end(), {"parallel.experts=4", "parallel.shard_optimizer=true"});
-  train_in_processes(folder / "four", 4, recipe, by_four);
+  Changes by_first = changes;
+  by_first.push_back(fmt::format("parallel.experts={}", first.experts));
+  by_first.push_back(fmt::format("parallel.shard_optimizer={}", first.processes > 1));
+  train_in_processes(folder / "first", first.processes, recipe, by_first);
   for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(mesh.processes);
     const fs::path run = folder / fmt::format("rest{}", mesh.processes);
-    fs::copy(folder / "four", run, fs::copy_options::recursive);
+    fs::copy(folder / "first", run, fs::copy_options::recursive);
     for (const char* later : {"train", "step_40", "step_50"}) {
       ASSERT_GT(fs::remove_all(run / "checkpoints" / later), 0u) << later;
     }
@@ -206,12 +211,17 @@ void expect_gone_on_with(const std::string& recipe, const std::vector<Mesh>& mes
     with.push_back(fmt::format("parallel.experts={}", mesh.experts));
     const TrainResult rest = train_in_processes(run, mesh.processes, recipe, with, true);
     EXPECT_EQ(rest.steps, 50);
-    expect_same_run(folder / "one", run, tolerance);
+    expect_same_run(folder / "one", run);
   }
 }
 
 TEST(ProcessesRun, ACheckpointOfFourIsGoneOnWithByTwoAndByOne) {
   expect_gone_on_with(vmoe_recipe(kMoE), {{2, 2}, {1, 1}, {4, 2}});
+}
+
+TEST(ProcessesRun, ACheckpointOfOneOrTwoIsGoneOnWithByFour) {
+  expect_gone_on_with(vmoe_recipe(kMoE), {{4, 2}}, {1, 1});
+  expect_gone_on_with(vmoe_recipe(kMoE), {{4, 4}}, {2, 2});
 }
 
 /// WRN-pMoE: experts whose maps lie beside each other, and batch norms.

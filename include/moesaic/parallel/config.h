@@ -11,7 +11,7 @@ namespace moesaic {
 struct ParallelConfig {
   int64_t data = 0, experts = 1;
   bool shard_optimizer = false;
-  int64_t timeout = 50;
+  int64_t timeout = 45;
 };
 template <class Fields>
 void describe(Fields& f, ParallelConfig& c) {

@@ -34,5 +34,8 @@ Environment process_environment();
 /// process is alone. Throws Error (usage) that names the variable that is missing or no valid
 /// number.
 Launch launch_of(const Environment& environment);
+/// Returns the process' number, also where nothing tells it where to meet the others. Throws as
+/// launch_of() where it is not known.
+int64_t rank_of(const Environment& environment);
 
 }  // namespace moesaic

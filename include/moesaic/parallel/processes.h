@@ -86,8 +86,9 @@ class Processes {
   /// Tells process 0 that this one has done its part of work that is not made step by step. Process
   /// 0 waits for all of them; it throws LostProcess where one is lost meanwhile.
   void finish() const;
-  /// Has `action` called, on another thread, once another process has told why it ends: this one
-  /// may wait for it in vain.
+  /// Has `action` called, on another thread, once another process has told why it ends, or has not
+  /// been heard of for a quarter of the timeout (12 seconds at least): this one may wait for it in
+  /// vain.
   void when_another_fails(std::function<void()> action) const;
   /// Ends this process' part after a failure: it waits a few seconds for the others to learn of it
   /// if it serves their store.
@@ -108,11 +109,5 @@ class Processes {
   std::unique_ptr<Group> world_, gradients_, experts_, replicas_, control_;
   std::shared_ptr<Watch> watch_;  ///< Shared with a thread that may wait for a store in vain.
 };
-
-/// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,
-/// where a batch goes through the network in `parts` one after the other, part by part: of each
-/// part an equal range. With `strided`, part i has the places i, i + parts, ...
-std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                       int64_t size);
 
 }  // namespace moesaic

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace moesaic {
@@ -15,6 +16,11 @@ class Processes;
 /// Waits until all processes have come so far, however long they take to read what they need, then
 /// compares the library that they run.
 void check_same_build(const Processes& processes);
+
+/// Compares settings; `what` they are of, such as "recipe", is in the message beside those that
+/// differ.
+void check_same_settings(const Processes& processes, const std::string& what,
+                         const nlohmann::ordered_json& settings);
 
 /// Compares checkpoints by name, and weights and buffers by their sums.
 void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,

@@ -56,7 +56,8 @@ void log_usage_error(const std::string& what) {
     const Launch launch = launch_of(process_environment());
     if (leader_waits(launch)) log_error("process {} of {}: {}", launch.rank, launch.size, what);
   } catch (const Error&) {
-    // The leader misses the same variable.
+    // On the leader's machine it says the same.
+    if (is_first_of_machine(process_environment())) log_error("{}", what);
   }
 }
 

@@ -122,4 +122,9 @@ int64_t rank_of(const Environment& environment) {
   return names == nullptr ? 0 : numbers_in(environment, *names).rank;
 }
 
+bool is_first_of_machine(const Environment& environment) {
+  const Names* const names = names_in(environment);
+  return names == nullptr || environment(names->local_rank).value_or("0") == "0";
+}
+
 }  // namespace moesaic

@@ -56,10 +56,13 @@ Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& lau
       size_(launch.size),
       lost_after_(std::max(12s, timeout / 4)),
       serves_store_(launch.rank == 0 && !launch.store_is_served),
-      speaks_alone_(launch.rank == 1 || launch.local_rank == 0) {
+      first_of_machine_(launch.local_rank == 0),
+      first_at_work_(launch.store_is_served ? 0 : 1) {
   const std::string who = host_name() + ", pid " + std::to_string(getpid());
   store_->set("who/" + std::to_string(rank_), bytes_of(who));
   beat();
+  const std::vector<uint8_t> leader = store_->get("who/0");
+  leader_ = {leader.begin(), leader.end()};
   thread_ = std::thread([this] { run(); });
   guard_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
 }
@@ -85,14 +88,15 @@ class Processes::Watch::Pulse {
   bool is_lost() {
     const auto now = std::chrono::steady_clock::now();
     const auto passed = std::min<Duration>(now - std::exchange(asked_, now), kBeat);
-    if (!last_.empty()) silent_ += passed;  // Nor is one that did not begin yet.
+    silent_ += passed;
     idle_ += passed;
     if (const std::string beat = watch_.beat_of(rank_); beat != last_) {
       if (progress_in(beat) != progress_in(last_)) idle_ = {};
       last_ = beat;
       silent_ = {};
     }
-    return silent_ > watch_.lost_after_ ||
+    const int64_t quarters = last_.empty() ? 4 : 1;  // It may not have begun.
+    return silent_ > quarters * watch_.lost_after_ ||
            watch_.store_->check({"failed/" + std::to_string(rank_)});
   }
 
@@ -115,11 +119,11 @@ void Processes::Watch::run() {
   while (!ends_.wait_for(lock, kBeat, [this] { return ending_; })) {
     try {
       beat();
-      if (const int64_t rank = next_at_work(); !next || next->rank() != rank) {
-        next.emplace(*this, rank);
-      }
-      const bool lost = next->is_lost();
-      if (fails_ || !(lost || store_->check({"told"}))) continue;
+      const int64_t rank = at_work_from((rank_ + 1) % size_);
+      if (!next || next->rank() != rank) next.emplace(*this, rank);
+      first_at_work_ = at_work_from(first_at_work_);
+      if (next->is_lost()) missed_ = rank;
+      if (fails_ || (missed_ == kNobody && !store_->check({"told"}))) continue;
     } catch (const std::exception&) {
       continue;  // Until the guard misses the beats.
     }
@@ -145,16 +149,15 @@ void Processes::Watch::guard(const std::stop_token& stop) {
 void Processes::Watch::act() const {
   std::function<void()> action;
   {
-    const std::lock_guard lock(action_mutex_);
+    const std::lock_guard lock(text_mutex_);
     action = when_another_fails_;
   }
   if (action) action();
 }
 
-int64_t Processes::Watch::next_at_work() {
-  int64_t next = (rank_ + 1) % size_;
-  while (next != rank_ && is_done(next)) next = (next + 1) % size_;
-  return next;
+int64_t Processes::Watch::at_work_from(int64_t rank) {
+  while (rank != rank_ && is_done(rank)) rank = (rank + 1) % size_;
+  return rank;
 }
 
 void Processes::Watch::beat() {
@@ -166,7 +169,10 @@ void Processes::Watch::beat() {
 
 void Processes::Watch::set_activity(const std::string& activity) {
   const std::lock_guard lock(mutex_);
-  activity_ = activity;
+  {
+    const std::lock_guard text_lock(text_mutex_);
+    activity_ = activity;
+  }
   if (std::chrono::steady_clock::now() - last_beat_ < kStale) return;
   try {
     beat();
@@ -179,11 +185,11 @@ bool Processes::Watch::tell_failure(const std::string& message) noexcept {
   fails_ = true;
   try {
     const std::unique_lock lock = lock_soon();
-    if (!lock.owns_lock()) return speaks_alone_;
+    if (!lock.owns_lock()) return speaks_alone();
     store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
     return is_first_to_tell();
   } catch (const std::exception&) {
-    return speaks_alone_;  // The others find out from this process' end.
+    return speaks_alone();  // The others find out from this process' end.
   }
 }
 
@@ -273,22 +279,25 @@ void Processes::Watch::finish() try {
 }
 
 std::string Processes::Watch::without_store() const {
-  if (!speaks_alone_) return {};
-  return "process 0, or the launcher by which the processes met, was lost near " + activity_;
+  if (!speaks_alone()) return {};
+  const std::lock_guard lock(text_mutex_);
+  return "process 0 (" + leader_ + "), or the launcher by which the processes met, was lost near " +
+         activity_;
 }
 
 void Processes::Watch::when_another_fails(std::function<void()> action) {
-  const std::lock_guard lock(action_mutex_);
+  const std::lock_guard lock(text_mutex_);
   when_another_fails_ = std::move(action);
 }
 
 std::string Processes::Watch::explain(const std::string& message) try {
   const auto silence_ends = std::chrono::steady_clock::now() + kSilence;
   std::unique_lock lock(mutex_);
+  if (store_->check({"told"})) return {};  // By the one that failed, or that missed it first.
   std::vector<std::string> before;
   for (int64_t rank = 0; rank < size_; ++rank) before.push_back(beat_of(rank));
   while (std::chrono::steady_clock::now() < silence_ends) {
-    if (store_->check({"told"})) return {};  // By the one that failed, or that missed it first.
+    if (store_->check({"told"})) return {};
     ends_.wait_for(lock, kBeat / 2);
     beat();
   }
@@ -300,6 +309,11 @@ std::string Processes::Watch::explain(const std::string& message) try {
     return "process " + std::to_string(rank) + " (" + text_at("who/" + std::to_string(rank)) +
            ") was lost near " + activity_in(beat_of(rank)) +
            ": it was killed, stopped, or its machine is gone";
+  }
+  if (missed_ != kNobody) {
+    return fmt::format("process {} ({}) was not heard of for {}", missed_,
+                       text_at("who/" + std::to_string(missed_)),
+                       count_text(lost_after_.count(), "second"));
   }
   std::string late;
   for (int64_t rank = 0; rank < size_; ++rank) {

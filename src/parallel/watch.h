@@ -34,11 +34,14 @@ class Processes::Watch {
   void when_another_fails(std::function<void()> action);
   std::vector<std::string> exchange(const std::string& text, std::chrono::seconds patience);
   void progress() noexcept { ++progress_; }
-  /// Returns what explain() does where the store does not answer.
+  /// Returns what explain() does where the store does not answer, by which the one that speaks is
+  /// chosen: the first of a machine does, and the first that is not done.
   std::string without_store() const;
   void leave() noexcept;
 
  private:
+  static constexpr int64_t kNobody = -1;
+
   /// Whether a process is alive and works, by its beats.
   class Pulse;
 
@@ -50,9 +53,10 @@ class Processes::Watch {
   std::string beat_of(int64_t rank) { return text_at("beat/" + std::to_string(rank)); }
   bool is_first_to_tell();
   bool is_done(int64_t rank) { return store_->check({"done/" + std::to_string(rank)}); }
-  /// Returns the first process after this one whose work is not done; this one where that of all
+  /// Returns the first process from `rank` on whose work is not done; this one where that of all
   /// others is.
-  int64_t next_at_work();
+  int64_t at_work_from(int64_t rank);
+  bool speaks_alone() const { return first_of_machine_ || rank_ == first_at_work_; }
   /// Returns the lock unless another thread waits for a store that does not answer.
   std::unique_lock<std::mutex> lock_soon();
 
@@ -61,14 +65,19 @@ class Processes::Watch {
   std::atomic<int64_t> beats_ = 0, progress_ = 0;  ///< Beats that the store answered.
   std::chrono::seconds lost_after_;                ///< Without a beat a process is dead or stopped.
   bool serves_store_;
-  bool speaks_alone_;  ///< Says what happened where the store, by which one is chosen, is gone.
+  bool first_of_machine_;
+  std::atomic<int64_t> first_at_work_;  ///< But for the process that serves the store.
+  int64_t missed_ = kNobody;            ///< Who was not heard of.
+  std::string leader_;                  ///< Machine and pid of process 0.
   std::chrono::steady_clock::time_point last_beat_ = {};
   std::string activity_ = "the start";
   bool ending_ = false;
   std::atomic<bool> fails_ = false;
   std::function<void()> when_another_fails_;
-  mutable std::mutex action_mutex_;
   std::mutex mutex_;
+  /// Of what is read without mutex_ too, which is held while the store does not answer: activity_
+  /// and when_another_fails_.
+  mutable std::mutex text_mutex_;
   std::condition_variable ends_;
   std::thread thread_;
   std::jthread guard_;

@@ -85,6 +85,7 @@ void check_same_settings(const Processes& processes, const std::string& what,
     if (all[rank] == all[0]) continue;
     const auto found = differences(nlohmann::ordered_json::parse(all[0]),
                                    nlohmann::ordered_json::parse(all[rank]));
+    if (found.empty()) continue;  // In another order.
     fail_usage("process {} has another {} than process 0: {}", rank, what,
                describe(found, /*side_by_side=*/true));
   }

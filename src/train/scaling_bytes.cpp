@@ -183,6 +183,13 @@ void add_norms(Traffic& traffic, const Model& model, const PhasePlan& phase,
   add("expert_batch_norm", true, of_experts, 1.0 / static_cast<double>(mesh.experts));
 }
 
+/// Returns the bytes of the parameters that are not frozen.
+SplitBytes updated_bytes(const Model& model, const PhaseConfig& phase) {
+  const std::vector<std::string> names = trained_parameters(model, phase);
+  const std::set<std::string> updated(names.begin(), names.end());
+  return parameter_bytes(model, [&](const std::string& name) { return updated.contains(name); });
+}
+
 }  // namespace
 
 SplitBytes parameter_bytes(const Model& model,
@@ -213,7 +220,7 @@ SplitBytes optimizer_state_bytes(const Model& model, const PhaseConfig& phase) {
 
 UpdateBytes update_bytes(const Model& model, const PhaseConfig& phase, const ProcessMesh& mesh) {
   const SplitBytes state = optimizer_state_bytes(model, phase);
-  const SplitBytes updated = gradient_bytes(model, phase);
+  const SplitBytes updated = updated_bytes(model, phase);
   if (!mesh.shard_optimizer) return {state.of_process(mesh), updated.of_process(mesh)};
   const auto& config = settings_of<GradientConfig>(phase);
   const Patterns trains(phase.trains);
@@ -305,11 +312,8 @@ std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
   add_norms(traffic, model, phase, mesh);
   traffic.all_reduce("metrics", false, 1.0, kMetricBytes);
   if (mesh.shard_optimizer) {
-    const std::vector<std::string> names = trained_parameters(model, phase.config);
-    const std::set<std::string> moved(names.begin(), names.end());
-    const SplitBytes bytes =
-        parameter_bytes(model, [&](const std::string& name) { return moved.contains(name); });
-    traffic.all_gather("parameters", false, 1.0, bytes.held_alike(mesh).dense);
+    const SplitBytes updated = updated_bytes(model, phase.config);
+    traffic.all_gather("parameters", false, 1.0, updated.held_alike(mesh).dense);
   }
   return traffic.take();
 }

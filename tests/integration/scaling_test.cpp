@@ -115,27 +115,28 @@ TEST_F(SentBytes, AreThoseOfThePlan) {
           "router": {"num_selected_experts": 2}}}},
     "phases": [{"name": "train", "data": "fashion-mnist", "batch_size": 64, "evaluate": false,
       "optimizer": {"name": "sgd", "lr": 0.01}}]})");
-  const std::vector<std::string> shared = {"train", text_path("run.json"), "--expert-parallel",
-                                           "2"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), shared.begin(), shared.end());
-    return more;
-  };
-  const auto sent = [&](int steps) {
-    const std::string count = std::to_string(steps);
-    const int64_t before = loopback_bytes();
-    const auto results = run_in_processes(
-        with({"phases.train.steps=" + count, "--out", text_path("run" + count)}), 2);
-    EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
-    return static_cast<double>(loopback_bytes() - before);
-  };
-  const double measured = (sent(60) - sent(10)) / 50 / 2;
-  const auto plan = run_program(with({"phases.train.steps=60", "--dry-run", "--processes", "2,4"}));
-  std::smatch found;  // Processes, images, memory and what is sent.
-  const std::regex row(R"(\n +2 +32 +\S+ \S+ +([0-9.]+) MB)");
-  ASSERT_TRUE(std::regex_search(plan.out, found, row)) << plan.out;
-  const double planned = 1e6 * std::stod(found[1]);
-  EXPECT_NEAR(measured / planned, 1.0, 0.05) << measured << " bytes a step of each process";
+  for (const std::string experts : {"1", "2"}) {
+    SCOPED_TRACE(experts);
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {"train", text_path("run.json"), "--expert-parallel", experts});
+      return more;
+    };
+    const auto sent = [&](const std::string& steps) {
+      const int64_t before = loopback_bytes();
+      const std::string out = text_path("run" + experts + "-" + steps);
+      const auto results = run_in_processes(with({"phases.train.steps=" + steps, "--out", out}), 2);
+      EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
+      return static_cast<double>(loopback_bytes() - before);
+    };
+    const double measured = (sent("60") - sent("10")) / 50 / 2;
+    const auto plan =
+        run_program(with({"phases.train.steps=60", "--dry-run", "--processes", "2,4"}));
+    std::smatch found;  // Processes, images, memory and what is sent.
+    const std::regex row(R"(\n +2 +32 +\S+ \S+ +([0-9.]+) MB)");
+    ASSERT_TRUE(std::regex_search(plan.out, found, row)) << plan.out;
+    const double planned = 1e6 * std::stod(found[1]);
+    EXPECT_NEAR(measured / planned, 1.0, 0.05) << measured << " bytes a step of each process";
+  }
 }
 
 }  // namespace

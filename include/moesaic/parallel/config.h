@@ -18,11 +18,11 @@ void describe(Fields& f, ParallelConfig& c) {
   f("data", c.data,
     "D, replicas of the experts among the processes of torchrun; 0: as many as there are processes "
     "for",
-    at_least(0));
+    between(0, 1 << 20));
   f("experts", c.experts,
     "K, processes that share the experts of a replica; the processes are D x K, and each takes its "
     "part of every batch",
-    at_least(1));
+    between(1, 1 << 20));
   f("shard_optimizer", c.shard_optimizer,
     "each process keeps its part of the optimizer's state of what is not experts (ZeRO-1)");
   f("timeout", c.timeout, "seconds after which a process that does not come is lost",

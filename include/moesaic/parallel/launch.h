@@ -37,5 +37,7 @@ Launch launch_of(const Environment& environment);
 /// Returns the process' number, also where nothing tells it where to meet the others. Throws as
 /// launch_of() where it is not known.
 int64_t rank_of(const Environment& environment);
+/// Returns whether the launcher names no process of this machine before this one.
+bool is_first_of_machine(const Environment& environment);
 
 }  // namespace moesaic

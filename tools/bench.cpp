@@ -236,7 +236,7 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
   const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
   if (!is_benchmark(options.name) && path) {
     const auto processes = meet_processes({}, options.device);
-    return run_together(processes, [&] { run_checkpoint(options, processes.get()); });
+    return run_together("bench", processes, [&] { run_checkpoint(options, processes.get()); });
   }
   for (const CLI::Option* option : of_checkpoints) {
     if (option->count() == 0) continue;

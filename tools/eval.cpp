@@ -110,7 +110,7 @@ int run_eval(const EvalArguments& arguments) {
   options.evaluate.processes = meet_processes({}, options.device);
   const auto& processes = options.evaluate.processes;
   CheckpointEvaluation result;
-  run_together(processes, [&] { result = evaluate_with_bar(options); });
+  run_together("eval", processes, [&] { result = evaluate_with_bar(options); });
   if (processes && !processes->leads()) return 0;
   print_evaluation(result, arguments.json);
   std::fflush(stdout);

@@ -40,7 +40,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   const bool leads = !options.processes || options.processes->leads();
   options.progress = leads;
   Reproduction done;
-  run_together(options.processes, [&] { done = reproduce(experiment, options); });
+  run_together("reproduce", options.processes, [&] { done = reproduce(experiment, options); });
   if (done.signal != 0) {
     log_warning("stopped; the same command goes on from here");
     return 128 + done.signal;

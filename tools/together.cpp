@@ -60,7 +60,7 @@ std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
   return nullptr;
 }
 
-void run_together(const std::shared_ptr<const Processes>& processes,
+void run_together(const std::string& verb, const std::shared_ptr<const Processes>& processes,
                   const std::function<void()>& action) {
   if (!processes) return action();
   int exit_code = 1;
@@ -72,6 +72,7 @@ void run_together(const std::shared_ptr<const Processes>& processes,
     end(others, 1);
   });
   try {
+    processes->check_same("verb", verb);
     action();
     processes->finish();  // Process 0 may serve the store that others still read.
     const std::lock_guard lock(ending->mutex);

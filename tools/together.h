@@ -15,9 +15,10 @@ namespace moesaic::tools {
 std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
                                                 const std::string& device);
 
-/// Runs `action` together with the others. Where it fails, one process says why, and all of them
-/// end: this function does not return then. With null it only runs the action.
-void run_together(const std::shared_ptr<const Processes>& processes,
+/// Runs `action` of a verb together with the others. Where it fails, or another runs another verb,
+/// one process says why, and all of them end: this function does not return then. With null it only
+/// runs the action.
+void run_together(const std::string& verb, const std::shared_ptr<const Processes>& processes,
                   const std::function<void()>& action);
 
 /// Throws Error (usage) where several processes were started: each would write what this verb

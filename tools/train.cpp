@@ -156,14 +156,20 @@ int train(const TrainArguments& arguments) {
   options.stop = &stop;
   TrainResult result;
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
-  run_together(options.processes, [&] { result = trainer.emplace(config, options).run(); });
-  if (!options.processes || options.processes->leads()) report(result, arguments, out);
-  if (result.signal != 0 && options.processes && options.processes->leads()) {
-    log_info("it goes on with any number of processes{}",
-             config.parallel.experts == 1
-                 ? ""
-                 : " that --expert-parallel divides; with one, leave that out");
-  }
+  run_together("train", options.processes, [&] {
+    result = trainer.emplace(config, options).run();
+    if (!options.processes) return report(result, arguments, out);
+    if (options.processes->leads()) {
+      report(result, arguments, out);
+      if (result.signal != 0) {
+        log_info("it goes on with any number of processes{}",
+                 config.parallel.experts == 1
+                     ? ""
+                     : " that --expert-parallel divides; with one, leave that out");
+      }
+    }
+    options.processes->exchange("");  // A launcher may end all once one has ended by a signal.
+  });
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
 

@@ -172,6 +172,7 @@ void Trainer::check_processes(const Model& shape) {
   }
   if (evaluates) warn_unless_shared(config_.evaluate_batch_size, *processes);
   check_same_build(*processes);
+  processes->check_same("start", options_.resume ? "--resume" : "no --resume");
   check_same_settings(*processes, "recipe", to_json(config_));
   processes->check_same("folder", options_.out.string());
   processes->check_same("data", data);

@@ -201,6 +201,24 @@ TEST_F(ProcessesTest, EvaluateAndTimeOneNetworkOnly) {
   }
 }
 
+TEST_F(ProcessesTest, OneWithAnotherVerbIsNamed) {
+  Fate fate{1};
+  fate.arguments = {"eval", text_path("run")};
+  expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("run")}), 2, fate),
+                         "process 1 has another verb than process 0 (eval and train)");
+}
+
+TEST_F(ProcessesTest, TwoOfOneNumberAreRefused) {
+  const ProgramResult result =
+      run_script_of_two(clusters({"--out", text_path("run"), "phases.train.steps=60"}),
+                        R"(RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!; RANK=1 "$@"
+                           third=$?; wait $first; a=$?; wait $second; b=$?; exit $((a + b + third)))");
+  EXPECT_EQ(result.exit_code, 2) << result.err;  // Of one, whichever came later.
+  EXPECT_NE(result.err.find("process 1 of 2: two processes say that they are number 1 of 2"),
+            std::string::npos)
+      << result.err;
+}
+
 TEST_F(ProcessesTest, ADryRunPlansThatManyOnce) {
   const Strings plan = {"train", recipe("vmoe/recipes/smoke.json"), "--dry-run"};
   const auto results = run_in_processes(plan, 2);
@@ -377,30 +395,57 @@ std::filesystem::path torchrun() {
   return base / "bin/torchrun";
 }
 
+/// Runs two processes by torchrun; `before` is a part of their script, in which $$ stands for $.
+ProgramResult by_torchrun(const Strings& arguments, const std::string& before) {
+  Strings command = {torchrun().string(),
+                     "--no-python",
+                     "--nproc-per-node",
+                     "2",
+                     "--master-port",
+                     std::to_string(free_port()),
+                     "--max-restarts",
+                     "2",
+                     "/bin/sh",
+                     "-c",
+                     before + "exec \"$@\"",
+                     "sh",
+                     MOESAIC_PROGRAM};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(command);
+}
+
+/// Returns a script that sends a signal to process `rank` of the first attempt once the run has a
+/// checkpoint.
+std::string signal_at_checkpoint(const std::filesystem::path& run, int rank, const char* signal) {
+  return "if [ $RANK = " + std::to_string(rank) +
+         " ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then P=$$$$; (while ! ls " + run.string() +
+         "/checkpoints/step_* >/dev/null 2>&1; do sleep 0.05; done; kill -" + signal +
+         " $P) & fi; ";
+}
+
 TEST_F(ProcessesTest, TorchrunStartsThemAgainAfterAKill) {
   if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
-  const std::string rest =
-      " " + recipe("clusters/recipes/smoke.json") +
-      " log_every=1 phases.train.stop=null phases.train.steps=60 --resume --out ";
   const auto start = [&](const std::string& out, const std::string& before) {
-    return run_command({torchrun().string(), "--no-python", "--nproc-per-node", "2",
-                        "--master-port", std::to_string(free_port()), "--max-restarts", "2",
-                        "/bin/sh", "-c",
-                        before + "exec " MOESAIC_PROGRAM " train" + rest + text_path(out)});
+    return by_torchrun(clusters({"phases.train.steps=60", "--resume", "--out", text_path(out)}),
+                       before);
   };
   const auto undisturbed = start("whole", "");
   ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
   // Process 1 dies once there is a checkpoint, and only in the first attempt.
-  const auto restarted =
-      start("killed",
-            "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then P=$$$$; (while ! ls " +
-                text_path("killed") +
-                "/checkpoints/step_* >/dev/null 2>&1; do sleep 0.05; done; kill -9 $P) & fi; ");
+  const auto restarted = start("killed", signal_at_checkpoint(path("killed"), 1, "KILL"));
   ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
   EXPECT_NE(restarted.err.find("going on from"), std::string::npos) << restarted.err;
   const std::string file = "checkpoints/step_60/model.safetensors";
   EXPECT_TRUE(bytes_in(path("whole") / file) == bytes_in(path("killed") / file));
   EXPECT_FALSE(bytes_in(path("whole") / file).empty());
+}
+
+TEST_F(ProcessesTest, TorchrunEndsNoneBeforeItSaidWhatASignalSaved) {
+  if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
+  const auto stopped =
+      by_torchrun(endless(text_path("run")), signal_at_checkpoint(path("run"), 0, "TERM"));
+  EXPECT_NE(stopped.exit_code, 0);
+  EXPECT_NE(stopped.err.find("saved; go on with"), std::string::npos) << stopped.err;
 }
 
 }  // namespace

@@ -80,10 +80,16 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
-void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out) {
+void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out,
+            const Processes* processes) {
   if (result.signal != 0) {
     log_info("stopped at step {}, saved; go on with: {}", result.steps,
              resume_command(arguments, out));
+    if (processes == nullptr) return;
+    log_info("it goes on with any number of processes{}",
+             processes->config().experts == 1
+                 ? ""
+                 : " that --expert-parallel divides; with one, leave that out");
     return;
   }
   log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
@@ -157,18 +163,11 @@ int train(const TrainArguments& arguments) {
   TrainResult result;
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
   run_together("train", options.processes, [&] {
+    const Processes* const processes = options.processes.get();
     result = trainer.emplace(config, options).run();
-    if (!options.processes) return report(result, arguments, out);
-    if (options.processes->leads()) {
-      report(result, arguments, out);
-      if (result.signal != 0) {
-        log_info("it goes on with any number of processes{}",
-                 config.parallel.experts == 1
-                     ? ""
-                     : " that --expert-parallel divides; with one, leave that out");
-      }
-    }
-    options.processes->exchange("");  // A launcher may end all once one has ended by a signal.
+    if (processes == nullptr || processes->leads()) report(result, arguments, out, processes);
+    // A launcher may end all once one has ended by a signal.
+    if (processes != nullptr) processes->exchange("");
   });
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

@@ -226,11 +226,10 @@ std::shared_ptr<const Processes> Processes::of_store(const Store& store, const L
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   const Meeting host{store, rank, std::chrono::seconds(config.timeout), gloo_devices(launch)};
-  if (store->add("come/" + std::to_string(rank), 1) > 1) {
+  if (store->add("here/" + std::to_string(rank), 1) > 1) {
     fail_usage("two processes say that they are number {} of {}; is {}:{} another run's?", rank,
                size, launch.address, launch.port);
   }
-  store->set("here/" + std::to_string(rank), std::vector<uint8_t>{1});
   check_same_mesh(store, launch, config);
   Meeting meeting = host;
   meeting.cuda = cuda;

@@ -73,12 +73,13 @@ bool overlaps_backward(const Collective& collective) {
   return collective.name == "gradients" || collective.name == "expert_gradients";
 }
 
-ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
+ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
+                                double optimizer) {
   ProcessMemory memory;
   memory.parameters =
       parameter_bytes(model, [](const std::string&) { return true; }).of_process(mesh);
   memory.gradients = gradient_bytes(model, phase.config).of_process(mesh);
-  memory.optimizer = update_bytes(model, phase.config, mesh).state;
+  memory.optimizer = optimizer;
   const int64_t images = phase.batch / parts_of_batch(phase), local = images / mesh.processes;
   memory.activations = activation_memory(model, phase, local);
   double routing = 0.0, noise = 0.0, rows = 0.0;
@@ -130,7 +131,8 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   ScalingPlan plan;
   plan.collectives = step_collectives(model, phase, mesh);
   plan.images = phase.batch / mesh.processes;
-  plan.memory = memory_of_process(model, phase, mesh);
+  const UpdateBytes update = update_bytes(model, phase.config, mesh);
+  plan.memory = memory_of_process(model, phase, mesh, update.state);
   const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
   const double passes = phase.recompute ? 4.0 : 3.0;  // Backward costs two forward passes.
   const double flops =
@@ -142,8 +144,8 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   plan.routing = routing_seconds(model, phase, mesh, cluster, /*own_tokens=*/false);
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
-  const double updated = update_bytes(model, phase.config, mesh).updated;
-  plan.update = 2.0 * (updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
+  plan.update =
+      2.0 * (update.updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {
     collective.seconds = collective_seconds(collective, cluster);

@@ -223,15 +223,15 @@ UpdateBytes update_bytes(const Model& model, const PhaseConfig& phase, const Pro
   const SplitBytes updated = updated_bytes(model, phase);
   if (!mesh.shard_optimizer) return {state.of_process(mesh), updated.of_process(mesh)};
   const auto& config = settings_of<GradientConfig>(phase);
-  const Patterns trains(phase.trains);
+  const auto parameters = model.named_parameters();
   Optimizer::NamedParameters trained;
-  for (const auto& item : model.named_parameters()) {
-    if (trains.any_found_in(item.key())) trained.emplace_back(item.key(), item.value());
+  for (const std::string& name : trained_parameters(model, phase)) {
+    trained.emplace_back(name, parameters[name]);
   }
   const std::set<std::string> experts = expert_parameters(model);
   const bool shared = mesh.experts > 1;
   const Optimizer::Share share =
-      Optimizer(std::move(trained), config.optimizer, phase.frozen, config.optimizers)
+      Optimizer(std::move(trained), config.optimizer, /*frozen=*/{}, config.optimizers)
           .largest_share(mesh.processes,
                          [&](const std::string& name) { return shared && experts.contains(name); });
   const auto bytes = [&](int64_t numbers, double of_experts) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "moesaic/base/error.h"
@@ -146,6 +147,7 @@ void Trainer::check_processes(const Model& shape) {
   const auto& processes = options_.processes;
   if (!processes) return;
   std::string data;
+  std::set<std::string> marked;
   bool evaluates = false;
   for (const PhasePlan& plan : plan_) {
     evaluates = evaluates || plan.config.evaluate;
@@ -156,8 +158,10 @@ void Trainer::check_processes(const Model& shape) {
         splits.push_back(std::move(split));
     }
     for (const std::string& split : splits) {
-      data += fmt::format("{} {} {}, ", plan.config.data, split,
-                          data_mark(*datasets_.get(plan.config.data, split)));
+      const std::string name = plan.config.data + " " + split;
+      if (marked.insert(name).second) {
+        data += fmt::format("{} {}, ", name, data_mark(*datasets_.get(plan.config.data, split)));
+      }
     }
     if (!kind.share) continue;
     const PhasePlaces places(config_.model, plan.config);

@@ -177,7 +177,7 @@ void Processes::Watch::set_activity(const std::string& activity) {
   try {
     beat();
   } catch (const std::exception&) {
-    // The store is gone; the next collective says so.
+    // The store is gone, which the guard finds out from the missing beats.
   }
 }
 

@@ -66,7 +66,7 @@ struct ActivateRows {
         Piece<T, Count> piece = read<T, Count>(from + r * pass.columns + j);
         MOESAIC_UNROLL
         for (int c = 0; c < Count; ++c) {
-          const auto at = activated<Kind>(widen(piece.at[c]) + widen(add.at[c]));
+          const auto at = activated<Kind, T>(widen(piece.at[c]) + widen(add.at[c]));
           piece.at[c] = Number<T>::narrow(at.value);
         }
         write<T, Count>(to + r * pass.columns + j, piece);
@@ -134,7 +134,7 @@ struct DifferentiateRows {
         Piece<T, Count> slope = read<T, Count>(grad + place);
         MOESAIC_UNROLL
         for (int c = 0; c < Count; ++c) {
-          const auto at = activated<Kind>(widen(value.at[c]) + widen(add.at[c]));
+          const auto at = activated<Kind, T>(widen(value.at[c]) + widen(add.at[c]));
           const Sum<T> product = widen(slope.at[c]) * at.slope;
           sums[thread].at[c] += product;
           value.at[c] = Number<T>::narrow(at.value);

@@ -139,6 +139,15 @@ MOESAIC_INLINE Piece<T, Count> read(const T* from) {
 }
 template <class T, int Count>
 MOESAIC_INLINE void write(T* to, const Piece<T, Count>& piece) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof piece == sizeof(uint4)) {
+    // nvcc 13 splits the assignment of a struct into stores of 4 bytes.
+    uint4 words;
+    memcpy(&words, &piece, sizeof words);
+    __stwb(reinterpret_cast<uint4*>(to), words);
+    return;
+  }
+#endif
   *reinterpret_cast<Piece<T, Count>*>(to) = piece;
 }
 template <class T, int Count>

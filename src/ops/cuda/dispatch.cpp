@@ -12,19 +12,19 @@
 namespace moesaic::ops {
 namespace {
 
-at::Tensor dispatch_cuda(const at::Tensor& x_in, const at::Tensor& offsets,
-                         const at::Tensor& token_in, const at::Tensor& token_offsets,
-                         const at::Tensor& token_row) {
-  check_dispatch(x_in, offsets, token_in, token_offsets, token_row);
+at::Tensor dispatch_cuda(const at::Tensor& x_in, const at::Tensor& offsets, const at::Tensor& token,
+                         const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
+  check_dispatch(x_in, offsets, token, token_offsets_in, token_row_in);
   const DeviceScope device(x_in);
   const at::Tensor x = x_in.contiguous();
-  const at::Tensor token = token_in.contiguous();
-  const at::Tensor filled = offsets.contiguous();
+  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor token_row = token_row_in.contiguous();
   at::Tensor rows = at::empty({token.size(0), x.size(1)}, x.options());
   with_row_type(x, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    kernels::gather_rows<T>(in<T>(x), in<int32_t>(token), in<int32_t>(filled) + filled.size(0) - 1,
-                            out<T>(rows), rows.size(0), rows.size(1), device.stream());
+    kernels::dispatch_rows<T>({in<T>(x), in<int32_t>(token_offsets), in<int32_t>(token_row),
+                               out<T>(rows), x.size(0), rows.size(0), x.size(1)},
+                              device.stream());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return rows;

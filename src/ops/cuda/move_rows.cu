@@ -8,14 +8,15 @@
 namespace moesaic::ops::kernels {
 
 template <class T>
-void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
-                 int64_t width, cudaStream_t stream) {
-  with_pieces<T>(width, {from, to}, [&](auto count) {
+void dispatch_rows(const RowCopies<T>& in, cudaStream_t stream) {
+  with_pieces<T>(in.width, {in.from, in.to}, [&](auto count) {
     constexpr int kCount = decltype(count)::value;
-    const int lanes = lanes_for(width / kCount, kWarp);
-    const GatherRows<T, kCount> kernel{from, token, filled, to, rows, width, lanes};
-    launch<kMoveThreads>(kernel, divide_up<int64_t>(rows * lanes, kMoveThreads), kMoveThreads, 0,
-                         stream);
+    const int lanes = lanes_for(in.width / kCount, kWarp);
+    const DispatchRows<T, kCount> kernel{in.from,   in.token_offsets, in.token_row, in.to,
+                                         in.tokens, in.row_bound,     in.width,     lanes};
+    launch<kMoveThreads>(kernel,
+                         divide_up<int64_t>(max<int64_t>(in.tokens, 1) * lanes, kMoveThreads),
+                         kMoveThreads, 0, stream);
   });
 }
 
@@ -46,10 +47,9 @@ void combine_backward(const CombineGradients<T>& in, cudaStream_t stream) {
   });
 }
 
-#define MOESAIC_INSTANTIATE(T)                                                                 \
-  template void gather_rows<T>(const T*, const int32_t*, const int32_t*, T*, int64_t, int64_t, \
-                               cudaStream_t);                                                  \
-  template void sum_rows<T>(const RowSums<T>&, cudaStream_t);                                  \
+#define MOESAIC_INSTANTIATE(T)                                       \
+  template void dispatch_rows<T>(const RowCopies<T>&, cudaStream_t); \
+  template void sum_rows<T>(const RowSums<T>&, cudaStream_t);        \
   template void combine_backward<T>(const CombineGradients<T>&, cudaStream_t);
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)

@@ -12,8 +12,14 @@
 namespace moesaic::ops::kernels {
 
 template <class T>
-void gather_rows(const T* from, const int32_t* token, const int32_t* filled, T* to, int64_t rows,
-                 int64_t width, cudaStream_t stream);
+struct RowCopies {
+  const T* from;
+  const int32_t *token_offsets, *token_row;
+  T* to;
+  int64_t tokens, row_bound, width;
+};
+template <class T>
+void dispatch_rows(const RowCopies<T>& arguments, cudaStream_t stream);
 
 template <class T>
 struct RowSums {

@@ -24,46 +24,56 @@ struct RowLane {
   }
 };
 
-/// Copies to[r] = from[token[r]] and zeros the rows past *filled.
+/// Zeros to[begin] to to[end - 1], shared among all threads of a launch.
+template <class T, int Count, class Block>
+MOESAIC_INLINE void zero_between(const Block& block, int thread, T* to, int64_t begin,
+                                 int64_t end) {
+  const int64_t stride = block.count() * block.threads() * Count;
+  const int64_t first = (block.index() * block.threads() + thread) * Count;
+  for (int64_t i = begin + first; i < end; i += stride) write_zeros<T, Count>(to + i);
+}
+
+/// Copies from[t] to every row of token t, and zeros the rows past the last one. The launch walks
+/// tokens, so that `from` is read once.
 template <class T, int Count>
-struct GatherRows {
+struct DispatchRows {
   const T* from;
-  const int32_t *token, *filled;
+  const int32_t *token_offsets, *token_row;
   T* to;
-  int64_t rows, width;
+  int64_t tokens, row_bound, width;
   int lanes;
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     block.each([&](int thread) {
       const RowLane at = RowLane::of(block, thread, lanes);
-      if (at.row >= rows) return;
-      T* const out = to + at.row * width;
-      if (at.row >= *filled) {
-        for (int64_t j = at.lane * Count; j < width; j += lanes * Count) {
-          write_zeros<T, Count>(out + j);
-        }
-        return;
-      }
-      copy(from + static_cast<int64_t>(token[at.row]) * width, out, at.lane);
+      if (at.row < tokens) copy(at);
+      zero_between<T, Count>(block, thread, to, token_offsets[tokens] * width, row_bound * width);
     });
   }
 
  private:
-  /// Copies a row. Several loads precede the first store, since the compiler must assume that `in`
-  /// and `out` alias.
-  MOESAIC_INLINE void copy(const T* in, T* out, int lane) const {
+  /// Copies a token. Several loads precede the first store, since the compiler must assume that
+  /// `from` and `to` alias.
+  MOESAIC_INLINE void copy(const RowLane& at) const {
     constexpr int kPieces = 4;
+    const int32_t begin = token_offsets[at.row], end = token_offsets[at.row + 1];
+    if (begin == end) return;
+    const T* const in = from + at.row * width;
     const int64_t step = static_cast<int64_t>(lanes) * Count;
-    for (int64_t j = lane * Count; j < width; j += kPieces * step) {
+    for (int64_t j = at.lane * Count; j < width; j += kPieces * step) {
       Piece<T, Count> pieces[kPieces];
       MOESAIC_UNROLL
       for (int i = 0; i < kPieces; ++i) {
         if (j + i * step < width) pieces[i] = read<T, Count>(in + j + i * step);
       }
-      MOESAIC_UNROLL
-      for (int i = 0; i < kPieces; ++i) {
-        if (j + i * step < width) write<T, Count>(out + j + i * step, pieces[i]);
+      MOESAIC_NO_UNROLL
+      for (int32_t r = begin; r < end; ++r) {
+        T* const out = to + token_row[r] * width;
+        MOESAIC_UNROLL
+        for (int i = 0; i < kPieces; ++i) {
+          if (j + i * step < width) write<T, Count>(out + j + i * step, pieces[i]);
+        }
       }
     }
   }
@@ -231,12 +241,8 @@ struct CombineBackward {
   template <class Block>
   MOESAIC_INLINE void clear_unused(const Block& block, int thread) const {
     const int64_t filled = token_offsets[tokens];
-    const int64_t stride = block.count() * block.threads();
-    const int64_t first = block.index() * block.threads() + thread;
-    for (int64_t row = filled + first; row < row_bound; row += stride) grad_gate[row] = 0;
-    for (int64_t i = filled * width + first * Count; i < row_bound * width; i += stride * Count) {
-      write_zeros<T, Count>(grad_rows + i);
-    }
+    zero_between<Sum<T>, 1>(block, thread, grad_gate, filled, row_bound);
+    zero_between<T, Count>(block, thread, grad_rows, filled * width, row_bound * width);
   }
 };
 
@@ -255,11 +261,7 @@ struct ClearRows {
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     block.each([&](int thread) {
-      const int64_t stride = block.count() * block.threads() * Count;
-      const int64_t first = (block.index() * block.threads() + thread) * Count;
-      for (int64_t i = *filled * width + first; i < rows * width; i += stride) {
-        write_zeros<T, Count>(to + i);
-      }
+      zero_between<T, Count>(block, thread, to, *filled * width, rows * width);
     });
   }
 };

@@ -83,10 +83,9 @@ void expect_moves(int64_t width) {
   const auto* token_row = data<int32_t>(routing.token_row);
   for (const auto order : kOrders) {
     const Tensor dispatched = torch::empty({bound, width}, type);
-    run_serially(
-        GatherRows<T, Count>{data<T>(x), data<int32_t>(routing.token), token_offsets + tokens,
-                             data<T>(dispatched), bound, width, lanes},
-        divide_up<int64_t>(bound * lanes, kMoveThreads), kMoveThreads, 0, order);
+    run_serially(DispatchRows<T, Count>{data<T>(x), token_offsets, token_row, data<T>(dispatched),
+                                        tokens, bound, width, lanes},
+                 token_blocks, kMoveThreads, 0, order);
     EXPECT_TRUE(torch::equal(wide(dispatched), dispatch(wide(x), exact)));
 
     const Tensor y = torch::empty({tokens, width}, type);

@@ -4,11 +4,14 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include <mutex>
+
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
+#include "moesaic/ops/grouped_linear.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {
@@ -34,6 +37,20 @@ at::Tensor activate(const at::Tensor& hidden, Activation activation) {
   fail("MlpExperts: unknown activation {}", static_cast<int>(activation));
 }
 
+/// Returns a seed and moves the generator on. That of a GPU is not asked for a number, which the
+/// host would wait for: its seed and offset are known here.
+uint64_t next_seed(at::Generator random) {
+  if (!random.device().is_cuda()) {
+    const at::Tensor drawn = at::empty({1}, at::kLong).random_(random);
+    return mix64(static_cast<uint64_t>(drawn.item<int64_t>()));
+  }
+  constexpr uint64_t kNextOffset = 4;  // Offsets are multiples of 4.
+  const std::lock_guard lock(random.mutex());
+  const uint64_t offset = random.get_offset();
+  random.set_offset(offset + kNextOffset);
+  return mix64(mix64(random.current_seed()) + offset);
+}
+
 }  // namespace
 
 MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator)
@@ -51,16 +68,13 @@ MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generato
   }
 }
 
-// A generator of their own, for which one number is drawn whatever the rows: what is drawn later in
-// the step does not depend on how processes share the rows.
+// A generator of their own, which moves `random` on by one step whatever the rows: what is drawn
+// later in the step does not depend on how processes share the rows.
 at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
   if (!is_training() || options_.dropout <= 0.0 || !random.defined()) return {};
-  const at::Tensor drawn =
-      at::empty({1}, at::device(random.device()).dtype(at::kLong)).random_(random);
   const bool parted = share().processes && share().parted;
   const auto rank = static_cast<uint64_t>(parted ? share().processes->rank() : 0);
-  return make_generator(mix64(static_cast<uint64_t>(drawn.item<int64_t>())) + rank,
-                        random.device());
+  return make_generator(next_seed(random) + rank, random.device());
 }
 
 ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
@@ -100,19 +114,12 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
   if (!drops.defined()) {
     return grouped_mlp(rows_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
   }
-  // No kernel drops hidden units, so experts run one by one, which waits for the offsets.
-  const at::Tensor offsets = routing.offsets.to(at::kCPU, at::kLong);
-  const auto* begins = offsets.const_data_ptr<int64_t>();
-  const int64_t experts = count();
-  std::vector<at::Tensor> outputs;
-  for (int64_t e = 0; e < experts; ++e) {
-    const at::Tensor x = rows_Ad.narrow(0, begins[e], begins[e + 1] - begins[e]);
-    const at::Tensor hidden = activate(at::addmm(b1[e], x, w1[e]), options_.activation);
-    outputs.push_back(at::addmm(b2[e], dropout(hidden, options_.dropout, drops), w2[e]));
-  }
-  outputs.push_back(
-      at::zeros_like(rows_Ad.narrow(0, begins[experts], rows_Ad.size(0) - begins[experts])));
-  return dropout(at::cat(outputs), options_.dropout, drops);
+  // No kernel drops hidden units.
+  const at::Tensor hidden_Am =
+      activate(grouped_linear(rows_Ad, routing.offsets, w1, b1), options_.activation);
+  const at::Tensor y_Ad =
+      grouped_linear(dropout(hidden_Am, options_.dropout, drops), routing.offsets, w2, b2);
+  return dropout(y_Ad, options_.dropout, drops);
 }
 
 void MlpExpertsImpl::keep(const std::vector<int64_t>& slots) {

@@ -20,6 +20,16 @@ inline bool suits_grouped_mm(const at::Tensor& rows, const at::Tensor& w) {
          w.size(2) > 0 && w.size(2) % kMultiple == 0;
 }
 
+/// Returns whether the rows' device has a grouped product for them, which waits for nothing, and
+/// MOESAIC_CUDA_OFF does not name it.
+#ifdef MOESAIC_WITH_CUDA
+bool groups_products(const at::Tensor& rows, const at::Tensor& w);
+#else
+inline bool groups_products(const at::Tensor&, const at::Tensor&) {
+  return false;
+}
+#endif
+
 /// Multiplies the rows of each expert. Rows past the last offset are not written; nor, by a grouped
 /// product, are the results of experts without rows in by_rows().
 class ExpertProducts {

@@ -11,18 +11,18 @@
 #include "tensors.h"
 
 namespace moesaic::ops {
-namespace {
 
 using at::Tensor;
 
-/// Returns whether the chip has grouped products that need no wait for the host, and they are on.
-bool groups_products(const Tensor& rows, const Tensor& w1) {
-  if (!suits_grouped_mm(rows, w1) || cuda_off(kGroupedMm)) return false;
+bool groups_products(const Tensor& rows, const Tensor& w) {
+  if (!rows.is_cuda() || !suits_grouped_mm(rows, w) || cuda_off(kGroupedMm)) return false;
   int major = 0;
   C10_CUDA_CHECK(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, rows.device().index()));
   return major == 9 || major == 10;
 }
+
+namespace {
 
 std::tuple<Tensor, Tensor> forward_cuda(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
                                         const Tensor& b1, const Tensor& w2, const Tensor& b2,

@@ -11,6 +11,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/ops/backend_scope.h"
 #include "moesaic/parallel/collectives.h"
 
 namespace moesaic::nn {
@@ -48,9 +49,12 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
     values = values.index_select(1, index_on(values.device(), options.kept));
   }
   if (softmax && reroute) values = values.softmax(1);
-  const at::Tensor slot = row_experts(routing), unused = slot.eq(routing.experts());
-  return values.index({routing.token.to(at::kLong), slot.masked_fill(unused, 0)})
-      .masked_fill(unused, 0.0);
+  // Rows have places of their own, so that the gradient needs no sort; unused ones share the zero
+  // behind the last.
+  const at::Tensor slot = row_experts(routing), unused = slot.eq(values.size(1));
+  const at::Tensor place =
+      (routing.token.to(at::kLong) * values.size(1) + slot).masked_fill(unused, values.numel());
+  return at::cat({values.flatten(), values.new_zeros({1})}).gather(0, place);
 }
 
 }  // namespace
@@ -65,7 +69,9 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 }
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
-  const NoAutocast exact;  // Small differences of logits decide the routing.
+  // Small differences of logits decide the routing.
+  const NoAutocast exact;
+  const NoTf32 exact_products(x_Td.device());
   at::Tensor logits_TE = at::linear(x_Td.to(weight.scalar_type()), weight);
   const int64_t members = options_.members;
   if (members == 1) return logits_TE;

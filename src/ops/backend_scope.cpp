@@ -31,6 +31,15 @@ BackendScope::~BackendScope() {
   context.setAllowTF32CuDNN(before_->tf32_convolutions);
 }
 
+NoTf32::NoTf32(c10::Device device)
+    : was_allowed_(device.is_cuda() && at::globalContext().allowTF32CuBLAS()) {
+  if (was_allowed_) at::globalContext().setAllowTF32CuBLAS(false);
+}
+
+NoTf32::~NoTf32() {
+  if (was_allowed_) at::globalContext().setAllowTF32CuBLAS(true);
+}
+
 void check_backend(c10::Device device, bool deterministic) {
   if (!deterministic || !device.is_cuda()) return;
   const char* const set = std::getenv("CUBLAS_WORKSPACE_CONFIG");

@@ -47,6 +47,18 @@ TEST_F(BackendScopeTest, SetsAGpuAndPutsBackWhatWas) {
   EXPECT_EQ(Settings(), before);
 }
 
+TEST_F(BackendScopeTest, ProductsOnAGpuMayBeExactForAWhile) {
+  const BackendScope scope(at::kCUDA, {.tf32 = true});
+  {
+    const NoTf32 exact(at::kCUDA);
+    EXPECT_FALSE(Settings().tf32_products);
+    const NoTf32 again(at::kCUDA);
+  }
+  EXPECT_TRUE(Settings().tf32_products);
+  const NoTf32 elsewhere(at::kCPU);
+  EXPECT_TRUE(Settings().tf32_products);
+}
+
 TEST_F(BackendScopeTest, LeavesTheCpuAlone) {
   unsetenv(kWorkspace);
   const Settings before;

@@ -33,6 +33,20 @@ class BackendScope {
   std::optional<Settings> before_;
 };
 
+/// While a NoTf32 object lives, products of float32 on the GPU `device` keep their inputs' 24 bits,
+/// whatever BackendScope allows. The setting is the process's: gradients, which LibTorch computes
+/// later, follow BackendScope.
+class NoTf32 {
+ public:
+  explicit NoTf32(c10::Device device);
+  ~NoTf32();
+  NoTf32(const NoTf32&) = delete;
+  NoTf32& operator=(const NoTf32&) = delete;
+
+ private:
+  bool was_allowed_;
+};
+
 /// Throws Error (usage) where a deterministic run on the device lacks what cuBLAS needs for it in
 /// the environment.
 void check_backend(c10::Device device, bool deterministic);

@@ -1,38 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meta device stands for any that is not the CPU: shapes, dtypes and order. The values are
-// tested where bytes are normalised and mixed (loader_test, mixup_test), and on a GPU here.
+// tested where bytes are normalised and mixed (loader_test, mixup_test) and in gpu/.
 #include "moesaic/data/device_loader.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
+#include "data/device_loader_fixture.h"
 #include "moesaic/data/dataset_inputs.h"
-#include "support/cuda.h"
 
 namespace moesaic {
 namespace {
-
-std::shared_ptr<const Dataset> images(int64_t size) {
-  DatasetInfo info{"images", "train", "", {"a", "b", "c"}, 2, 3, 4, {0.25, 0.5}, {0.3, 0.7}};
-  std::vector<uint8_t> pixels(static_cast<size_t>(size * 24)), labels(static_cast<size_t>(size));
-  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i * 29 + i / 24);
-  for (size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<uint8_t>(i % 3);
-  return make_memory_dataset(info, std::move(pixels), std::move(labels));
-}
 
 std::shared_ptr<const Dataset> inputs(int64_t size) {
   const DatasetInfo info{"inputs", "train", "", {"a", "b"}, 1, 1, 2, {}, {}};
   return make_input_dataset(info,
                             {.values_NCHW = at::arange(2 * size, at::kFloat).view({-1, 1, 1, 2}),
                              .labels_N = at::arange(size).remainder(2)});
-}
-
-LoaderOptions options(double mixup = 0.0, int64_t threads = 2) {
-  LoaderOptions options{.batch_size = 4, .seed = 3, .shuffle = true, .threads = threads};
-  options.augment.flip = true;
-  options.augment.mixup = mixup;
-  return options;
 }
 
 TEST(DeviceLoader, OnTheCpuItIsTheLoader) {
@@ -85,25 +70,6 @@ TEST(DeviceLoader, AWholeDatasetTravelsOnce) {
   whole.batch_size = 3;
   DeviceLoader parts(inputs(6), whole, at::kMeta);
   EXPECT_FALSE(parts.next().images.is_same(parts.next().images));
-}
-
-class DeviceLoaderCuda : public testing::CudaTest {};
-
-TEST_F(DeviceLoaderCuda, GivesTheBitsOfTheCpu) {
-  DeviceLoader loader(images(50), options(), at::kCUDA);
-  Loader plain(images(50), options());
-  for (int i = 0; i < 30; ++i) {
-    const Batch a = loader.next(), b = plain.next();
-    EXPECT_TRUE(at::equal(a.images.cpu(), b.images));
-    EXPECT_TRUE(at::equal(a.labels.cpu(), b.labels));
-  }
-  DeviceLoader mixed(images(50), options(0.4), at::kCUDA);
-  Loader mixed_plain(images(50), options(0.4));
-  for (int i = 0; i < 30; ++i) {
-    const Batch a = mixed.next(), b = mixed_plain.next();
-    EXPECT_TRUE(at::allclose(a.images.cpu(), b.images, 1e-5, 1e-6));
-    EXPECT_TRUE(at::equal(a.soft_labels.cpu(), b.soft_labels));
-  }
 }
 
 }  // namespace

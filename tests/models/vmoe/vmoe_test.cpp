@@ -12,7 +12,6 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "support/cuda.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -330,19 +329,6 @@ TEST(VMoE, WavesAreNoPartOfItsState) {
   const TensorMap with = state_of(VMoE(config, 1));
   EXPECT_EQ(with.size(), without.size());
   for (const auto& [name, tensor] : without) EXPECT_TRUE(with.contains(name)) << name;
-}
-
-using VMoECuda = testing::CudaTest;
-
-TEST_F(VMoECuda, WavesMoveWithTheNetwork) {
-  VMoEConfig config = small_config();
-  config.encoder.position_emb.name = kSinCos2d;
-  VMoE model(config, 1);
-  Model& base = model;
-  base.to(torch::kCUDA);
-  EXPECT_TRUE(model.position_waves().is_cuda());
-  base.to(torch::kCPU, torch::kFloat);
-  EXPECT_TRUE(model.position_waves().is_cpu());
 }
 
 TEST(VMoE, WithoutPositionsPatchesAreASet) {

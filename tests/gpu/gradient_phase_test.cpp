@@ -42,8 +42,10 @@ Trained one_update(at::Device device) {
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(device);
-  GradientPhase phase(plan,
-                      PhaseContext{.model = model, .data = open_tiny("three", "train"), .seed = 7});
+  GradientPhase phase(
+      plan,
+      PhaseContext{
+          .model = model, .data = open_tiny("three", "train"), .seed = 7, .read_late = false});
   const double loss = phase.step().metrics.at("loss");
   const Evaluation evaluation = evaluate(*model, open_tiny("three", "test"));
   return {loss, phase.optimizer().state(), evaluation.metric("loss")};
@@ -68,7 +70,9 @@ double first_loss(const std::string& noise_std) {
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(at::kCUDA);
-  return GradientPhase(plan, {.model = model, .data = open_tiny("three", "train"), .seed = 7})
+  return GradientPhase(
+             plan,
+             {.model = model, .data = open_tiny("three", "train"), .seed = 7, .read_late = false})
       .step()
       .metrics.at("loss");
 }

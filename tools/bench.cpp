@@ -38,19 +38,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_json(const bench::Row& row) {
-  Json json = {{"name", row.name}, {"ours", row.ours},   {"peer", row.peer},
-               {"unit", row.unit}, {"ratio", row.ratio}, {"meaning", row.meaning}};
+Json to_json(const bench::NamedRow& result) {
+  if (!result.error.empty()) return {{"name", result.name}, {"error", result.error}};
+  const bench::Row& row = result.row;
+  Json json = {{"name", result.name}, {"ours", row.ours},   {"peer", row.peer},
+               {"unit", row.unit},    {"ratio", row.ratio}, {"meaning", row.meaning}};
   if (row.at_least) json["at_least"] = *row.at_least;
   if (row.at_most) json["at_most"] = *row.at_most;
   return json;
 }
 
-std::string to_text(const bench::Row& row) {
+std::string to_text(const bench::NamedRow& result) {
+  if (!result.error.empty()) return fmt::format("{:<28} failed: {}\n", result.name, result.error);
+  const bench::Row& row = result.row;
   std::string goal;
   if (row.at_least) goal = fmt::format(">= {}", *row.at_least);
   if (row.at_most) goal = fmt::format("<= {}", *row.at_most);
-  return fmt::format("{:<28} {:>10.3f} {:>10.3f} {:<3} {:>7.2f}  {:<8} {}\n", row.name, row.ours,
+  return fmt::format("{:<28} {:>10.3f} {:>10.3f} {:<3} {:>7.2f}  {:<8} {}\n", result.name, row.ours,
                      row.peer, row.unit, row.ratio, goal, row.meaning);
 }
 
@@ -92,7 +96,7 @@ std::string commit() {
 }
 
 struct BenchOptions {
-  std::string name, file, device = "cpu", precision = "float32";
+  std::string name, file, rows = "*", device = "cpu", precision = "float32";
   std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
   double seconds = LatencyOptions().seconds;
   bool json = false;
@@ -201,7 +205,8 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   std::cout << document.dump(2) << '\n';
 }
 
-void run_benchmark(const BenchOptions& options) {
+/// Returns whether every row was measured.
+bool run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
   const bool alone = launch_of(process_environment()).alone();
   if (options.name != "processes" && !alone) {
@@ -213,16 +218,24 @@ void run_benchmark(const BenchOptions& options) {
     lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours",
                          "peer", "ratio", "goal", "what is compared");
   }
-  benchmark.run([&](bench::Row row) {
-    row.meaning += "; " + bench::chip();
+  bool measured = true;
+  benchmark.run(bench::Report(options.rows, [&](bench::NamedRow row) {
+    row.row.meaning += "; " + bench::chip();
+    measured = measured && row.error.empty();
     lines << to_text(row) << std::flush;
     rows.push_back(to_json(row));
-  });
+  }));
+  const bool left_out_all = options.rows.starts_with("gpu/") && !benchmark.left_out().empty();
+  if (rows.empty() && alone && !left_out_all) {
+    fail_usage("bench: no row of '{}' has a name like '{}'; --rows '*' measures all",
+               benchmark.name, options.rows);
+  }
   if (const std::string left_out = benchmark.left_out(); !left_out.empty()) {
     lines << left_out << '\n';
   }
   if (!options.file.empty()) write_figures(options, bench::chip(), rows);
   if (options.json) std::cout << Json{{"rows", rows}}.dump(2) << '\n';
+  return measured;
 }
 
 bool is_benchmark(const std::string& name) {
@@ -231,10 +244,12 @@ bool is_benchmark(const std::string& name) {
 }
 
 /// A name that is none of the benchmarks' is a checkpoint where there is something or it has a '/'.
-void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkpoints) {
+void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkpoints,
+         const CLI::Option& of_benchmarks, int& exit_code) {
   if (!options.file.empty()) check_folder(options.file);
   const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
   if (!is_benchmark(options.name) && path) {
+    if (of_benchmarks.count() > 0) fail_usage("bench: --rows is for a benchmark, not a checkpoint");
     const auto processes = meet_processes({}, options.device);
     return run_together("bench", processes, [&] { run_checkpoint(options, processes.get()); });
   }
@@ -242,12 +257,12 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
     if (option->count() == 0) continue;
     fail_usage("bench: {} is for a checkpoint, '{}' is none", option->get_name(), options.name);
   }
-  run_benchmark(options);
+  exit_code = run_benchmark(options) ? 0 : 1;
 }
 
 }  // namespace
 
-void add_bench(CLI::App& app, int&) {
+void add_bench(CLI::App& app, int& exit_code) {
   auto* verb = app.add_subcommand(
       "bench", "Time a checkpoint, or this software against others' way to do the same");
   auto options = std::make_shared<BenchOptions>();
@@ -260,6 +275,11 @@ void add_bench(CLI::App& app, int&) {
                    "write the figures with chip, commit and date, as in tests/bench/results/")
       ->type_name("FILE")
       ->check(not_empty());
+  const CLI::Option* const rows =
+      verb->add_option("--rows", options->rows,
+                       "names of the rows of a benchmark to measure, with * and ?: 'gpu/*'")
+          ->type_name("PATTERN")
+          ->check(not_empty());
   const std::vector<CLI::Option*> of_checkpoints = {
       verb->add_option("--batch-sizes", options->batch_sizes, "images in a forward pass: 1,8,32")
           ->delimiter(',')
@@ -271,7 +291,7 @@ void add_bench(CLI::App& app, int&) {
           ->check(number(0.0, 3600.0))
           ->capture_default_str()};
   for (CLI::Option* option : of_checkpoints) option->group("Of a checkpoint");
-  verb->callback([options, of_checkpoints] { run(*options, of_checkpoints); });
+  verb->callback([=, &exit_code] { run(*options, of_checkpoints, *rows, exit_code); });
 }
 
 }  // namespace moesaic::tools

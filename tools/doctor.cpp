@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <string>
 
 #include "bench/bench.h"
@@ -62,10 +63,18 @@ void check_layer(Report& report) {
   report.check("layer", finite, finite ? "forward and backward give finite numbers" : "gives NaN");
 }
 
-/// Compares a GPU's operators with the CPU's, and says how to turn off what does not agree.
-void check_gpu(Report& report) {
+/// Compares a GPU's operators with the CPU's, and says how to turn off what does not agree; with
+/// `all`, every case runs with what MOESAIC_CUDA_OFF said.
+void check_gpu(Report& report, bool all) {
   if (const auto off = cuda_parts_off(); !off.empty()) {
     report.note("GPU", fmt::format("MOESAIC_CUDA_OFF leaves to others: {}", fmt::join(off, ", ")));
+  }
+  if (all) {
+    for (const DeviceCase& item : device_cases()) {
+      const Agreement found = compare_devices(item, at::kCUDA);
+      report.check("GPU", found.agrees(), fmt::format("{}: {}", found.name, found.text()));
+    }
+    return;
   }
   bool helps = false;
   for (const Agreement& found : settle_devices(device_cases(), at::kCUDA)) {
@@ -92,7 +101,7 @@ void note_gnuplot(Report& report) {
                                          : gnuplot.string());
 }
 
-void doctor(int& exit_code) {
+void doctor(bool all, int& exit_code) {
   cuda_parts_off();  // Refuses a misspelt part where there is no GPU, too.
   Report report;
   report.note("moesaic", MOESAIC_VERSION);
@@ -114,7 +123,7 @@ void doctor(int& exit_code) {
                fmt::format("datasets and recipes in {}", resource_root().string()));
   check_operators(report);
   check_layer(report);
-  if (has_cuda_operators() && torch::cuda::is_available()) check_gpu(report);
+  if (has_cuda_operators() && torch::cuda::is_available()) check_gpu(report, all);
   check_data(report);
   exit_code = report.good() ? 0 : 1;
 }
@@ -122,8 +131,12 @@ void doctor(int& exit_code) {
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  app.add_subcommand("doctor", "Check this installation and print what a bug report needs")
-      ->callback([&exit_code] { doctor(exit_code); });
+  auto* verb =
+      app.add_subcommand("doctor", "Check this installation and print what a bug report needs");
+  const auto all = std::make_shared<bool>(false);
+  verb->add_flag("--all", *all,
+                 "compare every operator of a GPU as it is, without turning any off for the next");
+  verb->callback([all, &exit_code] { doctor(*all, exit_code); });
 }
 
 }  // namespace moesaic::tools

@@ -84,7 +84,6 @@ void bind_threads() {
 
 Row row_of(const Contest& contest, const Times& times) {
   Row row;
-  row.name = contest.name;
   row.ours = times.ours * contest.per_second;
   row.peer = times.peer * contest.per_second;
   row.unit = contest.unit;
@@ -113,7 +112,7 @@ const std::vector<Benchmark>& benchmarks() {
        bench_latent, nothing_left_out},
       {"operators", "routing, dispatch, experts and combine against plain ATen",
        [](const Report& report) {
-         bench_operators(report);
+         report.section("cpu/", [&] { bench_operators(report); });
          bench_operators_gpu(report);
        },
        operators_left_out},

@@ -3,23 +3,12 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
-namespace moesaic::bench {
+#include "report.h"
 
-/// One line of a benchmark.
-struct Row {
-  std::string name;  ///< "cpu/routing"
-  double ours = 0;
-  double peer = 0;
-  std::string unit;                ///< of ours and peer: "ms", "MB", "GB/s"
-  double ratio = 0;                ///< peer / ours, unless `meaning` says otherwise
-  std::optional<double> at_least;  ///< the goal for `ratio`
-  std::optional<double> at_most;
-  std::string meaning;  ///< what the peer is
-};
+namespace moesaic::bench {
 
 /// Median times in seconds of two sides that run in turn, so that a slow moment of the machine
 /// meets both; short ones are repeated within a turn. The first turns are not counted.
@@ -31,7 +20,6 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
 /// What a row of times compares: `per_second` of `unit` are a second, and `goal` is the least
 /// ratio.
 struct Contest {
-  const char* name;
   double goal;
   const char* meaning;
   const char* unit = "us";
@@ -53,8 +41,6 @@ void bind_threads();
 /// Writes to up to 2 GiB of memory, once. A virtual machine gets memory from its host at
 /// the first touch, which takes longer than training steps do.
 void touch_memory();
-
-using Report = std::function<void(const Row&)>;  // is called as soon as a row is known
 
 struct Benchmark {
   std::string name, description;

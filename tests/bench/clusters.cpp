@@ -121,16 +121,18 @@ Row against(PeerStep peer, const Contest& contest, const ClusterExamples& exampl
 void bench_clusters(const Report& report) {
   const OneThread one;
   const ClusterExamples examples = cluster_examples(ClusterMixtureConfig(), "train");
-  report(
-      against(dense_dispatch_step,
-              {"cpu/step_vs_dense_dispatch", 30.0,
-               "every expert computes every input, one-hot; ours knows the sums of patches before",
-               "ms", 1e3},
-              examples));
-  report(against(closed_form_step,
-                 {"cpu/step_vs_closed_form", 2.0,
-                  "selected experts only, gradients by formulas; ours as above", "ms", 1e3},
-                 examples));
+  report("cpu/step_vs_dense_dispatch", [&] {
+    return against(
+        dense_dispatch_step,
+        {30.0, "every expert computes every input, one-hot; ours knows the sums of patches before",
+         "ms", 1e3},
+        examples);
+  });
+  report("cpu/step_vs_closed_form", [&] {
+    return against(closed_form_step,
+                   {2.0, "selected experts only, gradients by formulas; ours as above", "ms", 1e3},
+                   examples);
+  });
 }
 
 }  // namespace moesaic::bench

@@ -130,12 +130,14 @@ Row l4_against(L4Peer peer, const Contest& contest) {
 
 void bench_gated(const Report& report) {
   const OneThread one;
-  report(
-      l4_against(gradient_of, {"cpu/l4_step_vs_eager", 25.0,
-                               "autograd of the loss; samples of both by their own generators"}));
-  report(l4_against(closed_form_l4,
-                    {"cpu/l4_step_vs_closed_form", 3.0,
-                     "the gradient's formula in products of matrices; samples as above"}));
+  report("cpu/l4_step_vs_eager", [&] {
+    return l4_against(gradient_of,
+                      {25.0, "autograd of the loss; samples of both by their own generators"});
+  });
+  report("cpu/l4_step_vs_closed_form", [&] {
+    return l4_against(closed_form_l4,
+                      {3.0, "the gradient's formula in products of matrices; samples as above"});
+  });
 }
 
 }  // namespace moesaic::bench

@@ -90,13 +90,17 @@ Tensor gpu_ours(const EagerLayer& layer, const Tensor& x) {
   return route_and_compute(layer, x);
 }
 
-Row faster(const char* name, const Times& t, double at_least, std::string meaning) {
-  return {name,     t.ours * 1e3, t.peer * 1e3,      "ms", t.peer / t.ours,
-          at_least, {},           std::move(meaning)};
+Row faster(const Times& t, double at_least, std::string meaning) {
+  return {t.ours * 1e3, t.peer * 1e3, "ms", t.peer / t.ours, at_least, {}, std::move(meaning)};
 }
-Row at_most(std::string name, const Times& t, double goal, std::string meaning) {
-  return {std::move(name), t.ours * 1e3, t.peer * 1e3, "ms",
-          t.ours / t.peer, {},           goal,         meaning + "; ratio: ours / peer"};
+Row at_most(const Times& t, double goal, std::string meaning) {
+  return {t.ours * 1e3,
+          t.peer * 1e3,
+          "ms",
+          t.ours / t.peer,
+          {},
+          goal,
+          meaning + "; ratio: ours / peer"};
 }
 
 }  // namespace moesaic::bench

@@ -203,34 +203,36 @@ void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& se
     fail("bench latent: {:.3g} % of the neurons agree with the peer's", 100 * same);
 }
 
-/// Rows of steps against the faster way of each form.
+/// Steps against the faster way of a form.
+Row steps_row(const LatentSetting& setting, Form form, Phase& phase) {
+  const SphericalNeurons neurons = some_neurons();
+  std::vector<EagerSteps> eager;
+  std::vector<std::function<void()>> peers;
+  for (const bool at_once : {false, true}) {
+    eager.emplace_back(neurons, setting, form, at_once);
+    check_same_weights(neurons, setting, eager.back());
+  }
+  for (EagerSteps& steps : eager) {
+    peers.emplace_back([&steps, &setting] {
+      Tensor x = at::randn({kLatentEagerBlock, kLatentWidth});
+      const Tensor y = finish(setting, x);
+      steps.take(x, y, routes(setting, x));
+    });
+  }
+  const Times times = alternate_with_fastest([&] { phase.step(); }, peers).times;
+  const Contest contest{25.0, form == Form::scaled ? "eager steps with the operator's own algebra"
+                                                   : "eager steps, gradients by formula"};
+  Row found = row_of(contest, {times.ours / kLatentBlock, times.peer / kLatentEagerBlock});
+  if (form == Form::scaled) found.at_least.reset();
+  return found;
+}
+
 void steps_against(To to, const char* name, Datasets& datasets, const Report& report) {
   const LatentSetting setting(to);
   const std::unique_ptr<Phase> phase = phase_of(to, datasets);
   for (const Form form : {Form::as_written, Form::scaled}) {
-    const SphericalNeurons neurons = some_neurons();
-    const auto own = [&] { phase->step(); };
-    std::vector<EagerSteps> eager;
-    std::vector<std::function<void()>> peers;
-    for (const bool at_once : {false, true}) {
-      eager.emplace_back(neurons, setting, form, at_once);
-      check_same_weights(neurons, setting, eager.back());
-    }
-    for (EagerSteps& steps : eager) {
-      peers.emplace_back([&steps, &setting] {
-        Tensor x = at::randn({kLatentEagerBlock, kLatentWidth});
-        const Tensor y = finish(setting, x);
-        steps.take(x, y, routes(setting, x));
-      });
-    }
-    const Times times = alternate_with_fastest(own, peers).times;
-    const std::string row = name + std::string(form == Form::scaled ? "_vs_scaled" : "");
-    const Contest contest{row.c_str(), 25.0,
-                          form == Form::scaled ? "eager steps with the operator's own algebra"
-                                               : "eager steps, gradients by formula"};
-    Row found = row_of(contest, {times.ours / kLatentBlock, times.peer / kLatentEagerBlock});
-    if (form == Form::scaled) found.at_least.reset();
-    report(found);
+    report(name + std::string(form == Form::scaled ? "_vs_scaled" : ""),
+           [&] { return steps_row(setting, form, *phase); });
   }
 }
 
@@ -261,7 +263,6 @@ Row update_against_fma() {
       static_cast<double>(samples.sample.size(0) * (kLatentNeurons / kLatentExperts));
   const double own = pairs * 2.0 * kLatentWidth * (1.0 + std::min(before, active()));
   Row row;
-  row.name = "cpu/update_vs_fma";
   row.ours = own / times.ours * 1e-9;
   row.peer = std::accumulate(peak.begin(), peak.end(), 0.0) / times.peer * 1e-9;
   row.unit = "GFLOP/s";
@@ -280,7 +281,7 @@ void bench_latent(const Report& report) {
   steps_against(To::one_of_all, "cpu/phase1", datasets, report);
   steps_against(To::above_zero, "cpu/phase3", datasets, report);
   steps_against(To::single, "cpu/vanilla", datasets, report);
-  report(update_against_fma());
+  report("cpu/update_vs_fma", update_against_fma);
 }
 
 }  // namespace moesaic::bench

@@ -76,22 +76,15 @@ EagerLayer layer_of(const Shape& shape) {
   return make_layer(shape.width, shape.hidden, shape.experts, 2);
 }
 
-Row timed(std::string name, const Times& times, double at_least, std::string meaning) {
-  return {std::move(name),
-          times.ours * 1e3,
-          times.peer * 1e3,
-          "ms",
-          times.peer / times.ours,
-          at_least,
-          {},
+Row timed(const Times& times, double at_least, std::string meaning) {
+  return {times.ours * 1e3,  times.peer * 1e3, "ms", times.peer / times.ours, at_least, {},
           std::move(meaning)};
 }
 
 using Run = std::function<void()> (*)(const Layer&, const EagerLayer&, const Tensor&);
 
 /// Against the fastest of the ways to write the layer in ATen: two loops, two orders of weights.
-Row against_loops(const std::string& name, Run run, const EagerLayer& layer, const Tensor& x,
-                  double at_least) {
+Row against_loops(Run run, const EagerLayer& layer, const Tensor& x, double at_least) {
   const bool trains = layer.w1.requires_grad();
   const EagerLayer turned = trains ? layer.turned_over().trainable() : layer.turned_over();
   const Race race =
@@ -101,12 +94,11 @@ Row against_loops(const std::string& name, Run run, const EagerLayer& layer, con
   const char* const loops[] = {"masked loop over the experts", "loop over sorted slices",
                                "masked loop over the experts, weights [E, m, d]",
                                "loop over sorted slices, weights [E, m, d]"};
-  return timed(name, race.times, at_least, loops[race.fastest]);
+  return timed(race.times, at_least, loops[race.fastest]);
 }
 
 /// Against one MLP over as many rows, with weights in the better of two orders.
-Row against_dense(const std::string& name, Run run, const EagerLayer& layer, const Tensor& x,
-                  double at_least) {
+Row against_dense(Run run, const EagerLayer& layer, const Tensor& x, double at_least) {
   const bool trains = layer.w1.requires_grad();
   const auto first = [](const Tensor& w) { return w.detach().slice(0, 0, 1).clone(); };
   EagerLayer dense{layer.router,    first(layer.w1), first(layer.b1),
@@ -117,7 +109,7 @@ Row against_dense(const std::string& name, Run run, const EagerLayer& layer, con
   const Race race =
       alternate_with_fastest(trains ? run(our_layer, layer, x) : infer(layer, x),
                              {run(dense_mlp, dense, rows), run(dense_mlp, turned, rows)});
-  return timed(name, race.times, at_least, "one dense MLP over as many rows");
+  return timed(race.times, at_least, "one dense MLP over as many rows");
 }
 
 void bench_routing(const Report& report) {
@@ -126,14 +118,15 @@ void bench_routing(const Report& report) {
   const TokenChoiceOptions options{.k = 2, .capacity_factor = 1.05};
   const int64_t capacity = expert_capacity(8320, 2, 1.05, 8);
   const torch::NoGradGuard no_grad;
-  report(timed("cpu/routing",
-               alternate([&] { route_token_choice(logits, options); },
-                         [&] { eager_routing(logits, 2, capacity); }),
-               8, "softmax, topk, one-hot cumsum, sort, bincount"));
+  report("cpu/routing", [&] {
+    return timed(alternate([&] { route_token_choice(logits, options); },
+                           [&] { eager_routing(logits, 2, capacity); }),
+                 8, "softmax, topk, one-hot cumsum, sort, bincount");
+  });
 }
 
-Row compared(std::string name, const Times& times, std::string meaning) {
-  Row row = timed(std::move(name), times, 0, std::move(meaning));
+Row compared(const Times& times, std::string meaning) {
+  Row row = timed(times, 0, std::move(meaning));
   row.at_least = {};
   return row;
 }
@@ -146,32 +139,35 @@ void bench_routings(const Report& report) {
   const torch::NoGradGuard no_grad;
   const int64_t capacity = expert_capacity(images * tokens, 2, 1.05, experts);
   const TokenChoiceOptions priority{.k = 2, .capacity_factor = 1.05, .batch_priority = true};
-  report(compared("cpu/route_batch_priority",
-                  alternate([&] { route_token_choice(logits, priority); },
-                            [&] {
-                              const Tensor best = std::get<0>(logits.max(1));
-                              const Tensor order = best.argsort(-1, true);
-                              eager_routing(logits.index_select(0, order), 2, capacity);
-                            }),
-                  "sort by the best gate, then as routing"));
-  report(compared(
-      "cpu/route_expert_choice",
-      alternate(
-          [&] { route_expert_choice(logits, {.rows = rows, .group_size = tokens}); },
-          [&] {
-            const auto [top, chosen] = logits.view({images, tokens, experts}).topk(rows, 1);
-            at::softmax(top, 1).transpose(1, 2).reshape(-1);
-            (chosen + at::arange(images).view({-1, 1, 1}) * tokens).transpose(1, 2).reshape(-1);
-          }),
-      "topk over the tokens of an image, softmax"));
-  report(compared("cpu/route_adaptive",
-                  alternate([&] { route_adaptive(logits); },
-                            [&] {
-                              const Tensor selected = logits.t().ge(0);
-                              selected.nonzero();
-                              selected.sum(1).cumsum(0);
-                            }),
-                  "comparison, nonzero, sum, cumsum"));
+  report("cpu/route_batch_priority", [&] {
+    return compared(alternate([&] { route_token_choice(logits, priority); },
+                              [&] {
+                                const Tensor best = std::get<0>(logits.max(1));
+                                const Tensor order = best.argsort(-1, true);
+                                eager_routing(logits.index_select(0, order), 2, capacity);
+                              }),
+                    "sort by the best gate, then as routing");
+  });
+  report("cpu/route_expert_choice", [&] {
+    return compared(
+        alternate(
+            [&] { route_expert_choice(logits, {.rows = rows, .group_size = tokens}); },
+            [&] {
+              const auto [top, chosen] = logits.view({images, tokens, experts}).topk(rows, 1);
+              at::softmax(top, 1).transpose(1, 2).reshape(-1);
+              (chosen + at::arange(images).view({-1, 1, 1}) * tokens).transpose(1, 2).reshape(-1);
+            }),
+        "topk over the tokens of an image, softmax");
+  });
+  report("cpu/route_adaptive", [&] {
+    return compared(alternate([&] { route_adaptive(logits); },
+                              [&] {
+                                const Tensor selected = logits.t().ge(0);
+                                selected.nonzero();
+                                selected.sum(1).cumsum(0);
+                              }),
+                    "comparison, nonzero, sum, cumsum");
+  });
 }
 
 void bench_moves(const Report& report) {
@@ -180,14 +176,17 @@ void bench_moves(const Report& report) {
   const torch::NoGradGuard no_grad;
   const Routing routing = route_token_choice(at::randn({8320, 8}), {.k = 2});
   const Tensor token = routing.token.to(at::kLong), rows = dispatch(x, routing);
-  report(compared("cpu/dispatch",
-                  alternate([&] { dispatch(x, routing); }, [&] { x.index_select(0, token); }),
-                  "index_select into fresh memory; ours into a kept block"));
-  report(compared(
-      "cpu/combine",
-      alternate([&] { combine(rows, routing); },
-                [&] { at::zeros_like(x).index_add_(0, token, rows * routing.gate.unsqueeze(1)); }),
-      "product with the gates, index_add, fresh memory; ours: kept block"));
+  report("cpu/dispatch", [&] {
+    return compared(alternate([&] { dispatch(x, routing); }, [&] { x.index_select(0, token); }),
+                    "index_select into fresh memory; ours into a kept block");
+  });
+  report("cpu/combine", [&] {
+    return compared(
+        alternate(
+            [&] { combine(rows, routing); },
+            [&] { at::zeros_like(x).index_add_(0, token, rows * routing.gate.unsqueeze(1)); }),
+        "product with the gates, index_add, fresh memory; ours: kept block");
+  });
 }
 
 struct LayerGoals {
@@ -202,10 +201,11 @@ void bench_layers(const Report& report) {
         LayerGoals{{"d192_small", 192, 768, 32, 520}, 2.2, 6.0}}) {
     const EagerLayer layer = layer_of(shape);
     const Tensor x = at::randn({shape.tokens, shape.width});
-    report(against_loops(fmt::format("cpu/layer_forward_{}", shape.name), forward, layer, x,
-                         forward_goal));
-    report(against_loops(fmt::format("cpu/layer_train_{}", shape.name), train, layer.trainable(),
-                         x.clone().requires_grad_(), train_goal));
+    report(fmt::format("cpu/layer_forward_{}", shape.name),
+           [&] { return against_loops(forward, layer, x, forward_goal); });
+    report(fmt::format("cpu/layer_train_{}", shape.name), [&] {
+      return against_loops(train, layer.trainable(), x.clone().requires_grad_(), train_goal);
+    });
   }
 }
 
@@ -232,15 +232,14 @@ std::function<void()> micro_kernel(const Shape& shape) {
   };
 }
 
-Row against_micro_kernel(const std::string& name, const EagerLayer& layer, const Tensor& x,
-                         const std::function<void()>& raw, double at_least) {
-  return timed(name, alternate(infer(layer, x), raw), at_least,
+Row against_micro_kernel(const EagerLayer& layer, const Tensor& x, const std::function<void()>& raw,
+                         double at_least) {
+  return timed(alternate(infer(layer, x), raw), at_least,
                "oneDNN's micro-kernel, operands in cache; ratio: fraction of its rate");
 }
 
-Row against_unpacked(const std::string& name, const EagerLayer& layer, const Tensor& x,
-                     double at_least) {
-  return timed(name, alternate(infer(layer, x), forward(our_layer, layer, x)), at_least,
+Row against_unpacked(const EagerLayer& layer, const Tensor& x, double at_least) {
+  return timed(alternate(infer(layer, x), forward(our_layer, layer, x)), at_least,
                "our own call with weights that are not packed");
 }
 
@@ -248,11 +247,12 @@ void bench_dense(const Report& report) {
   const Shape shape{"d768", 768, 3072, 8, 520};
   const EagerLayer layer = layer_of(shape);
   const Tensor x = at::randn({shape.tokens, shape.width});
-  report(against_dense("cpu/layer_vs_dense", forward, layer, x, 1.0));
-  report(against_dense("cpu/train_vs_dense", train, layer.trainable(), x.clone().requires_grad_(),
-                       1.0));
-  report(against_unpacked("cpu/packed_d768", layer, x, 1.0));
-  report(against_micro_kernel("cpu/fraction_of_brgemm", layer, x, micro_kernel<float>(shape), 0.8));
+  report("cpu/layer_vs_dense", [&] { return against_dense(forward, layer, x, 1.0); });
+  report("cpu/train_vs_dense",
+         [&] { return against_dense(train, layer.trainable(), x.clone().requires_grad_(), 1.0); });
+  report("cpu/packed_d768", [&] { return against_unpacked(layer, x, 1.0); });
+  report("cpu/fraction_of_brgemm",
+         [&] { return against_micro_kernel(layer, x, micro_kernel<float>(shape), 0.8); });
 }
 
 bool has_bfloat16_products() {
@@ -272,23 +272,26 @@ void bench_bfloat16(const Report& report) {
         LayerGoals{{"_d768_2080", 768, 3072, 8, 2080}, 1.6, 1.1}}) {
     const EagerLayer layer = layer_of(shape).to(at::kBFloat16);
     const Tensor x = at::randn({shape.tokens, shape.width}).to(at::kBFloat16);
-    report(against_loops(fmt::format("cpu/bf16_forward{}", shape.name), forward, layer, x,
-                         forward_goal));
+    report(fmt::format("cpu/bf16_forward{}", shape.name),
+           [&] { return against_loops(forward, layer, x, forward_goal); });
     if (dense_goal == 0) continue;
     const char* const tokens = shape.tokens == 520 ? "" : "_2080";
-    report(
-        against_dense(fmt::format("cpu/bf16_vs_dense{}", tokens), forward, layer, x, dense_goal));
+    report(fmt::format("cpu/bf16_vs_dense{}", tokens),
+           [&] { return against_dense(forward, layer, x, dense_goal); });
   }
   const Shape shape{"d768", 768, 3072, 8, 520};
   const EagerLayer layer = layer_of(shape).to(at::kBFloat16);
   const Tensor x = at::randn({520, 768}).to(at::kBFloat16);
   const Tensor learned = x.clone().requires_grad_();
-  report(against_loops("cpu/bf16_train_d768", train, layer.trainable(), learned, 3));
-  report(against_dense("cpu/bf16_train_vs_dense", train, layer.trainable(), learned, 0.9));
-  report(against_unpacked("cpu/bf16_packed_d768", layer, x, 1.15));
+  report("cpu/bf16_train_d768",
+         [&] { return against_loops(train, layer.trainable(), learned, 3); });
+  report("cpu/bf16_train_vs_dense",
+         [&] { return against_dense(train, layer.trainable(), learned, 0.9); });
+  report("cpu/bf16_packed_d768", [&] { return against_unpacked(layer, x, 1.15); });
   if (has_bfloat16_products()) {
-    report(against_micro_kernel("cpu/fraction_of_brgemm_bf16", layer, x,
-                                micro_kernel<c10::BFloat16>(shape), 0.55));
+    report("cpu/fraction_of_brgemm_bf16", [&] {
+      return against_micro_kernel(layer, x, micro_kernel<c10::BFloat16>(shape), 0.55);
+    });
   }
 }
 
@@ -296,15 +299,16 @@ void bench_experts(const Report& report) {
   at::manual_seed(1);
   const EagerLayer many = make_layer(192, 768, 64, 1), one = make_layer(192, 768, 1, 1);
   const Tensor x = at::randn({8320, 192});
-  const Times times = alternate(infer(many, x), infer(one, x));
-  report({"cpu/experts_1_to_64",
-          times.ours * 1e3,
-          times.peer * 1e3,
-          "ms",
-          times.ours / times.peer,
-          {},
-          1.15,
-          "ours: 64 experts, peer: 1 expert; ratio: ours / peer"});
+  report("cpu/experts_1_to_64", [&] {
+    const Times times = alternate(infer(many, x), infer(one, x));
+    return Row{times.ours * 1e3,
+               times.peer * 1e3,
+               "ms",
+               times.ours / times.peer,
+               {},
+               1.15,
+               "ours: 64 experts, peer: 1 expert; ratio: ours / peer"};
+  });
 }
 
 void bench_pruned(const Report& report) {
@@ -320,18 +324,19 @@ void bench_pruned(const Report& report) {
   const Routing routing =
       route_token_choice(at::mm(x, whole.router), TokenChoiceOptions{.k = 2, .kept = kept});
   const double fraction = routing.offsets[4].item<double>() / (2.0 * 1040);
-  const Times times = alternate(infer(pruned, x, kept), infer(whole, x));
-  report(
-      {"cpu/pruned_half",
-       times.ours * 1e3,
-       times.peer * 1e3,
-       "ms",
-       times.ours / times.peer / fraction,
-       {},
-       1.05,
-       fmt::format("ours: 4 of 8 experts with {:.1f} % of the rows, peer: all; ratio: ours / peer "
-                   "/ fraction of rows",
-                   100 * fraction)});
+  report("cpu/pruned_half", [&] {
+    const Times times = alternate(infer(pruned, x, kept), infer(whole, x));
+    return Row{
+        times.ours * 1e3,
+        times.peer * 1e3,
+        "ms",
+        times.ours / times.peer / fraction,
+        {},
+        1.05,
+        fmt::format("ours: 4 of 8 experts with {:.1f} % of the rows, peer: all; ratio: ours / peer "
+                    "/ fraction of rows",
+                    100 * fraction)};
+  });
 }
 
 /// The most that tensors took at a time on this thread while it lived, beyond what there was.
@@ -361,16 +366,18 @@ void bench_memory(const Report& report) {
     const EagerLayer layer = layer_of(shape);
     const Tensor x = at::randn({shape.tokens, shape.width});
     const double output = static_cast<double>(x.nbytes()) / 1e6;
-    const double mine = peak_of(forward(our_layer, layer, x)) - output;
-    const double peer = peak_of(forward(sorted_loop, layer, x)) - output;
-    report({fmt::format("cpu/inference_memory_{}", shape.name),
-            mine,
-            peer,
-            "MB",
-            mine,
-            {},
-            16,
-            "beyond weights, input and output; peer: loop over sorted slices; ratio: ours in MB"});
+    report(fmt::format("cpu/inference_memory_{}", shape.name), [&] {
+      const double mine = peak_of(forward(our_layer, layer, x)) - output;
+      const double peer = peak_of(forward(sorted_loop, layer, x)) - output;
+      return Row{
+          mine,
+          peer,
+          "MB",
+          mine,
+          {},
+          16,
+          "beyond weights, input and output; peer: loop over sorted slices; ratio: ours in MB"};
+    });
   }
 }
 

@@ -142,21 +142,25 @@ Row patches_against(Mode mode, EagerOutput output, const Contest& contest) {
 void bench_pmoe(const Report& report) {
   const OneThread one;
   constexpr double kGoal = 5.0;
-  report(patches_against(mode_of(1, 40), cnn_output,
-                         {"cpu/step_cnn", kGoal, "autograd, all patches"}));
+  report("cpu/step_cnn", [&] {
+    return patches_against(mode_of(1, 40), cnn_output, {kGoal, "autograd, all patches"});
+  });
   Mode separate = mode_of(2, 20);
   separate.options.selected = 2;
   separate.router_Kd = at::randn({2, kPixels});
   separate.routed_NKl =
       select_patches(separate.x_Nnd, separate.router_Kd, separate.options.selected);
-  report(patches_against(separate, separate_output,
-                         {"cpu/step_separate", kGoal, "autograd, selected patches gathered"}));
+  report("cpu/step_separate", [&] {
+    return patches_against(separate, separate_output,
+                           {kGoal, "autograd, selected patches gathered"});
+  });
   Mode joint = mode_of(8, 5);
   joint.weights.neurons_Kdh.mul_(0.1);
   joint.weights.router_Kd = at::randn({8, kPixels}) * 1e-4;
   joint.options.selected = 6;
-  report(patches_against(joint, joint_output,
-                         {"cpu/step_joint", kGoal, "autograd, gates of 0 where not selected"}));
+  report("cpu/step_joint", [&] {
+    return patches_against(joint, joint_output, {kGoal, "autograd, gates of 0 where not selected"});
+  });
 }
 
 }  // namespace moesaic::bench

@@ -170,14 +170,14 @@ Times alternate_turns(const std::function<double()>& ours, const std::function<d
 }
 
 /// What the two send does not depend on the images of a step: the gradients of all parameters.
-Row of_two(const char* name, int64_t images) {
+Row of_two(int64_t images) {
   const std::string setting = fmt::format("phases.train.batch_size={}", images);
   const auto one = [&] {
     at::set_num_threads(2);
     return step_seconds(share_config({setting}), nullptr);
   };
   const Times times = alternate_turns([&] { return seconds_of_two(setting); }, one);
-  Row row = row_of({name, 0.9, "", "ms", 1e3}, times);
+  Row row = row_of({0.9, "", "ms", 1e3}, times);
   row.meaning = fmt::format(
       "a step of {} images on two processes with a thread each; peer: one process with two threads",
       images);
@@ -193,8 +193,8 @@ Row of_shared_experts() {
   const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
                                       [] { return seconds_of_two(""); });
   return row_of(
-      {"cpu/expert_parallel", 0.8,
-       "a step of two processes that share the experts; peer: with all experts in both", "ms", 1e3},
+      {0.8, "a step of two processes that share the experts; peer: with all experts in both", "ms",
+       1e3},
       times);
 }
 
@@ -249,7 +249,6 @@ Row of_overlap() {
     computing.push_back(step.seconds(none));
   }
   Row row;
-  row.name = "cpu/overlap";
   row.ours = 1e3 * median_of(linked);
   row.peer = 1e3 * std::max(median_of(computing), delay.count() * buckets);
   row.unit = "ms";
@@ -323,7 +322,6 @@ double seconds_of_copy() {
 Row of_pause() {
   const OneThread one_thread;
   Row row;
-  row.name = "cpu/pause_of_save";
   row.ours = 1e3 * seconds_lost_to_a_save();
   row.peer = 1e3 * seconds_of_copy();
   row.unit = "ms";
@@ -340,11 +338,11 @@ Row of_pause() {
 void bench_processes(const Report& report) {
   const Launch launch = launch_of(process_environment());
   if (!launch.alone()) return be_one_of_two(launch);
-  report(of_overlap());
-  report(of_two("cpu/two_processes", kShareBatch));
-  report(without_goal(of_two("cpu/two_processes_of_few_images", kShareBatch / 2)));
-  report(of_shared_experts());
-  report(of_pause());
+  report("cpu/overlap", of_overlap);
+  report("cpu/two_processes", [&] { return of_two(kShareBatch); });
+  report("cpu/two_processes_of_few_images", [&] { return without_goal(of_two(kShareBatch / 2)); });
+  report("cpu/expert_parallel", of_shared_experts);
+  report("cpu/pause_of_save", of_pause);
 }
 
 }  // namespace moesaic::bench

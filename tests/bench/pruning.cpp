@@ -103,9 +103,12 @@ Row patterns_against(bool vectors, const Contest& contest) {
 
 void bench_pruning(const Report& report) {
   const OneThread one;
-  report(patterns_against(true, {"cpu/synthetic_step", 10.0, "autograd, tokens as vectors"}));
-  report(patterns_against(
-      false, {"cpu/synthetic_step_vs_indices", 3.0, "autograd, products looked up by index"}));
+  report("cpu/synthetic_step", [&] {
+    return patterns_against(true, {10.0, "autograd, tokens as vectors"});
+  });
+  report("cpu/synthetic_step_vs_indices", [&] {
+    return patterns_against(false, {3.0, "autograd, products looked up by index"});
+  });
 }
 
 }  // namespace moesaic::bench

@@ -70,10 +70,15 @@ std::shared_ptr<VMoE> network(const VMoEConfig& config) {
   return model;
 }
 
-/// What is timed against each other has to compute the same.
+/// Throws unless both compute the same. A few images may differ: where two experts of a token tie
+/// within rounding, the two networks may choose differently.
 void check_equal(const Tensor& ours, const Tensor& peer) {
-  const double off = (ours - peer).abs().max().item<double>();
-  if (!(off < 1e-3)) fail("bench vmoe: the peer's logits differ by {:.3g}", off);
+  constexpr double kTolerance = 1e-3, kLeastShare = 0.95;
+  const Tensor off_N = (ours - peer).abs().amax(1);
+  const double share = off_N.lt(kTolerance).to(at::kDouble).mean().item<double>();
+  if (share >= kLeastShare) return;
+  fail("bench vmoe: the peer's logits agree within {} on {:.1f} % of the images only", kTolerance,
+       100 * share);
 }
 
 constexpr double kRate = 1e-3, kMomentum = 0.9;
@@ -121,8 +126,7 @@ Networks networks(const VMoEConfig& config, at::Device device) {
 }
 
 /// Against the fastest of the peers, all under a precision.
-Row against_all(const std::string& name, const std::string& precision, at::Device device,
-                const std::function<void()>& ours,
+Row against_all(const std::string& precision, at::Device device, const std::function<void()>& ours,
                 const std::vector<std::function<void()>>& peers) {
   const auto in_precision = [&](const std::function<void()>& work) -> std::function<void()> {
     return [=] {
@@ -135,8 +139,7 @@ Row against_all(const std::string& name, const std::string& precision, at::Devic
   for (const auto& peer : peers) others.push_back(in_precision(peer));
   const auto [times, fastest] = alternate_with_fastest(in_precision(ours), others);
   const bool half = precision != "float32";
-  return {name + (half ? "_bf16" : ""),
-          times.ours * 1e3,
+  return {times.ours * 1e3,
           times.peer * 1e3,
           "ms",
           times.peer / times.ours,
@@ -166,15 +169,20 @@ void bench_network(const Case& c, at::Device device, const Report& report) {
     steps.push_back(eager_step(peer, data));
     passes.push_back([=] { peers_logits(); });
   }
-  const std::string prefix = device.is_cuda() ? "gpu/" : "cpu/";
+  const auto name_of = [&](const char* kind, const std::string& precision) {
+    return fmt::format("{}/{}{}{}", device.is_cuda() ? "gpu" : "cpu", kind, c.name,
+                       precision == "float32" ? "" : "_bf16");
+  };
   for (const char* precision : {"float32", "bfloat16"}) {
-    report(against_all(prefix + "train_" + c.name, precision, device, our_step(all.ours, data),
-                       steps));
+    report(name_of("train_", precision),
+           [&] { return against_all(precision, device, our_step(all.ours, data), steps); });
   }
   all.ours->eval();
   for (const char* precision : {"float32", "bfloat16"}) {
-    report(against_all(
-        prefix + "inference_" + c.name, precision, device, [&] { logits(); }, passes));
+    report(name_of("inference_", precision), [&] {
+      return against_all(
+          precision, device, [&] { logits(); }, passes);
+    });
   }
 }
 
@@ -183,11 +191,15 @@ void bench_network(const Case& c, at::Device device, const Report& report) {
 void bench_vmoe(const Report& report) {
   touch_memory();
   bind_threads();
-  bench_network({"small", small(), 32}, at::kCPU, report);
-  bench_network({"s32", s32(), 8}, at::kCPU, report);
+  const auto bench = [&](const Case& c, at::Device device) {
+    report.section(fmt::format("{}/{}", device.is_cuda() ? "gpu" : "cpu", c.name),
+                   [&] { bench_network(c, device, report); });
+  };
+  bench({"small", small(), 32}, at::kCPU);
+  bench({"s32", s32(), 8}, at::kCPU);
   if (!operators_left_out().empty()) return;  // No GPU, or no operators for one.
-  bench_network({"small", small(), 1024}, at::kCUDA, report);
-  bench_network({"s32", s32(), 256}, at::kCUDA, report);
+  bench({"small", small(), 1024}, at::kCUDA);
+  bench({"s32", s32(), 256}, at::kCUDA);
 }
 
 }  // namespace moesaic::bench

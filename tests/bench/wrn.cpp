@@ -62,8 +62,7 @@ Row experts_row() {
   const double off = (own() - peer()).abs().max().item<double>();
   if (!(off < 1e-3)) fail("bench pmoe: the peer's gradients differ by {:.3g}", off);
   const Times times = alternate([&] { own(); }, [&] { peer(); });
-  return row_of({"cpu/wrn_experts", 1.0, "whole maps with zeros, as the released code", "ms", 1e3},
-                times);
+  return row_of({1.0, "whole maps with zeros, as the released code", "ms", 1e3}, times);
 }
 
 Row step_row() {
@@ -82,15 +81,14 @@ Row step_row() {
     }
   };
   const Times times = alternate([&] { step(ours); }, [&] { step(peer); });
-  return row_of({"cpu/wrn_step", 1.0, "a step of the plain wide residual network", "ms", 1e3},
-                times);
+  return row_of({1.0, "a step of the plain wide residual network", "ms", 1e3}, times);
 }
 
 }  // namespace
 
 void bench_wrn(const Report& report) {
-  report(experts_row());
-  report(step_row());
+  report("cpu/wrn_experts", experts_row);
+  report("cpu/wrn_step", step_row);
 }
 
 }  // namespace moesaic::bench

@@ -86,6 +86,10 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
   expect_one_line_error(run_program({"bench", "operatros"}), 2, "did you mean 'operators'?");
   expect_one_line_error(run_program({"bench", "operators", "--write", "/no/such/folder/x.json"}), 2,
                         "there is no folder /no/such/folder");
+  expect_one_line_error(run_program({"bench", "operators", "--rows", "cpu/none*"}), 2,
+                        "no row of 'operators' has a name like 'cpu/none*'");
+  expect_one_line_error(run_program({"bench", "./run", "--rows", "*"}), 2,
+                        "--rows is for a benchmark");
   expect_one_line_error(run_program({"--jsn"}), 2, "unknown option '--jsn'");
   expect_one_line_error(run_program({"prune", "--kep", "4"}), 2, "did you mean '--keep'?");
   expect_one_line_error(run_program({"train", "x.json", "--dryrun"}), 2,

@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,16 +16,33 @@ ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", **os.environ}
 # Further real data, where the machine has it beside the project.
 if (ROOT.parent / "shared" / "data").is_dir():
     ENVIRONMENT.setdefault("MOESAIC_DATA", str(ROOT.parent / "shared" / "data"))
+# With CUDA, and without sanitizers other than ThreadSanitizer.
+OF_SOME_BUILDS = ["tests_fake_gpu", "tests_races"]
+
+
+def environment_of(program: pathlib.Path) -> dict[str, str]:
+    if program.name != "tests_fake_gpu":
+        return ENVIRONMENT
+    return {**ENVIRONMENT, "LD_PRELOAD": str(program.parent.parent / "fake_gpu" / "libcuda.so.1")}
+
+
+def command_of(program: pathlib.Path) -> list[str | pathlib.Path]:
+    # ThreadSanitizer of GCC 12 does not start where the kernel randomises more bits of addresses than it knows.
+    fixed = ["setarch", "--addr-no-randomize"]
+    if program.name != "tests_races" or shutil.which(fixed[0]) is None:
+        return [program]
+    allowed = subprocess.run([*fixed, "true"], check=False, capture_output=True).returncode == 0
+    return [*fixed, program] if allowed else [program]
 
 
 def run(program: pathlib.Path, pattern: str) -> tuple[int, int, list[str]]:
     """Returns how many tests passed and failed, and which were skipped."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         status = subprocess.run(
-            [program, f"--gtest_filter={pattern}", "--gtest_brief=1", f"--gtest_output=json:{report.name}"],
+            [*command_of(program), f"--gtest_filter={pattern}", "--gtest_brief=1", f"--gtest_output=json:{report.name}"],
             check=False,
             # As in tools/runtime.cpp, long spinning at OpenMP barriers makes a busy machine crawl.
-            env=ENVIRONMENT,
+            env=environment_of(program),
         ).returncode
         text = pathlib.Path(report.name).read_text(encoding="utf-8")
     if not text:
@@ -47,8 +65,11 @@ def main() -> int:
     arguments = parser.parse_args()
     passed = failed = 0
     skipped: list[str] = []
-    for name in ("tests_core", "tests_torch", "tests_program"):
+    programs = ["tests_core", "tests_torch", "tests_gpu", "tests_program"]
+    for name in programs + OF_SOME_BUILDS:
         program = arguments.build / "bin" / name
+        if name in OF_SOME_BUILDS and not program.exists():
+            continue
         print(f"== {name}", flush=True)
         counts = run(program, arguments.filter)
         passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of routing by many threads: no race, and the CPU's results.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+
+#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
+#include "ops/cuda/route_adaptive_on.h"
+#include "ops/cuda/route_expert_choice_on.h"
+#include "ops/cuda/route_token_choice_on.h"
+#include "races/races_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using at::Tensor;
+using testing::ThreadedDevice;
+
+class RoutingRaces : public testing::RacesTest {
+ protected:
+  void SetUp() override {
+    RacesTest::SetUp();
+    at::manual_seed(1);
+  }
+};
+
+/// Logits of few values, so that there are ties.
+Tensor coarse_logits(int64_t tokens, int64_t experts, at::ScalarType type = at::kFloat) {
+  return at::randn({tokens, experts}, type).mul(2).round().div(2);
+}
+
+void expect_token_choice(const Tensor& logits, const TokenChoiceOptions& options) {
+  const Routing wanted = route_token_choice(logits, options);
+  const auto found = ops::on_device::route_token_choice_on(ThreadedDevice{}, logits, options);
+  EXPECT_TRUE(at::equal(std::get<0>(found), wanted.offsets));
+  EXPECT_TRUE(at::equal(std::get<1>(found), wanted.token));
+  EXPECT_TRUE(at::equal(std::get<4>(found), wanted.token_row));
+  const Tensor gradient = at::randn({wanted.row_bound()}, logits.options());
+  ops::on_device::route_token_choice_backward_on(ThreadedDevice{}, gradient, logits,
+                                                 std::get<5>(found), std::get<6>(found), options);
+}
+
+// A few experts of a token are chosen by another kernel than many.
+TEST_F(RoutingRaces, TokenChoiceWithCapacityInSeveralGroups) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    for (const int64_t k : {1, 2, 3, 6, 9}) {
+      for (const bool priority : {false, true}) {
+        expect_token_choice(
+            coarse_logits(600, 12, type),
+            {.k = k, .capacity_factor = 0.7, .group_size = 260, .batch_priority = priority});
+      }
+    }
+  }
+}
+
+TEST_F(RoutingRaces, TokenChoiceOfKeptExperts) {
+  for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
+    expect_token_choice(coarse_logits(600, 12), {.k = 2,
+                                                 .gate = Gate::softmax_all,
+                                                 .capacity_factor = 0.7,
+                                                 .kept = {0, 3, 5, 11},
+                                                 .pruned = pruned});
+  }
+}
+
+// Bits of all experts no longer fit beside those of 256 tokens.
+TEST_F(RoutingRaces, TokenChoiceOfMoreThanAThousandExperts) {
+  expect_token_choice(coarse_logits(150, 1100), {.k = 9, .capacity_factor = 1.0});
+}
+
+// Several blocks share a queue of some thousand entries.
+TEST_F(RoutingRaces, TokenChoiceByPriorityInLongQueues) {
+  expect_token_choice(coarse_logits(4200, 3),
+                      {.k = 2, .capacity_factor = 0.6, .batch_priority = true});
+}
+
+void expect_expert_choice(const Tensor& logits, const ExpertChoiceOptions& options) {
+  const Routing wanted = route_expert_choice(logits, options);
+  const auto [offsets, token, gate, token_offsets, token_row] =
+      ops::on_device::route_expert_choice_on(ThreadedDevice{}, logits, options);
+  EXPECT_TRUE(at::equal(token, wanted.token));
+  EXPECT_TRUE(at::equal(token_row, wanted.token_row));
+  const Tensor gradient = at::randn(gate.sizes(), logits.options());
+  ops::on_device::route_expert_choice_backward_on(ThreadedDevice{}, gradient, logits, token, gate,
+                                                  options);
+}
+
+TEST_F(RoutingRaces, ExpertChoiceByEveryGate) {
+  for (int gate = 0; gate < 4; ++gate) {
+    ExpertChoiceOptions options{.capacity_factor = 1.5, .gate = static_cast<ExpertGate>(gate)};
+    expect_expert_choice(coarse_logits(4200, 3), options);  // several blocks for an expert
+    options.group_size = 300;
+    expect_expert_choice(coarse_logits(600, 4, at::kDouble), options);
+  }
+}
+
+TEST_F(RoutingRaces, Adaptive) {
+  const Tensor logits = coarse_logits(600, 5);
+  const AdaptiveOptions options{.threshold = 0.3};
+  const Routing wanted = route_adaptive(logits, options);
+  const auto [offsets, token, gate, token_offsets, token_row] =
+      ops::on_device::route_adaptive_on(ThreadedDevice{}, logits, options);
+  EXPECT_TRUE(at::equal(token, wanted.token));
+  EXPECT_TRUE(at::equal(token_row, wanted.token_row));
+}
+
+}  // namespace
+}  // namespace moesaic

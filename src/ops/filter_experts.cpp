@@ -175,11 +175,14 @@ class FilterExperts : public torch::autograd::Function<FilterExperts> {
     context->save_for_backward({x, offsets, token, hidden, w, b});
     context->saved_data["activation"] = activation;
     context->mark_non_differentiable({hidden});
+    // Zeros for what has no gradient would be written at every step.
+    context->set_materialize_grads(false);
     return {y, hidden};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
+    if (!grads[0].defined()) return torch::autograd::variable_list(7);
     const auto saved = context->get_saved_variables();
     auto [w, b] = call_filters_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
                                         saved[5], context->saved_data["activation"].toInt());

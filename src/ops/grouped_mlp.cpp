@@ -143,11 +143,14 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
     context->save_for_backward({rows, offsets, hidden, w1, b1, w2});
     context->saved_data["activation"] = activation;
     context->mark_non_differentiable({hidden});
+    // Zeros for what has no gradient would be written at every step.
+    context->set_materialize_grads(false);
     return {y, hidden};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
+    if (!grads[0].defined()) return torch::autograd::variable_list(8);
     const auto saved = context->get_saved_variables();
     auto [rows, w1, b1, w2, b2] =
         call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],

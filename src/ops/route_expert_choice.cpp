@@ -116,11 +116,14 @@ class RouteExpertChoice : public torch::autograd::Function<RouteExpertChoice> {
     context->save_for_backward({logits, token, gates});
     context->saved_data["options"] = ExpertChoiceBackward::saved(call);
     context->mark_non_differentiable({offsets, token, token_offsets, token_row});
+    // Zeros for what has no gradient would be written at every step.
+    context->set_materialize_grads(false);
     return {offsets, token, gates, token_offsets, token_row};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
+    if (!grads[2].defined()) return torch::autograd::variable_list(2);
     const auto saved = context->get_saved_variables();
     const ExpertChoiceCall call = ExpertChoiceBackward::restored(context->saved_data["options"]);
     return {ExpertChoiceBackward::call(grads[2], saved[0], saved[1], saved[2], call), {}};

@@ -114,11 +114,14 @@ class RouteTokenChoice : public torch::autograd::Function<RouteTokenChoice> {
     context->saved_data["options"] = TokenChoiceBackward::saved(call.known);
     context->mark_non_differentiable(
         {offsets, token, token_offsets, token_row, choice, choice_row});
+    // Zeros for what has no gradient would be written at every step.
+    context->set_materialize_grads(false);
     return {offsets, token, gates, token_offsets, token_row, choice, choice_row};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
+    if (!grads[2].defined()) return torch::autograd::variable_list(2);
     const auto saved = context->get_saved_variables();
     const TokenChoiceOptions options =
         TokenChoiceBackward::restored(context->saved_data["options"]);

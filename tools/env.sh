@@ -29,12 +29,13 @@ if ! moesaic_given_torch; then
   done
 fi
 
-# The CUDA compiler that tools/setup.sh installs where a machine has a GPU and no toolkit.
+# The CUDA compiler that tools/setup.sh installs where a build for a GPU finds no toolkit.
 moesaic_nvcc() { find "$MOESAIC_VENV" -path '*/bin/nvcc' -perm -u+x 2>/dev/null | head -n 1; }
 if ! command -v nvcc >/dev/null && [ -n "$(moesaic_nvcc)" ]; then
   CUDACXX=$(moesaic_nvcc)
   CUDAToolkit_ROOT=$(dirname "$(dirname "$CUDACXX")")
-  export CUDACXX CUDAToolkit_ROOT
+  CUDA_PATH=$CUDAToolkit_ROOT  # where LibTorch's own CMake files look
+  export CUDACXX CUDAToolkit_ROOT CUDA_PATH
 fi
 
 # The preset to build: what MOESAIC_PRESET says, else `cuda` where there are a GPU and nvcc, else `release`.

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what the build needs and the machine lacks. Repeatable, quick when nothing is missing, asks nothing.
+# Installs what the build needs and the machine lacks, and Debian packages named as arguments. Repeatable, quick when
+# nothing is missing, asks nothing.
+#   MOESAIC_PRESET        cuda: nvcc is needed even where there is no GPU
 #   MOESAIC_VENV          where the Python environment with the LibTorch wheel goes (default: the user's cache folder)
 #   Torch_DIR, CMAKE_PREFIX_PATH   an existing LibTorch, used instead of the wheel
 set -euo pipefail
@@ -11,7 +13,7 @@ REQUIREMENTS=tools/python/requirements.txt  # exact versions and hashes of LibTo
 NVCC_REQUIREMENTS=tools/python/requirements-nvcc.txt
 PACKAGES=(build-essential cmake ninja-build ccache git python3 python3-venv
   libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev
-  zlib1g-dev libarchive-dev libturbojpeg0-dev libpng-dev libmpack-dev libre2-dev libssl-dev libcurl4-openssl-dev libgloo-dev gnuplot-nox dataset-fashion-mnist)
+  zlib1g-dev libarchive-dev libturbojpeg0-dev libpng-dev libmpack-dev libre2-dev libssl-dev libcurl4-openssl-dev libgloo-dev gnuplot-nox dataset-fashion-mnist "$@")
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -72,12 +74,13 @@ install_torch() {
   touch "$complete"
 }
 
-# A machine with a GPU and without nvcc gets the compiler of the CUDA version that LibTorch was built with.
+# A machine that has a GPU, or shall build for one, and no nvcc gets the compiler of the CUDA version that LibTorch was
+# built with.
 install_cuda_compiler() {
-  if ! nvidia-smi -L >/dev/null 2>&1; then return; fi
+  if [ "${MOESAIC_PRESET:-}" != cuda ] && ! nvidia-smi -L >/dev/null 2>&1; then return; fi
   if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || [ -n "$(moesaic_nvcc)" ]; then return; fi
   if ! "$(venv_python)" -c "import torch; assert torch.__version__.startswith('$(pinned torch)')" 2>/dev/null; then
-    say "this machine has a GPU and no nvcc; with a LibTorch of your own, install the CUDA toolkit that it was built with"
+    say "a build for a GPU needs nvcc; with a LibTorch of your own, install the CUDA toolkit that it was built with"
     return
   fi
   say "installing the CUDA compiler into $MOESAIC_VENV"

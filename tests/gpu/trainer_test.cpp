@@ -74,7 +74,8 @@ TEST_P(TrainerOnDevice, GoesOnWithTheSameBitsFromEveryKindOfPhase) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, TrainerOnDevice, ::testing::Values("cpu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Cpu, TrainerOnDevice, ::testing::Values("cpu"));
+INSTANTIATE_TEST_SUITE_P(Cuda, TrainerOnDevice, ::testing::Values("cuda"));
 
 }  // namespace
 }  // namespace moesaic

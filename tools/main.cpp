@@ -83,6 +83,7 @@ int run_or_explain(int argc, char** argv) {
 int main(int argc, char** argv) {
   moesaic::tools::tune_runtime(argv);
   moesaic::tools::hold_standard_output();
+  moesaic::tools::protect_terminals();
   moesaic::tools::remember_call(argv[0]);
   moesaic::tools::let_the_leader_speak();
   return moesaic::tools::checked_output(run_or_explain(argc, argv));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,7 +110,7 @@ class PredictionPrinter {
   static std::string dumped(const nlohmann::ordered_json& json) {
     return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   }
-  static void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+  static void print(const std::string& text) { std::cout << text; }
 
   const PredictArguments& arguments_;
   const std::vector<std::string>& classes_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -169,7 +169,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
     found = search_pruning(options, checkpoint, data.dataset, search);
   }
   if (!found.complete) throw Stopped{stop.number()};
-  std::fputs((to_text(found) + "\n").c_str(), arguments.json ? stderr : stdout);
+  (arguments.json ? std::cerr : std::cout) << to_text(found) << '\n';
   if (!arguments.figure.empty()) {
     draw_figure_file(arguments.figure,
                      search_figure(found, std::filesystem::path(arguments.figure).stem().string()));
@@ -197,8 +197,8 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
     options.found = search_plan(arguments, options, *stop);
   }
   const PruneCheckpointResult result = prune_checkpoint(options);
-  std::fputs(describe(result).c_str(), arguments.json ? stderr : stdout);
-  if (arguments.json) std::fputs((to_json(result.plan).dump(2) + "\n").c_str(), stdout);
+  (arguments.json ? std::cerr : std::cout) << describe(result);
+  if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "moesaic/base/log.h"
+#include "moesaic/base/terminal.h"
 
 namespace moesaic::tools {
 
@@ -19,6 +20,12 @@ void hold_standard_output() {
   if (fd < 0 || fd == STDOUT_FILENO) return;
   ::dup2(fd, STDOUT_FILENO);
   ::close(fd);
+}
+
+void protect_terminals() {
+  // The buffers stay until the end, when the streams are flushed.
+  if (is_terminal(stdout)) std::cout.rdbuf(new TerminalBuffer(stdout));
+  if (is_terminal(stderr)) std::cerr.rdbuf(new TerminalBuffer(stderr));
 }
 
 int checked_output(int exit_code) {

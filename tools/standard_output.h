@@ -7,6 +7,9 @@ namespace moesaic::tools {
 /// that no file that is opened later takes its number and what is printed.
 void hold_standard_output();
 
+/// Escapes control characters of what std::cout and std::cerr print on a terminal.
+void protect_terminals();
+
 /// `exit_code`, or 1 and a line on standard error where it is 0 but what was printed has not
 /// arrived.
 int checked_output(int exit_code);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -154,7 +154,7 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::fputs(dry_run(config, scaling).c_str(), stdout);
+    std::cout << dry_run(config, scaling);
     return 0;
   }
   options.processes = meet_processes(config.parallel, arguments.device);
@@ -177,7 +177,7 @@ void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
   const std::string text =
       words.empty() ? verb.get_parent()->help() + common_settings_help() : settings_help(words);
-  std::fputs(text.c_str(), stdout);
+  std::cout << text;
   throw CLI::Success();
 }
 

@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <regex>
 #include <system_error>
 #include <utility>
 
@@ -52,6 +52,21 @@ fs::path replaceable(const fs::path& path) {
   if (!fs::is_symlink(fs::symlink_status(path, ignored))) return path;
   const fs::path target = fs::weakly_canonical(path, ignored);
   return target.empty() ? path : target;
+}
+
+/// Returns NAME of a temporary name, ".NAME.<process>-<count>.part", any other name as it is.
+std::string_view final_name(std::string_view name) {
+  if (!name.starts_with('.') || !name.ends_with(kStagingSuffix)) return name;
+  const std::string_view inner =
+      name.substr(1, std::max(name.size(), kStagingSuffix.size() + 1) - kStagingSuffix.size() - 1);
+  const size_t dot = inner.rfind('.'), dash = inner.rfind('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  };
+  const bool staged = dot != inner.npos && dot > 0 && dash != inner.npos && dash > dot &&
+                      is_number(inner.substr(dot + 1, dash - dot - 1)) &&
+                      is_number(inner.substr(dash + 1));
+  return staged ? inner.substr(0, dot) : name;
 }
 
 }  // namespace
@@ -137,9 +152,8 @@ fs::path unique_sibling(const fs::path& path) {
 }
 
 fs::path without_staging(const fs::path& path) {
-  static const std::regex kStaged(R"(\.(.+)\.\d+-\d+\.part)");
   fs::path result;
-  for (const fs::path& part : path) result /= std::regex_replace(part.string(), kStaged, "$1");
+  for (const fs::path& part : path) result /= final_name(part.string());
   return result;
 }
 

@@ -8,6 +8,7 @@
 
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/terminal.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -44,7 +45,7 @@ void log_line(LogLevel level, std::string_view message) {
   // Clears a progress line on the terminal, which is redrawn below the message.
   std::string line = is_terminal(stderr) ? "\r\x1b[K" : "";
   line += prefix(level, wants_color(stderr));
-  line += message;
+  line += escaped(message);
   line += '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);
 }

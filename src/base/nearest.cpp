@@ -10,7 +10,8 @@
 namespace moesaic {
 namespace {
 
-constexpr std::size_t kListed = 24;  // Further names are only counted.
+constexpr std::size_t kListed = 24;    // Further names are only counted.
+constexpr std::size_t kLongest = 255;  // Longer names are near no other.
 
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -92,6 +93,8 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   for (const std::string& candidate : candidates) {
     const std::size_t longest = std::max(name.size(), candidate.size());
     const std::size_t limit = std::max<std::size_t>(1, longest / 3);
+    const std::size_t shortest = std::min(name.size(), candidate.size());
+    if (longest > kLongest || longest - shortest > limit) continue;  // A distance costs a product.
     const std::size_t distance = edit_distance(name, candidate);
     // A distance equal to the length means that the names have nothing in common.
     if (distance > limit || distance >= longest) continue;

@@ -7,10 +7,13 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr size_t kMaxNameBytes = 255;  // Linux's NAME_MAX.
 
 /// Returns the status of the name itself or of its link target. Throws Error if the lookup fails.
 fs::file_status look_up(const fs::path& path, bool follow) {
@@ -115,9 +118,18 @@ void check_folder_path(const fs::path& path, std::string_view what) {
   }
 }
 
+bool is_file_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.' &&
+         name.find('/') == name.npos && escaped(name) == name;
+}
+
+std::string file_name_problem(std::string_view key, std::string_view name) {
+  return fmt::format("{} must be a file name without folders, of at most {} bytes, not {}", key,
+                     kMaxNameBytes, printable(name));
+}
+
 bool is_plain_name(std::string_view name) {
-  return !name.empty() && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+  return is_file_name(name) && std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return std::isalnum(c) || c == '-' || c == '_' || c == '.';
          });
 }

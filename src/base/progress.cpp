@@ -59,6 +59,7 @@ Progress::Progress(ProgressOptions options)
       terminal_(is_terminal(options_.out)),
       color_(wants_color(options_.out)),
       done_(options_.start) {
+  options_.label = escaped(options_.label);
   if (!options_.clock) options_.clock = steady_seconds;
   begin();
 }

@@ -5,9 +5,27 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
+#include "moesaic/base/text.h"
+
 namespace moesaic {
+
+std::streamsize TerminalBuffer::xsputn(const char* text, std::streamsize count) {
+  const std::string line = escaped({text, static_cast<std::size_t>(count)}, "\n\t");
+  return std::fwrite(line.data(), 1, line.size(), file_) == line.size() ? count : 0;
+}
+
+TerminalBuffer::int_type TerminalBuffer::overflow(int_type character) {
+  if (traits_type::eq_int_type(character, traits_type::eof())) return 0;
+  const char c = traits_type::to_char_type(character);
+  return xsputn(&c, 1) == 1 ? character : traits_type::eof();
+}
+
+int TerminalBuffer::sync() {
+  return std::fflush(file_) == 0 ? 0 : -1;
+}
 
 bool is_terminal(std::FILE* file) {
   return ::isatty(::fileno(file)) == 1;

@@ -8,31 +8,45 @@
 
 namespace moesaic {
 
+namespace {
+
+/// Returns the number of bytes of the character at `begin`; 0 where they are not UTF-8.
+size_t character_bytes(std::string_view text, size_t begin) {
+  const auto byte = [&](size_t at) {
+    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
+  };
+  const unsigned first = byte(begin);
+  if (first < 0x80u) return 1;
+  // The range of the second byte excludes overlong forms, surrogates and values above U+10FFFF.
+  size_t length = 0;
+  unsigned low = 0x80u, high = 0xBFu;
+  if (first >= 0xC2u && first <= 0xDFu) length = 2;
+  if (first >= 0xE0u && first <= 0xEFu) length = 3;
+  if (first >= 0xF0u && first <= 0xF4u) length = 4;
+  if (first == 0xE0u) low = 0xA0u;
+  if (first == 0xEDu) high = 0x9Fu;
+  if (first == 0xF0u) low = 0x90u;
+  if (first == 0xF4u) high = 0x8Fu;
+  if (length == 0 || byte(begin + 1) < low || byte(begin + 1) > high) return 0;
+  for (size_t k = 2; k < length; ++k) {
+    if (begin + k >= text.size() || starts_character(text[begin + k])) return 0;
+  }
+  return length;
+}
+
+/// Returns whether a character is one of Unicode's controls: U+0000 to U+001F, U+007F to U+009F.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (first < 0x20u || first == 0x7Fu) return true;
+  return first == 0xC2u && static_cast<unsigned char>(character[1]) < 0xA0u;
+}
+
+}  // namespace
+
 std::optional<size_t> find_invalid_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto byte = [&](size_t at) {
-      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
-    };
-    const unsigned first = byte(i);
-    if (first < 0x80u) {
-      ++i;
-      continue;
-    }
-    // The range of the second byte excludes overlong forms, surrogates and values above U+10FFFF.
-    size_t length = 0;
-    unsigned low = 0x80u, high = 0xBFu;
-    if (first >= 0xC2u && first <= 0xDFu) length = 2;
-    if (first >= 0xE0u && first <= 0xEFu) length = 3;
-    if (first >= 0xF0u && first <= 0xF4u) length = 4;
-    if (first == 0xE0u) low = 0xA0u;
-    if (first == 0xEDu) high = 0x9Fu;
-    if (first == 0xF0u) low = 0x90u;
-    if (first == 0xF4u) high = 0x8Fu;
-    if (length == 0 || byte(i + 1) < low || byte(i + 1) > high) return i;
-    for (size_t k = 2; k < length; ++k) {
-      if (i + k >= text.size() || starts_character(text[i + k])) return i;
-    }
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = character_bytes(text, i);
+    if (length == 0) return i;
     i += length;
   }
   return std::nullopt;
@@ -64,20 +78,31 @@ std::string wrapped(const std::string& text, size_t columns, const std::string& 
   return lines + line;
 }
 
+std::string escaped(std::string_view text, std::string_view kept) {
+  std::string line;
+  line.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = character_bytes(text, i);
+    const std::string_view character = text.substr(i, std::max<size_t>(1, length));
+    const bool stays = length > 0 && (!is_control(character) || kept.find(character) != kept.npos);
+    if (stays) {
+      line += character;
+    } else if (character == "\n") {
+      line += "\\n";
+    } else {
+      for (const char c : character) {
+        line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
+    }
+    i += character.size();
+  }
+  return line;
+}
+
 std::string one_line(std::string_view text, size_t max_bytes) {
   size_t cut = std::min(text.size(), max_bytes);
   while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;
-  std::string line;
-  for (const char c : text.substr(0, cut)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
-      line += "\\n";
-    } else if (byte < 0x20u || byte == 0x7Fu) {
-      line += fmt::format("\\x{:02x}", byte);
-    } else {
-      line += c;
-    }
-  }
+  const std::string line = escaped(text.substr(0, cut));
   return cut < text.size() ? line + "..." : line;
 }
 

@@ -37,6 +37,13 @@ TEST_F(LogDeathTest, TakesTheLevelFromTheEnvironment) {
   EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0), "^debug: a 1\nb 2\n");
 }
 
+TEST(Log, EscapesCommandsOfTerminals) {
+  ::testing::internal::CaptureStderr();
+  log_error("MANIFEST.json: '{}' is no file name", "\x1b]0;title\x07\nerror: none");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "error: MANIFEST.json: '\\x1b]0;title\\x07\\nerror: none' is no file name\n");
+}
+
 TEST_F(LogDeathTest, SaysSoWhenTheLevelIsUnknown) {
   const test::ScopedEnv env("MOESAIC_LOG", "warnin");
   EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),

@@ -44,6 +44,14 @@ TEST(Nearest, PrefersTheCloserOneAndTheFirstOfEquals) {
   EXPECT_EQ(nearest("block3", equal), "block1");
 }
 
+TEST(Nearest, PassesOverNamesThatAreTooLong) {
+  const std::string name(1'000'000, 'x');
+  const std::vector<std::string> candidates = {name + "y"};
+  EXPECT_EQ(nearest(name, candidates), name + "y") << "as its beginning, without a distance";
+  const std::vector<std::string> others = {"y" + name};
+  EXPECT_EQ(nearest(name, others), std::nullopt);
+}
+
 TEST(Nearest, GivesNothingWhenNothingIsClose) {
   EXPECT_EQ(nearest("zebra", kKeys), std::nullopt);
   EXPECT_EQ(nearest("", kKeys), std::nullopt);

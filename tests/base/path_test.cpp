@@ -86,5 +86,22 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
             none + "/a: no such file; there is no folder '" + none + "'; did you mean 'file'?");
 }
 
+TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {
+  EXPECT_TRUE(is_file_name("train images-{0..9}.tar"));
+  EXPECT_TRUE(is_file_name("\xC3\xA4.bin"));
+  EXPECT_TRUE(is_file_name(std::string(255, 'x')));
+  for (const std::string& bad : {std::string(), std::string("a/b"), std::string(".."),
+                                 std::string(".a"), std::string(256, 'x'), std::string("a\x1b[2J"),
+                                 std::string("a\0b", 3), std::string("a\n")}) {
+    EXPECT_FALSE(is_file_name(bad)) << bad;
+    EXPECT_FALSE(is_plain_name(bad)) << bad;
+  }
+  EXPECT_TRUE(is_plain_name("step_1-a.b"));
+  EXPECT_FALSE(is_plain_name("a b"));
+  EXPECT_EQ(file_name_problem("name", std::string(300'000, 'x')),
+            "name must be a file name without folders, of at most 255 bytes, not '" +
+                std::string(80, 'x') + "...'");
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -31,6 +31,23 @@ TEST(Text, MessagesGetOneShortLine) {
   EXPECT_EQ(one_line(std::string(100'000, '\x80')), "...");
 }
 
+TEST(Text, CommandsOfTerminalsAreEscaped) {
+  EXPECT_EQ(escaped("a\x1b]0;title\x07"
+                    "b\r\n"),
+            "a\\x1b]0;title\\x07"
+            "b\\x0d\\n");
+  // U+009B is what ESC [ is in one character; as a byte alone it is that outside of UTF-8.
+  EXPECT_EQ(escaped("\xC2\x9B"
+                    "2J \x9B"
+                    "2J"),
+            "\\xc2\\x9b"
+            "2J \\x9b"
+            "2J");
+  EXPECT_EQ(escaped("\xC3\xA4 \xE2\x82\xAC\xC2\xA0"), "\xC3\xA4 \xE2\x82\xAC\xC2\xA0");
+  EXPECT_EQ(escaped("a\tb\n\x7f", "\n\t"), "a\tb\n\\x7f");
+  EXPECT_EQ(escaped(std::string(1, '\0')), "\\x00");
+}
+
 TEST(Text, BytesKeepThreeDigits) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(999), "999 B");

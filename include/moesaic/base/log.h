@@ -16,6 +16,7 @@ enum class LogLevel { debug, info, warning, error };
 LogLevel log_threshold();
 
 /// Writes one whole line in a single call, so that lines of different threads do not interleave.
+/// What it says of files may hold anything: it is escaped().
 void log_line(LogLevel level, std::string_view message);
 
 template <class... A>

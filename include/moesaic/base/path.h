@@ -36,8 +36,14 @@ void check_new_folder(const std::filesystem::path& path, std::string_view what);
 /// directory.
 void check_folder_path(const std::filesystem::path& path, std::string_view what);
 
-/// Returns whether the name can be that of a folder everywhere: letters, digits, '-', '_' and '.',
-/// not beginning with '.'.
+/// Returns whether text from a file can be the name of a file: at most 255 bytes, without '/' and
+/// control characters, not beginning with '.'.
+bool is_file_name(std::string_view name);
+/// Returns the message for the setting `key` that is none.
+std::string file_name_problem(std::string_view key, std::string_view name);
+
+/// Returns whether the name can be that of a folder everywhere: one of a file, of letters, digits,
+/// '-', '_' and '.'.
 bool is_plain_name(std::string_view name);
 
 }  // namespace moesaic

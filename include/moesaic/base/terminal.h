@@ -2,8 +2,23 @@
 #pragma once
 
 #include <cstdio>
+#include <streambuf>
 
 namespace moesaic {
+
+/// Writes what a stream prints to a file, a terminal, with all control characters but line breaks
+/// and tabs escaped(): names and texts out of files may hold commands for terminals.
+class TerminalBuffer : public std::streambuf {
+ public:
+  explicit TerminalBuffer(std::FILE* file) : file_(file) {}
+
+ private:
+  std::streamsize xsputn(const char* text, std::streamsize count) override;
+  int_type overflow(int_type character) override;
+  int sync() override;
+
+  std::FILE* file_;
+};
 
 bool is_terminal(std::FILE* file);
 

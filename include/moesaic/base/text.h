@@ -28,8 +28,11 @@ std::vector<std::string> split(std::string_view text, char separator);
 /// characters; all but the first begin with `indent`, which does not count.
 std::string wrapped(const std::string& text, size_t columns, const std::string& indent);
 
-/// Returns untrusted text in a form fit for a message: control characters are escaped and long text
-/// is shortened.
+/// Returns text in which control characters, which a terminal would obey, and bytes that are not
+/// UTF-8 are written as \n and \x1b; those in `kept` stay.
+std::string escaped(std::string_view text, std::string_view kept = {});
+
+/// Returns untrusted text in a form fit for a message: escaped(), and shortened where it is long.
 std::string one_line(std::string_view text, size_t max_bytes = 120);
 
 /// Returns one_line() of at most 80 bytes, in quotes.

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/terminal.h"
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+TEST(TerminalBuffer, EscapesAllButLinesAndTabs) {
+  const test::TempDir folder;
+  std::FILE* const file = std::fopen((folder / "out").c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  TerminalBuffer buffer(file);
+  std::ostream out(&buffer);
+  const std::string name = "weight\x1b[31m";
+  out << "\t" << name << ' ' << 3 << '\x1b' << '\n' << std::flush;
+  EXPECT_TRUE(out.good());
+  EXPECT_EQ(test::get(folder / "out"), "\tweight\\x1b[31m 3\\x1b\n");
+  std::fclose(file);
+}
+
+TEST(TerminalBuffer, TellsWhatWasNotWritten) {
+  std::FILE* const full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  TerminalBuffer buffer(full);
+  std::ostream out(&buffer);
+  out << "a line" << std::flush;
+  EXPECT_FALSE(out.good());
+  std::fclose(full);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -23,6 +23,7 @@
 #include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/processes.h"
@@ -138,7 +139,7 @@ Latency measure_together(Model& model, const LatencyOptions& options, const Proc
           .dump();
   found = {.batch_size = found.batch_size};
   for (const std::string& text : processes->exchange(own)) {
-    const Json of_one = Json::parse(text);
+    const Json of_one = parse_stored(text, "a process").to_json();
     found.images_per_second += of_one[0].get<double>();
     found.median_ms = std::max(found.median_ms, of_one[1].get<double>());
     found.p95_ms = std::max(found.p95_ms, of_one[2].get<double>());

@@ -35,7 +35,7 @@ Value model_config(const Checkpoint& checkpoint) {
   if (is_export(checkpoint.folder)) {
     return Value::from_json(checkpoint.config.at("model"), checkpoint.folder.string());
   }
-  return stored_document(checkpoint.folder / kConfigFile).root().at("model");
+  return read_stored(checkpoint.folder / kConfigFile, kMaxListBytes).at("model");
 }
 
 std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint) {

@@ -105,9 +105,9 @@ Manifest read_manifest(const fs::path& folder) {
          kManifestFile);
   }
   try {
-    const Document document = stored_document(path);
-    check_version(document.root());
-    Manifest manifest = parse<Manifest>(document.root());
+    const Value root = read_stored(path);
+    check_version(root);
+    Manifest manifest = parse<Manifest>(root);
     check_names(manifest, folder, path);
     return manifest;
   } catch (const Error& error) {

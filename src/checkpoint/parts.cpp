@@ -52,7 +52,7 @@ std::string text_of(const WrittenPart& part) {
 
 WrittenPart part_of(const std::string& text) {
   try {
-    return parse<WrittenPart>(Document::from_text(text, "a part of a checkpoint").root());
+    return parse<WrittenPart>(parse_stored(text, "a part of a checkpoint"));
   } catch (const Error& error) {
     throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
   }

@@ -3,21 +3,12 @@
 
 #include "manifest.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "tensor_files.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
 
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-Json read_json(const fs::path& path) {
-  Json json = Json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) fail("{}: damaged: it is no JSON document", path.string());
-  return json;
-}
 
 /// Checks that the manifest lists whatever an index does, since nothing else verifies it.
 void check_index(const fs::path& folder, const std::string& name, const Manifest& manifest) {
@@ -41,17 +32,12 @@ Manifest verify(const fs::path& folder, const LoadOptions& options) {
 
 }  // namespace
 
-Document stored_document(const fs::path& path) {
-  constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
-  return Document::from_text(read_text(path, kMaxBytes, "a configuration"), path.string());
-}
-
 Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   const Manifest manifest = verify(folder, options);
   Checkpoint checkpoint;
   checkpoint.folder = folder;
-  checkpoint.config = read_json(folder / kConfigFile);
-  checkpoint.state = read_json(folder / kStateFile);
+  checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
+  checkpoint.state = read_stored(folder / kStateFile).to_json();
   if (options.model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
     checkpoint.model = options.mapped ? map_tensors(file) : read_tensors(file);

@@ -202,11 +202,9 @@ fs::path tensors_path(const fs::path& folder, const std::string& file) {
 }
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
   TensorIndex index;
   try {
-    const std::string text = read_text(path, kMaxBytes, "an index of tensors");
-    index = parse<TensorIndex>(Document::from_text(text, path.string()).root());
+    index = parse<TensorIndex>(read_stored(path, kMaxListBytes));
   } catch (const Error& error) {
     throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
   }

@@ -4,36 +4,63 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
 
 #include "moesaic/base/text.h"
-#include "moesaic/config/detail/reader.h"
 
 namespace moesaic {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json member(const Json& object, const std::string& key) {
-  return object.contains(key) ? object.at(key) : Json();
+/// The members of an object by key; its own search would compare all keys before.
+std::map<std::string_view, const Json*> members_of(const Json& object) {
+  std::map<std::string_view, const Json*> members;
+  for (const auto& [key, value] : object.get_ref<const Json::object_t&>()) {
+    members.emplace(key, &value);
+  }
+  return members;
 }
 
-void add(const Json& a, const Json& b, const std::string& path, std::vector<Difference>& list) {
-  if (a.is_object() && b.is_object()) {
+class Comparison {
+ public:
+  explicit Comparison(const DifferenceForm& form) : form_(form) {}
+
+  void add(const Json& a, const Json& b, const std::string& path) {
+    if (a.is_object() && b.is_object()) return add_members(a, b, path);
+    if (a.is_array() && b.is_array() && !form_.lists_whole) return add_items(a, b, path);
+    if (a != b) list_.push_back({path, a, b});
+  }
+  std::vector<Difference> take() && { return std::move(list_); }
+
+ private:
+  std::string joined(const std::string& path, const std::string& name) const {
+    return path.empty() ? name : path + form_.separator + name;
+  }
+
+  void add_members(const Json& a, const Json& b, const std::string& path) {
+    const auto before = members_of(a), after = members_of(b);
     for (const auto& [key, value] : a.items()) {
-      add(value, member(b, key), config_detail::join_path(path, key), list);
+      const auto found = after.find(key);
+      add(value, found == after.end() ? Json() : *found->second, joined(path, key));
     }
     for (const auto& [key, value] : b.items()) {
-      if (!a.contains(key)) add(Json(), value, config_detail::join_path(path, key), list);
+      if (!before.contains(key)) add(Json(), value, joined(path, key));
     }
-  } else if (a.is_array() && b.is_array()) {
+  }
+
+  void add_items(const Json& a, const Json& b, const std::string& path) {
     for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
       add(i < a.size() ? a[i] : Json(), i < b.size() ? b[i] : Json(),
-          config_detail::join_path(path, std::to_string(i)), list);
+          joined(path, std::to_string(i)));
     }
-  } else if (a != b) {
-    list.push_back({path, a, b});
   }
-}
+
+  const DifferenceForm& form_;
+  std::vector<Difference> list_;
+};
 
 std::string value_text(const Json& value) {
   constexpr size_t kLongest = 60;
@@ -42,10 +69,11 @@ std::string value_text(const Json& value) {
 
 }  // namespace
 
-std::vector<Difference> differences(const Json& before, const Json& after) {
-  std::vector<Difference> list;
-  add(before, after, "", list);
-  return list;
+std::vector<Difference> differences(const Json& before, const Json& after,
+                                    const DifferenceForm& form) {
+  Comparison comparison(form);
+  comparison.add(before, after, "");
+  return std::move(comparison).take();
 }
 
 std::string describe(const std::vector<Difference>& differences, bool side_by_side) {

@@ -11,6 +11,7 @@
 #include "extends.h"
 #include "json_reader.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
@@ -94,12 +95,12 @@ class Override {
 
 Document::Document(Value root) : root_(std::move(root)) {}
 
-Document Document::from_file(const std::filesystem::path& path) {
-  return Document(config_detail::read_extended(path));
+Document Document::from_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  return Document(config_detail::read_extended(path, max_bytes));
 }
 
-Document Document::from_text(std::string_view text, const std::string& name) {
-  return Document(config_detail::read_json(text, name));
+Document Document::from_text(std::string_view text, const std::string& name, uint64_t max_bytes) {
+  return Document(config_detail::read_json(text, name, {.max_bytes = max_bytes}));
 }
 
 void Document::set(std::string_view assignment) {
@@ -117,6 +118,26 @@ void Document::set(const std::string& path, const Value& value) {
   const std::vector<std::string> names = checked_path(path, where);
   root_.members();
   root_ = Override(where, value).apply(&root_, "", names);
+}
+
+Value parse_stored(std::string_view text, const std::string& name, uint64_t max_bytes) {
+  try {
+    return config_detail::read_json(text, name, {.max_bytes = max_bytes});
+  } catch (const Error& error) {
+    throw Error(ErrorKind::failure, error.what());
+  }
+}
+
+Value read_stored(const std::filesystem::path& path, uint64_t max_bytes) {
+  return parse_stored(read_text(path, max_bytes, "such a document"), path.string(), max_bytes);
+}
+
+std::optional<nlohmann::ordered_json> find_json(std::string_view text, uint64_t max_bytes) {
+  try {
+    return parse_stored(text, "", max_bytes).to_json();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace moesaic

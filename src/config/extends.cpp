@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kKey = "extends";
-constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
 
 /// Returns a canonical path of a file, so that different spellings compare equal.
 fs::path identity(const fs::path& path) {
@@ -26,19 +25,30 @@ fs::path identity(const fs::path& path) {
   return found.empty() ? path : found;
 }
 
-/// Resolves a chain of extended documents, the innermost last.
+/// Resolves a chain of extended documents, the innermost last. Limits are those of all documents
+/// together, since one that is small may be extended many times.
 class Extension {
  public:
+  explicit Extension(uint64_t max_bytes) : max_bytes_(max_bytes) {}
+
   Value read(const fs::path& path, int64_t depth) {
     chain_.push_back(path);
-    const Value text = read_json(read_text(path, kMaxFileBytes, "a configuration"), path.string());
-    Value whole = resolved(text, depth);
+    const std::string text = read_text(path, max_bytes_, "a configuration");
+    bytes_ += text.size();
+    if (bytes_ > max_bytes_) {
+      fail_usage("{}: with what it extends the configuration has more than {} bytes",
+                 chain_.front().string(), max_bytes_);
+    }
+    Value whole = resolved(read_json(text, path.string(), {.max_bytes = max_bytes_}), depth);
     chain_.pop_back();
     return whole;
   }
 
  private:
   Value resolved(const Value& value, int64_t depth) {
+    if (++nodes_ > kMaxDocumentNodes) {
+      fail_usage("{}: more than {} values in one configuration", value.where(), kMaxDocumentNodes);
+    }
     if (depth > Value::kMaxDepth) {
       fail_usage("{}: lists and objects nest deeper than {}", value.where(), Value::kMaxDepth);
     }
@@ -88,14 +98,15 @@ class Extension {
                path.filename().string());
   }
 
+  uint64_t max_bytes_, bytes_ = 0;
   std::vector<fs::path> chain_;
-  int64_t extends_ = 0;
+  int64_t extends_ = 0, nodes_ = 0;
 };
 
 }  // namespace
 
-Value read_extended(const fs::path& path) {
-  return Extension().read(path, 0);
+Value read_extended(const fs::path& path, uint64_t max_bytes) {
+  return Extension(max_bytes).read(path, 0);
 }
 
 }  // namespace moesaic::config_detail

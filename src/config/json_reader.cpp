@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <unordered_set>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -53,8 +52,8 @@ class Cursor {
     }
   }
 
-  int64_t line() const { return line_; }
-  int64_t column() const { return column_; }
+  int32_t line() const { return line_; }
+  int32_t column() const { return column_; }
 
  private:
   static bool is_word(char c) {
@@ -88,8 +87,8 @@ class Cursor {
   std::string_view text_;
   bool comments_;
   size_t offset_ = 0;
-  int64_t line_ = 1;
-  int64_t column_ = 1;
+  int32_t line_ = 1;
+  int32_t column_ = 1;
 };
 
 /// Removes position and last token from a message: "[json.exception.parse_error.101] parse error at
@@ -137,12 +136,7 @@ class Builder : public Json::json_sax_t {
   bool start_array(size_t) override { return open(false); }
 
   bool key(std::string& name) override {
-    Frame& frame = open_.back();
-    frame.key_origin = token();
-    if (!frame.keys.insert(name).second) {
-      fail_usage("{}: the key {} is given twice", frame.key_origin.text(), printable(name));
-    }
-    frame.key = std::move(name);
+    open_.back().members.push_back({std::move(name), token(), {}});
     return true;
   }
 
@@ -167,10 +161,7 @@ class Builder : public Json::json_sax_t {
     bool is_object = false;
     Origin origin;
     Value::Array items;
-    Value::Object members;
-    std::unordered_set<std::string> keys;
-    std::string key;
-    Origin key_origin;
+    Value::Object members;  // The last one has its key only, until its value is read.
   };
 
   Origin here() const {
@@ -186,11 +177,13 @@ class Builder : public Json::json_sax_t {
     return origin;
   }
 
+  void count() {
+    if (++nodes_ <= kMaxDocumentNodes) return;
+    fail_usage("{}: more than {} values in one document", here().text(), kMaxDocumentNodes);
+  }
+
   bool open(bool is_object) {
-    Frame frame;
-    frame.is_object = is_object;
-    frame.origin = token();
-    open_.push_back(std::move(frame));
+    open_.push_back({is_object, token(), {}, {}});
     if (static_cast<int64_t>(open_.size()) > Value::kMaxDepth) {
       fail_usage("{}: lists and objects nest deeper than {}", open_.back().origin.text(),
                  Value::kMaxDepth);
@@ -205,10 +198,11 @@ class Builder : public Json::json_sax_t {
   }
 
   bool add(Value value) {
+    count();
     if (open_.empty()) {
       root_ = std::move(value);
     } else if (Frame& frame = open_.back(); frame.is_object) {
-      frame.members.push_back({std::move(frame.key), frame.key_origin, std::move(value)});
+      frame.members.back().value = std::move(value);
     } else {
       frame.items.push_back(std::move(value));
     }
@@ -219,6 +213,7 @@ class Builder : public Json::json_sax_t {
   Cursor cursor_;
   bool lines_;
   std::vector<Frame> open_;
+  int64_t nodes_ = 0;
   Value root_;
 };
 
@@ -235,6 +230,10 @@ std::string place(std::string_view text, size_t offset, const std::string& sourc
 }  // namespace
 
 Value read_json(std::string_view text, const std::string& source, const ReadOptions& options) {
+  if (text.size() > options.max_bytes) {
+    fail_usage("{}: {} bytes are more than such a document has (at most {})", source, text.size(),
+               options.max_bytes);
+  }
   if (const auto bad = find_invalid_utf8(text)) {
     fail_usage("{}: invalid UTF-8", place(text, *bad, source, options.lines));
   }

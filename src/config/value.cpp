@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <utility>
-#include <variant>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
@@ -14,11 +15,28 @@ namespace moesaic {
 
 using Json = nlohmann::ordered_json;
 
-struct Value::Node {
-  Origin origin;
-  std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object>
-      content;  // Alternatives in the order of Kind.
+struct Value::List {
+  Array items;
   int64_t depth = 0;
+};
+
+struct Value::Table {
+  Object members;
+  std::vector<uint32_t> by_key;  // Places of the members, sorted by key.
+  int64_t depth = 0;
+
+  /// Returns the place in `by_key` of the first key that is not before `key`.
+  std::vector<uint32_t>::const_iterator lower_bound(std::string_view key) const {
+    return std::lower_bound(
+        by_key.begin(), by_key.end(), key,
+        [&](uint32_t place, std::string_view other) { return members[place].key < other; });
+  }
+  /// Returns the place of the member of that key in `members`, or nothing.
+  std::optional<size_t> find(std::string_view key) const {
+    const auto found = lower_bound(key);
+    if (found == by_key.end() || members[*found].key != key) return std::nullopt;
+    return *found;
+  }
 };
 
 namespace {
@@ -33,6 +51,24 @@ void check_depth(int64_t depth, const Origin& origin) {
   if (depth > Value::kMaxDepth) {
     fail_usage("{}: lists and objects nest deeper than {}", origin.text(), Value::kMaxDepth);
   }
+}
+
+/// Returns the places of members, sorted by key. Throws Error for a key that is there twice.
+std::vector<uint32_t> sorted_by_key(const Value::Object& members) {
+  std::vector<uint32_t> places(members.size());
+  std::iota(places.begin(), places.end(), 0u);
+  const auto key = [&](uint32_t place) -> const std::string& { return members[place].key; };
+  std::sort(places.begin(), places.end(), [&](uint32_t a, uint32_t b) {
+    const int order = key(a).compare(key(b));
+    return order < 0 || (order == 0 && a < b);
+  });
+  const auto twice = std::adjacent_find(places.begin(), places.end(),
+                                        [&](uint32_t a, uint32_t b) { return key(a) == key(b); });
+  if (twice != places.end()) {
+    const Value::Member& second = members[*(twice + 1)];
+    fail_usage("{}: the key {} is given twice", second.origin.text(), printable(second.key));
+  }
+  return places;
 }
 
 Value convert(const Json& json, const Origin& origin, int64_t depth) {
@@ -83,34 +119,31 @@ std::string Origin::text() const {
 }
 
 Value::Value() : Value(Origin{}, nullptr) {}
-Value::Value(Origin origin, std::nullptr_t)
-    : node_(std::make_shared<const Node>(Node{std::move(origin), nullptr})) {}
-Value::Value(Origin origin, bool boolean)
-    : node_(std::make_shared<const Node>(Node{std::move(origin), boolean})) {}
-Value::Value(Origin origin, int64_t integer)
-    : node_(std::make_shared<const Node>(Node{std::move(origin), integer})) {}
+Value::Value(Origin origin, std::nullptr_t) : content_(nullptr), origin_(std::move(origin)) {}
+Value::Value(Origin origin, bool boolean) : content_(boolean), origin_(std::move(origin)) {}
+Value::Value(Origin origin, int64_t integer) : content_(integer), origin_(std::move(origin)) {}
 
-Value::Value(Origin origin, double number) {
-  if (!std::isfinite(number))
-    fail_usage("{}: found {}, which is no JSON number", origin.text(), number);
-  node_ = std::make_shared<const Node>(Node{std::move(origin), number});
+Value::Value(Origin origin, double number) : content_(number), origin_(std::move(origin)) {
+  if (!std::isfinite(number)) fail_usage("{}: found {}, which is no JSON number", where(), number);
 }
 
 Value::Value(Origin origin, std::string string)
-    : node_(std::make_shared<const Node>(Node{std::move(origin), std::move(string)})) {}
+    : content_(std::make_shared<const std::string>(std::move(string))),
+      origin_(std::move(origin)) {}
 
-Value::Value(Origin origin, Array items) {
-  int64_t depth = 0;
-  for (const Value& item : items) depth = std::max(depth, item.depth());
-  check_depth(depth + 1, origin);
-  node_ = std::make_shared<const Node>(Node{std::move(origin), std::move(items), depth + 1});
+Value::Value(Origin origin, Array items) : origin_(std::move(origin)) {
+  int64_t depth = 1;
+  for (const Value& item : items) depth = std::max(depth, 1 + item.depth());
+  check_depth(depth, origin_);
+  content_ = std::make_shared<const List>(List{std::move(items), depth});
 }
 
-Value::Value(Origin origin, Object members) {
-  int64_t depth = 0;
-  for (const Member& member : members) depth = std::max(depth, member.value.depth());
-  check_depth(depth + 1, origin);
-  node_ = std::make_shared<const Node>(Node{std::move(origin), std::move(members), depth + 1});
+Value::Value(Origin origin, Object members) : origin_(std::move(origin)) {
+  int64_t depth = 1;
+  for (const Member& member : members) depth = std::max(depth, 1 + member.value.depth());
+  check_depth(depth, origin_);
+  std::vector<uint32_t> by_key = sorted_by_key(members);
+  content_ = std::make_shared<const Table>(Table{std::move(members), std::move(by_key), depth});
 }
 
 Value Value::from_json(const Json& json, const std::string& where) {
@@ -122,34 +155,33 @@ Json Value::to_json() const {
     case Kind::null:
       return nullptr;
     case Kind::boolean:
-      return std::get<bool>(node_->content);
+      return as_bool();
     case Kind::integer:
-      return std::get<int64_t>(node_->content);
+      return as_int();
     case Kind::number:
-      return std::get<double>(node_->content);
+      return as_double();
     case Kind::string:
-      return std::get<std::string>(node_->content);
+      return as_string();
     case Kind::array: {
-      Json list = Json::array();
+      Json::array_t list;
+      list.reserve(items().size());
       for (const Value& item : items()) list.push_back(item.to_json());
       return list;
     }
     case Kind::object:
       break;
   }
-  Json object = Json::object();
-  for (const Member& member : members()) object[member.key] = member.value.to_json();
+  // Members are appended without the search for an equal key that operator[] makes.
+  Json::object_t object;
+  object.reserve(members().size());
+  for (const Member& member : members()) object.emplace_back(member.key, member.value.to_json());
   return object;
 }
 
-Value::Kind Value::kind() const {
-  return static_cast<Kind>(node_->content.index());
-}
-const Origin& Value::origin() const {
-  return node_->origin;
-}
 int64_t Value::depth() const {
-  return node_->depth;
+  if (const auto* list = std::get_if<std::shared_ptr<const List>>(&content_)) return (*list)->depth;
+  const auto* table = std::get_if<std::shared_ptr<const Table>>(&content_);
+  return table != nullptr ? (*table)->depth : 0;
 }
 
 void Value::refuse(std::string_view name, std::string_view wanted) const {
@@ -158,47 +190,49 @@ void Value::refuse(std::string_view name, std::string_view wanted) const {
 }
 
 bool Value::as_bool(std::string_view name) const {
-  if (const bool* boolean = std::get_if<bool>(&node_->content)) return *boolean;
+  if (const bool* boolean = std::get_if<bool>(&content_)) return *boolean;
   refuse(name, "true or false");
 }
 
 int64_t Value::as_int(std::string_view name) const {
-  if (const int64_t* integer = std::get_if<int64_t>(&node_->content)) return *integer;
-  const double* number = std::get_if<double>(&node_->content);
+  if (const int64_t* integer = std::get_if<int64_t>(&content_)) return *integer;
+  const double* number = std::get_if<double>(&content_);
   if (number != nullptr && is_exact_integer(*number)) return static_cast<int64_t>(*number);
   const bool too_big = number != nullptr && std::abs(*number) > kExactIntegers;
   refuse(name, too_big ? "an integer of 64 bits" : "an integer");
 }
 
 double Value::as_double(std::string_view name) const {
-  if (const double* number = std::get_if<double>(&node_->content)) return *number;
-  if (const int64_t* integer = std::get_if<int64_t>(&node_->content)) {
+  if (const double* number = std::get_if<double>(&content_)) return *number;
+  if (const int64_t* integer = std::get_if<int64_t>(&content_)) {
     return static_cast<double>(*integer);
   }
   refuse(name, "a number");
 }
 
 const std::string& Value::as_string(std::string_view name) const {
-  if (const auto* string = std::get_if<std::string>(&node_->content)) return *string;
+  if (const auto* string = std::get_if<std::shared_ptr<const std::string>>(&content_)) {
+    return **string;
+  }
   refuse(name, "a string");
 }
 
 const Value::Array& Value::items(std::string_view name) const {
-  if (const auto* array = std::get_if<Array>(&node_->content)) return *array;
+  if (const auto* list = std::get_if<std::shared_ptr<const List>>(&content_)) return (*list)->items;
   refuse(name, "a list");
 }
 
 const Value::Object& Value::members(std::string_view name) const {
-  if (const auto* object = std::get_if<Object>(&node_->content)) return *object;
+  if (const auto* table = std::get_if<std::shared_ptr<const Table>>(&content_)) {
+    return (*table)->members;
+  }
   refuse(name, "an object");
 }
 
 const Value* Value::find(std::string_view key) const {
-  if (!is_object()) return nullptr;
-  for (const Member& member : members()) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
+  const auto* table = std::get_if<std::shared_ptr<const Table>>(&content_);
+  const auto place = table != nullptr ? (*table)->find(key) : std::nullopt;
+  return place ? &(*table)->members[*place].value : nullptr;
 }
 
 const Value& Value::at(std::string_view key) const {
@@ -209,13 +243,10 @@ const Value& Value::at(std::string_view key) const {
 
 Value Value::with(std::string_view key, Value value) const {
   Object copy = members();
-  const auto found =
-      std::find_if(copy.begin(), copy.end(), [&](const Member& m) { return m.key == key; });
-  if (found == copy.end()) {
-    const Origin place = value.origin();
-    copy.push_back({std::string(key), place, std::move(value)});
+  if (const auto place = std::get<std::shared_ptr<const Table>>(content_)->find(key)) {
+    copy[*place].value = std::move(value);
   } else {
-    found->value = std::move(value);
+    copy.push_back({std::string(key), value.origin(), value});
   }
   return Value(origin(), std::move(copy));
 }
@@ -231,14 +262,13 @@ Value Value::with(size_t index, Value item) const {
 
 Value Value::merged(const Value& over) const {
   if (!is_object() || !over.is_object()) return over;
-  Object sum = members();
+  const Table& mine = *std::get<std::shared_ptr<const Table>>(content_);
+  Object sum = mine.members;
   for (const Member& member : over.members()) {
-    const auto mine =
-        std::find_if(sum.begin(), sum.end(), [&](const Member& m) { return m.key == member.key; });
-    if (mine == sum.end()) {
-      sum.push_back(member);
+    if (const auto place = mine.find(member.key)) {
+      sum[*place] = {member.key, member.origin, sum[*place].value.merged(member.value)};
     } else {
-      *mine = {member.key, member.origin, mine->value.merged(member.value)};
+      sum.push_back(member);
     }
   }
   return Value(over.origin(), std::move(sum));
@@ -265,10 +295,11 @@ std::string Value::described() const {
 }
 
 bool operator==(const Value& a, const Value& b) {
-  if (a.node_ == b.node_) return true;
+  if (a.content_ == b.content_) return true;  // Also where both share a list or an object.
   if (a.kind() != b.kind()) return false;
-  if (!a.is_object()) return a.node_->content == b.node_->content;
-  if (a.members().size() != b.members().size()) return false;
+  if (a.kind() == Value::Kind::string) return a.as_string() == b.as_string();
+  if (a.kind() == Value::Kind::array) return a.items() == b.items();
+  if (!a.is_object() || a.members().size() != b.members().size()) return false;
   return std::all_of(a.members().begin(), a.members().end(), [&](const Value::Member& member) {
     const Value* other = b.find(member.key);
     return other != nullptr && *other == member.value;

@@ -13,7 +13,9 @@
 #include <set>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/random.h"
+#include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 
 namespace fs = std::filesystem;
@@ -69,7 +71,7 @@ class EmbeddingsFile {
   std::vector<std::string> names(const std::string& key) const {
     const auto found = file_.metadata().find(key);
     if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
-    const auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::ordered_json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
     std::vector<std::string> names;
     std::set<std::string> seen;
     bool good = json.is_array() && !json.empty();
@@ -154,10 +156,8 @@ ConfigProblem config_problem(const EmbeddingsConfig& config) {
     return {"either 'file', or 'train' and 'test'", {"file", "train", "test"}};
   }
   for (const std::string* name : {&config.file, &config.train, &config.test}) {
-    if (name->find('/') != std::string::npos || name->starts_with('.')) {
-      return {fmt::format("'{}' must be a file name without folders", *name),
-              {"file", "train", "test"}};
-    }
+    if (name->empty() || is_file_name(*name)) continue;
+    return {file_name_problem("'file', 'train' and 'test' each", *name), {"file", "train", "test"}};
   }
   return {};
 }

@@ -106,7 +106,7 @@ ConfigProblem config_problem(const PrunePlan& plan) {
 }
 
 PrunePlan read_plan(const std::filesystem::path& path) {
-  auto plan = parse<PrunePlan>(Document::from_file(path).root());
+  auto plan = parse<PrunePlan>(Document::from_file(path, kMaxListBytes).root());
   plan.where = path.string();
   return plan;
 }

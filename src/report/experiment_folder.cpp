@@ -6,6 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/config/difference.h"
+#include "moesaic/config/document.h"
 
 namespace moesaic {
 namespace {
@@ -40,11 +41,11 @@ ExperimentFolder::ExperimentFolder(const fs::path& out) : path_(made(out)), lock
 void ExperimentFolder::claim(const nlohmann::ordered_json& settings) const {
   const fs::path file = path_ / "config.json";
   if (!fs::exists(file)) return write_atomic(file, settings.dump(2) + "\n");
-  const auto found = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
-  if (found == settings) return;
-  if (found.is_discarded()) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+  const auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
+  if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+  if (*found == settings) return;
   fail_usage("{}: was made with other settings: {}; set back what changed or give another --out",
-             path_.string(), describe(differences(found, settings)));
+             path_.string(), describe(differences(*found, settings)));
 }
 
 }  // namespace moesaic

@@ -14,6 +14,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
+#include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/ops/device.h"
@@ -50,11 +51,10 @@ class Stopwatch {
  private:
   /// Returns the stored seconds; an unreadable file counts as 0 instead of failing the experiment.
   double read_seconds() const {
-    const auto json = nlohmann::json::parse(read_text(file_), nullptr, /*allow_exceptions=*/false);
-    const auto seconds = json.is_object() ? json.find("seconds") : json.end();
-    const double found =
-        seconds != json.end() && seconds->is_number() ? seconds->get<double>() : -1.0;
-    if (found >= 0.0) return found;
+    const std::string text = read_text(file_, kMaxDocumentBytes, "a time");
+    const auto json = find_json(text).value_or(nullptr);
+    const auto seconds = json.is_object() ? json.value("seconds", nlohmann::ordered_json()) : json;
+    if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();
     log_warning("{}: damaged; the time of earlier calls is left out", file_.string());
     return 0.0;
   }

@@ -12,12 +12,13 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/config/document.h"
 #include "plots/panels.h"
 
 namespace moesaic {
 namespace {
 
-using MetricsLine = nlohmann::json;
+using MetricsLine = nlohmann::ordered_json;
 
 /// Lines of metrics.jsonl for training or one split, on one data set.
 struct Series {
@@ -42,7 +43,7 @@ std::vector<MetricsLine> metrics_lines(std::string_view metrics) {
   std::vector<MetricsLine> found;
   std::istringstream lines{std::string(metrics)};
   for (std::string text; std::getline(lines, text);) {
-    MetricsLine line = MetricsLine::parse(text, nullptr, /*allow_exceptions=*/false);
+    MetricsLine line = find_json(text).value_or(nullptr);
     if (!line.is_object()) continue;
     const std::string kind = line.value("kind", "");
     if (kind == "train" || kind == "eval") found.push_back(std::move(line));

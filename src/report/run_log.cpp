@@ -8,6 +8,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/config/document.h"
 
 namespace moesaic {
 namespace {
@@ -32,7 +33,8 @@ fs::path set_aside(const fs::path& file) {
 
 RunLog::RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
   if (!fs::exists(file_)) return;
-  Json found = Json::parse(read_text(file_), nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
+  Json found = find_json(text, kMaxListBytes).value_or(nullptr);
   std::string problem = found.is_object() ? "" : "it is no JSON object";
   if (!found.is_object()) found = Json::object();
   for (const auto& [key, entry] : found.items()) {
@@ -49,7 +51,7 @@ RunLog::RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
 
 const RunLog::Json* RunLog::find(const std::string& row, int64_t index) const {
   const auto found = runs_.find(run_key(row, index));
-  return found == runs_.end() ? nullptr : &*found;
+  return found == runs_.end() ? nullptr : &found->second;
 }
 
 void RunLog::write_apart(fs::path file) {
@@ -60,7 +62,7 @@ void RunLog::write_apart(fs::path file) {
 void RunLog::merge(const fs::path& file, const Check& check) {
   if (!fs::exists(file)) return;
   const RunLog other(file, check);
-  for (const auto& [key, entry] : other.runs_.items()) runs_[key] = entry;
+  for (const auto& [key, entry] : other.runs_) runs_[key] = entry;
   write();
   fs::remove(file);
 }
@@ -73,7 +75,7 @@ void RunLog::add(const std::string& row, int64_t index, const Json& entry) {
 }
 
 void RunLog::write() const {
-  write_atomic(file_, (apart_ ? added_ : runs_).dump(1) + "\n");
+  write_atomic(file_, Json(apart_ ? added_ : runs_).dump(1) + "\n");
 }
 
 }  // namespace moesaic

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -37,9 +38,9 @@ class RunLog {
 
   std::filesystem::path file_;
   bool apart_ = false;
-  Json added_ = Json::object();
+  std::map<std::string, Json> added_;
   std::mutex mutex_;
-  Json runs_ = Json::object();
+  std::map<std::string, Json> runs_;
 };
 
 }  // namespace moesaic

@@ -21,8 +21,8 @@ bool is_of_a_start(const fs::path& entry) {
 }
 
 bool is_config_of_a_run(const fs::path& path) {
-  const auto json = nlohmann::json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("phases");
+  const auto json = find_json(read_text(path, kMaxDocumentBytes, "a configuration"));
+  return json && json->contains("phases");
 }
 
 /// Something other than what a run leaves that failed before its first checkpoint: it can begin
@@ -78,7 +78,7 @@ void RunFolder::check(const fs::path& root, bool resume) {
 nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
   const fs::path path = root / "config.json";
   if (!fs::exists(path)) return nullptr;
-  return stored_document(path).root().to_json();
+  return read_stored(path).to_json();
 }
 
 RunFolder::RunFolder(fs::path root, bool resume)

@@ -14,6 +14,7 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
+#include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
@@ -83,8 +84,8 @@ void check_same_settings(const Processes& processes, const std::string& what,
   const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    const auto found = differences(nlohmann::ordered_json::parse(all[0]),
-                                   nlohmann::ordered_json::parse(all[rank]));
+    const auto found = differences(parse_stored(all[0], what, kMaxListBytes).to_json(),
+                                   parse_stored(all[rank], what, kMaxListBytes).to_json());
     if (found.empty()) continue;  // In another order.
     fail_usage("process {} has another {} than process 0: {}", rank, what,
                describe(found, /*side_by_side=*/true));

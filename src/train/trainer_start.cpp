@@ -83,8 +83,7 @@ Json with_lasting_names(Json started) {
 Checkpoint load_newest(const RunFolder& folder) {
   try {
     const fs::path path = step_checkpoints(folder.root() / "checkpoints").at(0);
-    const Document state = stored_document(path / "state.json");
-    if (parse<TrainState>(state.root()).phase_complete) {
+    if (parse<TrainState>(read_stored(path / "state.json")).phase_complete) {
       return load_checkpoint(path, {.optimizer = false});
     }
   } catch (const Error&) {

@@ -40,11 +40,10 @@ struct LoadOptions {
   bool model = true;      ///< Read model.safetensors; its hash is verified either way.
   bool optimizer = true;  ///< Read optimizer.safetensors; otherwise it is not hashed either.
   bool mapped = false;    ///< Leave model.safetensors in the file, see map_tensors().
+  /// Read a TorchScript file that carries no safetensors through LibTorch's unpickler, for which it
+  /// has to be from someone who is trusted.
+  bool trust = false;
 };
-
-/// Reads a JSON file of a run or a checkpoint, with positions for messages. What a stranger's file
-/// `extends` is not read.
-Document stored_document(const std::filesystem::path& path);
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name
 /// is replaced atomically.

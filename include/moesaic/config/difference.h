@@ -9,12 +9,20 @@ namespace moesaic {
 
 /// A setting that two configurations have with different values, null where one lacks it.
 struct Difference {
-  std::string path;  ///< Dotted, with list items by number.
+  std::string path;
   nlohmann::ordered_json before, after;
 };
 
+struct DifferenceForm {
+  char separator = '.';      ///< Between the names of a path.
+  bool lists_whole = false;  ///< Lists that differ are one difference, not one for each item.
+};
+
+/// Returns what differs, in the order of `before`. The time grows with the size of both, up to a
+/// logarithm.
 std::vector<Difference> differences(const nlohmann::ordered_json& before,
-                                    const nlohmann::ordered_json& after);
+                                    const nlohmann::ordered_json& after,
+                                    const DifferenceForm& form = {});
 
 /// Returns text for a message: "'seed' was 1 and is 2 now, 'model.classes' was 3 and is 4 now", the
 /// first few and how many more there are; of configurations that stand `side_by_side` "'seed' is 2,

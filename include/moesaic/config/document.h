@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,11 +11,19 @@
 
 namespace moesaic {
 
+/// What a document of JSON may cost. Bytes are counted before memory is taken for them.
+inline constexpr uint64_t kMaxDocumentBytes = uint64_t{1} << 20;
+/// Those of a document that lists files, tensors, classes, experts or runs.
+inline constexpr uint64_t kMaxListBytes = uint64_t{64} << 20;
+/// Values in one document, those within others included.
+inline constexpr int64_t kMaxDocumentNodes = 1'000'000;
+
 /// A configuration file with the overrides given on the command line.
 ///
 /// The text is JSON with `//` and `/* */` comments. Duplicate keys, invalid UTF-8, numbers outside
-/// the range of double and nesting beyond Value::kMaxDepth are rejected. Throws Error (usage) with
-/// `file:line:column`, or Error (failure) if a file cannot be read.
+/// the range of double, nesting beyond Value::kMaxDepth and more than `max_bytes` or
+/// kMaxDocumentNodes are rejected. Throws Error (usage) with `file:line:column`, or Error (failure)
+/// if a file cannot be read or is too long.
 ///
 /// In a file, any object may contain {"extends": "other.json", ...}: its members are then merged
 /// over the object in that file, whose path is relative to the extending file. Extended files may
@@ -21,8 +31,10 @@ namespace moesaic {
 class Document {
  public:
   explicit Document(Value root);
-  static Document from_file(const std::filesystem::path& path);
-  static Document from_text(std::string_view text, const std::string& name);
+  static Document from_file(const std::filesystem::path& path,
+                            uint64_t max_bytes = kMaxDocumentBytes);
+  static Document from_text(std::string_view text, const std::string& name,
+                            uint64_t max_bytes = kMaxDocumentBytes);
 
   /// Applies `a.b.c=value`. The value is JSON, or else a string without quotes; it replaces the
   /// former one, and missing objects on the path are created. For a list, a part of the path is an
@@ -37,5 +49,15 @@ class Document {
  private:
   Value root_;
 };
+
+/// Read a document that a program wrote, without "extends". What is wrong with it is nobody's
+/// usage, so that every Error is a failure.
+Value parse_stored(std::string_view text, const std::string& name,
+                   uint64_t max_bytes = kMaxDocumentBytes);
+Value read_stored(const std::filesystem::path& path, uint64_t max_bytes = kMaxDocumentBytes);
+
+/// Returns what parse_stored() does, nothing where it would throw.
+std::optional<nlohmann::ordered_json> find_json(std::string_view text,
+                                                uint64_t max_bytes = kMaxDocumentBytes);
 
 }  // namespace moesaic

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace moesaic {
@@ -15,19 +16,20 @@ namespace moesaic {
 /// (a command-line argument).
 struct Origin {
   std::shared_ptr<const std::string> source;
-  int64_t line = 0;    // Line, 1-based; 0 if the source has no lines.
-  int64_t column = 0;  // Column in characters, 1-based.
+  int32_t line = 0;    // Line, 1-based; 0 if the source has no lines.
+  int32_t column = 0;  // Column in characters, 1-based.
   std::string text() const;
 };
 
-/// An immutable JSON value that remembers where it was written. Copies share their content, so
-/// copying is cheap.
+/// An immutable JSON value that remembers where it was written. Copies share strings, arrays and
+/// objects, so copying is cheap; other content lies in the Value itself, since a document may have
+/// a million numbers.
 class Value {
  public:
   enum class Kind { null, boolean, integer, number, string, array, object };
   struct Member;
   using Array = std::vector<Value>;
-  using Object = std::vector<Member>;  // Members in text order; keys are unique.
+  using Object = std::vector<Member>;  // Members in text order.
 
   /// Max nesting depth of arrays and objects, so that no input can overflow the stack.
   static constexpr int64_t kMaxDepth = 200;
@@ -40,6 +42,7 @@ class Value {
   Value(Origin origin, std::string string);
   Value(Origin origin, const char* string) = delete;  // Would convert to bool.
   Value(Origin origin, Array items);
+  /// Throws Error (usage), at the origin of the second one, for a key that is given twice.
   Value(Origin origin, Object members);
 
   /// Returns a Value with the content of `json`, all of whose parts have the origin `where`. Throws
@@ -47,10 +50,10 @@ class Value {
   static Value from_json(const nlohmann::ordered_json& json, const std::string& where);
   nlohmann::ordered_json to_json() const;
 
-  Kind kind() const;
+  Kind kind() const { return static_cast<Kind>(content_.index()); }
   bool is_null() const { return kind() == Kind::null; }
   bool is_object() const { return kind() == Kind::object; }
-  const Origin& origin() const;
+  const Origin& origin() const { return origin_; }
   std::string where() const { return origin().text(); }
 
   /// Each throws Error (usage) for another kind: "<where>: '<name>' must be a number, found the
@@ -62,7 +65,8 @@ class Value {
   const Array& items(std::string_view name = {}) const;
   const Object& members(std::string_view name = {}) const;
 
-  /// Returns the member of that key, or nullptr if there is none or this is not an object.
+  /// Returns the member of that key, or nullptr if there is none or this is not an object. The time
+  /// grows with the logarithm of the number of members.
   const Value* find(std::string_view key) const;
   /// Returns the member of that key. Throws Error (usage), "missing key", if there is none.
   const Value& at(std::string_view key) const;
@@ -83,9 +87,14 @@ class Value {
   friend bool operator==(const Value& a, const Value& b);
 
  private:
-  struct Node;
+  struct List;
+  struct Table;
   [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const;
-  std::shared_ptr<const Node> node_;
+
+  std::variant<std::nullptr_t, bool, int64_t, double, std::shared_ptr<const std::string>,
+               std::shared_ptr<const List>, std::shared_ptr<const Table>>
+      content_;  // Alternatives in the order of Kind.
+  Origin origin_;
 };
 
 struct Value::Member {

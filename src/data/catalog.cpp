@@ -42,14 +42,9 @@ bool is_hex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
-}
-
 ConfigProblem own_problem(const DatasetSpec& spec) {
   if (!spec.folder.empty() && !is_file_name(spec.folder)) {
-    return {fmt::format("folder must be a name without folders, not '{}'", spec.folder),
-            {"folder"}};
+    return {file_name_problem("folder", spec.folder), {"folder"}};
   }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
@@ -114,7 +109,7 @@ std::string split_source(const DatasetSpec& spec, std::string_view split) {
 
 std::string config_problem(const DatasetFile& file) {
   if (!is_file_name(file.name)) {
-    return fmt::format("name must be a file name without folders, not '{}'", file.name);
+    return file_name_problem("name", file.name);
   }
   if (!file.sha256.empty() && !is_hex(file.sha256, 64)) {
     return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
@@ -123,11 +118,8 @@ std::string config_problem(const DatasetFile& file) {
 }
 
 std::string config_problem(const DatasetArchive& archive) {
-  for (const std::string& name : {archive.name, archive.folder}) {
-    if (!is_file_name(name)) {
-      return fmt::format("name and folder must be names without folders, not '{}'", name);
-    }
-  }
+  if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
+  if (!is_file_name(archive.folder)) return file_name_problem("folder", archive.folder);
   if (!archive.md5.empty() && !is_hex(archive.md5, 32)) {
     return fmt::format("md5 must be 32 lower-case hexadecimal digits, not '{}'", archive.md5);
   }
@@ -174,7 +166,7 @@ std::vector<std::string> dataset_names() {
 namespace {
 
 DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
-  DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source).root());
+  DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source, kMaxListBytes).root());
   if (spec.name != name) {
     fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
                printable(spec.name), name);

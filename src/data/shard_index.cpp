@@ -16,6 +16,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
@@ -27,7 +28,6 @@ namespace moesaic {
 namespace {
 
 constexpr int64_t kMaxLabelBytes = 1024;
-constexpr int64_t kMaxRange = 1'000'000;
 
 /// A range of numbers in a name: "{0000..0127}".
 struct NameRange {
@@ -52,7 +52,7 @@ std::optional<NameRange> range_in(const std::string& name) {
   }
   const auto first = number_in(name.substr(open + 1, dots - open - 1));
   const auto last = number_in(name.substr(dots + 2, close - dots - 2));
-  if (!first || !last || *first > *last || *last - *first >= kMaxRange) return std::nullopt;
+  if (!first || !last || *first > *last) return std::nullopt;
   return NameRange{name.substr(0, open), name.substr(close + 1), *first, *last, dots - open - 1};
 }
 
@@ -181,9 +181,7 @@ class ShardListing {
 }  // namespace
 
 std::string config_problem(const ShardFile& file) {
-  if (file.name.find('/') != std::string::npos || file.name.starts_with('.')) {
-    return fmt::format("name must be a file name without folders, not '{}'", file.name);
-  }
+  if (!is_file_name(file.name)) return file_name_problem("name", file.name);
   if (!file.name.ends_with(".tar")) {
     return fmt::format("'{}': a shard is an uncompressed tar archive, NAME.tar", file.name);
   }
@@ -198,6 +196,11 @@ std::string config_problem(const ShardFile& file) {
     return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
   }
   return "";
+}
+
+int64_t count_shards(const ShardFile& file, int64_t limit) {
+  const auto range = range_in(file.name);
+  return range ? std::min(range->last - range->first, limit) + 1 : 1;
 }
 
 std::vector<ShardFile> expanded(const ShardFile& file) {

@@ -16,6 +16,9 @@
 
 namespace moesaic {
 
+/// Max number of images in a shard, so that no sum over shards overflows.
+inline constexpr double kMaxShardImages = 1e9;
+
 /// A shard as a description gives it; what is not known is 0 or empty.
 struct ShardFile {
   std::string name, sha256;
@@ -26,13 +29,16 @@ void describe(Fields& f, ShardFile& c) {
   f("name", c.name, "file name, or several at once: train-{0000..0127}.tar", required, not_empty);
   f("images", c.images,
     "how many images each has; 0: not known, so that it must be there when data are opened",
-    at_least(0));
+    between(0, kMaxShardImages));
   f("size", c.size, "its bytes; 0: not known", at_least(0));
   f("sha256", c.sha256, "its SHA-256");
 }
 
 /// Checks the form of name and hash.
 std::string config_problem(const ShardFile& file);
+
+/// Returns for how many files a name stands, more than `limit` as `limit` + 1.
+int64_t count_shards(const ShardFile& file, int64_t limit);
 
 /// Returns the files that a name with a range of numbers stands for, the others' settings repeated;
 /// any other name is itself.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/vmoe.h"
 
-#include <regex>
-
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/vmoe/arrays.h"
 #include "moesaic/models/vmoe/vmoe.h"
@@ -51,12 +50,12 @@ at::ScalarType float_type(const std::string& dtype, const std::string& array) {
 
 void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
   check_new_file(prefix.string() + ".index", what);
-  static const std::regex kShard(R"(\.data-\d{5}-of-\d{5})");
+  static const Pattern kShard(R"(^\.data-\d{5}-of-\d{5}$)");
   const std::string name = prefix.filename().string();
   const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
   for (const auto& item : fs::directory_iterator(folder)) {
     const std::string other = item.path().filename().string();
-    if (other.starts_with(name) && std::regex_match(other.substr(name.size()), kShard)) {
+    if (other.starts_with(name) && kShard.found_in(other.substr(name.size()))) {
       fail_usage("{}: '{}' is there already; name a new prefix", what, item.path().string());
     }
   }

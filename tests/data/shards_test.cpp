@@ -221,6 +221,15 @@ TEST_F(Shards, DescriptionsAreChecked) {
   EXPECT_THAT(usage_problem(R"({"train": []})"), HasSubstr("shards.train is empty"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "b/a.tar"}]})"), HasSubstr("without folders"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar.gz"}]})"), HasSubstr("uncompressed"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": ")" + std::string(252, 'a') + R"(.tar"}]})"),
+              HasSubstr("of at most 255 bytes"));
+  EXPECT_THAT(usage_problem(R"({"test": [{"name": "b.tar"}],
+                                "train": [{"name": "a{00000..99999}.tar"}]})"),
+              HasSubstr("shards.train: more than 100000 files at 'a{00000..99999}.tar'"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{0..9223372036854775807}.tar"}]})"),
+              HasSubstr("more than 100000 files"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "images": 4611686018427387904}]})"),
+              HasSubstr("between 0 and 1000000000"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{3..1}.tar"}]})"), HasSubstr("{0000..0127}"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{1..3}.tar", "size": 5}]})"),
               HasSubstr("one file"));

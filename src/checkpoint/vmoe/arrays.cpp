@@ -9,11 +9,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <regex>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/pattern.h"
 
 namespace moesaic {
 namespace {
@@ -35,10 +35,10 @@ std::vector<std::string> branches_with_mark(const std::vector<Entry>& entries) {
 }
 
 bool of_optimizer(const std::string& branch) {
-  static const std::regex kState(
+  static const Pattern kState(
       "(^|/)(opt_state|optimizer_state|optimizer/state|state/param_states|trace|mu|nu|momentum|ema)"
       "(/|$)");
-  return std::regex_search(branch, kState);
+  return kState.found_in(branch);
 }
 
 /// Returns the branch that holds the parameters.
@@ -93,13 +93,14 @@ void convert_to_float(const std::string& dtype, std::span<const std::byte> bytes
 }  // namespace
 
 fs::path vmoe_prefix(const fs::path& given) {
-  static const std::regex kEnding(R"((\.index|\.data-\d{5}-of-\d{5})$)");
+  static const Pattern kEnding(R"((\.index|\.data-\d{5}-of-\d{5})$)");
   if (given.empty()) fail_usage("the prefix of a checkpoint must not be empty");
   const fs::path index = given.string() + ".index";
   if (path_exists(index)) return given;
-  const fs::path prefix = std::regex_replace(given.string(), kEnding, "");
-  if (prefix != given) {
-    check_input_file(prefix.string() + ".index");
+  const std::string name_given = given.string();
+  if (const auto ending = kEnding.find(name_given); !ending.empty()) {
+    const std::string prefix = name_given.substr(0, name_given.size() - ending[0].size());
+    check_input_file(prefix + ".index");
     return prefix;
   }
   const bool is_folder = path_exists(given) && fs::is_directory(given);

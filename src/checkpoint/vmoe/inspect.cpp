@@ -5,11 +5,11 @@
 #include <c10/util/accumulate.h>
 
 #include <map>
-#include <regex>
 #include <span>
 #include <utility>
 
 #include "moesaic/base/path.h"
+#include "moesaic/base/pattern.h"
 #include "moesaic/checkpoint/vmoe/arrays.h"
 #include "moesaic/config/schema.h"
 
@@ -42,8 +42,8 @@ TensorMap as_float(const VMoEArrays& arrays) {
 }  // namespace
 
 bool is_vmoe_checkpoint(const fs::path& path) {
-  static const std::regex kPart(R"(.*(\.index|\.data-\d{5}-of-\d{5}))");
-  return std::regex_match(path.filename().string(), kPart) ||
+  static const Pattern kPart(R"((\.index|\.data-\d{5}-of-\d{5})$)");
+  return kPart.found_in(path.filename().string()) ||
          (!path_exists(path) && path_exists(path.string() + ".index"));
 }
 

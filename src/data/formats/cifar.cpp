@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "../check_labels.h"
@@ -12,6 +13,7 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/formats/gzip.h"
 
 namespace fs = std::filesystem;
 
@@ -92,12 +94,17 @@ void set_shape(const DatasetSpec&, DatasetInfo& info) {
 std::shared_ptr<const Dataset> open_cifar(const DatasetSpec& spec, DatasetInfo info,
                                           const fs::path& folder) {
   cifar::Records records;
+  std::map<std::string, fs::path> paths;
+  uint64_t bytes = 0;  // No more than the files can hold, whatever their description says.
   const std::vector<std::string> roles = numbered_roles(spec, info.split);
-  int64_t bytes = 0;
-  for (const std::string& role : roles) bytes += spec.files.at(role).size;
-  records.pixels.reserve(static_cast<size_t>(bytes));  // Once, since growing holds it twice.
   for (const std::string& role : roles) {
-    const fs::path path = checked_file(spec, folder, role);
+    paths[role] = checked_file(spec, folder, role);
+    bytes += std::min<uint64_t>(static_cast<uint64_t>(spec.files.at(role).size),
+                                UnpackedReader(paths[role]).max_unpacked());
+  }
+  records.pixels.reserve(bytes);  // Once, since growing holds it twice.
+  for (const std::string& role : roles) {
+    const fs::path& path = paths[role];
     const size_t before = records.labels.size();
     cifar::read(path, spec.files.at(role).size, layout(spec), records);
     check_labels(std::span(records.labels).subspan(before), info.classes.size(), path.string());

@@ -15,6 +15,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 
 namespace fs = std::filesystem;
@@ -23,6 +24,7 @@ namespace moesaic {
 namespace {
 
 constexpr uint64_t kMaxClassesBytes = uint64_t{1} << 24;
+constexpr int64_t kMaxShards = 100'000;
 
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
@@ -58,9 +60,24 @@ std::vector<ShardFile> files_of(const DatasetSpec& spec, const std::string& spli
   return files;
 }
 
+/// Counts the files before any range is expanded, since a range of six digits names a million.
+ConfigProblem count_problem(const DatasetSpec& spec) {
+  int64_t count = 0;
+  for (const auto& [split, listed] : shards_of(spec).shards) {
+    for (const ShardFile& file : listed) {
+      count += count_shards(file, kMaxShards);
+      if (count <= kMaxShards) continue;
+      return {fmt::format("shards.{}: more than {} files at '{}'", split, kMaxShards, file.name),
+              {"shards." + split + ":"}};
+    }
+  }
+  return {};
+}
+
 ConfigProblem files_problem(const DatasetSpec& spec) {
   const auto& shards = shards_of(spec).shards;
   if (shards.empty()) return {"shards is missing: the tar archives of each split", {"shards:"}};
+  if (ConfigProblem problem = count_problem(spec); !problem.empty()) return problem;
   for (const auto& [split, listed] : shards) {
     const std::string key = "shards." + split + ":";
     std::set<std::string> names;
@@ -85,9 +102,8 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
 
 ConfigProblem classes_given(const DatasetSpec& spec) {
   const std::string& file = shards_of(spec).classes_file;
-  if (file.find('/') != std::string::npos || file.starts_with('.')) {
-    return {fmt::format("classes_file must be a file name without folders, not '{}'", file),
-            {"classes_file"}};
+  if (!file.empty() && !is_file_name(file)) {
+    return {file_name_problem("classes_file", file), {"classes_file"}};
   }
   if (spec.classes.empty() == file.empty()) {
     return {"shards need either classes or classes_file", {"classes_file", "classes:"}};

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <regex>
 #include <set>
 
 #include "moesaic/base/error.h"
@@ -55,21 +54,23 @@ Pattern compiled(const std::string& pattern, const std::string& where) {
 class Replacement {
  public:
   Replacement(const std::string& text, size_t groups, const std::string& where) {
-    static const std::regex kGroup(R"(\\(?:g<(\d{1,2})>|([0-9]{1,2})|(\\)))");
-    std::string rest = text;
-    for (std::smatch found; std::regex_search(rest, found, kGroup); rest = found.suffix()) {
-      add_text(found.prefix(), where);
-      if (found[3].matched) {
+    static const Pattern kGroup(R"(\\(?:g<(\d{1,2})>|(\d{1,2})|(\\)))");
+    size_t end = 0;
+    for (Found found; !(found = kGroup.find(text, end)).empty();) {
+      const auto begin = static_cast<size_t>(found[0].data() - text.data());
+      add_text(text.substr(end, begin - end), where);
+      end = begin + found[0].size();
+      if (!found[3].empty()) {
         parts_.push_back({"\\", std::nullopt});
         continue;
       }
-      const size_t group = std::stoul(found[1].matched ? found[1] : found[2]);
+      const size_t group = std::stoul(std::string(found[1].empty() ? found[2] : found[1]));
       if (group > groups) {
         fail_usage("{}: '{}' names group {}, the pattern has {}", where, text, group, groups);
       }
       parts_.push_back({"", group});
     }
-    add_text(rest, where);
+    add_text(text.substr(end), where);
   }
 
   std::string of(const Found& found) const {

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 struct ExportArguments {
   fs::path checkpoint;
   std::string format;
+  bool trust = false;
   ExportOptions options;
 };
 
@@ -55,7 +56,8 @@ int export_model(const ExportArguments& arguments) {
     fail_usage("export: --shards is for the format {}", formats_with_shards());
   }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
-  Checkpoint checkpoint = load_newest_checkpoint(arguments.checkpoint, {.optimizer = false});
+  Checkpoint checkpoint =
+      load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();        // The model holds copies.
   std::optional<StopSignal> stop;  // Without it a signal ends the program.
@@ -98,6 +100,10 @@ void add_export(CLI::App& app, int& exit_code) {
                    fmt::format("data files, for the format {} (1)", formats_with_shards()))
       ->check(whole_number(1, vmoe_checkpoint::kMaxShards))
       ->type_name("N");
+  verb->add_flag(
+      "--trust", arguments->trust,
+      "also read a TorchScript file that carries no safetensors, by LibTorch's unpickler: "
+      "only from who you trust");
   verb->footer(
       "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.");

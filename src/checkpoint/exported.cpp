@@ -6,7 +6,6 @@
 #include <torch/csrc/jit/serialization/import_read.h>
 
 #include <array>
-#include <fstream>
 #include <map>
 #include <string>
 
@@ -17,6 +16,8 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
+#include "moesaic/config/document.h"
+#include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 #include "tensor_files.h"
 
@@ -28,13 +29,12 @@ using Json = nlohmann::ordered_json;
 using Texts = std::map<std::string, std::string>;
 
 constexpr std::array kNames = {"config", "labels", "preprocess", "evaluation"};
-constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 Texts texts_beside(const fs::path& folder) {
   Texts texts;
   for (const char* name : kNames) {
     const fs::path file = folder / (std::string(name) + ".json");
-    if (path_exists(file)) texts[name] = read_text(file, kMaxTextBytes, "a part of an export");
+    if (path_exists(file)) texts[name] = read_text(file, kMaxListBytes, "a part of an export");
   }
   return texts;
 }
@@ -46,7 +46,7 @@ Texts texts_in_archive(Archive& reader, const fs::path& file) {
   for (const char* name : kNames) {
     const std::string record = "extra/" + std::string(name) + ".json";
     if (!reader.hasRecord(record)) continue;
-    if (reader.getRecordSize(record) > kMaxTextBytes)
+    if (reader.getRecordSize(record) > kMaxListBytes)
       fail("{}: {} is too large", file.string(), record);
     const auto [data, size] = reader.getRecord(record);
     texts[name] = std::string(static_cast<const char*>(data.get()), size);
@@ -89,9 +89,8 @@ TensorMap tensors_in_archive(Archive& reader) {
 Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
   const auto text = texts.find(name);
   if (text == texts.end()) return {};
-  Json json = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) fail("{}: damaged: its {} is no JSON document", from.string(), name);
-  return json;
+  const std::string place = fmt::format("{} ({}.json)", from.string(), name);
+  return parse_stored(text->second, place, kMaxListBytes).to_json();
 }
 
 /// Completes what version 0.2.0 and before wrote, which told size, mean and std only.
@@ -127,46 +126,9 @@ Json config_of(const Texts& texts, const fs::path& from) {
   return config;
 }
 
-}  // namespace
-
-bool is_safetensors_export(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return path.extension() == ".safetensors" || is_index(path);
-  // A checkpoint that lost its manifest has no preprocess.json.
-  return fs::exists(tensors_path(path, kModelFile), ignored) &&
-         fs::exists(path / "preprocess.json", ignored);
-}
-
-bool is_torchscript(const fs::path& file) {
-  std::error_code ignored;
-  std::array<char, 4> begin{};
-  return fs::is_regular_file(file, ignored) &&
-         std::ifstream(file, std::ios::binary).read(begin.data(), begin.size()) &&
-         std::string_view(begin.data(), begin.size()) == "PK\3\4";
-}
-
-bool is_export(const fs::path& path) {
-  return is_safetensors_export(path) || is_torchscript(path);
-}
-
-Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
-  Checkpoint checkpoint;
-  checkpoint.folder = path;
-  const fs::path weights = weights_file(checkpoint);
-  const Texts texts = weights == path ? open_tensors(path).metadata : texts_beside(path);
-  if (!texts.contains("config") && path_exists(path.parent_path() / "config.json")) {
-    fail_usage("{}: the weights alone; give the folder that they are in", path.string());
-  }
-  if (!texts.contains("config")) {
-    fail("{}: its metadata has no model configuration under 'config'", path.string());
-  }
-  checkpoint.config = config_of(texts, path);
-  checkpoint.state = Json::object();
-  if (options.model) checkpoint.model = read_tensors(weights);
-  return checkpoint;
-}
-
-Checkpoint load_torchscript(const fs::path& file, const LoadOptions& options) {
+/// Reads a TorchScript file of someone who is trusted. Its code is not run, but LibTorch's
+/// unpickler is, which was not made for what a stranger writes.
+Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.folder = file;
   checkpoint.state = Json::object();
@@ -193,6 +155,49 @@ Checkpoint load_torchscript(const fs::path& file, const LoadOptions& options) {
       Value::from_json(checkpoint.config.at("model"), file.string() + " (config.json)"));
   const TensorMap state = state_of(*shape);
   std::erase_if(checkpoint.model, [&](const auto& item) { return !state.contains(item.first); });
+  return checkpoint;
+}
+
+}  // namespace
+
+bool is_torchscript(const fs::path& file) {
+  std::error_code ignored;
+  return fs::is_regular_file(file, ignored) && safetensors::File::is_archive(file);
+}
+
+bool is_export(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    return path.extension() == ".safetensors" || is_index(path) || is_torchscript(path);
+  }
+  // A checkpoint that lost its manifest has no preprocess.json.
+  return fs::exists(tensors_path(path, kModelFile), ignored) &&
+         fs::exists(path / "preprocess.json", ignored);
+}
+
+Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
+  if (is_torchscript(path) && !safetensors::File::is_in_archive(path)) {
+    if (options.trust) return load_pickled(path, options);
+    fail_usage(
+        "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; where you "
+        "trust who wrote it: moesaic export {0} --trust --format safetensors --out FOLDER",
+        path.string());
+  }
+  Checkpoint checkpoint;
+  checkpoint.folder = path;
+  const fs::path weights = weights_file(checkpoint);
+  const Texts texts = weights == path ? open_tensors(path).metadata : texts_beside(path);
+  if (!texts.contains("config") && path_exists(path.parent_path() / "config.json")) {
+    fail_usage("{}: the weights alone; give the folder that they are in", path.string());
+  }
+  if (!texts.contains("config")) {
+    fail("{}: its metadata has no model configuration under 'config'", path.string());
+  }
+  checkpoint.config = config_of(texts, path);
+  checkpoint.state = Json::object();
+  if (options.model) {
+    checkpoint.model = options.mapped ? map_tensors(weights) : read_tensors(weights);
+  }
   return checkpoint;
 }
 

@@ -13,6 +13,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/input.h"
+#include "moesaic/config/difference.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 #include "tensor_files.h"
@@ -39,7 +40,7 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
   }
   if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
-  if (is_torchscript(path)) return load_torchscript(path, options);
+  if (is_torchscript(path)) return load_export(path, options);
   return path.extension() == ".safetensors" ? exported_at(path, options) : std::nullopt;
 }
 
@@ -82,22 +83,6 @@ Json moe_layers(const Json& config, const fs::path& from) {
     layers.push_back({{"layer", block}, {"experts", layer->options().experts}, {"kept", kept}});
   }
   return layers;
-}
-
-/// Adds the tensors of a file that has no list of them.
-void add_tensors(const TensorMap& found, Json& out) {
-  Json tensors = Json::array();
-  int64_t parameters = 0, bytes = 0;
-  for (const auto& [name, tensor] : found) {
-    const at::ScalarType type = tensor.scalar_type();
-    const char* dtype = type == at::kFloat ? "F32" : type == at::kLong ? "I64" : toString(type);
-    parameters += tensor.numel();
-    bytes += static_cast<int64_t>(tensor.nbytes());
-    tensors.push_back({{"name", name}, {"dtype", dtype}, {"shape", tensor.sizes().vec()}});
-  }
-  out["parameters"] = parameters;
-  out["bytes"] = bytes;
-  out["tensors"] = std::move(tensors);
 }
 
 void add_config(const Checkpoint& checkpoint, Json& out) {
@@ -146,20 +131,6 @@ void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out)
   out["equal"] = equal;
 }
 
-/// Lists the differing keys, arrays as a whole: an inserted item would make all later ones differ.
-void add_differences(const Json& a, const Json& b, const std::string& path, Json& list) {
-  if (!a.is_object() || !b.is_object()) {
-    if (a != b) list.push_back({{"key", path}, {"first", a}, {"second", b}});
-    return;
-  }
-  for (const auto& [key, value] : a.items()) {
-    add_differences(value, b.value(key, Json()), path + "/" + key, list);
-  }
-  for (const auto& [key, value] : b.items()) {
-    if (!a.contains(key)) add_differences(Json(), value, path + "/" + key, list);
-  }
-}
-
 /// One of two things that are compared. A checkpoint of google-research/vmoe has neither a
 /// configuration nor tensors here, a single file has no configuration.
 struct Side {
@@ -193,7 +164,11 @@ void mark_kept_experts(const Json& model, const fs::path& from, Json& difference
 Json config_difference(const Side& first, const Side& second) {
   Json list = Json::array();
   if (first.model.empty() || second.model.empty()) return list;
-  add_differences(first.model, second.model, "", list);
+  // An item that is inserted into a list would make all later ones differ.
+  for (Difference& one :
+       differences(first.model, second.model, {.separator = '/', .lists_whole = true})) {
+    list.push_back({{"key", "/" + one.path}, {"first", one.before}, {"second", one.after}});
+  }
   mark_kept_experts(first.model, first.path, list);
   return list;
 }
@@ -206,27 +181,17 @@ TensorMap comparable(Side& side, bool mixed) {
   return vmoe_arrays_of(side.model, std::move(side.tensors), side.path.string());
 }
 
-Json inspect_torchscript(const fs::path& file) {
-  const Checkpoint found = load_torchscript(file, {});
-  Json out = {{"path", file.string()}, {"kind", "torchscript"}};
-  add_config(found, out);
-  out.erase("state");
-  add_tensors(found.model, out);
-  out["file_bytes"] = fs::file_size(file);
-  return out;
-}
-
 }  // namespace
 
 Json inspect(const fs::path& path) {
   if (is_vmoe_checkpoint(path)) return inspect_vmoe(path);
-  if (is_torchscript(path)) return inspect_torchscript(path);
   const auto checkpoint = checkpoint_at(path, {.model = false, .optimizer = false});
   Json out;
   out["path"] = (checkpoint ? checkpoint->folder : path).string();
   const bool folder = fs::is_directory(path);
-  const bool exported = checkpoint && is_safetensors_export(checkpoint->folder);
-  out["kind"] = !folder ? "safetensors" : exported ? "export" : "checkpoint";
+  const bool exported = checkpoint && is_export(checkpoint->folder);
+  const char* const file = is_torchscript(path) ? "torchscript" : "safetensors";
+  out["kind"] = !folder ? file : exported ? "export" : "checkpoint";
   if (checkpoint) add_config(*checkpoint, out);
   if (exported) out.erase("state");
   add_tensors(checkpoint ? weights_file(*checkpoint) : path, out);

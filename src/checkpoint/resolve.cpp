@@ -82,8 +82,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
     }
     fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
   }
-  if (is_safetensors_export(given)) return load_export(given, options);
-  if (is_torchscript(given)) return load_torchscript(given, options);
+  if (is_export(given)) return load_export(given, options);
   if (!fs::is_directory(given, error)) {
     fail_usage(
         "{}: neither a folder of a run, a checkpoint or an export nor an export in a file "

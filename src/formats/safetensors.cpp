@@ -15,6 +15,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "safetensors_header.h"
+#include "zip.h"
 
 namespace moesaic::safetensors {
 namespace {
@@ -164,11 +165,27 @@ std::string header_of(const std::vector<Item>& items,
   return text;
 }
 
+// Returns the file, or the part of an archive that stands for it.
+std::span<const std::byte> own_part(std::span<const std::byte> file, const std::string& name) {
+  if (!is_zip(file)) return file;
+  if (const auto found = stored_in_zip(file, kInArchive, name)) return *found;
+  fail("{}: an archive without {}", name, kInArchive);
+}
+
 }  // namespace
+
+bool File::is_archive(const std::filesystem::path& path) {
+  return is_zip(MappedFile(path).bytes());
+}
+
+bool File::is_in_archive(const std::filesystem::path& path) {
+  return stored_in_zip(MappedFile(path).bytes(), kInArchive, path.string()).has_value();
+}
 
 File::File(const std::filesystem::path& path) : file_(path) {
   const std::string name = path.string();
-  const std::string_view text = header_text(file_.bytes(), name);
+  const std::span<const std::byte> bytes = own_part(file_.bytes(), name);
+  const std::string_view text = header_text(bytes, name);
   Header header = parse_header(text, name);
   entries_ = std::move(header.entries);
   metadata_ = std::move(header.metadata);
@@ -176,7 +193,7 @@ File::File(const std::filesystem::path& path) : file_(path) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
   for (const Entry& entry : entries_) check_entry(entry, name);
-  data_ = file_.bytes().subspan(kLengthBytes + text.size());
+  data_ = bytes.subspan(kLengthBytes + text.size());
   check_cover(entries_, data_.size(), name);
   for (std::size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
 }

@@ -14,6 +14,11 @@
 namespace moesaic::safetensors {
 namespace {
 
+// What is kept of a header takes no more than a few times its bytes.
+constexpr int64_t kMaxValues = 1'000'000;
+constexpr std::size_t kMaxMetadata = 10'000;
+constexpr std::size_t kMaxRank = 64;
+
 // Parses the header as a stream instead of building a document: anything the format does not allow
 // at a position is rejected at once, so deep nesting or many values cost nothing, and duplicate
 // keys are detected.
@@ -32,8 +37,12 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
+    count();
     if (place_ == Place::shape) {
       if (value > INT64_MAX) refuse("{}: dimension {} is too large", current(), value);
+      if (entry_.shape.size() == kMaxRank) {
+        refuse("{}: more than {} dimensions", current(), kMaxRank);
+      }
       entry_.shape.push_back(static_cast<int64_t>(value));
     } else if (place_ == Place::offsets && offset_count_ < offsets_.size()) {
       offsets_[offset_count_++] = value;
@@ -44,6 +53,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
+    count();
     if (place_ == Place::metadata) {
       header_.metadata[key_] = value;
     } else if (place_ == Place::tensor && key_ == "dtype") {
@@ -55,6 +65,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(std::size_t) override {
+    count();
     if (place_ == Place::outside) {
       place_ = Place::top;
     } else if (place_ == Place::top && key_ == kMetadata) {
@@ -74,6 +85,9 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
                                   : place_ == Place::metadata ? metadata_keys_
                                                               : fields_;
     if (!seen.insert(name).second) refuse("duplicate key {}", printable(name));
+    if (metadata_keys_.size() > kMaxMetadata) {
+      refuse("__metadata__ has more than {} texts", kMaxMetadata);
+    }
     const bool field = name == "dtype" || name == "shape" || name == "data_offsets";
     if (place_ == Place::tensor && !field) {
       refuse("{}: unknown key {}; a tensor has dtype, shape and data_offsets", current(),
@@ -95,6 +109,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
+    count();
     if (place_ == Place::tensor && key_ == "shape") {
       place_ = Place::shape;
     } else if (place_ == Place::tensor && key_ == "data_offsets") {
@@ -130,6 +145,10 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     fail("{}: {}", file_, fmt::format(format, std::forward<A>(arguments)...));
   }
 
+  void count() {
+    if (++values_ > kMaxValues) refuse("the header has more than {} values", kMaxValues);
+  }
+
   // Throws Error for `found`, which the format does not allow at this position.
   [[noreturn]] void unexpected(std::string_view found) {
     switch (place_) {
@@ -161,6 +180,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> names_, metadata_keys_, fields_;
   std::array<uint64_t, 2> offsets_{};
   std::size_t offset_count_ = 0;
+  int64_t values_ = 0;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/support.h"
+#include "base/work.h"
 #include "formats/pack.h"
 
 namespace moesaic::safetensors {
@@ -112,7 +113,7 @@ TEST_F(SafetensorsTest, RefusesWrongHeaderLengths) {
   EXPECT_THAT(refused_raw(test::little_endian64(kMaxHeaderBytes) + "{}"),
               HasSubstr("truncated: the header needs 100000000 bytes, found 2"));
   EXPECT_THAT(refused_raw(test::little_endian64(0)), HasSubstr("no '{' at byte 8"));
-  EXPECT_THAT(refused_raw("PK\3\4 a zip file of pickles"), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(refused_raw("PK\3\4 a zip file of pickles"), HasSubstr("a damaged archive"));
 }
 
 TEST_F(SafetensorsTest, RefusesEveryTruncation) {
@@ -264,6 +265,24 @@ TEST_F(SafetensorsTest, RefusesAnEntryOfAnotherFile) {
   Entry other = *file.find("x");
   other.end = 4;
   test::usage_of([&] { file.bytes(other); });
+}
+
+TEST_F(SafetensorsTest, BoundsWhatAHeaderHolds) {
+  std::string sizes = "[1";
+  for (int i = 0; i < 64; ++i) sizes += ",1";
+  EXPECT_THAT(refused(one("U8", sizes + "]", "[0,1]")), HasSubstr("more than 64 dimensions"));
+  std::string texts;
+  for (int i = 0; i <= 10'000; ++i) texts += fmt::format("{}\"{}\":\"\"", i == 0 ? "" : ",", i);
+  EXPECT_THAT(refused("{\"__metadata__\":{" + texts + "}}"),
+              HasSubstr("__metadata__ has more than 10000 texts"));
+  std::string tensors;
+  for (int i = 0; i < 170'000; ++i) {
+    tensors += fmt::format("{}\"{}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+                           i == 0 ? "" : ",", i);
+  }
+  const test::Work work;
+  EXPECT_THAT(refused("{" + tensors + "}"), HasSubstr("the header has more than 1000000 values"));
+  EXPECT_LT(work.peak_bytes(), static_cast<int64_t>(4 * tensors.size()) + (64 << 20));
 }
 
 }  // namespace

@@ -18,9 +18,10 @@ namespace moesaic {
 /// family without TorchScript export.
 torch::jit::Module to_torchscript(const Model& model);
 
-/// Writes to_torchscript() atomically, with the texts of side_files() as extra files. PyTorch
-/// deprecates TorchScript as of version 2.11: prefer safetensors (export/safetensors.h) for
-/// archives.
+/// Writes to_torchscript() atomically. Extra files are the texts of side_files() and, so that this
+/// library reads the network without unpickling, what export_safetensors() writes: the weights lie
+/// in the file twice. PyTorch deprecates TorchScript as of version 2.11: prefer safetensors
+/// (export/safetensors.h) for archives.
 void export_torchscript(const Model& model, const std::filesystem::path& file,
                         const ExportInfo& info = {});
 

@@ -20,6 +20,10 @@ namespace moesaic::safetensors {
 /// Max length of a header in bytes, when reading and writing, as in the reference implementation.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
+/// The member of a zip archive that is read in its place: TorchScript files that this library
+/// writes carry their tensors a second time, in this form.
+inline constexpr const char* kInArchive = "extra/model.safetensors";
+
 /// One tensor of a file. `dtype` is one of F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL.
 struct Entry {
   std::string name;
@@ -31,10 +35,15 @@ struct Entry {
 
 /// A memory-mapped file whose header passed every check: length at most 100 MB and inside the file,
 /// valid JSON and UTF-8, no duplicate names, known dtypes, size = shape x dtype, data covered
-/// without gap or overlap. Throws Error (failure) in one line with the path otherwise.
+/// without gap or overlap. Throws Error (failure) in one line with the path otherwise. Of a zip
+/// archive, kInArchive is read, which must lie there uncompressed.
 class File {
  public:
   explicit File(const std::filesystem::path& path);
+
+  /// Returns whether a file is a zip archive, and whether it has kInArchive.
+  static bool is_archive(const std::filesystem::path& path);
+  static bool is_in_archive(const std::filesystem::path& path);
 
   /// Returns the entries in the order of their bytes in the file.
   const std::vector<Entry>& entries() const noexcept { return entries_; }

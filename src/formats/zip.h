@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Zip archives, as far as the files that lie in one uncompressed. Archives are untrusted: nothing
+// is dereferenced before it is checked, and nothing is unpacked.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace moesaic {
+
+/// Returns whether a file begins as a zip archive does.
+bool is_zip(std::span<const std::byte> file);
+
+/// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
+/// none. Throws Error (failure), with `where`, the file's path, for an archive that is damaged and
+/// for a member that is compressed or encrypted. Checksums are not verified.
+std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> archive,
+                                                        std::string_view name,
+                                                        const std::string& where);
+
+}  // namespace moesaic

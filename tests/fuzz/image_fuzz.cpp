@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// PNG and JPEG, with EXIF's orientation. What is decoded takes memory in proportion to the pixels
+// that the header says, so that inputs of more than 4 million pixels are opened only.
+#include "formats/exif.h"
+#include "fuzz.h"
+#include "moesaic/formats/image.h"
+
+void moesaic::fuzz::read_input(Bytes input) {
+  exif_orientation(input);
+  ImageDecoder decoder(input, /*upright=*/true);
+  if (decoder.height() * decoder.width() > int64_t{1} << 22) return;
+  std::vector<uint8_t> rgb;
+  decoder.decode(8, rgb);
+}

@@ -22,8 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kStagingSuffix = ".part";
-
 struct stat status_of(const UniqueFd& fd, const fs::path& path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail_errno(path, "cannot examine");
@@ -155,18 +153,6 @@ fs::path without_staging(const fs::path& path) {
   fs::path result;
   for (const fs::path& part : path) result /= final_name(part.string());
   return result;
-}
-
-void remove_leftovers(const fs::path& folder) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with('.') || !name.ends_with(kStagingSuffix)) continue;
-    std::error_code failed;
-    fs::remove_all(entry.path(), failed);
-    if (failed) fail("{}: cannot remove: {}", entry.path().string(), failed.message());
-  }
-  if (error) fail("{}: cannot list: {}", folder.string(), error.message());
 }
 
 AtomicFile::AtomicFile(const fs::path& final_place)

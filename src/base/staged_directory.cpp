@@ -20,19 +20,6 @@ fs::path without_trailing_slash(fs::path path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-// Syncs files first, then the directories that name them.
-void sync_tree(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.is_symlink()) continue;
-    if (entry.is_directory()) {
-      sync_tree(entry.path());
-    } else if (entry.is_regular_file()) {
-      sync_path(entry.path());
-    }
-  }
-  sync_path(folder);
-}
-
 void rename_or_fail(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "cannot rename into place");
 }
@@ -47,7 +34,7 @@ bool exchange(const fs::path& a, const fs::path& b) {
 // Moves `fresh` to the path of `old` and returns where the old directory is now.
 fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
   if (exchange(fresh, old)) return fresh;
-  const fs::path aside = unique_sibling(old);
+  const fs::path aside = unique_sibling(old).replace_extension(kReplacedSuffix);
   rename_or_fail(old, aside);
   if (::rename(fresh.c_str(), old.c_str()) != 0) {
     const int error = errno;
@@ -62,7 +49,7 @@ fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
 StagedDirectory::StagedDirectory(fs::path final_place)
     : final_place_(without_trailing_slash(std::move(final_place))) {
   std::error_code error;
-  if (final_place_.has_parent_path()) fs::create_directories(final_place_.parent_path(), error);
+  create_folders(final_place_.parent_path(), error);
   if (error) fail("{}: cannot create its folder: {}", final_place_.string(), error.message());
   staging_ = unique_sibling(final_place_);
   fs::create_directory(staging_, error);
@@ -76,11 +63,7 @@ StagedDirectory::~StagedDirectory() {
 
 void StagedDirectory::commit() {
   if (committed_) fail_usage("{}: committed twice", final_place_.string());
-  try {
-    sync_tree(staging_);
-  } catch (const fs::filesystem_error& error) {
-    fail("{}: cannot sync to disk: {}", final_place_.string(), error.code().message());
-  }
+  sync_path(staging_);
   const fs::path parent = final_place_.has_parent_path() ? final_place_.parent_path() : ".";
   std::error_code error;
   if (!fs::exists(fs::symlink_status(final_place_, error))) {

@@ -179,6 +179,7 @@ void TarWriter::add(const std::string& name, std::span<const std::byte> bytes) {
 
 void TarWriter::close() {
   state_->check(archive_write_close(state_->open.get()));
+  sync_fd(state_->fd.get(), state_->path);
 }
 
 }  // namespace moesaic

@@ -29,7 +29,7 @@ void check_output(const fs::path& out) {
 fs::path made(const fs::path& out) {
   check_output(out);
   std::error_code error;
-  fs::create_directories(out, error);
+  create_folders(out, error);
   if (error) fail("{}: cannot make the folder: {}", out.string(), error.message());
   return fs::canonical(out);
 }

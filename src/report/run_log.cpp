@@ -19,16 +19,6 @@ std::string run_key(const std::string& row, int64_t index) {
   return fmt::format("{}#{}", row, index);
 }
 
-/// Renames the file to an unused name beside it.
-fs::path set_aside(const fs::path& file) {
-  fs::path place = file.string() + ".damaged";
-  for (int count = 2; fs::exists(place); ++count) {
-    place = fmt::format("{}.damaged-{}", file.string(), count);
-  }
-  fs::rename(file, place);
-  return place;
-}
-
 }  // namespace
 
 RunLog::RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
@@ -43,7 +33,7 @@ RunLog::RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
     if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
   }
   if (problem.empty()) return;
-  const fs::path kept = set_aside(file_);
+  const fs::path kept = set_aside(file_, "damaged");
   write();
   log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file_.string(),
               problem, kept.filename().string());

@@ -111,17 +111,6 @@ TEST(UniqueSibling, IsFreeHiddenAndBeside) {
   EXPECT_EQ(unique_sibling("runs/step_1/").parent_path(), "runs");
 }
 
-TEST(RemoveLeftovers, TakesOnlyStagingNames) {
-  const test::TempDir folder;
-  fs::create_directory(unique_sibling(folder / "step_1"));
-  test::put(unique_sibling(folder / "a.json"), "half");
-  test::put(folder / "data.part", "mine");
-  test::put(folder / ".lock", "1");
-  remove_leftovers(folder.path());
-  EXPECT_THAT(folder.names(), ElementsAre(".lock", "data.part"));
-  EXPECT_THAT(test::failure_of([&] { remove_leftovers(folder / "none"); }), HasSubstr("none"));
-}
-
 TEST(WriteAtomic, CreatesAndReplaces) {
   const test::TempDir folder;
   write_atomic(folder / "x", "one");

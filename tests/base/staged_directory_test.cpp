@@ -5,13 +5,17 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <optional>
 #include <thread>
 
 #include "base/support.h"
@@ -113,6 +117,48 @@ TEST(StagedDirectoryDeathTest, FallsBackWhereExchangeIsMissing) {
     ::_exit(good ? 0 : 1);
   };
   EXPECT_EXIT(replace_without_exchange(), ::testing::ExitedWithCode(0), "");
+}
+
+/// Runs `action` in a child process and kills that at the n-th of its stops, which are before and
+/// after each system call. Returns false where it ended before; nullopt without ptrace.
+template <class F>
+std::optional<bool> killed_at(int n, F&& action) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
+    std::raise(SIGSTOP);
+    action();
+    ::_exit(0);
+  }
+  int status = 0;
+  for (int stop = 0; stop <= n; ++stop) {  // The first one is SIGSTOP.
+    if (stop > 0) ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
+    ::waitpid(child, &status, 0);
+    if (!WIFEXITED(status)) continue;
+    return WEXITSTATUS(status) == 77 ? std::nullopt : std::optional(false);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  return true;
+}
+
+TEST(StagedDirectory, IsThereAgainWhereverItsProcessIsKilled) {
+  for (const bool exchanges : {true, false}) {
+    int kills = 0;
+    for (std::optional<bool> killed = true; killed == true; ++kills) {
+      const test::TempDir folder;
+      stage(folder / "place", "old");
+      killed = killed_at(kills, [&] {
+        if (!exchanges && !forbid_exchange()) ::_exit(1);
+        stage(folder / "place", "new");
+      });
+      if (!killed) GTEST_SKIP() << "needs ptrace(2)";
+      remove_leftovers(folder.path());
+      ASSERT_THAT(folder.names(), ElementsAre("place")) << "killed at stop " << kills;
+      EXPECT_THAT(test::get(folder / "place/inner/x"), ::testing::AnyOf("old", "new"));
+    }
+    EXPECT_GT(kills, 20);
+  }
 }
 
 TEST(StagedDirectory, RefusesToReplaceAFile) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "moesaic/base/posix.h"
 
@@ -42,15 +43,28 @@ std::string read_text(const std::filesystem::path& path);
 /// they may block or never end. `what` names the content in the error, e.g. "a configuration".
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes, std::string_view what);
 
+/// How hidden names end: of what is not written to its end, and of a whole directory that
+/// StagedDirectory::commit() has taken out of its place.
+inline constexpr std::string_view kStagingSuffix = ".part", kReplacedSuffix = ".old";
+
 /// Returns an unused path beside `path`: hidden, with the process id in it, ending in ".part".
 std::filesystem::path unique_sibling(const std::filesystem::path& path);
 
 /// Returns the path that such a path stands for, in any of its parts, for messages.
 std::filesystem::path without_staging(const std::filesystem::path& path);
 
-/// Removes temporary files of interrupted processes from `folder` (see unique_sibling). The caller
-/// must know that no other process writes there, e.g. by holding the LockFile.
+/// Cleans up after interrupted processes in `folder`: a directory that a commit() took out of its
+/// place and did not replace is put back; temporary files (see unique_sibling) are removed. The
+/// caller must know that no other process writes there, e.g. by holding the LockFile.
 void remove_leftovers(const std::filesystem::path& folder);
+
+/// Renames a file or a directory to an unused name beside it, NAME.<what>, NAME.<what>-2 or so on,
+/// and returns its new path: what someone else made is never removed.
+std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view what);
+
+/// Creates missing directories as std::filesystem::create_directories() does, and syncs those that
+/// name them. Throws Error (failure) where one cannot be synced.
+void create_folders(const std::filesystem::path& folder, std::error_code& error);
 
 /// A file written under a temporary name; commit() syncs it and renames it to its final path.
 /// Without commit() the temporary file is deleted and an existing file stays unchanged.
@@ -94,8 +108,11 @@ class StagedDirectory {
   /// Returns the staging directory, where files are written until commit().
   const std::filesystem::path& path() const noexcept { return staging_; }
 
-  /// Syncs all files and directories, then renames the staging directory. An existing directory is
-  /// exchanged atomically and deleted afterwards, so one of the two is in place at any time.
+  /// Syncs and renames the staging directory, whose files must be synced already, as those of
+  /// AtomicFile are. An existing directory is exchanged atomically and deleted afterwards, so one
+  /// of the two is in place at any time. Where the file system cannot exchange names (NFS, Lustre),
+  /// the old one is renamed first; remove_leftovers() puts it back if the process ends before the
+  /// new one is in place.
   void commit();
 
  private:
@@ -104,8 +121,9 @@ class StagedDirectory {
   bool committed_ = false;
 };
 
-/// Holds the lock file `folder`/.lock for the object's lifetime. A second holder gets an Error with
-/// the first one's process id. The kernel releases the lock when the process exits or crashes.
+/// Holds the lock file `folder`/.lock, never a link, for the object's lifetime. A second holder
+/// gets an Error with the first one's process id. The kernel releases the lock when the process
+/// exits or crashes.
 class LockFile {
  public:
   explicit LockFile(const std::filesystem::path& folder);

@@ -47,7 +47,7 @@ class TarWriter {
 
   /// Appends a file. Throws Error (failure), e.g. if the disk is full.
   void add(const std::string& name, std::span<const std::byte> bytes);
-  /// Writes the end of the archive; without it the file is incomplete.
+  /// Writes the end of the archive and syncs it; without it the file is incomplete.
   void close();
 
  private:

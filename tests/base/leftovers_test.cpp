@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(RemoveLeftovers, TakesOnlyStagingNames) {
+  const test::TempDir folder;
+  fs::create_directory(unique_sibling(folder / "step_1"));
+  test::put(unique_sibling(folder / "a.json"), "half");
+  const std::vector<std::string> others = {".1-2.part",  ".film.part",  ".lock",
+                                           ".x.1-.part", ".x.a-2.part", ".x.1-2.part2",
+                                           "data.part",  "x.1-2.part"};
+  for (const std::string& name : others) test::put(folder / name, "mine");
+  remove_leftovers(folder.path());
+  EXPECT_THAT(folder.names(), ::testing::UnorderedElementsAreArray(others));
+  EXPECT_THAT(test::failure_of([&] { remove_leftovers(folder / "none"); }), HasSubstr("none"));
+}
+
+TEST(RemoveLeftovers, PutsBackWhatHasNoSuccessor) {
+  const test::TempDir folder;
+  for (const char* name : {".best.7-0.part", ".best.7-1.old", ".last.7-2.old", "last"}) {
+    fs::create_directory(folder / name);
+    test::put(folder / (std::string(name) + "/x"), name);
+  }
+  remove_leftovers(folder.path());
+  EXPECT_THAT(folder.names(), ElementsAre("best", "last"));
+  EXPECT_EQ(test::get(folder / "best/x"), ".best.7-1.old");
+  EXPECT_EQ(test::get(folder / "last/x"), "last");
+}
+
+TEST(SetAside, TakesANameThatIsFree) {
+  const test::TempDir folder;
+  for (const char* kept : {"a.damaged", "a.damaged-2", "a.damaged-3"}) {
+    fs::create_directory(folder / "a");
+    EXPECT_EQ(set_aside(folder / "a", "damaged"), folder / kept);
+  }
+  fs::create_symlink("nowhere", folder / "b.old");
+  test::put(folder / "b", "mine");
+  EXPECT_EQ(set_aside(folder / "b", "old"), folder / "b.old-2");
+  EXPECT_EQ(test::get(folder / "b.old-2"), "mine");
+  EXPECT_THAT(test::failure_of([&] { set_aside(folder / "none", "old"); }), HasSubstr("none"));
+}
+
+TEST(CreateFolders, MakesAllThatAreMissing) {
+  const test::TempDir folder;
+  std::error_code error;
+  create_folders(folder / "a/b/c/", error);
+  EXPECT_FALSE(error);
+  EXPECT_TRUE(fs::is_directory(folder / "a/b/c"));
+  create_folders(folder / "a/b/c", error);
+  create_folders("", error);
+  EXPECT_FALSE(error);
+  test::put(folder / "file", "");
+  create_folders(folder / "file/x", error);
+  EXPECT_TRUE(error);
+}
+
+}  // namespace
+}  // namespace moesaic

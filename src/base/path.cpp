@@ -2,6 +2,7 @@
 #include "moesaic/base/path.h"
 
 #include <algorithm>
+#include <cctype>
 #include <system_error>
 #include <vector>
 

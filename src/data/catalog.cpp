@@ -42,10 +42,15 @@ bool is_hex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+/// Checks a name that becomes one of a folder that is written to.
+ConfigProblem name_problem(const std::string& setting, const std::string& name) {
+  if (is_plain_name(name)) return {};
+  return {fmt::format("{} must be a name of letters, digits, '-', '_' and '.', not {}", setting,
+                      printable(name)),
+          {setting}};
+}
+
 ConfigProblem own_problem(const DatasetSpec& spec) {
-  if (!spec.folder.empty() && !is_file_name(spec.folder)) {
-    return {file_name_problem("folder", spec.folder), {"folder"}};
-  }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
   const std::vector<std::string> stored = stored_splits(spec);
@@ -119,7 +124,7 @@ std::string config_problem(const DatasetFile& file) {
 
 std::string config_problem(const DatasetArchive& archive) {
   if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
-  if (!is_file_name(archive.folder)) return file_name_problem("folder", archive.folder);
+  if (!is_plain_name(archive.folder)) return file_name_problem("folder", archive.folder);
   if (!archive.md5.empty() && !is_hex(archive.md5, 32)) {
     return fmt::format("md5 must be 32 lower-case hexadecimal digits, not '{}'", archive.md5);
   }
@@ -130,6 +135,10 @@ std::string config_problem(const DatasetArchive& archive) {
 }
 
 ConfigProblem config_problem(const DatasetSpec& spec) {
+  const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
+  const ConfigProblem named =
+      first_problem(name_problem("name", spec.name), name_problem("folder", folder));
+  if (!named.empty()) return named;
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 

@@ -13,6 +13,8 @@
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
 
@@ -160,6 +162,22 @@ std::string download_checked(
     // The first bytes may be from another server or damaged: a second try starts without them.
     if (!resumes) return problem;
   }
+}
+
+void make_room(const std::filesystem::path& place) {
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(place, error))) return;
+  const std::filesystem::path kept = set_aside(place, "old");
+  log_warning("{}: is not what is described; it is kept as {}", place.string(),
+              kept.filename().string());
+}
+
+void install(const std::filesystem::path& part, const std::filesystem::path& place) {
+  make_room(place);
+  std::error_code error;
+  std::filesystem::rename(part, place, error);
+  if (error) fail("{}: cannot be renamed: {}", part.string(), error.message());
+  sync_path(place.parent_path());
 }
 
 std::string join_url(const std::string& folder, const std::string& name) {

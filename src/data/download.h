@@ -32,6 +32,13 @@ std::string download_checked(
     const DownloadRequest& request,
     const std::function<std::string(const std::filesystem::path&)>& problem_of);
 
+/// Renames a downloaded file to its place and syncs that. What is there already and is not what was
+/// wanted, is set aside under a name that is printed: someone may have put it there.
+void install(const std::filesystem::path& part, const std::filesystem::path& place);
+
+/// Sets aside what is at `place`, if anything, and prints its new name.
+void make_room(const std::filesystem::path& place);
+
 /// Returns the URL of a file in a folder on the web.
 std::string join_url(const std::string& folder, const std::string& name);
 

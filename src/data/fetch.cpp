@@ -36,14 +36,6 @@ bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
   });
 }
 
-void install(const fs::path& part, const fs::path& place) {
-  std::error_code error;
-  fs::rename(part, place, error);
-  if (error)
-    fail("{}: cannot be renamed to {}: {}", part.string(), place.string(), error.message());
-  sync_path(place.parent_path());
-}
-
 /// Downloads one file from one URL; returns the problem, or "".
 std::string fetch_from(const std::string& url, const DatasetFile& file, const fs::path& folder,
                        const FetchOptions& options) {
@@ -130,15 +122,17 @@ void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs:
       fail("{}: {}", archive.string(), problem);
     }
     fs::rename(source, staged.path() / file.name);
+    sync_path(staged.path() / file.name);
     hashes += fmt::format("{}  {}\n", sha256_file_hex(staged.path() / file.name), file.name);
   }
   write_atomic(staged.path() / kHashList, hashes);
+  make_room(place);
   staged.commit();
 }
 
 void make_folder(const fs::path& folder) {
   std::error_code error;
-  fs::create_directories(folder, error);
+  create_folders(folder, error);
   if (error) {
     fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
          folder.string(), error.message());

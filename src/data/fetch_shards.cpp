@@ -15,6 +15,7 @@
 
 #include "download.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/posix.h"
 
 namespace fs = std::filesystem;
@@ -53,7 +54,7 @@ struct WantedFile {
 void fetch_wanted(const DatasetSpec& spec, const WantedFile& file, bool progress) {
   const fs::path folder = file.path.parent_path();
   std::error_code error;
-  fs::create_directories(folder, error);
+  create_folders(folder, error);
   if (error) {
     fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
          folder.string(), error.message());
@@ -69,11 +70,7 @@ void fetch_wanted(const DatasetSpec& spec, const WantedFile& file, bool progress
     const std::string url = join_url(base, file.name);
     const std::string problem =
         download_checked({url, part, file.max_bytes, progress ? file.name : ""}, file.problem_of);
-    if (problem.empty()) {
-      fs::rename(part, file.path, error);
-      if (error) fail("{}: cannot be renamed: {}", part.string(), error.message());
-      return sync_path(folder);
-    }
+    if (problem.empty()) return install(part, file.path);
     problems.push_back(fmt::format("{}: {}", url, problem));
   }
   if (fs::file_size(part, error) == 0) fs::remove(part, error);

@@ -71,6 +71,17 @@ TEST(CheckNewFolder, TakesANewOrAnEmptyOne) {
   test::usage_of([] { check_new_folder("", "--out"); });
 }
 
+TEST(Paths, FileNamesAreOneName) {
+  for (const char* name : {"a", "train images (1).tar.gz", "größe", "a{0..9}.tar"}) {
+    EXPECT_TRUE(is_file_name(name)) << name;
+  }
+  for (const std::string& name :
+       {std::string(""), std::string("."), std::string(".."), std::string(".a"), std::string("a/b"),
+        std::string("a\n"), std::string("a\0b", 3), std::string(201, 'a')}) {
+    EXPECT_FALSE(is_file_name(name)) << name;
+  }
+}
+
 TEST(Paths, APartThatIsNoFolderIsNamed) {
   const test::TempDir folder;
   test::put(folder / "file", "x");

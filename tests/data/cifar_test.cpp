@@ -10,6 +10,7 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/fetch.h"
+#include "support/faults.h"
 
 namespace moesaic {
 namespace {
@@ -104,6 +105,72 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
               AllOf(HasSubstr("two.bin"), HasSubstr("SHA-256")));
   EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
+}
+
+TEST_F(MiniCifar, WhatItDidNotMakeIsSetAside) {
+  put(place());
+  write_file(place() / "two.bin", std::string("damaged"));
+  write_file(place() / "holiday.jpg", std::string("precious"));
+  write_file(place().parent_path() / ".film.part", std::string("precious"));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr(place().string() + ": is not what is described; it is kept as mini-bin.old"));
+  EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
+  EXPECT_EQ(test::get(place().parent_path() / "mini-bin.old/holiday.jpg"), "precious");
+  EXPECT_EQ(test::get(place().parent_path() / ".film.part"), "precious");
+}
+
+TEST_F(MiniCifar, AFetchThatMeetsFaultsLosesNothing) {
+  NEEDS_FAULTS();
+  const test::fs::path cache = place().parent_path().parent_path();
+  const auto prepare = [&] {
+    test::fs::remove_all(cache);
+    write_file(place() / "holiday.jpg", std::string("precious"));
+  };
+  const auto fetch = [] { fetch_dataset("mini", kNoProgress); };
+  const auto check = [&](const test::Outcome&) {
+    int kept = 0;
+    for (const auto& entry : test::fs::recursive_directory_iterator(cache)) {
+      if (entry.path().filename() == "holiday.jpg") kept += test::get(entry.path()) == "precious";
+    }
+    EXPECT_EQ(kept, 1);
+    fetch();
+    for (const FileVerification& file : verify_dataset("mini")) EXPECT_TRUE(file.ok());
+  };
+  for (const char* effect : {"kill", "power"}) {
+    EXPECT_GT(test::for_every_call({"any", effect}, cache, prepare, fetch, check), 20);
+  }
+  for (const char* call : {"open", "read", "write", "fsync", "rename", "other"}) {
+    for (const char* effect : {"EIO", "ENOSPC", "short"}) {
+      test::for_every_call({call, effect}, cache, prepare, fetch, check);
+    }
+  }
+}
+
+TEST_F(MiniCifar, NoDescriptionLeadsOutOfTheDataFolder) {
+  write_file(root() / "datasets/mini-bin/holiday.jpg", std::string("precious"));
+  const std::string text = test::get(root() / "datasets/mini.json");
+  const auto complaint = [&](const std::string& file, const std::string& from,
+                             const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    write_file(root() / "other" / file, changed);
+    return error_of(ErrorKind::usage,
+                    [&] { fetch_dataset((root() / "other" / file).string(), kNoProgress); });
+  };
+  const std::string name = "\"name\": \"mini\"", folder = "\"folder\": \"mini-bin\"";
+  EXPECT_THAT(complaint("...json", name, R"("name": "..")"), HasSubstr("not '..'"));
+  EXPECT_THAT(complaint("mini.json", name, name + R"(, "folder": "..")"), HasSubstr("not '..'"));
+  for (const char* bad : {"..", "a/b", "/tmp", "", ".x"}) {
+    EXPECT_THAT(complaint("mini.json", folder, "\"folder\": \"" + std::string(bad) + "\""),
+                HasSubstr("'" + std::string(bad) + "'"));
+    EXPECT_THAT(complaint("mini.json", "one.bin", bad), HasSubstr("'" + std::string(bad) + "'"));
+    EXPECT_THAT(complaint("mini.json", "mini.tar.gz", bad),
+                HasSubstr("'" + std::string(bad) + "'"));
+  }
+  EXPECT_EQ(test::get(root() / "datasets/mini-bin/holiday.jpg"), "precious");
 }
 
 TEST_F(MiniCifar, WithoutTheArchiveTheFilesAndTheirPlaceAreNamed) {

@@ -93,6 +93,17 @@ TEST_F(Fetch, ADamagedCopyIsReplacedFileByFile) {
   EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, IsEmpty());
 }
 
+TEST_F(Fetch, AFileThatIsNotTheDescribedOneIsSetAside) {
+  write_file(place("test-labels"), std::string("precious"));
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, SizeIs(4));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(place("test-labels").string() +
+                        ": is not what is described; it is kept as test-labels.gz.old"));
+  EXPECT_EQ(test::get(home_.cache() / "test-labels.gz.old"), "precious");
+  expect_all_in_place();
+}
+
 TEST_F(Fetch, GoesToTheFolderOfTheUser) {
   const test::TempDir data;
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());

@@ -220,6 +220,7 @@ TEST_F(Shards, DescriptionsAreChecked) {
   EXPECT_THAT(usage_problem(R"({"trian": [{"name": "a.tar"}]})"), HasSubstr("'trian'"));
   EXPECT_THAT(usage_problem(R"({"train": []})"), HasSubstr("shards.train is empty"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "b/a.tar"}]})"), HasSubstr("without folders"));
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "..tar"}]})"), HasSubstr("not '..tar'"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar.gz"}]})"), HasSubstr("uncompressed"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": ")" + std::string(252, 'a') + R"(.tar"}]})"),
               HasSubstr("of at most 255 bytes"));
@@ -326,6 +327,20 @@ TEST_F(Shards, WithoutACountTheyAreFetchedWhenDataAreOpened) {
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
               AllOf(HasSubstr("cannot fetch train-1.tar"), Not(HasSubstr("train-0"))));
   EXPECT_FALSE(test::fs::exists(home_.data() / "pets" / "train-1.tar"));
+}
+
+TEST_F(Shards, AFetchSetsAsideWhatIsNotTheDescribedOne) {
+  const test::TempDir mirror;
+  const Bytes shard = test::tar_bytes(samples(0, 4));
+  write_file(mirror / "train-0.tar", shard);
+  write_file(home_.data() / "pets/train-0.tar", std::string("precious"));
+  home_.describe(
+      R"({"train": [{"name": "train-0.tar", "size": )" + std::to_string(shard.size()) + "}]}",
+      R"("urls": ["file://)" + mirror.path().string() + "\"]");
+  const std::string said = said_by([&] { fetch_dataset(home_.name(), {.progress = false}); });
+  EXPECT_THAT(said, HasSubstr("it is kept as train-0.tar.old"));
+  EXPECT_EQ(test::get(home_.data() / "pets/train-0.tar.old"), "precious");
+  EXPECT_EQ(test::read_file(home_.data() / "pets/train-0.tar"), shard);
 }
 
 TEST_F(Shards, VerifyNamesEachDamagedShard) {

@@ -30,15 +30,21 @@ TEST(StopSignal, LivesOnlyOnce) {
   EXPECT_EQ(stop.number(), SIGTERM);
 }
 
-TEST(StopSignalDeathTest, SecondSignalExitsAtOnce) {
+TEST(StopSignal, OneThatFollowsAtOnceChangesNothing) {
+  const StopSignal stop(std::chrono::hours(1));
+  for (const int number : {SIGINT, SIGINT, SIGTERM, SIGHUP}) std::raise(number);
+  EXPECT_EQ(stop.number(), SIGINT);
+}
+
+TEST(StopSignalDeathTest, ALaterOneExitsAtOnceWithACodeOfItsOwn) {
   const auto twice = [](int first, int second) {
-    const StopSignal stop;
+    const StopSignal stop(std::chrono::seconds(0));
     std::raise(first);
     std::raise(second);
     std::exit(0);
   };
-  EXPECT_EXIT(twice(SIGINT, SIGINT), ::testing::ExitedWithCode(128 + SIGINT), "");
-  EXPECT_EXIT(twice(SIGINT, SIGTERM), ::testing::ExitedWithCode(128 + SIGTERM), "");
+  EXPECT_EXIT(twice(SIGINT, SIGINT), ::testing::ExitedWithCode(137), "^error: another signal");
+  EXPECT_EXIT(twice(SIGINT, SIGTERM), ::testing::ExitedWithCode(137), "^error: another signal");
 }
 
 TEST(StopSignalDeathTest, GivesBackTheFormerHandlers) {

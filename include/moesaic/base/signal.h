@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+
 namespace moesaic {
 
 /// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is only recorded, so that work can stop
-/// at a safe point and save; a second one exits at once with 128 + its number. SIGHUP stays ignored
-/// where it was. The destructor restores the former handlers. Throws Error (usage) if another
-/// instance is alive.
+/// at a safe point and save. Those that follow within a few seconds change nothing: schedulers and
+/// launchers signal a process and its group. A later one exits at once with kEndedAtOnce. SIGHUP
+/// stays ignored where it was. The destructor restores the former handlers.
 class StopSignal {
  public:
-  StopSignal();
+  /// The exit status of a process that saved nothing, as after SIGKILL.
+  static constexpr int kEndedAtOnce = 128 + 9;
+
+  /// `again`: for how long further signals are taken for the same one. Throws Error (usage) if
+  /// another instance is alive.
+  explicit StopSignal(std::chrono::seconds again = std::chrono::seconds(5));
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
   ~StopSignal();

@@ -25,7 +25,7 @@ std::string holder(int fd) {
 
 LockFile::LockFile(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / ".lock";
-  fd_ = open_file(path, O_RDWR | O_CREAT);
+  fd_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
   int result = 0;
   do {
     result = ::flock(fd_.get(), LOCK_EX | LOCK_NB);

@@ -51,6 +51,9 @@ UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode) {
 
 UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode) {
   UniqueFd fd = try_open(path, flags, mode);
+  if (!fd && errno == ELOOP && (flags & O_NOFOLLOW) != 0) {
+    fail("{}: a link, which is not followed; remove it", without_staging(path).string());
+  }
   if (!fd) fail_errno(path, (flags & O_CREAT) != 0 ? "cannot create" : "cannot open");
   return fd;
 }
@@ -67,8 +70,10 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
 }
 
 void sync_fd(int fd, const std::filesystem::path& path) {
-  if (::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) return;
-  fail_errno(path, "cannot sync to disk");
+  while (::fsync(fd) != 0) {
+    if (errno == EINVAL || errno == ENOTSUP) return;
+    if (errno != EINTR) fail_errno(path, "cannot sync to disk");
+  }
 }
 
 void sync_path(const std::filesystem::path& path) {

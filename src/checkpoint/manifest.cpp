@@ -99,10 +99,10 @@ bool is_of_optimizer(std::string_view name) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) {
-    fail("{}: no {}: it is no checkpoint, or one that was not written to its end", folder.string(),
-         kManifestFile);
+  if (!path_exists(path)) {
+    throw DamagedCheckpoint(
+        fmt::format("{}: no {}: it is no checkpoint, or one that was not written to its end",
+                    folder.string(), kManifestFile));
   }
   try {
     const Value root = read_stored(path);
@@ -119,17 +119,20 @@ void check_file(const fs::path& folder, const std::string& name, const FileConte
                 bool hash) {
   const fs::path path = folder / name;
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) fail("{}: the file is missing", path.string());
+  if (!path_exists(path) || fs::is_directory(path, error)) {
+    throw DamagedCheckpoint(fmt::format("{}: the file is missing", path.string()));
+  }
   const auto size = fs::file_size(path, error);
   if (error) fail("{}: {}", path.string(), error.message());
   if (size != static_cast<uintmax_t>(entry.size)) {
-    fail("{}: the file has {} bytes, {} says {}", path.string(), size, kManifestFile, entry.size);
+    throw DamagedCheckpoint(fmt::format("{}: the file has {} bytes, {} says {}", path.string(),
+                                        size, kManifestFile, entry.size));
   }
   if (!hash) return;
   const std::string found = sha256_file_hex(path);
   if (found != entry.sha256) {
-    fail("{}: the file was altered: its SHA-256 is {}, {} says {}", path.string(), found,
-         kManifestFile, entry.sha256);
+    throw DamagedCheckpoint(fmt::format("{}: the file was altered: its SHA-256 is {}, {} says {}",
+                                        path.string(), found, kManifestFile, entry.sha256));
   }
 }
 

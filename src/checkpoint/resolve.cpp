@@ -24,25 +24,28 @@ namespace {
 
 constexpr std::string_view kStep = "step_";
 
-/// Reads the first whole checkpoint of a run.
-Checkpoint load_first_whole(const std::vector<fs::path>& steps, const fs::path& folder,
-                            const LoadOptions& options) {
+}  // namespace
+
+Checkpoint load_newest_step(const fs::path& checkpoints,
+                            const std::function<LoadOptions(const fs::path& step)>& options_of) {
+  const std::vector<fs::path> steps = step_checkpoints(checkpoints);
   std::string first_error;
   for (const fs::path& step : steps) {
     try {
-      return load_checkpoint(step, options);
-    } catch (const Error& error) {
+      return load_checkpoint(step, options_of(step));
+    } catch (const DamagedCheckpoint& error) {
       log_warning("{}; passing over this checkpoint", error.what());
       if (first_error.empty()) first_error = error.what();
+    } catch (const Error& error) {
+      fail("{}; {} may be whole, so it is not passed over: make it readable or move it away",
+           error.what(), step.filename().string());
     }
   }
   const std::string none = steps.size() == 1
                                ? "its only checkpoint is not whole"
                                : fmt::format("none of its {} checkpoints is whole", steps.size());
-  fail("{}: {}; the newest: {}", folder.string(), none, first_error);
+  fail("{}: {}; the newest: {}", checkpoints.string(), none, first_error);
 }
-
-}  // namespace
 
 std::optional<int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
@@ -65,6 +68,9 @@ std::vector<fs::path> step_checkpoints(const fs::path& checkpoints) {
     const bool folder = it->symlink_status().type() == fs::file_type::directory;
     if (folder && step_of(it->path())) steps.push_back(it->path());
   }
+  const bool none =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !none) fail("{}: cannot list: {}", checkpoints.string(), error.message());
   std::sort(steps.begin(), steps.end(), [](const fs::path& a, const fs::path& b) {
     return std::pair(*step_of(b), a) < std::pair(*step_of(a), b);
   });
@@ -91,8 +97,8 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   }
   if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {
-    const std::vector<fs::path> steps = step_checkpoints(folder);
-    if (!steps.empty()) return load_first_whole(steps, folder, options);
+    if (step_checkpoints(folder).empty()) continue;
+    return load_newest_step(folder, [&](const fs::path&) { return options; });
   }
   const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
   fail_usage(

@@ -4,10 +4,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <limits>
 #include <span>
+#include <system_error>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 
@@ -19,11 +23,19 @@ double wall_time() {
   return std::chrono::duration<double>(now).count();
 }
 
+/// Opens a file of the folder that is not followed where it is a link.
+UniqueFd open_own(const std::filesystem::path& path) {
+  std::error_code error;
+  create_folders(path.parent_path(), error);
+  if (error) fail("{}: cannot create its folder: {}", path.string(), error.message());
+  return open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW);
+}
+
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
 /// left unfinished counts as none.
-int64_t cut_lines(const std::filesystem::path& path, int64_t keep) {
-  if (!std::filesystem::exists(path)) return 0;
-  const std::string text = read_text(path);
+int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t keep) {
+  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
+  const std::string text = read_text(path, kAnySize, "a file of metrics");
   size_t end = 0;
   int64_t lines = 0;
   while (lines < keep) {
@@ -32,19 +44,24 @@ int64_t cut_lines(const std::filesystem::path& path, int64_t keep) {
     end = newline + 1;
     ++lines;
   }
-  if (end < text.size()) write_atomic(path, std::string_view(text).substr(0, end));
+  if (end < text.size() && ::ftruncate(fd.get(), static_cast<off_t>(end)) != 0) {
+    fail_errno(path, "cannot cut");
+  }
   return lines;
 }
 
 }  // namespace
 
 Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
-    : path_(folder / "metrics.jsonl"), lines_(cut_lines(path_, keep_lines)), events_(folder) {
+    : path_(folder / "metrics.jsonl"),
+      fd_(open_own(path_)),
+      lines_(cut_lines(fd_, path_, keep_lines)),
+      events_(folder) {
   if (lines_ < keep_lines) {
     log_warning("{}: of {} that were written, {} are left", path_.string(),
                 count_text(keep_lines, "line"), lines_);
   }
-  fd_ = open_file(path_, O_WRONLY | O_CREAT | O_APPEND);
+  sync_path(folder);  // It names the two files.
 }
 
 void Recorder::write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
@@ -52,9 +53,19 @@ void remove_start(const fs::path& root) {
 
 fs::path made(fs::path folder) {
   std::error_code error;
-  fs::create_directories(folder, error);
+  create_folders(folder, error);
   if (error) fail("{}: cannot make the folder: {}", folder.string(), error.message());
   return folder;
+}
+
+/// Whoever made the folder may have put links into it that lead to files of its user.
+void check_no_links(const fs::path& root) {
+  for (const char* name : {".lock", "config.json", "metrics.jsonl", "checkpoints"}) {
+    std::error_code error;
+    if (!fs::is_symlink(root / name, error)) continue;
+    fail_usage("{}: a link, which a run does not follow; remove it or give another --out",
+               (root / name).string());
+  }
 }
 
 }  // namespace
@@ -66,6 +77,7 @@ void RunFolder::check(const fs::path& root, bool resume) {
   if (fs::exists(root / "MANIFEST.json")) {
     fail_usage("{}: a checkpoint, not a run; give the run's folder", root.string());
   }
+  check_no_links(root);
   if (!resume && holds_something(root)) {
     fail_usage("{}: output directory is not empty; pass {}another --out", root.string(),
                fs::exists(root / "config.json") ? "--resume to go on with its run, or " : "");
@@ -107,12 +119,12 @@ bool RunFolder::has_checkpoint(const fs::path& root) {
   return !step_checkpoints(root / "checkpoints").empty();
 }
 
-Checkpoint RunFolder::load_newest_checkpoint() const {
-  Checkpoint newest = moesaic::load_newest_checkpoint(root_);
+void RunFolder::set_damaged_aside(const fs::path& resumed) const {
   for (const fs::path& step : step_checkpoints(root_ / "checkpoints")) {
-    if (lock_ && *step_of(step) > *step_of(newest.folder)) fs::remove_all(step);
+    if (*step_of(step) <= *step_of(resumed)) return;
+    const fs::path kept = set_aside(step, "damaged");
+    log_warning("{}: damaged; it is kept as {}", step.string(), kept.filename().string());
   }
-  return newest;
 }
 
 void RunFolder::keep_last(int64_t count) const {

@@ -78,18 +78,21 @@ Json with_lasting_names(Json started) {
   return started;
 }
 
-/// Reads the newest whole checkpoint of a run. Where the newest one ends a phase, the optimizer's
-/// tensors are left out, since no later phase takes them.
-Checkpoint load_newest(const RunFolder& folder) {
+/// Returns whether a checkpoint says, unverified, that it ends a phase.
+bool ends_phase(const fs::path& checkpoint) {
   try {
-    const fs::path path = step_checkpoints(folder.root() / "checkpoints").at(0);
-    if (parse<TrainState>(read_stored(path / "state.json")).phase_complete) {
-      return load_checkpoint(path, {.optimizer = false});
-    }
+    return parse<TrainState>(read_stored(checkpoint / "state.json")).phase_complete;
   } catch (const Error&) {
-    // A damaged checkpoint is passed over with a warning below.
+    return false;  // Whoever loads the checkpoint says what is wrong with it.
   }
-  return folder.load_newest_checkpoint();
+}
+
+/// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
+/// left out, since no later phase takes them.
+Checkpoint load_newest(const RunFolder& folder) {
+  return load_newest_step(folder.root() / "checkpoints", [](const fs::path& step) {
+    return LoadOptions{.optimizer = !ends_phase(step)};
+  });
 }
 
 }  // namespace
@@ -138,6 +141,8 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
   if (options_.processes) check_same_network(*options_.processes, result_.checkpoint, *model_);
+  // By now no process reads a damaged one any more.
+  if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
   if (!in_memory() && leads()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }

@@ -47,6 +47,15 @@ TEST(LockFile, DropsWhenItsProcessDies) {
   ::close(pipe[1]);
 }
 
+TEST(LockFile, FollowsNoLink) {
+  const test::TempDir folder;
+  test::put(folder / "mine", "precious");
+  std::filesystem::create_symlink("mine", folder / ".lock");
+  EXPECT_EQ(test::failure_of([&] { LockFile lock(folder.path()); }),
+            (folder / ".lock").string() + ": a link, which is not followed; remove it");
+  EXPECT_EQ(test::get(folder / "mine"), "precious");
+}
+
 TEST(LockFile, NeedsItsFolder) {
   const test::TempDir folder;
   EXPECT_THAT(test::failure_of([&] { LockFile lock(folder / "none"); }), HasSubstr("none"));

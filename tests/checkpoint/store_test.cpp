@@ -271,6 +271,18 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   ::testing::internal::GetCapturedStderr();
 }
 
+TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
+  const test::TempDir folder;
+  const fs::path checkpoints = folder / "run/checkpoints";
+  for (const char* name : {"step_1", "step_2"}) save_checkpoint(checkpoints / name, example());
+  fs::remove(checkpoints / "step_2/state.json");
+  fs::create_symlink("state.json", checkpoints / "step_2/state.json");
+  EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
+              AllOf(HasSubstr("step_2/state.json"), HasSubstr("step_2 may be whole")));
+  fs::create_symlink("loop", folder / "loop");
+  EXPECT_THAT(failure_of([&] { step_checkpoints(folder / "loop"); }), HasSubstr("cannot list"));
+}
+
 TEST(Resolve, SaysWhatAPathIsNot) {
   const test::TempDir folder;
   fs::create_directory(folder / "quickstart");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/recorder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -41,6 +42,16 @@ TEST(Recorder, CutsWhatFollowsTheKeptLines) {
     recorder.write("x", 1, nlohmann::ordered_json::object());
     EXPECT_EQ(metrics(folder), all.substr(0, length[keep]) + "{\"kind\":\"x\",\"step\":1}\n");
   }
+}
+
+TEST(Recorder, FollowsNoLink) {
+  TempDir folder;
+  fs::create_directories(folder / "run");
+  test::put(folder / "mine", "precious\n");
+  fs::create_symlink("../mine", folder / "run/metrics.jsonl");
+  EXPECT_THAT(test::failure_of([&] { Recorder recorder(folder / "run", 0); }),
+              ::testing::HasSubstr("metrics.jsonl: a link"));
+  EXPECT_EQ(test::get(folder / "mine"), "precious\n");
 }
 
 TEST(Recorder, GoesOnWhereLinesAreMissing) {

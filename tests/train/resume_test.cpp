@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <span>
 
+#include "moesaic/base/hash.h"
 #include "moesaic/checkpoint/store.h"
 #include "train/train_fixture.h"
 
@@ -12,6 +14,7 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// A finished run that all tests compare with.
@@ -109,6 +112,59 @@ TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
   EXPECT_EQ(Trainer(config, options).run().signal, SIGTERM);
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_8"));
   load_checkpoint(folder / "run/checkpoints/step_7");
+  // It is kept, for nobody knows what its user can still make of it.
+  EXPECT_EQ(fs::file_size(folder / "run/checkpoints/step_8.damaged/model.safetensors"), 100u);
+  EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_8.damaged/optimizer.safetensors"));
+}
+
+/// All files of a folder with their bytes, but for the lock.
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const bool file = entry.symlink_status().type() == fs::file_type::regular;
+    if (entry.path().filename() != ".lock") {
+      files[entry.path().string()] = file ? read_text(entry.path()) : "";
+    }
+  }
+  return files;
+}
+
+TEST(Resume, ACheckpointThatCannotBeReadEndsItAndStays) {
+  using Change = std::function<void(const fs::path& step)>;
+  const auto manifest = [](const fs::path& step, const auto& change) {
+    auto json = nlohmann::ordered_json::parse(read_text(step / "MANIFEST.json"));
+    change(json);
+    write_atomic(step / "MANIFEST.json", json.dump());
+  };
+  const auto loop = [](const std::string& name) {
+    return [name](const fs::path& step) {
+      fs::remove(step / name);
+      fs::create_symlink(name, step / name);  // Looking it up is an error, as on a sick disk.
+    };
+  };
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"model.safetensors: Too many levels", loop("model.safetensors")},
+      {"MANIFEST.json: Too many levels", loop("MANIFEST.json")},
+      {"has version 2",
+       [&](const fs::path& step) { manifest(step, [](auto& json) { json["version"] = 2; }); }},
+      {"MANIFEST.json:1:", [](const fs::path& step) { write_atomic(step / "MANIFEST.json", "{"); }},
+      {"state.json", [&](const fs::path& step) {
+         write_atomic(step / "state.json", "{");
+         manifest(step, [](auto& json) {
+           json["files"]["state.json"] = {{"size", 1},
+                                          {"sha256", sha256_hex(std::as_bytes(std::span("{", 1)))}};
+         });
+       }}};
+  for (const auto& [text, change] : changes) {
+    TempDir folder;
+    copy_killed_after(reference(), 8, folder / "run");
+    change(folder / "run/checkpoints/step_8");
+    const auto before = files_of(folder / "run");
+    EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }),
+                AllOf(HasSubstr("failure: "), HasSubstr(text),
+                      HasSubstr("step_8 may be whole, so it is not passed over")));
+    EXPECT_EQ(before, files_of(folder / "run")) << text;
+  }
 }
 
 TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {

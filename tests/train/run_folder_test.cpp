@@ -62,6 +62,17 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
   EXPECT_NO_THROW(RunFolder::check(folder / "new", true));
 }
 
+TEST(RunFolder, LinksThatARunWouldWriteThroughAreRefused) {
+  for (const char* name : {".lock", "config.json", "metrics.jsonl", "checkpoints"}) {
+    TempDir folder;
+    train(folder / "run");
+    fs::rename(folder / "run" / name, folder / "mine");
+    fs::create_symlink("../mine", folder / "run" / name);
+    EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }),
+                HasSubstr("usage: " + (folder / "run" / name).string() + ": a link"));
+  }
+}
+
 TEST(RunFolder, ACheckpointIsNoRun) {
   TempDir folder;
   train(folder / "run");

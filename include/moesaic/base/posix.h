@@ -35,7 +35,8 @@ class UniqueFd {
 
 /// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.
 UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode = 0666);
-/// Opens a file like try_open(). Throws Error (failure) with the path.
+/// Opens a file like try_open(). Throws Error (failure) with the path, also for a link that
+/// O_NOFOLLOW in `flags` rules out.
 UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode = 0666);
 
 /// Writes all bytes, also after short writes. Throws Error (failure), e.g. if the disk is full.

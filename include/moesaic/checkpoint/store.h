@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/value.h"
@@ -54,9 +55,17 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& chec
 void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint,
                      const std::function<FileContent(const std::filesystem::path&)>& write_model);
 
-/// Reads a checkpoint directory. Throws Error (failure) with the file, the expected and the found
-/// value if MANIFEST.json is missing or of an unknown version, if a file is missing, of another
-/// size or modified, or if parts do not make up whole tensors. Files are hashed in parallel.
+/// Says that a directory is not the checkpoint that was written: MANIFEST.json or a file that it
+/// lists is missing, or a file has another size or another SHA-256. After any other Error the
+/// checkpoint may be whole: the disk did not answer, or another version of the program wrote it.
+class DamagedCheckpoint : public Error {
+ public:
+  explicit DamagedCheckpoint(const std::string& message) : Error(ErrorKind::failure, message) {}
+};
+
+/// Reads a checkpoint directory. Throws DamagedCheckpoint with the file, the expected and the found
+/// value; Error (failure) where a file cannot be read, MANIFEST.json is of an unknown version or
+/// parts do not make up whole tensors. Files are hashed in parallel.
 Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOptions& options = {});
 
 /// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.
@@ -64,18 +73,25 @@ uint64_t weights_bytes(const std::filesystem::path& folder);
 
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
 /// export to safetensors or TorchScript, which has neither state nor optimizer. For a run
-/// directory, or its checkpoints/, it is the complete step_N with the largest N; incomplete ones
-/// are skipped with a warning. Each file is hashed and read once. Throws Error: usage if the path
-/// is neither, failure if no checkpoint is complete.
+/// directory, or its checkpoints/, it is load_newest_step(). Each file is hashed and read once.
+/// Throws Error: usage if the path is neither, failure if no checkpoint is complete.
 Checkpoint load_newest_checkpoint(const std::filesystem::path& run_or_checkpoint,
                                   const LoadOptions& options = {});
+
+/// Reads the complete step_N with the largest N in a run's checkpoints/, each with the options that
+/// `options_of` returns for its directory. Damaged ones are skipped with a warning, and only those:
+/// throws the Error of one that could not be read, since it may be whole.
+Checkpoint load_newest_step(
+    const std::filesystem::path& checkpoints,
+    const std::function<LoadOptions(const std::filesystem::path& step)>& options_of);
 
 /// Returns N of a directory named step_N, as step_name(N) names the checkpoints of a run.
 std::optional<int64_t> step_of(const std::filesystem::path& folder);
 std::string step_name(int64_t step);
 
 /// Returns the step_N directories in a run's checkpoints/ by descending N, complete or not; links
-/// are left out.
+/// are left out. There are none where checkpoints/ is missing; throws Error (failure) where it
+/// cannot be listed.
 std::vector<std::filesystem::path> step_checkpoints(const std::filesystem::path& checkpoints);
 
 /// Deletes older step_N directories in a run's checkpoints/, so that the newest `keep` (at least 1)

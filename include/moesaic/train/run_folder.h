@@ -16,12 +16,14 @@ namespace moesaic {
 ///
 ///     config.json  metrics.jsonl  events.out.tfevents.*
 ///     checkpoints/step_<N>/    during training and at the end, the newest few
+///     checkpoints/step_<N>.damaged/    what a resume passed over, kept for its user
 ///     checkpoints/<phase>/     at the end of each phase
 ///     best/                    the best evaluation of the last phase
 class RunFolder {
  public:
-  /// Throws Error (usage) if `root` is a checkpoint, or is not empty and `resume` is false. Files
-  /// of a run that failed before its first checkpoint do not count. Writes nothing.
+  /// Throws Error (usage) if `root` is a checkpoint, holds a link where a run writes, or is not
+  /// empty and `resume` is false. Files of a run that failed before its first checkpoint do not
+  /// count. Writes nothing.
   static void check(const std::filesystem::path& root, bool resume);
 
   /// Returns the configuration that the run in `root` was started with, null without a run.
@@ -30,8 +32,9 @@ class RunFolder {
   /// Returns whether there is any step_<N>, complete or damaged.
   static bool has_checkpoint(const std::filesystem::path& root);
 
-  /// Creates and locks the folder, and deletes partial files of a killed process and, without
-  /// `resume`, files of a failed start. Throws Error that names the process that holds the lock.
+  /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,
+  /// without `resume`, after a failed start. Throws Error that names the process that holds the
+  /// lock.
   RunFolder(std::filesystem::path root, bool resume);
   /// Names the files of a folder that process 0 of the run holds. Writes nothing.
   static RunFolder of_leader(std::filesystem::path root);
@@ -42,9 +45,9 @@ class RunFolder {
   std::filesystem::path step_checkpoint(int64_t step) const;
   std::filesystem::path phase_checkpoint(const std::string& phase) const;
 
-  /// Reads the complete step_<N> with the largest N and deletes damaged ones after it, since the
-  /// run will write them again. Throws Error where none is complete.
-  Checkpoint load_newest_checkpoint() const;
+  /// Renames the step_<N> after `resumed`, which are damaged, to step_<N>.damaged, since the run
+  /// will write them again.
+  void set_damaged_aside(const std::filesystem::path& resumed) const;
   /// Deletes all step_<N> except the `count` newest.
   void keep_last(int64_t count) const;
 

@@ -11,6 +11,7 @@
 #include "data/png_bytes.h"
 #include "data/shard_fixture.h"
 #include "moesaic/formats/image.h"
+#include "support/faults.h"
 
 namespace moesaic {
 namespace {
@@ -70,6 +71,29 @@ class PackFolder : public ::testing::Test {
   test::ScopedEnv data_env_;
   test::TempDir folder_;
 };
+
+TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
+  NEEDS_FAULTS();
+  const test::fs::path disk = folder_ / "disk", place = disk / "a/packed";
+  const auto prepare = [&] {
+    test::fs::remove_all(disk);
+    test::fs::create_directory(disk);
+  };
+  const auto pack = [&] {
+    pack_dataset(root().string() + "/", place, {.shards = 2, .progress = false});
+  };
+  const auto check = [&](const test::Outcome&) {
+    if (!test::fs::exists(place)) pack();
+    const std::string name = (place / "packed.json").string();
+    for (const FileVerification& file : verify_dataset(name))
+      EXPECT_TRUE(file.ok()) << file.problem;
+    EXPECT_EQ(open_dataset(name, "train")->size(), 11);
+  };
+  for (const char* effect : {"kill", "power", "EIO", "ENOSPC"}) {
+    EXPECT_GT(test::for_every_call({"any", effect}, disk, prepare, pack, check), 10);
+  }
+  EXPECT_GT(test::for_every_call({"write", "short"}, disk, prepare, pack, check), 2);
+}
 
 TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
   const PackResult result = pack({.shards = 3});

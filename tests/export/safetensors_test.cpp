@@ -9,6 +9,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
 #include "prune/small_vmoe.h"
+#include "support/faults.h"
 
 namespace moesaic {
 namespace {
@@ -42,6 +43,27 @@ TEST_P(ExportSafetensors, ComesBackBitByBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, ExportSafetensors, ::testing::Values("folder", "one.safetensors"));
+
+TEST(ExportSafetensors, ThatMeetsFaultsIsWholeOrNotThere) {
+  NEEDS_FAULTS();
+  const test::TempDir folder;
+  const fs::path disk = folder / "disk";
+  const auto model = pruned_model();
+  const auto prepare = [&] {
+    fs::remove_all(disk);
+    fs::create_directory(disk);
+  };
+  for (const char* name : {"a/folder", "one.safetensors"}) {
+    const auto write = [&] { export_safetensors(*model, disk / name, kInfo); };
+    const auto check = [&](const test::Outcome&) {
+      if (!fs::exists(disk / name)) write();
+      EXPECT_EQ(load_model(disk / name)->config(), model->config());
+    };
+    for (const char* effect : {"kill", "power", "EIO", "ENOSPC"}) {
+      EXPECT_GT(test::for_every_call({"any", effect}, disk, prepare, write, check), 3);
+    }
+  }
+}
 
 TEST(ExportSafetensors, AFolderHoldsTheFactsBesideTheWeights) {
   const test::TempDir folder;

@@ -14,6 +14,15 @@ fail() { # TEXT
   exit 1
 }
 
+# Copies the terms of the Debian package that a file is of, where it is of one.
+copy_terms() { # FILE
+  local package
+  package=$(dpkg -S "$(readlink -f "$1")" 2>/dev/null | head -n 1 | cut -d : -f 1) || true
+  if [ -e "/usr/share/doc/$package/copyright" ]; then
+    install -D -m 644 "/usr/share/doc/$package/copyright" "$bundle/share/doc/$package/copyright"
+  fi
+}
+
 build=
 if [ "${1:-}" = --build ] && [ $# -ge 2 ]; then
   build=$(cd "$caller" && realpath "$2")
@@ -55,6 +64,7 @@ ldd "$bundle/bin/moesaic" "$bundle/bin/tests_gpu" | sed -n 's|.*=> \(/[^ ]*\) .*
     libstdc++.so.* | libgcc_s.so.*) cp -L "$file" "$library/c++/" ;;
     *) strip --strip-unneeded -o "$library/${file##*/}" "$(readlink -f "$file")" ;;
   esac
+  copy_terms "$file"
 done
 
 # Each finds its neighbours by itself and nothing of this machine.
@@ -76,6 +86,7 @@ install -m 755 tools/gpu/run_gpu.sh "$bundle/run_gpu.sh"
 install -m 755 tools/gpu/start.sh "$bundle/moesaic"
 ln -s moesaic "$bundle/tests_gpu"
 cp LICENSE "$bundle/"
+copy_terms "$IMAGES/t10k-images-idx3-ubyte.gz"
 git describe --always --dirty >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"
 
 archive=$out/$name.tar.xz

@@ -49,12 +49,13 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
     values = values.index_select(1, index_on(values.device(), options.kept));
   }
   if (softmax && reroute) values = values.softmax(1);
-  // Rows have places of their own, so that the gradient needs no sort; unused ones share the zero
-  // behind the last.
+  // Every row has a place of its own, unused ones among zeros behind the last: the gradient adds
+  // nothing up and, but for deterministic runs, sorts nothing.
   const at::Tensor slot = row_experts(routing), unused = slot.eq(values.size(1));
+  const at::Tensor row = at::arange(slot.size(0), slot.options());
   const at::Tensor place =
-      (routing.token.to(at::kLong) * values.size(1) + slot).masked_fill(unused, values.numel());
-  return at::cat({values.flatten(), values.new_zeros({1})}).gather(0, place);
+      at::where(unused, row + values.numel(), routing.token.to(at::kLong) * values.size(1) + slot);
+  return at::cat({values.flatten(), values.new_zeros(slot.sizes())}).gather(0, place);
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ Tensor ops::linear_by_expert(const Tensor& rows, const Tensor& offsets, const Te
 }
 
 // A grouped product writes neither rows past the last offset nor gradients of experts without
-// rows: at::where() takes zeros there, in both directions, whatever the memory holds. Biases are
+// rows: at::where() takes zeros for the outputs and for the weights' gradients, whatever the memory
+// holds. Biases are
 // a product with one-hot rows, whose gradient needs no sort.
 Tensor ops::linear_by_grouped_mm(const Tensor& rows, const Tensor& offsets, const Tensor& w,
                                  const Tensor& b) {

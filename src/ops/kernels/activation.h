@@ -34,8 +34,8 @@ MOESAIC_INLINE double tanh_of(double x) {
 // x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.
 //
 // With `Fast`, a GPU takes its approximate exponential and division: IEEE division and expf() of
-// 3072 columns take as long as their memory. Their error of 2^-21 is lost in rows of two bytes,
-// which keep at most 11 bits.
+// 3072 columns take as long as their memory. Their error of at most 2^-16 is lost in rows of two
+// bytes, which keep at most 11 bits.
 template <bool Fast, class S>
 MOESAIC_INLINE S gelu_tanh_gate(S x) {
   const S z = S(1.5957691216057308) * (x + S(0.044715) * x * x * x);

@@ -29,13 +29,13 @@ void export_torchscript(const Model& model, const std::filesystem::path& file,
                         const ExportInfo& info) {
   torch::jit::ExtraFilesMap extra;
   for (const auto& [name, text] : side_files(model, info)) extra[name] = text;
+  AtomicFile out(file);  // Throws where there is no folder, which StagedDirectory would make.
   {
     const StagedDirectory beside(file);  // It is never committed, so that it goes away.
     const std::filesystem::path tensors = beside.path() / kTensors;
     export_safetensors(model, tensors, info);
     extra[kTensors] = read_text(tensors);
   }
-  AtomicFile out(file);
   const auto write = [&](const void* bytes, size_t count) {
     out.write(std::span(static_cast<const std::byte*>(bytes), count));
     return count;

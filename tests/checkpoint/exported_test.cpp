@@ -147,7 +147,9 @@ TEST(ExportedTorchScript, OfAStrangerIsRefusedUnlessTrusted) {
            [&] { load_newest_checkpoint(file); }, [&] { inspect(file); },
            [&] { inspect_difference(file, file); },
            [&] { evaluate_checkpoint({.checkpoint = file, .data = "toys"}); },
-           [&] { prune_checkpoint({.finetuned = file, .out = folder / "pruned"}); }}) {
+           [&] {
+             prune_checkpoint({.finetuned = file, .pretrained = file, .out = folder / "pruned"});
+           }}) {
     EXPECT_THAT(test::usage_of(use), HasSubstr(advice));
   }
   const Checkpoint trusted = load_newest_checkpoint(file, {.trust = true});

@@ -90,7 +90,7 @@ TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
     EXPECT_EQ(open_dataset(name, "train")->size(), 11);
   };
   for (const char* effect : {"kill", "power", "EIO", "ENOSPC"}) {
-    EXPECT_GT(test::for_every_call({"any", effect}, disk, prepare, pack, check), 10);
+    EXPECT_GT(test::for_every_call({"change", effect}, disk, prepare, pack, check), 10);
   }
   EXPECT_GT(test::for_every_call({"write", "short"}, disk, prepare, pack, check), 2);
 }

@@ -69,11 +69,11 @@ bool has_faults() {
 void run_again_with_faults() {
   const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
   const TempDir folder;
+  // By its process, since a build may have replaced the file.
   const std::string command =
-      fmt::format("OMP_NUM_THREADS=1 LD_PRELOAD={} {} --gtest_filter={}.{} > {} 2>&1",
-                  shell_quoted(MOESAIC_FAULTS_LIBRARY),
-                  shell_quoted(fs::read_symlink("/proc/self/exe").string()),
-                  test->test_suite_name(), test->name(), shell_quoted((folder / "log").string()));
+      fmt::format("OMP_NUM_THREADS=1 LD_PRELOAD={} /proc/{}/exe --gtest_filter={}.{} > {} 2>&1",
+                  shell_quoted(MOESAIC_FAULTS_LIBRARY), ::getpid(), test->test_suite_name(),
+                  test->name(), shell_quoted((folder / "log").string()));
   EXPECT_EQ(std::system(command.c_str()), 0) << get(folder / "log");
 }
 

@@ -4,10 +4,11 @@
 //
 //   MOESAIC_FAULT=CALL:N:EFFECT:FOLDER LD_PRELOAD=faults.so moesaic ...
 //
-// CALL is open, read, write, fsync, rename, other (mkdir, unlink and so on) or any of them. EFFECT
-// is a name of errno, short (a read or a write does half of its work), kill (before the call,
-// SIGKILL), or power: the same after whatever no fsync has made durable has been undone. Only calls
-// on files below FOLDER, an absolute path, are counted. What is deleted counts as durable at once.
+// CALL is open, read, write, fsync, rename, other (mkdir, unlink and so on), any of these, or
+// change: any that changes something, since a kill before another one leaves the same. EFFECT is a
+// name of errno, short (a read or a write does half of its work), kill (before the call, SIGKILL),
+// or power: the same after whatever no fsync has made durable has been undone. Only calls on files
+// below FOLDER, an absolute path, are counted. What is deleted counts as durable at once.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -146,12 +147,14 @@ void settle(State& s, const Inode& folder) {
 /// What is to become of a call. It holds the lock for as long as a counted call takes.
 class Verdict {
  public:
-  Verdict(std::string_view call, std::string path) : lock_(state().mutex), path_(std::move(path)) {
+  Verdict(std::string_view call, const std::string& path, bool changes = true)
+      : lock_(state().mutex) {
     State& s = state();
-    counts_ = s.armed && !inside && is_below(path_, s.folder);
+    counts_ = s.armed && !inside && is_below(path, s.folder);
     inside_before_ = std::exchange(inside, true);
     if (!counts_) lock_.unlock();
-    if (!counts_ || s.fired || (s.call != call && s.call != "any") || --s.left > 0) return;
+    const bool meant = s.call == call || s.call == "any" || (s.call == "change" && changes);
+    if (!counts_ || s.fired || !meant || --s.left > 0) return;
     s.fired = true;
     if (s.effect == "power") lose_power(s);
     if (s.effect == "power" || s.effect == "kill") ::kill(::getpid(), SIGKILL);
@@ -181,7 +184,6 @@ class Verdict {
   }
 
   std::unique_lock<std::recursive_mutex> lock_;
-  std::string path_;
   bool counts_ = false, inside_before_ = false, halves_ = false;
   int error_ = 0;
 };
@@ -227,7 +229,7 @@ void record_new(const std::string& path) {
 
 int opened(int folder, const char* name, int flags, mode_t mode) {
   const std::string path = counted(folder, name);
-  const Verdict verdict("open", path);
+  const Verdict verdict("open", path, (flags & (O_CREAT | O_TRUNC)) != 0);
   if (verdict.fails()) return -1;
   const bool fresh = verdict.counts() && (flags & O_CREAT) != 0 && !is_there(path);
   const auto fd = static_cast<int>(::syscall(SYS_openat, folder, name, flags, mode));
@@ -315,12 +317,12 @@ OPEN_AT(openat)
 OPEN_AT(openat64)
 
 ssize_t read(int fd, void* bytes, size_t count) {
-  const Verdict verdict("read", counted(fd));
+  const Verdict verdict("read", counted(fd), false);
   return verdict.fails() ? -1 : ::syscall(SYS_read, fd, bytes, verdict.share_of(count));
 }
 
 ssize_t pread(int fd, void* bytes, size_t count, off_t offset) {
-  const Verdict verdict("read", counted(fd));
+  const Verdict verdict("read", counted(fd), false);
   return verdict.fails() ? -1 : ::syscall(SYS_pread64, fd, bytes, verdict.share_of(count), offset);
 }
 ssize_t pread64(int fd, void* bytes, size_t count, off_t offset) {

@@ -16,8 +16,9 @@ fail() { # TEXT
 
 # Copies the terms of the Debian package that a file is of, where it is of one.
 copy_terms() { # FILE
-  local package
-  package=$(dpkg -S "$(readlink -f "$1")" 2>/dev/null | head -n 1 | cut -d : -f 1) || true
+  local package file
+  file=$(readlink -f "$1")  # Some packages list /lib for what lies in /usr/lib.
+  package=$({ dpkg -S "$file" || dpkg -S "${file#/usr}"; } 2>/dev/null | head -n 1 | cut -d : -f 1) || true
   if [ -e "/usr/share/doc/$package/copyright" ]; then
     install -D -m 644 "/usr/share/doc/$package/copyright" "$bundle/share/doc/$package/copyright"
   fi
@@ -90,6 +91,7 @@ copy_terms "$IMAGES/t10k-images-idx3-ubyte.gz"
 git describe --always --dirty >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"
 
 archive=$out/$name.tar.xz
+trap 'rm -rf "$stage" "$archive.part"' EXIT
 tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | xz -T0 -9 >"$archive.part"
 mv "$archive.part" "$archive"
 install -m 755 tools/gpu/run_gpu.sh "$out/run_gpu.sh"

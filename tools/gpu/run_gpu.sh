@@ -222,7 +222,7 @@ run_training() {
   stage "train float32" 45 train.txt pace "${training[@]}"
   train bfloat16 "$device" bfloat16 "$steps" "$images"
   stage "train bfloat16" 45 train.txt pace "${training[@]}"
-  stage "train on the CPU" 60 train.txt pace bash -c "$(declare -f await_reference); await_reference $reference $work/cpu.log"
+  stage "train on the CPU" 60 train.txt pace bash -c "$(declare -f await_reference); await_reference \"\$@\"" await "$reference" "$work/cpu.log"
   kill "$reference" 2>/dev/null
   wait "$reference" 2>/dev/null
   reference=
@@ -289,7 +289,7 @@ find_device
 if wants bench && [ "$device" != cpu ]; then reserve=$((seconds / 4)); fi
 if wants peers; then reserve=$((reserve + seconds / 7)); fi
 if wants machine; then
-  stage machine 20 machine.txt last_line bash -c "$(declare -f machine_facts); machine_facts $moesaic"
+  stage machine 20 machine.txt last_line bash -c "$(declare -f machine_facts); machine_facts \"\$1\"" machine "$moesaic"
 fi
 if wants doctor; then stage doctor 60 machine.txt checks "$moesaic" doctor --all; fi
 if wants tests; then

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a bundle for another machine does with good and bad stages, tried on stand-ins of its
+// What a bundle for another machine does with good and bad stages, tried on stubs of its
 // programs: no bundle is built and nothing is measured.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -86,5 +86,5 @@ int main(int argc, char** argv) {
   moesaic::tools::protect_terminals();
   moesaic::tools::remember_call(argv[0]);
   moesaic::tools::let_the_leader_speak();
-  return moesaic::tools::checked_output(run_or_explain(argc, argv));
+  moesaic::tools::end_process(moesaic::tools::checked_output(run_or_explain(argc, argv)));
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -74,6 +75,15 @@ void tune_runtime(char** argv) {
   // Benchmarks run with the C library's defaults, like those of other libraries.
   const bool benchmark = argv[1] != nullptr && std::string_view(argv[1]) == "bench";
   if (!benchmark) keep_freed_memory();
+}
+
+void end_process(int exit_code) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::exit(exit_code);  // Sanitizers report at the exit.
+#else
+  std::fflush(nullptr);
+  _exit(exit_code);
+#endif
 }
 
 }  // namespace moesaic::tools

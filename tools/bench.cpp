@@ -132,13 +132,14 @@ void check_folder(const std::string& file) {
 Latency measure_together(Model& model, const LatencyOptions& options, const Processes* processes) {
   if (processes == nullptr) return measure_latency(model, options);
   processes->set_activity("a measurement");
-  processes->exchange("");  // It may take as long as it takes, and others may need longer.
+  processes->wait_for_all();
   Latency found = measure_latency(model, options);
   const std::string own =
       Json{found.images_per_second, found.median_ms, found.p95_ms, found.bytes, found.passes}
           .dump();
   found = {.batch_size = found.batch_size};
-  for (const std::string& text : processes->exchange(own)) {
+  processes->wait_for_all();
+  for (const std::string& text : processes->control().all_gather_text(own)) {
     const Json of_one = parse_stored(text, "a process").to_json();
     found.images_per_second += of_one[0].get<double>();
     found.median_ms = std::max(found.median_ms, of_one[1].get<double>());

@@ -54,26 +54,32 @@ std::string without_jargon(const std::string& what) {
   return what.substr(0, what.find('\n'));
 }
 
+/// Says why the program ends.
+void log_failure(const std::string& what) {
+  moesaic::tools::record_error(what);
+  moesaic::log_error("{}", what);
+}
+
 int run_or_explain(int argc, char** argv) {
   namespace tools = moesaic::tools;
   try {
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
     const bool usage = error.kind() == moesaic::ErrorKind::usage;
-    usage ? tools::log_usage_error(error.what()) : moesaic::log_error("{}", error.what());
+    usage ? tools::log_usage_error(error.what()) : log_failure(error.what());
     return error.exit_code();
   } catch (const c10::Error& error) {
-    moesaic::log_error("{}", without_jargon(error.what_without_backtrace()));
+    log_failure(without_jargon(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    moesaic::log_error("{}", without_jargon("out of memory"));
+    log_failure(without_jargon("out of memory"));
   } catch (const std::filesystem::filesystem_error& error) {
-    moesaic::log_error("{}: {}", moesaic::without_staging(error.path1()).string(),
-                       error.code().message());
+    log_failure(
+        fmt::format("{}: {}", moesaic::without_staging(error.path1()).string(), error.code().message()));
   } catch (const nlohmann::json::exception& error) {
     const std::string_view what = error.what();
-    moesaic::log_error("damaged JSON: {}", what.substr(what.find("] ") + 2));
+    log_failure(fmt::format("damaged JSON: {}", what.substr(what.find("] ") + 2)));
   } catch (const std::exception& error) {
-    moesaic::log_error("{}", without_jargon(error.what()));
+    log_failure(without_jargon(error.what()));
   }
   return 1;
 }

@@ -5,10 +5,15 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -52,6 +57,7 @@ bool follows_a_leader() {
 }
 
 void log_usage_error(const std::string& what) {
+  record_error(what);
   if (!follows_a_leader()) return log_error("{}", what);
   try {
     const Launch launch = launch_of(process_environment());
@@ -63,7 +69,20 @@ void log_usage_error(const std::string& what) {
 }
 
 void let_the_leader_speak() {
-  if (follows_a_leader()) setenv("MOESAIC_LOG", "error", 1);
+  if (!follows_a_leader()) return;
+  set_log_prefix(fmt::format("process {}: ", rank_of(process_environment())));
+  if (std::getenv("MOESAIC_LOG") != nullptr) return;
+  setenv("MOESAIC_LOG", "warning", /*overwrite=*/0);
+  take_warnings([](std::string_view) {});  // Process 0 says it of all until they have met.
+}
+
+void record_error(const std::string& what) {
+  const char* const file = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (file == nullptr || *file == '\0') return;
+  const nlohmann::json error = {
+      {"message",
+       {{"message", what}, {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}}}};
+  std::ofstream(file) << error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void tune_runtime(char** argv) {

@@ -17,8 +17,14 @@ bool follows_a_leader();
 /// it waits some seconds for it before it speaks.
 void log_usage_error(const std::string& what);
 
-/// Leaves the log to process 0 where this one follows it, but for errors.
+/// Leaves the log to process 0 where this one follows it, but for errors and, once the processes
+/// have met, for warnings that only this one has. MOESAIC_LOG of the user has all that it asks for
+/// written, with the number of the process before it.
 void let_the_leader_speak();
+
+/// Writes why this process ends into the file from which torchrun reads the first error of all
+/// (TORCHELASTIC_ERROR_FILE), where there is one.
+void record_error(const std::string& what);
 
 /// Ends the process with `exit_code` without the destructors of loaded libraries. Those of CUDA take
 /// a tenth of a second and read 120 MB of their own code from the disk.

@@ -13,16 +13,19 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
+#include "moesaic/ops/memory.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/lost_process.h"
+#include "runtime.h"
 
 namespace moesaic::tools {
 namespace {
 
 using std::chrono_literals::operator""s;
 
-/// Tells the others and, if it is the first to know, the user why this process ends.
+/// Tells the others and the user why this process ends, unless another has said the same.
 void tell(const Processes& processes, const std::string& what, bool of_all = false) {
+  record_error(what);
   if (!processes.tell_failure(what)) return;
   const std::string who = fmt::format("process {} of {}: ", processes.rank(), processes.size());
   log_error("{}{}", of_all ? "" : who, what);
@@ -50,6 +53,7 @@ struct Ending {
 std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
                                                 const std::string& device) {
   const Launch launch = launch_of(process_environment());
+  share_cached_memory(launch.local_size);
   if (!launch.alone()) return Processes::connect(launch, config, device == "cuda");
   if (config.experts > 1 || config.data > 1) {
     fail_usage(
@@ -68,13 +72,13 @@ void run_together(const std::string& verb, const std::shared_ptr<const Processes
   processes->when_another_fails([&others = *processes, ending] {
     const std::lock_guard lock(ending->mutex);
     if (ending->is_done) return;
-    tell_loss(others, "one was not heard of for a while");
+    tell_loss(others, "another process ends");
     end(others, 1);
   });
   try {
     processes->check_same("verb", verb);
     action();
-    processes->finish();  // Process 0 may serve the store that others still read.
+    processes->finish();
     const std::lock_guard lock(ending->mutex);
     ending->is_done = true;
     return;

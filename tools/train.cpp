@@ -167,7 +167,7 @@ int train(const TrainArguments& arguments) {
     result = trainer.emplace(config, options).run();
     if (processes == nullptr || processes->leads()) report(result, arguments, out, processes);
     // A launcher may end all once one has ended by a signal.
-    if (processes != nullptr) processes->exchange("");
+    if (processes != nullptr) processes->wait_for_all();
   });
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 
 #include "moesaic/base/nearest.h"
@@ -26,7 +27,19 @@ LogLevel threshold_from_environment() {
   return LogLevel::info;
 }
 
-std::string prefix(LogLevel level, bool color) {
+/// What is particular to the log of one process of several.
+struct Voice {
+  std::mutex mutex;
+  std::string prefix;
+  std::function<void(std::string_view)> take_warning;
+};
+
+Voice& voice() {
+  static Voice object;
+  return object;
+}
+
+std::string level_prefix(LogLevel level, bool color) {
   if (level == LogLevel::info) return "";
   const std::string& name = kNames[static_cast<std::size_t>(level)];
   if (!color) return name + ": ";
@@ -41,10 +54,33 @@ LogLevel log_threshold() {
   return threshold;
 }
 
+void set_log_prefix(std::string prefix) {
+  const std::lock_guard lock(voice().mutex);
+  voice().prefix = std::move(prefix);
+}
+
+void take_warnings(std::function<void(std::string_view)> take) {
+  const std::lock_guard lock(voice().mutex);
+  voice().take_warning = std::move(take);
+}
+
 void log_line(LogLevel level, std::string_view message) {
+  std::function<void(std::string_view)> take;
+  if (level == LogLevel::warning) {
+    const std::lock_guard lock(voice().mutex);
+    take = voice().take_warning;
+  }
+  take ? take(message) : write_log_line(level, message);
+}
+
+void write_log_line(LogLevel level, std::string_view message) {
   // Clears a progress line on the terminal, which is redrawn below the message.
   std::string line = is_terminal(stderr) ? "\r\x1b[K" : "";
-  line += prefix(level, wants_color(stderr));
+  line += level_prefix(level, wants_color(stderr));
+  if (level != LogLevel::error) {
+    const std::lock_guard lock(voice().mutex);
+    line += voice().prefix;
+  }
   line += escaped(message);
   line += '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/parallel/processes.h"
 
@@ -23,6 +24,9 @@ void save_together(const Processes& processes, const fs::path& folder, const Che
   const std::vector<std::string> said = exchange(staged   ? staged->path().string()
                                                  : writes ? "writes"
                                                           : "");
+  if (without_staging(said[0]) != folder) {
+    fail("process 0 saves to {}, this one to {}", without_staging(said[0]).string(), folder.string());
+  }
   int64_t index = 0, count = 0;
   for (int64_t rank = 0; rank < processes.size(); ++rank) {
     if (rank == processes.rank()) index = count;

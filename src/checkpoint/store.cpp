@@ -31,22 +31,6 @@ Manifest verify(const fs::path& folder, const LoadOptions& options) {
   return manifest;
 }
 
-/// Puts the integers of `from` that have no sign into the same document `to`.
-void take_unsigned(nlohmann::ordered_json& to, const nlohmann::json& from) {
-  if (from.is_number_unsigned()) to = from.get<uint64_t>();
-  for (size_t i = 0; from.is_array() && i < from.size(); ++i) take_unsigned(to[i], from[i]);
-  if (!from.is_object()) return;
-  for (auto& [key, item] : to.items()) take_unsigned(item, from.at(key));
-}
-
-/// Reads a state, whose random generators have integers of 64 bits, which a Value would round to
-/// doubles. The text is held to the limits of documents before it is read again.
-nlohmann::ordered_json read_state(const fs::path& path) {
-  nlohmann::ordered_json state = read_stored(path).to_json();
-  take_unsigned(state, nlohmann::json::parse(read_text(path, kMaxDocumentBytes, "a state")));
-  return state;
-}
-
 }  // namespace
 
 Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
@@ -54,7 +38,7 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.folder = folder;
   checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
-  checkpoint.state = read_state(folder / kStateFile);
+  checkpoint.state = read_stored(folder / kStateFile).to_json();
   if (options.model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
     checkpoint.model = options.mapped ? map_tensors(file) : read_tensors(file);

@@ -121,11 +121,7 @@ class Builder : public Json::json_sax_t {
   bool null() override { return add(Value(token(), nullptr)); }
   bool boolean(bool value) override { return add(Value(token(), value)); }
   bool number_integer(int64_t value) override { return add(Value(token(), value)); }
-  bool number_unsigned(uint64_t value) override {
-    constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-    if (value > kLargest) return add(Value(token(), static_cast<double>(value)));
-    return add(Value(token(), static_cast<int64_t>(value)));
-  }
+  bool number_unsigned(uint64_t value) override { return add(Value(token(), value)); }
   bool number_float(double value, const std::string&) override {
     return add(Value(token(), value));
   }

@@ -80,13 +80,8 @@ Value convert(const Json& json, const Origin& origin, int64_t depth) {
       return Value(origin, json.get<bool>());
     case Json::value_t::number_integer:
       return Value(origin, json.get<int64_t>());
-    case Json::value_t::number_unsigned: {
-      const auto number = json.get<uint64_t>();
-      if (number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        return Value(origin, static_cast<int64_t>(number));
-      }
-      return Value(origin, static_cast<double>(number));
-    }
+    case Json::value_t::number_unsigned:
+      return Value(origin, json.get<uint64_t>());
     case Json::value_t::number_float:
       return Value(origin, json.get<double>());
     case Json::value_t::string:
@@ -122,6 +117,12 @@ Value::Value() : Value(Origin{}, nullptr) {}
 Value::Value(Origin origin, std::nullptr_t) : content_(nullptr), origin_(std::move(origin)) {}
 Value::Value(Origin origin, bool boolean) : content_(boolean), origin_(std::move(origin)) {}
 Value::Value(Origin origin, int64_t integer) : content_(integer), origin_(std::move(origin)) {}
+
+
+Value::Value(Origin origin, uint64_t integer) : content_(integer), origin_(std::move(origin)) {
+  constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (integer <= kLargest) content_ = static_cast<int64_t>(integer);
+}
 
 Value::Value(Origin origin, double number) : content_(number), origin_(std::move(origin)) {
   if (!std::isfinite(number)) fail_usage("{}: found {}, which is no JSON number", where(), number);
@@ -160,6 +161,8 @@ Json Value::to_json() const {
       return as_int();
     case Kind::number:
       return as_double();
+    case Kind::large:
+      return std::get<uint64_t>(content_);
     case Kind::string:
       return as_string();
     case Kind::array: {
@@ -198,13 +201,17 @@ int64_t Value::as_int(std::string_view name) const {
   if (const int64_t* integer = std::get_if<int64_t>(&content_)) return *integer;
   const double* number = std::get_if<double>(&content_);
   if (number != nullptr && is_exact_integer(*number)) return static_cast<int64_t>(*number);
-  const bool too_big = number != nullptr && std::abs(*number) > kExactIntegers;
+  const bool too_big =
+      kind() == Kind::large || (number != nullptr && std::abs(*number) > kExactIntegers);
   refuse(name, too_big ? "an integer of 64 bits" : "an integer");
 }
 
 double Value::as_double(std::string_view name) const {
   if (const double* number = std::get_if<double>(&content_)) return *number;
   if (const int64_t* integer = std::get_if<int64_t>(&content_)) {
+    return static_cast<double>(*integer);
+  }
+  if (const uint64_t* integer = std::get_if<uint64_t>(&content_)) {
     return static_cast<double>(*integer);
   }
   refuse(name, "a number");
@@ -284,6 +291,8 @@ std::string Value::described() const {
       return fmt::format("the integer {}", as_int());
     case Kind::number:
       return fmt::format("the number {}", as_double());
+    case Kind::large:
+      return fmt::format("the integer {}", std::get<uint64_t>(content_));
     case Kind::string:
       return fmt::format("the string \"{}\"", one_line(as_string()));
     case Kind::array:

@@ -5,7 +5,10 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <mutex>
 #include <numbers>
+
+#include "moesaic/base/random.h"
 
 namespace moesaic::nn {
 
@@ -16,6 +19,18 @@ at::Generator make_generator(uint64_t seed, at::Device device) {
                                 .getNewGenerator(device.index());
   generator.set_current_seed(seed);
   return generator;
+}
+
+uint64_t next_seed(at::Generator random) {
+  if (!random.device().is_cuda()) {
+    const at::Tensor drawn = at::empty({1}, at::kLong).random_(random);
+    return mix64(static_cast<uint64_t>(drawn.item<int64_t>()));
+  }
+  constexpr uint64_t kNextOffset = 4;  // Offsets are multiples of 4.
+  const std::lock_guard lock(random.mutex());
+  const uint64_t offset = random.get_offset();
+  random.set_offset(offset + kNextOffset);
+  return mix64(mix64(random.current_seed()) + offset);
 }
 
 void xavier_uniform(const at::Tensor& weight, at::Generator generator) {

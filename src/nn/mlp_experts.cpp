@@ -4,10 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include <mutex>
-
 #include "moesaic/base/error.h"
-#include "moesaic/base/random.h"
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
@@ -35,20 +32,6 @@ at::Tensor activate(const at::Tensor& hidden, Activation activation) {
       return at::tanh(hidden);
   }
   fail("MlpExperts: unknown activation {}", static_cast<int>(activation));
-}
-
-/// Returns a seed and moves the generator on. That of a GPU is not asked for a number, which the
-/// host would wait for: its seed and offset are known here.
-uint64_t next_seed(at::Generator random) {
-  if (!random.device().is_cuda()) {
-    const at::Tensor drawn = at::empty({1}, at::kLong).random_(random);
-    return mix64(static_cast<uint64_t>(drawn.item<int64_t>()));
-  }
-  constexpr uint64_t kNextOffset = 4;  // Offsets are multiples of 4.
-  const std::lock_guard lock(random.mutex());
-  const uint64_t offset = random.get_offset();
-  random.set_offset(offset + kNextOffset);
-  return mix64(mix64(random.current_seed()) + offset);
 }
 
 }  // namespace

@@ -67,15 +67,20 @@ std::map<Traffic, double> TrafficCounter::take() {
 
 namespace {
 
-/// Runs a collective and waits for it. What c10d throws where a process is lost becomes
-/// LostProcess.
-template <class Begin>
-void finish(const Begin& begin) {
+/// Returns what a call of c10d does. What it throws where a process is lost becomes LostProcess.
+template <class Call>
+auto with_loss(const Call& call) -> decltype(call()) {
   try {
-    begin()->wait();
+    return call();
   } catch (const std::exception& error) {
     throw LostProcess(error.what());
   }
+}
+
+/// Runs a collective and waits for it.
+template <class Begin>
+void finish(const Begin& begin) {
+  with_loss([&] { begin()->wait(); });
 }
 
 int64_t sum_of(const std::vector<int64_t>& values) {
@@ -158,10 +163,29 @@ void Group::broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const 
   if (rank() == root) counter_->add(traffic, all_gather_bytes(bytes_of(x), size()));
 }
 
+void Group::broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic traffic) const {
+  if (size() == 1) return;
+  std::vector<std::vector<at::Tensor>> lists;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (const at::Tensor& x : of_processes) lists.push_back({x});
+  for (size_t root = 0; root < lists.size(); ++root) {
+    if (lists[root][0].numel() == 0) continue;
+    c10d::BroadcastOptions options;
+    options.rootRank = static_cast<int64_t>(root);
+    works.push_back(with_loss([&] { return group_->broadcast(lists[root], options); }));
+  }
+  for (const auto& work : works) finish([&] { return work; });
+  counter_->add(traffic, all_gather_bytes(bytes_of(of_processes[static_cast<size_t>(rank())]), size()));
+}
+
 // c10d's own assigns to a static tensor, which damages memory where threads of a program wait side
 // by side.
-void Group::barrier() const {
-  all_reduce(at::zeros({1}), Traffic::other);
+void Group::barrier(bool endless) const {
+  if (size() == 1) return;
+  std::vector<at::Tensor> list = {at::zeros({1})};
+  c10d::AllreduceOptions options;
+  if (endless) options.timeout = std::chrono::hours(24 * 365);
+  finish([&] { return group_->allreduce(list, options); });
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& text) const {

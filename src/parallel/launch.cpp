@@ -94,6 +94,9 @@ Launch numbers_in(const Environment& environment, const Names& names) {
                           0, launch.size - 1);
   const std::optional<std::string> local = environment(names.local_rank);
   launch.local_rank = local ? number_in(names.local_rank, *local, 0, kMax) : launch.rank;
+  const std::string local_size = environment(names.local_size).value_or("");  // SLURM's: "4(x2)".
+  std::from_chars(local_size.data(), local_size.data() + local_size.size(), launch.local_size);
+  launch.local_size = std::clamp<int64_t>(launch.local_size, 1, launch.size);
   return launch;
 }
 

@@ -2,6 +2,7 @@
 #include "local_address.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -26,18 +27,48 @@ std::string local_end(const addrinfo& towards) {
   return found ? name.data() : "";
 }
 
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+/// Returns the addresses of a host, null where it has none.
+Addresses addresses_of(const std::string& host, uint16_t port, int kind) {
+  addrinfo hints = {};
+  hints.ai_socktype = kind;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  return {error == 0 ? list : nullptr, &::freeaddrinfo};
+}
+
+bool is_loopback(const addrinfo& address) {
+  if (address.ai_family == AF_INET) {
+    const auto* const ip4 = reinterpret_cast<const sockaddr_in*>(address.ai_addr);
+    return ntohl(ip4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  const auto* const ip6 = reinterpret_cast<const sockaddr_in6*>(address.ai_addr);
+  return address.ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ip6->sin6_addr);
+}
+
 }  // namespace
 
 std::string local_address_towards(const std::string& host, uint16_t port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* list = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return "";
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
-  for (const addrinfo* way = list; way != nullptr; way = way->ai_next) {
+  const Addresses list = addresses_of(host, port, SOCK_DGRAM);
+  for (const addrinfo* way = list.get(); way != nullptr; way = way->ai_next) {
     if (std::string own = local_end(*way); !own.empty()) return own;
   }
   return "";
+}
+
+std::optional<int> listen_on_loopback(const std::string& host, uint16_t port) {
+  const Addresses list = addresses_of(host, port, SOCK_STREAM);
+  if (!list || !is_loopback(*list)) return std::nullopt;
+  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  if (fd.get() < 0 ||
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      ::bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    return std::nullopt;
+  }
+  return fd.release();
 }
 
 }  // namespace moesaic

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace moesaic {
@@ -9,5 +10,9 @@ namespace moesaic {
 /// Returns the numeric address of this machine from which it reaches a host, "" where it knows no
 /// way there. Nothing is sent.
 std::string local_address_towards(const std::string& host, uint16_t port);
+
+/// Returns a socket that listens on a port of the loopback interface, where `host` is an address of
+/// that: no other machine can reach it. Nothing where the host is another or the port is in use.
+std::optional<int> listen_on_loopback(const std::string& host, uint16_t port);
 
 }  // namespace moesaic

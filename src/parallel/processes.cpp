@@ -13,15 +13,19 @@
 #endif
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <sys/resource.h>
+
 #include <cstdlib>
 #include <future>
 #include <thread>
 
 #include "local_address.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/parallel/leader.h"
 #include "moesaic/parallel/lost_process.h"
+#include "text_exchange.h"
 #include "watch.h"
 
 namespace moesaic {
@@ -31,6 +35,9 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 
 /// How long it may take to find out which process was lost.
 constexpr std::chrono::seconds kPatience(8);
+
+/// Files that a process has open beside data, and for each other process: groups and the store.
+constexpr int64_t kFilesAlone = 64, kFilesOfPeer = 7;
 
 using GlooDevices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 
@@ -59,23 +66,28 @@ GlooDevices gloo_devices(const Launch& launch) {
 struct Meeting {
   Store store;
   int64_t rank;
-  std::chrono::seconds timeout;
+  std::chrono::seconds init_timeout, timeout;
   GlooDevices devices;
   bool cuda = false;  ///< Groups exchange tensors of a GPU too.
 
-  /// Returns a group of the processes first, first + step, ..., of which this one is a member.
+  /// Returns a group of the processes first, first + step, ..., of which this one is a member. On
+  /// GPUs, only one that `on_cpu` exchanges tensors of the CPU too, by sockets to every other.
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::string& name, int64_t first, int64_t step,
-                                               int64_t count) const {
+                                               int64_t count, bool on_cpu = true) const {
     const auto prefix =
         c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(first), store);
     const auto place = static_cast<int>((rank - first) / step), members = static_cast<int>(count);
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices = devices;
     auto group = c10::make_intrusive<c10d::ProcessGroup>(prefix, place, members);
-    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                      c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options));
-    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     if (cuda) add_nccl(*group, prefix);
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
+    if (cuda && !on_cpu) return group;
+    auto options = c10d::ProcessGroupGloo::Options::create(init_timeout);
+    options->devices = devices;
+    const auto gloo =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options);
+    gloo->setTimeout(timeout);
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     return group;
   }
 
@@ -134,12 +146,35 @@ auto within(std::chrono::seconds time, Make make) -> decltype(make()) {
   return made.get();
 }
 
+/// Throws Error (failure) where an error says that no more files can be open.
+void check_descriptors(const std::string& error, int64_t size) {
+  if (error.find("Too many open files") == std::string::npos &&
+      error.find("EMFILE") == std::string::npos) {
+    return;
+  }
+  rlimit limit = {};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  fail(
+      "too many open files: {} need {} open files in each, and it may have {}; raise the limit "
+      "(ulimit -n)",
+      count_text(size, "process"), kFilesAlone + kFilesOfPeer * size, limit.rlim_cur);
+}
+
+/// Lets this process have as many files open as it may.
+void raise_descriptor_limit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 Store meet(const Launch& launch, std::chrono::seconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = launch.port;
   options.isServer = launch.rank == 0 && !launch.store_is_served;
   options.waitWorkers = false;
   options.timeout = timeout;
+  if (options.isServer) options.masterListenFd = listen_on_loopback(launch.address, launch.port);
   try {
     // c10d waits for longer than its timeout, and without end for a server of another kind.
     const Store store = within(timeout, [address = launch.address, options]() -> Store {
@@ -147,6 +182,7 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
     });
     return c10::make_intrusive<c10d::PrefixStore>("moesaic/" + launch.attempt, store);
   } catch (const std::exception& error) {
+    check_descriptors(error.what(), launch.size);
     const std::string place = launch.address + ":" + std::to_string(launch.port);
     const bool in_use = std::string(error.what()).find("in use") != std::string::npos ||
                         std::string(error.what()).find("EADDRINUSE") != std::string::npos;
@@ -171,18 +207,15 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
 void check_same_mesh(const Store& store, const Launch& launch, const ParallelConfig& config) {
   const std::string own = fmt::format("{} that share experts by {}",
                                       count_text(launch.size, "process"), config.experts);
-  store->set("mesh/" + std::to_string(launch.rank), own);
-  std::string of_leader;
-  for (int64_t rank = 0; rank < launch.size; ++rank) {
-    const std::string key = "mesh/" + std::to_string(rank);
-    store->wait({key}, std::chrono::seconds(config.timeout));
-    const std::vector<uint8_t> bytes = store->get(key);
-    const std::string found(bytes.begin(), bytes.end());
-    if (rank == 0) of_leader = found;
-    if (found == of_leader) continue;
+  const std::vector<std::string> all =
+      TextExchange(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank,
+                   launch.size)(own, std::chrono::seconds(config.init_timeout),
+                                [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
     // The others read the same, and process 0 says it.
     std::this_thread::sleep_for(std::chrono::seconds(launch.rank == 0 ? 1 : 3));
-    fail_usage("process {} belongs to {}, process 0 to {}", rank, found, of_leader);
+    fail_usage("process {} belongs to {}, process 0 to {}", rank, all[rank], all[0]);
   }
 }
 
@@ -215,52 +248,79 @@ std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
                                                     const ParallelConfig& config, bool cuda) {
   replicas_of(config, launch.size);
   if (cuda) choose_gpu(launch);
-  const auto store = meet(launch, std::chrono::seconds(config.timeout));
-  return of_store(store, launch, config, cuda);
+  raise_descriptor_limit();
+  const auto store = meet(launch, std::chrono::seconds(config.init_timeout));
+  const std::shared_ptr<Processes> processes = of_store(store, launch, config, cuda);
+  take_warnings([watch = std::weak_ptr<Watch>(processes->watch_)](std::string_view text) {
+    const std::shared_ptr<Watch> alive = watch.lock();
+    alive ? alive->warn(text) : write_log_line(LogLevel::warning, text);
+  });
+  processes->takes_warnings_ = true;
+  return processes;
 }
 
-std::shared_ptr<const Processes> Processes::of_store(const Store& store, const Launch& launch,
-                                                     const ParallelConfig& config, bool cuda) try {
+std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch& launch,
+                                               const ParallelConfig& config, bool cuda) try {
   // c10d's record of collectives is not safe where threads of a process use groups side by side.
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
-  const Meeting host{store, rank, std::chrono::seconds(config.timeout), gloo_devices(launch)};
+  const Meeting meeting{store,
+                        rank,
+                        std::chrono::seconds(config.init_timeout),
+                        std::chrono::seconds(config.timeout),
+                        gloo_devices(launch),
+                        cuda};
   if (store->add("here/" + std::to_string(rank), 1) > 1) {
     fail_usage("two processes say that they are number {} of {}; is {}:{} another run's?", rank,
                size, launch.address, launch.port);
   }
   check_same_mesh(store, launch, config);
-  Meeting meeting = host;
-  meeting.cuda = cuda;
   const std::shared_ptr<Processes> processes(new Processes());
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
-  const auto all = [&](const char* name) {
-    return std::make_unique<Group>(meeting.group(name, 0, 1, size), processes->counter_);
+  const auto all = [&](const char* name, bool on_cpu) {
+    return std::make_unique<Group>(meeting.group(name, 0, 1, size, on_cpu), processes->counter_);
   };
-  processes->world_ = all("world");
-  processes->gradients_ = all("gradients");
-  processes->control_ =
-      std::make_unique<Group>(host.group("control", 0, 1, size), processes->counter_);
+  processes->world_ = all("world", /*on_cpu=*/true);
+  processes->gradients_ = all("gradients", /*on_cpu=*/false);
   processes->experts_ = std::make_unique<Group>(
       meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
   processes->replicas_ = std::make_unique<Group>(
       meeting.group("replicas", rank % experts, experts, replicas), processes->counter_);
-  processes->watch_ = std::make_shared<Watch>(store->clone(), launch, host.timeout);
+  processes->watch_ = std::make_shared<Watch>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {
   const int64_t size = launch.size;
+  check_descriptors(error.what_without_backtrace(), size);
   const std::string missing = missing_from(store, size);
   if (missing.empty()) {
     fail("some of {} were lost at the start: {}", count_text(size, "process"),
          one_line(error.what_without_backtrace(), 200));
   }
   fail("of {}, {} did not come within {}; is the command the same there?",
-       count_text(size, "process"), missing, count_text(config.timeout, "second"));
+       count_text(size, "process"), missing, count_text(config.init_timeout, "second"));
 }
 
-Processes::~Processes() = default;
+Processes::~Processes() {
+  if (takes_warnings_) take_warnings({});
+}
+
+void Processes::wait_for_all() const {
+  const auto publish = [&](bool now) {
+    if (now) watch_->publish(/*all=*/true);
+  };
+  try {
+    // What process 0 warns of is known before the others say what only they warn of.
+    publish(leads());
+    world_->barrier(/*endless=*/true);
+    publish(!leads());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw LostProcess(error.what());
+  }
+}
 
 std::vector<std::string> Processes::exchange(const std::string& text,
                                              std::chrono::seconds patience) const {
@@ -292,12 +352,22 @@ void Processes::check_same(const std::string& what, const std::string& value) co
   }
 }
 
+// Process 0 may serve the store, to which the others still tell their warnings after the first wait.
+void Processes::finish() const {
+  wait_for_all();
+  wait_for_all();
+}
+
+// A store that does not answer would hold these up: that of a process 0 which is stopped.
 bool Processes::tell_failure(const std::string& message) const noexcept {
-  return watch_->tell_failure(message);
+  try {
+    return within(kPatience, [watch = watch_, message] { return watch->tell_failure(message); });
+  } catch (const std::exception&) {
+    return true;
+  }
 }
 
 std::string Processes::explain_loss(const std::string& message) const {
-  // A store that does not answer would hold this up: that of a process 0 which is stopped.
   try {
     return within(kPatience, [watch = watch_, message] { return watch->explain(message); });
   } catch (const LostProcess&) {
@@ -310,11 +380,11 @@ void Processes::when_another_fails(std::function<void()> action) const {
 }
 
 void Processes::leave() const noexcept {
-  watch_->leave();
-}
-
-void Processes::finish() const {
-  watch_->finish();
+  try {
+    within(kPatience, [watch = watch_] { watch->leave(); });
+  } catch (const std::exception&) {
+    // Nobody hears it.
+  }
 }
 
 void Processes::set_activity(const std::string& activity) const {

@@ -6,12 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <optional>
-#include <tuple>
-#include <utility>
-#include <vector>
+#include <span>
 
+#include "moesaic/base/hash.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/parallel/lost_process.h"
 
@@ -19,9 +17,10 @@ namespace moesaic {
 namespace {
 
 using std::chrono_literals::operator""s;
-constexpr std::chrono::milliseconds kBeat = 1s;  // In parts of which others wait.
-constexpr auto kStale = kBeat / 4;  // Age of a beat after which a new activity is told at once.
-constexpr auto kSilence = 3s;       // After which the one of all that has no beat was lost.
+using std::chrono_literals::operator""ms;
+constexpr auto kPeriod = 1s;   // In which news are told and asked for.
+constexpr auto kAnswer = 3s;   // In which a process that lives says that it ends, too.
+constexpr auto kFarewell = 5s; // In which all that live have read what the store has to say.
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -32,39 +31,29 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-/// A beat is "COUNT PROGRESS ACTIVITY"; returns what follows the first `words`.
-std::string after_words(std::string text, int words) {
-  for (; words > 0; --words) text.erase(0, std::min(text.size(), text.find(' ')) + 1);
-  return text;
+std::string hash_of(const std::string& text) {
+  return sha256_hex(std::as_bytes(std::span(text))).substr(0, 32);
 }
 
-std::string activity_in(const std::string& beat) {
-  return after_words(beat, 2);
-}
-
-std::string progress_in(const std::string& beat) {
-  const std::string text = after_words(beat, 1);
-  return text.substr(0, text.find(' '));
+std::string numbered(const char* key, int64_t rank) {
+  return fmt::format("{}/{}", key, rank);
 }
 
 }  // namespace
 
-Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch,
-                        std::chrono::seconds timeout)
+Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
     : store_(std::move(store)),
+      publisher_(store_->clone()),
+      exchange_(store_, launch.rank, launch.size),
       rank_(launch.rank),
       size_(launch.size),
-      lost_after_(std::max(12s, timeout / 4)),
       serves_store_(launch.rank == 0 && !launch.store_is_served),
-      first_of_machine_(launch.local_rank == 0),
-      first_at_work_(launch.store_is_served ? 0 : 1) {
-  const std::string who = host_name() + ", pid " + std::to_string(getpid());
-  store_->set("who/" + std::to_string(rank_), bytes_of(who));
-  beat();
+      first_of_machine_(launch.local_rank == 0) {
+  store_->set(numbered("who", rank_), bytes_of(fmt::format("{}, pid {}", host_name(), getpid())));
+  publish(/*all=*/false);
   const std::vector<uint8_t> leader = store_->get("who/0");
   leader_ = {leader.begin(), leader.end()};
   thread_ = std::thread([this] { run(); });
-  guard_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
 }
 
 Processes::Watch::~Watch() {
@@ -76,135 +65,70 @@ Processes::Watch::~Watch() {
   thread_.join();
 }
 
-/// Counts time by its calls, each of which adds a second at most: where all processes were stopped
-/// for a while, none was lost.
-class Processes::Watch::Pulse {
- public:
-  Pulse(Watch& watch, int64_t rank) : watch_(watch), rank_(rank) {}
-
-  int64_t rank() const { return rank_; }
-
-  /// Returns whether it has not been heard of for a while, or said that it failed.
-  bool is_lost() {
-    const auto now = std::chrono::steady_clock::now();
-    const auto passed = std::min<Duration>(now - std::exchange(asked_, now), kBeat);
-    silent_ += passed;
-    idle_ += passed;
-    if (const std::string beat = watch_.beat_of(rank_); beat != last_) {
-      if (progress_in(beat) != progress_in(last_)) idle_ = {};
-      last_ = beat;
-      silent_ = {};
-    }
-    const int64_t quarters = last_.empty() ? 4 : 1;  // It may not have begun.
-    return silent_ > quarters * watch_.lost_after_ ||
-           watch_.store_->check({"failed/" + std::to_string(rank_)});
-  }
-
-  /// Returns whether it went on beating for so long without progress: one that is dead is_lost().
-  bool stands_still(std::chrono::seconds patience) const { return idle_ - silent_ > patience; }
-
- private:
-  using Duration = std::chrono::steady_clock::duration;
-
-  Watch& watch_;
-  int64_t rank_;
-  std::string last_;
-  std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
-  Duration silent_ = {}, idle_ = {};
-};
-
 void Processes::Watch::run() {
-  std::unique_lock lock(mutex_);
-  std::optional<Pulse> next;
-  while (!ends_.wait_for(lock, kBeat, [this] { return ending_; })) {
-    try {
-      beat();
-      const int64_t rank = at_work_from((rank_ + 1) % size_);
-      if (!next || next->rank() != rank) next.emplace(*this, rank);
-      first_at_work_ = at_work_from(first_at_work_);
-      if (next->is_lost()) missed_ = rank;
-      if (fails_ || (missed_ == kNobody && !store_->check({"told"}))) continue;
-    } catch (const std::exception&) {
-      continue;  // Until the guard misses the beats.
+  for (bool another_ends = false; !another_ends;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (ends_.wait_for(lock, kPeriod, [this] { return ending_; })) return;
     }
-    lock.unlock();
-    act();
-    lock.lock();
+    try {
+      publish(/*all=*/false);
+      const std::lock_guard lock(publishing_);
+      another_ends = publisher_->check({"ends"});
+    } catch (const std::exception&) {
+      another_ends = true;  // The one that serves the store.
+    }
   }
-}
-
-void Processes::Watch::guard(const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any ends;
-  std::unique_lock lock(mutex);
-  std::chrono::milliseconds silent(0);
-  int64_t answered = 0;
-  while (!ends.wait_for(lock, stop, kBeat, [&] { return stop.stop_requested(); })) {
-    const int64_t before = std::exchange(answered, beats_.load());
-    silent = answered == before ? silent + kBeat : 0s;
-    if (silent > lost_after_ && !fails_) act();
-  }
-}
-
-void Processes::Watch::act() const {
   std::function<void()> action;
   {
-    const std::lock_guard lock(text_mutex_);
+    const std::lock_guard lock(mutex_);
     action = when_another_fails_;
   }
-  if (action) action();
+  if (action && !fails_) action();
 }
 
-int64_t Processes::Watch::at_work_from(int64_t rank) {
-  while (rank != rank_ && is_done(rank)) rank = (rank + 1) % size_;
-  return rank;
+void Processes::Watch::publish(bool all) {
+  std::string now;
+  std::vector<std::string> warnings;
+  {
+    const std::lock_guard lock(mutex_);
+    now = fmt::format("{} {}", progress_.load(), activity_);
+    const auto latest = Clock::now() - (all || rank_ == 0 ? 0s : kAnswer);
+    const auto due = std::partition(warnings_.begin(), warnings_.end(),
+                                    [&](const auto& item) { return item.first > latest; });
+    for (auto item = due; item != warnings_.end(); ++item) {
+      warnings.push_back(std::move(item->second));
+    }
+    warnings_.erase(due, warnings_.end());
+  }
+  const std::lock_guard lock(publishing_);
+  if (std::exchange(told_, now) != now) publisher_->set(numbered("doing", rank_), bytes_of(now));
+  for (const std::string& text : warnings) {
+    const bool is_new = publisher_->add("warned/" + hash_of(text), 1) == 1;
+    if (rank_ != 0 && is_new) write_log_line(LogLevel::warning, text);
+  }
 }
 
-void Processes::Watch::beat() {
-  store_->set("beat/" + std::to_string(rank_),
-              bytes_of(fmt::format("{} {} {}", beats_.load(), progress_.load(), activity_)));
-  ++beats_;
-  last_beat_ = std::chrono::steady_clock::now();
+// Process 0 warns at once, and another some seconds later, unless process 0 has said the same.
+void Processes::Watch::warn(std::string_view text) {
+  if (rank_ == 0) write_log_line(LogLevel::warning, text);
+  const std::lock_guard lock(mutex_);
+  warnings_.emplace_back(Clock::now(), text);
 }
 
 void Processes::Watch::set_activity(const std::string& activity) {
   const std::lock_guard lock(mutex_);
-  {
-    const std::lock_guard text_lock(text_mutex_);
-    activity_ = activity;
-  }
-  if (std::chrono::steady_clock::now() - last_beat_ < kStale) return;
-  try {
-    beat();
-  } catch (const std::exception&) {
-    // The store is gone, which the guard finds out from the missing beats.
-  }
+  activity_ = activity;
 }
 
-bool Processes::Watch::tell_failure(const std::string& message) noexcept {
-  fails_ = true;
-  try {
-    const std::unique_lock lock = lock_soon();
-    if (!lock.owns_lock()) return speaks_alone();
-    store_->set("failed/" + std::to_string(rank_), bytes_of(one_line(message, 1000)));
-    return is_first_to_tell();
-  } catch (const std::exception&) {
-    return speaks_alone();  // The others find out from this process' end.
-  }
+std::string Processes::Watch::activity() {
+  const std::lock_guard lock(mutex_);
+  return activity_;
 }
 
-std::unique_lock<std::mutex> Processes::Watch::lock_soon() {
-  const auto latest = std::chrono::steady_clock::now() + kSilence;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  while (!lock.owns_lock() && std::chrono::steady_clock::now() < latest) {
-    std::this_thread::sleep_for(kBeat / 20);
-    std::ignore = lock.try_lock();
-  }
-  return lock;
-}
-
-bool Processes::Watch::is_first_to_tell() {
-  return store_->add("told", 1) == 1;
+void Processes::Watch::when_another_fails(std::function<void()> action) {
+  const std::lock_guard lock(mutex_);
+  when_another_fails_ = std::move(action);
 }
 
 std::string Processes::Watch::text_at(const std::string& key) {
@@ -213,119 +137,97 @@ std::string Processes::Watch::text_at(const std::string& key) {
   return {bytes.begin(), bytes.end()};
 }
 
+std::pair<std::string, std::string> Processes::Watch::told_by(int64_t rank) {
+  const std::string text = text_at(numbered("doing", rank));
+  const size_t space = std::min(text.size(), text.find(' '));
+  return {text.substr(0, space), text.substr(std::min(text.size(), space + 1))};
+}
+
+std::string Processes::Watch::name_of(int64_t rank) {
+  return fmt::format("process {} ({})", rank, text_at(numbered("who", rank)));
+}
+
 std::vector<std::string> Processes::Watch::exchange(const std::string& text,
                                                     std::chrono::seconds patience) try {
-  std::unique_lock lock(mutex_);
-  const std::string key = "exchange/" + std::to_string(exchanges_++) + "/";
-  store_->set(key + std::to_string(rank_), bytes_of(text + "."));  // No value may be empty.
-  std::vector<std::string> texts;
-  for (int64_t rank = 0; rank < size_; ++rank) {
-    Pulse pulse(*this, rank);
-    while (!store_->check({key + std::to_string(rank)})) {
-      if (pulse.is_lost())
-        throw LostProcess("process " + std::to_string(rank) + " does not answer");
-      if (pulse.stands_still(patience)) {
-        fail(
-            "process {} ({}) made no progress in a save for {}; does its disk answer? The limit "
-            "is parallel.timeout",
-            rank, text_at("who/" + std::to_string(rank)), count_text(patience.count(), "second"));
-      }
-      ends_.wait_for(lock, kBeat / 20);
-    }
-    texts.push_back(text_at(key + std::to_string(rank)));
-    texts.back().pop_back();
-  }
-  return texts;
+  // Time is counted in pauses, so that none is missed where all of them were stopped.
+  const auto pause = std::clamp<std::chrono::milliseconds>(patience / 8, 100ms, 5000ms);
+  std::chrono::milliseconds idle = 0ms;
+  std::string before;
+  return exchange_(text, pause, [&](const std::vector<int64_t>& missing) {
+    if (store_->check({"ends"})) throw LostProcess("another process ends");
+    std::string now;
+    for (const int64_t rank : missing) now += told_by(rank).first + " ";
+    idle = std::exchange(before, now) == now ? idle + pause : 0ms;
+    if (idle == 0ms) return progress();  // Of those that wait for this one, too.
+    if (idle < patience) return;
+    fail(
+        "{} made no progress in a save for {}; does its disk answer? The limit is parallel.timeout",
+        name_of(missing.front()), count_text(patience.count(), "second"));
+  });
 } catch (const Error&) {
   throw;
 } catch (const std::exception& error) {
   throw LostProcess(error.what());
+}
+
+bool Processes::Watch::tell_failure(const std::string& message) noexcept {
+  fails_ = true;
+  try {
+    store_->set("failed", bytes_of("true"));
+    store_->set("ends", bytes_of("true"));
+    store_->set(numbered("ends", rank_), bytes_of("true"));
+    return store_->add("said/" + hash_of(message), 1) == 1;
+  } catch (const std::exception&) {
+    return true;  // Nobody else can say it.
+  }
+}
+
+std::string Processes::Watch::explain(const std::string& message) try {
+  fails_ = true;
+  store_->set("ends", bytes_of("true"));
+  store_->set(numbered("ends", rank_), bytes_of("true"));
+  if (store_->check({"failed"}) || store_->add("explained", 1) > 1) return {};
+  std::vector<std::string> ends;
+  for (int64_t rank = 0; rank < size_; ++rank) ends.push_back(numbered("ends", rank));
+  try {
+    store_->wait(ends, kAnswer);
+  } catch (const c10::DistStoreError&) {
+    // At least one of them is missing.
+  }
+  if (store_->check({"failed"})) return {};  // It has said why.
+  std::string late;
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    const std::string at = told_by(rank).second;
+    if (!store_->check({numbered("ends", rank)})) {
+      return fmt::format("{} was lost near {}: it was killed, stopped, or its machine is gone",
+                         name_of(rank), at);
+    }
+    if (at != activity()) late += fmt::format("{}process {} is at {}", late.empty() ? "" : ", ", rank, at);
+  }
+  return fmt::format("the processes do not come together at {}: {}", activity(),
+                     late.empty() ? one_line(message, 300) : late);
+} catch (const std::exception&) {
+  return without_store();
+}
+
+std::string Processes::Watch::without_store() {
+  if (!first_of_machine_ && rank_ != 1) return {};
+  return fmt::format(
+      "process 0 ({}), or the launcher by which the processes met, was lost near {}", leader_,
+      activity());
 }
 
 void Processes::Watch::leave() noexcept {
   try {
-    const auto latest = std::chrono::steady_clock::now() + kSilence;
-    std::unique_lock lock = lock_soon();
-    if (!lock.owns_lock()) return;
-    store_->set("left/" + std::to_string(rank_), bytes_of("left"));
+    publish(/*all=*/true);
+    store_->set(numbered("left", rank_), bytes_of("true"));
     if (!serves_store_) return;
-    for (int64_t rank = 1; rank < size_; ++rank) {
-      while (!store_->check({"left/" + std::to_string(rank)})) {
-        if (std::chrono::steady_clock::now() > latest) return;
-        ends_.wait_for(lock, kBeat / 4);
-      }
-    }
+    std::vector<std::string> left;
+    for (int64_t rank = 1; rank < size_; ++rank) left.push_back(numbered("left", rank));
+    store_->wait(left, kFarewell);
   } catch (const std::exception&) {
     // Nobody is left to wait for.
   }
-}
-
-void Processes::Watch::finish() try {
-  std::unique_lock lock(mutex_);
-  for (int64_t rank = 1; rank_ == 0 && rank < size_; ++rank) {
-    Pulse pulse(*this, rank);
-    while (!is_done(rank)) {
-      if (pulse.is_lost()) {
-        throw LostProcess("process " + std::to_string(rank) + " ended before its work");
-      }
-      ends_.wait_for(lock, kBeat / 4);
-    }
-  }
-  store_->set("done/" + std::to_string(rank_), bytes_of("done"));
-} catch (const Error&) {
-  throw;
-} catch (const std::exception& error) {
-  throw LostProcess(error.what());
-}
-
-std::string Processes::Watch::without_store() const {
-  if (!speaks_alone()) return {};
-  const std::lock_guard lock(text_mutex_);
-  return "process 0 (" + leader_ + "), or the launcher by which the processes met, was lost near " +
-         activity_;
-}
-
-void Processes::Watch::when_another_fails(std::function<void()> action) {
-  const std::lock_guard lock(text_mutex_);
-  when_another_fails_ = std::move(action);
-}
-
-std::string Processes::Watch::explain(const std::string& message) try {
-  const auto silence_ends = std::chrono::steady_clock::now() + kSilence;
-  std::unique_lock lock(mutex_);
-  if (store_->check({"told"})) return {};  // By the one that failed, or that missed it first.
-  std::vector<std::string> before;
-  for (int64_t rank = 0; rank < size_; ++rank) before.push_back(beat_of(rank));
-  while (std::chrono::steady_clock::now() < silence_ends) {
-    if (store_->check({"told"})) return {};
-    ends_.wait_for(lock, kBeat / 2);
-    beat();
-  }
-  fails_ = true;
-  if (!is_first_to_tell()) return {};
-  for (int64_t rank = 0; rank < size_; ++rank) {
-    if (rank == rank_ || is_done(rank)) continue;
-    if (beat_of(rank) != before[static_cast<size_t>(rank)]) continue;
-    return "process " + std::to_string(rank) + " (" + text_at("who/" + std::to_string(rank)) +
-           ") was lost near " + activity_in(beat_of(rank)) +
-           ": it was killed, stopped, or its machine is gone";
-  }
-  if (missed_ != kNobody) {
-    return fmt::format("process {} ({}) was not heard of for {}", missed_,
-                       text_at("who/" + std::to_string(missed_)),
-                       count_text(lost_after_.count(), "second"));
-  }
-  std::string late;
-  for (int64_t rank = 0; rank < size_; ++rank) {
-    const std::string activity = activity_in(beat_of(rank));
-    if (activity == activity_) continue;
-    late += (late.empty() ? "" : ", ") + std::string("process ") + std::to_string(rank) +
-            " is at " + activity;
-  }
-  return "the processes do not come together at " + activity_ + ": " +
-         (late.empty() ? one_line(message, 300) : late);
-} catch (const std::exception&) {
-  return without_store();
 }
 
 }  // namespace moesaic

@@ -338,8 +338,8 @@ class PruneSweep {
   /// Waits as long as it takes. Throws Stopped where a signal stopped one of the processes.
   void wait_for_others(bool stopped = false) const {
     if (!options_.processes) return;
-    const std::vector<std::string> all = options_.processes->exchange(stopped ? "stopped" : "");
-    if (std::count(all.begin(), all.end(), "stopped") > 0) throw Stopped{};
+    options_.processes->wait_for_all();
+    if (options_.processes->max(stopped ? 1 : 0) != 0) throw Stopped{};
   }
 
   SweepRun run_of(int64_t i) const {

@@ -346,12 +346,12 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
     folder->claim(settings_of(config, ready));
     merge_runs(file_of, check);
   }
-  if (processes != nullptr) processes->control().barrier();
+  if (processes != nullptr) processes->wait_for_all();
   RunLog log(file_of(0), check);
   if (!leads) log.write_apart(file_of(processes->rank()));
-  if (processes != nullptr) processes->control().barrier();  // All of them know the same runs.
+  if (processes != nullptr) processes->wait_for_all();  // All of them know the same runs.
   const bool complete = make_missing(ready, datasets, log, options);
-  if (processes != nullptr) processes->finish();
+  if (processes != nullptr) processes->wait_for_all();
   for (int64_t rank = 1; leads && processes != nullptr && rank < processes->size(); ++rank) {
     log.merge(file_of(rank), check);
   }

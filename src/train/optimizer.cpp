@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/optimizer.h"
 
+#include <torch/csrc/utils/tensor_flatten.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -27,6 +28,15 @@ class WeightDecays {
   Patterns none_;
   double of_all_;
 };
+
+/// Returns the numbers of tensors in one row, or memory for them.
+at::Tensor flattened(const std::vector<at::Tensor>& tensors, bool filled) {
+  if (tensors.empty()) return at::empty({0});
+  if (filled) return torch::utils::flatten_dense_tensors(tensors);
+  int64_t count = 0;
+  for (const at::Tensor& tensor : tensors) count += tensor.numel();
+  return at::empty({count}, tensors.front().options().requires_grad(false));
+}
 
 }  // namespace
 
@@ -102,21 +112,21 @@ bool Optimizer::is_own(const Entry& entry) const {
 }
 
 void Optimizer::spread() const {
-  for (int64_t owner = 0; owner < processes_->size(); ++owner) {
-    std::vector<at::Tensor> parameters, values;
-    for_entries([&](const Entry& entry) {
-      if (entry.owner == owner) parameters.push_back(entry.parameter);
-    });
-    if (parameters.empty()) continue;
-    for (const at::Tensor& parameter : parameters) values.push_back(parameter.detach().flatten());
-    const at::Tensor all = at::cat(values);
-    processes_->world().broadcast(all, owner, Traffic::parameters);
-    if (owner == processes_->rank()) continue;
-    int64_t first = 0;
-    for (at::Tensor& parameter : parameters) {
-      parameter.copy_(all.narrow(0, first, parameter.numel()).view_as(parameter));
-      first += parameter.numel();
-    }
+  const auto own = static_cast<size_t>(processes_->rank());
+  std::vector<std::vector<at::Tensor>> owned(static_cast<size_t>(processes_->size()));
+  for_entries([&](const Entry& entry) {
+    if (entry.owner != kEvery) owned[static_cast<size_t>(entry.owner)].push_back(entry.parameter);
+  });
+  std::vector<at::Tensor> flat;  // Of each process, one range.
+  for (size_t owner = 0; owner < owned.size(); ++owner) {
+    flat.push_back(flattened(owned[owner], /*filled=*/owner == own));
+  }
+  processes_->world().broadcast_each(flat, Traffic::parameters);
+  for (size_t owner = 0; owner < owned.size(); ++owner) {
+    if (owner == own || owned[owner].empty()) continue;
+    const std::vector<at::Tensor> values =
+        torch::utils::unflatten_dense_tensors(flat[owner], owned[owner]);
+    for (size_t i = 0; i < values.size(); ++i) owned[owner][i].copy_(values[i]);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -72,10 +73,26 @@ void add_images(Sha256& hash, const Dataset& data) {
   for (int64_t i = 0; i < data.size(); i += step) add_image(hash, data, i);
 }
 
+/// Returns a hash of all bytes of a network. Sums would depend on the number of threads.
+std::string network_hash(const Model& model) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : state_of(model)) tensors.push_back(tensor.cpu().contiguous());
+  std::vector<std::string> hashes(tensors.size());
+  at::parallel_for(0, static_cast<int64_t>(tensors.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const auto* const data = static_cast<const std::byte*>(tensors[i].const_data_ptr());
+      hashes[i] = sha256_hex(std::span(data, tensors[i].nbytes()));
+    }
+  });
+  Sha256 hash;
+  for (const std::string& own : hashes) hash.update(std::as_bytes(std::span(own)));
+  return hash.hex().substr(0, kHashDigits);
+}
+
 }  // namespace
 
 void check_same_build(const Processes& processes) {
-  processes.exchange("");
+  processes.wait_for_all();
   processes.check_same("build", library_hash());
 }
 
@@ -94,13 +111,9 @@ void check_same_settings(const Processes& processes, const std::string& what,
 
 void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,
                         const Model& model) {
+  processes.wait_for_all();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
-  Sha256 hash;
-  for (const auto& [name, tensor] : state_of(model)) {
-    const double sum = tensor.sum(at::kDouble).item<double>();
-    hash.update(std::as_bytes(std::span(&sum, 1)));
-  }
-  processes.check_same("network", hash.hex().substr(0, kHashDigits));
+  processes.check_same("network", network_hash(model));
 }
 
 std::string data_mark(const Dataset& data) {

@@ -201,6 +201,7 @@ bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const
 std::unique_ptr<Phase> Trainer::enter_phase() {
   const bool fresh = state_.phase.empty();
   if (fresh) prepare_network();
+  if (options_.processes) options_.processes->wait_for_all();  // One may read a network slowly.
   const PhaseConfig& config = plan().config;
   if (!input_) {
     input_ = input_spec(*datasets_.get(config.data, "train", config.preprocess), config.preprocess);

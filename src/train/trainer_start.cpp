@@ -130,7 +130,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
 
   check_processes(*shape);
   if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
-  if (options_.processes) options_.processes->control().barrier();
+  if (options_.processes) options_.processes->wait_for_all();
   if (!in_memory() && !leads()) {
     check_shared_folder(*options_.processes, options_.out);
     folder_.emplace(RunFolder::of_leader(options_.out));

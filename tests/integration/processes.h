@@ -47,7 +47,8 @@ struct Fate {
   int rank = -1, signal = 9;
   std::filesystem::path once_this_exists;
   std::vector<std::string> arguments = {};  ///< Of its own, if it is not sent a signal.
-  std::string shell = {};  ///< A script that starts it as "$@", if it is not sent a signal.
+  std::vector<std::string> environment = {};  ///< Of its own, if it is not sent a signal.
+  std::string shell = {};                     ///< A script that starts it as "$@", if it is not sent a signal.
 };
 
 /// Starts processes that belong together and waits for all of them.
@@ -64,7 +65,10 @@ inline std::vector<ProgramResult> run_in_processes(
     options.environment.insert(options.environment.end(), environment.begin(), environment.end());
     const bool differs = rank == fate.rank && !fate.arguments.empty();
     const bool scripted = rank == fate.rank && !fate.shell.empty();
-    if (rank == fate.rank && !differs && !scripted) {
+    if (rank == fate.rank && !fate.environment.empty()) {
+      options.environment.insert(options.environment.end(), fate.environment.begin(),
+                                 fate.environment.end());
+    } else if (rank == fate.rank && !differs && !scripted) {
       options.interrupt_after_ms = 100;
       options.interrupt_when = fate.once_this_exists;
       options.signal = fate.signal;

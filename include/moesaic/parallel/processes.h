@@ -41,8 +41,6 @@ class Processes {
   }
   ~Processes();
 
-  static constexpr std::chrono::seconds kEndless = std::chrono::hours(24 * 365);
-
   int64_t rank() const { return world_->rank(); }
   int64_t size() const { return world_->size(); }
   bool leads() const { return rank() == 0; }
@@ -56,17 +54,20 @@ class Processes {
   const Group& experts() const { return *experts_; }
   /// The D processes that hold the same experts as this one.
   const Group& replicas() const { return *replicas_; }
-  /// All processes, for what does not belong to the order of a step, on the CPU.
-  const Group& control() const { return *control_; }
+  /// All processes, for what does not belong to the order of a step, on the CPU. It is the world's
+  /// group, whose collectives no two threads begin at once.
+  const Group& control() const { return *world_; }
 
   TrafficCounter& counter() const { return *counter_; }
 
-  /// Returns the texts of all processes by rank. It may take as long as it takes, beside
-  /// collectives of another thread; throws LostProcess where a process dies or is stopped
-  /// meanwhile, and Error (failure), which names it, where one that is waited for neither comes nor
-  /// makes progress() for `patience`. One thread of each process calls it, as often as the others.
-  std::vector<std::string> exchange(const std::string& text,
-                                    std::chrono::seconds patience = kEndless) const;
+  /// Waits for all processes as long as it takes: what one of them reads or writes may be slow.
+  /// Throws LostProcess where one dies meanwhile.
+  void wait_for_all() const;
+  /// Returns the texts of all processes by rank, beside collectives of another thread. Throws
+  /// LostProcess where another process says that it ends, and Error (failure), which names it,
+  /// where one that is waited for neither comes nor makes progress() for `patience`. One thread of
+  /// each process calls it, as often as the others.
+  std::vector<std::string> exchange(const std::string& text, std::chrono::seconds patience) const;
   /// Tells those that wait in exchange() that this process' part of the work goes on.
   void progress() const noexcept;
   /// Returns the value of process 0.
@@ -77,18 +78,17 @@ class Processes {
   /// "process 2 has another <what> than process 0 (<value> and <value>)".
   void check_same(const std::string& what, const std::string& value) const;
 
-  /// Tells the others why this process ends; they read it where they miss it. Returns whether it is
-  /// the first that does.
+  /// Tells the others that this process failed, which ends them. Returns whether none of them has
+  /// said the same.
   bool tell_failure(const std::string& message) const noexcept;
-  /// Returns a line on the process that is missing and why, after a collective failed with
-  /// `message`; "" where another process tells it already.
+  /// Returns a line on the process that is missing, after a collective failed with `message`; ""
+  /// where one says why it failed, or another process returns the line. It may take some seconds,
+  /// in which those that live say so.
   std::string explain_loss(const std::string& message) const;
-  /// Tells process 0 that this one has done its part of work that is not made step by step. Process
-  /// 0 waits for all of them; it throws LostProcess where one is lost meanwhile.
+  /// Ends the work of all processes: waits for them, and lets them tell their warnings.
   void finish() const;
-  /// Has `action` called, on another thread, once another process has told why it ends, or has not
-  /// been heard of for a quarter of the timeout (12 seconds at least): this one may wait for it in
-  /// vain.
+  /// Has `action` called, on another thread, once another process ends or misses one: this one may
+  /// wait for it in vain.
   void when_another_fails(std::function<void()> action) const;
   /// Ends this process' part after a failure: it waits a few seconds for the others to learn of it
   /// if it serves their store.
@@ -100,13 +100,14 @@ class Processes {
   class Watch;
 
   Processes() = default;
-  static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
-                                                   const Launch& launch,
-                                                   const ParallelConfig& config, bool cuda);
+  static std::shared_ptr<Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
+                                             const Launch& launch, const ParallelConfig& config,
+                                             bool cuda);
 
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;
-  std::unique_ptr<Group> world_, gradients_, experts_, replicas_, control_;
+  bool takes_warnings_ = false;
+  std::unique_ptr<Group> world_, gradients_, experts_, replicas_;
   std::shared_ptr<Watch> watch_;  ///< Shared with a thread that may wait for a store in vain.
 };
 

@@ -55,6 +55,11 @@ class BlockPool {
     return kept_;
   }
 
+  void share(int64_t processes) {
+    const std::lock_guard lock(mutex_);
+    limit_ = memory_limit() / 4 / static_cast<double>(processes);
+  }
+
   void clear() {
     const std::lock_guard lock(mutex_);
     blocks_.clear();
@@ -116,6 +121,10 @@ namespace moesaic {
 
 size_t cached_memory() {
   return ops::block_pool()->kept();
+}
+
+void share_cached_memory(int64_t processes) {
+  ops::block_pool()->share(processes);
 }
 
 void free_cached_memory() {

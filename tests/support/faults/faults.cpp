@@ -6,8 +6,8 @@
 //
 // CALL is open, read, write, fsync, rename, other (mkdir, unlink and so on), any of these, or
 // change: any that changes something, since a kill before another one leaves the same. EFFECT is a
-// name of errno, short (a read or a write does half of its work), kill (before the call, SIGKILL),
-// or power: the same after whatever no fsync has made durable has been undone. Only calls on files
+// name of errno, short (a read or a write does half of its work), slow (it takes eight seconds more),
+// kill (before the call, SIGKILL), or power: the same after whatever no fsync has made durable has been undone. Only calls on files
 // below FOLDER, an absolute path, are counted. What is deleted counts as durable at once.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -159,7 +159,11 @@ class Verdict {
     if (s.effect == "power") lose_power(s);
     if (s.effect == "power" || s.effect == "kill") ::kill(::getpid(), SIGKILL);
     halves_ = s.effect == "short";
-    if (!halves_) error_ = number_of(s.effect);
+    if (s.effect == "slow") {
+      ::sleep(8);
+    } else if (!halves_) {
+      error_ = number_of(s.effect);
+    }
   }
   Verdict(const Verdict&) = delete;
   Verdict& operator=(const Verdict&) = delete;

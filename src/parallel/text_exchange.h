@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace moesaic {
+
+/// Texts that processes exchange through a store, beside collectives of other threads. Process 0
+/// waits for a list of keys and puts all texts into one key, for which the others wait: 4 requests
+/// a process and exchange, and no key of an exchange outlives the next one.
+class TextExchange {
+ public:
+  /// Called with the processes that are waited for, each time that they have not come for a while;
+  /// throws to end the wait.
+  using Missing = std::function<void(const std::vector<int64_t>& ranks)>;
+
+  TextExchange(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size);
+
+  /// Returns the texts of all processes by rank. All of them call it equally often. Throws what
+  /// `missing` does, which is called every `pause`, and what the store throws.
+  std::vector<std::string> operator()(const std::string& text, std::chrono::milliseconds pause,
+                                      const Missing& missing);
+
+ private:
+  std::vector<std::string> gather(const std::string& text, const std::string& key,
+                                  std::chrono::milliseconds pause, const Missing& missing);
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int64_t rank_, size_, exchanges_ = 0;
+};
+
+}  // namespace moesaic

@@ -2,13 +2,13 @@
 #include "moesaic/base/posix.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 
 namespace moesaic {
@@ -33,8 +33,8 @@ void UniqueFd::reset() noexcept {
 }
 
 void fail_errno(const std::filesystem::path& path, std::string_view action, int error) {
-  fail("{}: {}: {}", without_staging(path).string(), action,
-       std::generic_category().message(error));
+  throw IoError(fmt::format("{}: {}: {}", without_staging(path).string(), action,
+                            std::generic_category().message(error)));
 }
 
 void fail_errno(const std::filesystem::path& path, std::string_view action) {

@@ -85,15 +85,11 @@ std::string ImageFiles::read(int64_t index) const {
   check_index(index);
   const fs::path file = path(index);
   try {
-    std::error_code error;
-    const uintmax_t bytes = fs::file_size(file, error);
-    if (error) fail("{}", error.message());
-    if (std::cmp_greater(bytes, kMaxImageFileBytes)) {
-      fail("{} bytes are too many for an image", bytes);
-    }
-    return read_text(file);
+    return retry_io([&] { return read_text(file, kMaxImageFileBytes, "an image"); }, pause());
+  } catch (const IoError&) {
+    throw;  // What the file holds may be sound.
   } catch (const Error& error) {
-    throw ImageError(fmt::format("{}: {}", file.string(), error.what()));
+    throw ImageError(error.what());
   }
 }
 
@@ -137,6 +133,8 @@ StoredImages::Problem StoredImages::problem(int64_t index) const {
     file = read(index);
   } catch (const ImageError& error) {
     return {error.logged() ? "" : error.what(), false};
+  } catch (const IoError& error) {
+    return {error.what(), false};
   }
   try {
     ImageDecoder decoder(bytes_of(file));
@@ -179,7 +177,8 @@ std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
   for (const fs::path& file : files) {
     list.add(list.add_folder(file.parent_path().string()), file.filename().string(), kNoLabel);
   }
-  return std::make_shared<ImageFiles>(std::move(info), std::move(list), upright);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(list), upright,
+                                      std::vector<uint8_t>(), /*pause=*/nullptr);
 }
 
 namespace {

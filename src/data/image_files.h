@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/retry.h"
 #include "moesaic/data/dataset.h"
 
 namespace moesaic {
@@ -58,13 +59,17 @@ class StoredImages : public Dataset {
   virtual std::filesystem::path path(int64_t index) const = 0;
 
  protected:
-  /// `upright`: images are turned as EXIF says.
-  StoredImages(DatasetInfo info, bool upright) : Dataset(std::move(info)), upright_(upright) {}
-  /// Returns the bytes of the image's file. Throws ImageError if they cannot be read.
+  /// `upright`: images are turned as EXIF says. `pause`: see retry_io().
+  StoredImages(DatasetInfo info, bool upright, Pause pause)
+      : Dataset(std::move(info)), upright_(upright), pause_(std::move(pause)) {}
+  /// Returns the bytes of the image's file. Throws IoError where it still cannot be read after some
+  /// tries, ImageError where it is no image's.
   virtual std::string read(int64_t index) const = 0;
+  const Pause& pause() const { return pause_; }
 
  private:
   bool upright_;
+  Pause pause_;
 };
 
 /// Max number of bytes of an image's file.
@@ -73,8 +78,9 @@ inline constexpr int64_t kMaxImageFileBytes = int64_t{1} << 28;
 /// Image files. `groups` has one for each file, or none.
 class ImageFiles final : public StoredImages {
  public:
-  ImageFiles(DatasetInfo info, FileList files, bool upright, std::vector<uint8_t> groups = {})
-      : StoredImages(std::move(info), upright),
+  ImageFiles(DatasetInfo info, FileList files, bool upright, std::vector<uint8_t> groups = {},
+             Pause pause = sleep_for)
+      : StoredImages(std::move(info), upright, std::move(pause)),
         files_(std::move(files)),
         groups_(std::move(groups)) {}
 

@@ -110,7 +110,7 @@ class Loader::State {
         inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
         orders_(dataset->size(), options.seed, dataset->blocks(), options.batch_size),
-        damaged_(*dataset),
+        damaged_(*dataset, options.shared),
         ahead_limit_(batches_ahead(options, dataset->has_images())) {
     choose_places();
     const int64_t rest = dataset->size() % options.batch_size;
@@ -163,6 +163,10 @@ class Loader::State {
     if (options.augment.mixup > 0) mix(whole.batch);
     ++next_;
     return std::move(whole.batch);
+  }
+
+  void count_damaged(int64_t index, const std::string& what, bool warn) {
+    damaged_.count(index, what, warn);
   }
 
   bool ready() {
@@ -351,6 +355,9 @@ class Loader::State {
         batch.labels.mutable_data_ptr<int64_t>()[i] = dataset->label(index);
       }
     }
+    if (maker.replaced().empty()) return;
+    const std::lock_guard lock(mutex_);
+    batch.replaced.insert(maker.replaced().begin(), maker.replaced().end());
   }
 
   /// Fills a batch of the whole dataset with its own tensors, in their order.
@@ -434,6 +441,9 @@ const LoaderOptions& Loader::options() const {
 }
 void Loader::seek(int64_t epoch, int64_t batch) {
   state_->seek(epoch, batch);
+}
+void Loader::count_damaged(int64_t index, const std::string& what, bool warn) {
+  state_->count_damaged(index, what, warn);
 }
 bool Loader::done() const {
   return state_->done();

@@ -60,8 +60,8 @@ void on_threads(size_t count, size_t threads, const Action& action) {
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright,
-                         Fetch fetch)
-    : StoredImages(std::move(info), upright),
+                         Fetch fetch, Pause pause)
+    : StoredImages(std::move(info), upright, std::move(pause)),
       classes_(this->info().classes),
       fetch_(std::move(fetch)),
       open_(shards.size()) {
@@ -99,7 +99,8 @@ const ShardIndex& ShardImages::indexed(size_t number) const {
   const std::lock_guard lock(shard.mutex);
   if (shard.index) return *shard.index;
   if (!is_here(shard.placed.path)) fetch_(shard.placed);
-  shard.index = index_shard(shard.placed.path, shard.placed.described, classes_);
+  shard.index = retry_io(
+      [&] { return index_shard(shard.placed.path, shard.placed.described, classes_); }, pause());
   if (!shard.index->problem.empty()) count_lost(number);
   return *shard.index;
 }
@@ -163,12 +164,22 @@ fs::path ShardImages::path(int64_t index) const {
 std::string ShardImages::read(int64_t index) const {
   const Place place = place_of(index);
   const ShardIndex::Image& image = image_at(place);
-  try {
-    return read_at(open(place.shard)->get(), image.offset, image.size,
-                   shards_[place.shard]->placed.path);
-  } catch (const Error& error) {
-    throw ImageError(error.what());
-  }
+  const auto try_once = [&] {
+    try {
+      return read_at(open(place.shard)->get(), image.offset, image.size,
+                     shards_[place.shard]->placed.path);
+    } catch (const IoError&) {
+      forget(place.shard);  // Its descriptor may be stale.
+      throw;
+    }
+  };
+  return retry_io(try_once, pause());
+}
+
+void ShardImages::forget(size_t shard) const {
+  const std::lock_guard lock(open_mutex_);
+  open_[shard].reset();
+  std::erase(opened_, shard);
 }
 
 std::shared_ptr<const UniqueFd> ShardImages::open(size_t shard) const {

@@ -33,7 +33,8 @@ class ShardImages final : public StoredImages {
   using Fetch = std::function<void(const PlacedShard&)>;
 
   /// Throws Error (failure) with the shard's name if more images are lost than may be.
-  ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright, Fetch fetch);
+  ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright, Fetch fetch,
+              Pause pause = sleep_for);
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;
@@ -60,6 +61,8 @@ class ShardImages final : public StoredImages {
   void count_lost(size_t shard) const;
   void check_lost() const;
   std::shared_ptr<const UniqueFd> open(size_t shard) const;
+  /// Lets the next open() open the file again.
+  void forget(size_t shard) const;
 
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<int64_t> begins_;  ///< First index of each shard, and the end.

@@ -149,6 +149,8 @@ class ShardListing {
                                static_cast<uint32_t>(index_.names.size()), label});
       index_.names += member.name;
       index_.names += '\0';
+    } catch (const IoError&) {
+      throw;  // The shard may be sound.
     } catch (const Error& error) {
       note(fmt::format("{}: {}", printable(member.name), error.what()));
       ++index_.left_out;
@@ -274,7 +276,7 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) 
                                   static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path, "cannot be read");
-    if (count == 0) fail("{}: ends early", path.string());
+    if (count == 0) throw IoError(path.string() + ": it has become shorter since it was opened");
     done += static_cast<size_t>(count);
   }
   return bytes;

@@ -74,8 +74,8 @@ struct ShardIndex {
 
 /// Lists the images of the shard at `path` that have a label. What is wrong with others, and where
 /// the file differs from `described` in size or number of images, is told in `problem`; of more
-/// images than described the first ones are listed. Throws Error (failure) if the file cannot be
-/// read or is compressed.
+/// images than described the first ones are listed. Throws IoError if the file cannot be read,
+/// Error (failure) if it is compressed.
 ShardIndex index_shard(const std::filesystem::path& path, const ShardFile& described,
                        const ClassNumbers& classes);
 
@@ -83,7 +83,7 @@ ShardIndex index_shard(const std::filesystem::path& path, const ShardFile& descr
 /// an image at all. Returns the problem in one line, or "".
 std::string shard_problem(const std::filesystem::path& path, const ShardFile& described);
 
-/// Reads `size` bytes at `offset`. Throws Error (failure) with the path.
+/// Reads `size` bytes at `offset`. Throws IoError with the path.
 std::string read_at(int fd, int64_t offset, int64_t size, const std::filesystem::path& path);
 
 }  // namespace moesaic

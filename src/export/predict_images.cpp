@@ -9,6 +9,7 @@
 
 #include "moesaic/base/csv.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/posix.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
@@ -63,6 +64,8 @@ FileBatch read_batch(const Dataset& data, int64_t first, int64_t count) {
       try {
         batch.inputs[at] = network_input(data, first + i);
       } catch (const ImageError& error) {
+        batch.problems[at] = error.what();
+      } catch (const IoError& error) {
         batch.problems[at] = error.what();
       }
     }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <string_view>
 #include <system_error>
@@ -39,6 +40,13 @@ std::string last_reason(archive* open) {
   return one_line(text != nullptr ? text : "damaged");
 }
 
+/// Throws IoError where the last call failed for want of the file and not by what is in it.
+void check_was_read(archive* open, const fs::path& path) {
+  const int error = archive_errno(open);
+  // libarchive marks what is wrong with a file by these, and by a negative number.
+  if (error > 0 && error != EILSEQ && error != EINVAL) fail_errno(path, "cannot be read", error);
+}
+
 /// Returns the program that compressed a file that begins with these bytes, or "".
 std::string compressor_of(std::string_view head) {
   constexpr std::array<std::pair<std::string_view, const char*>, 4> kHeads = {{
@@ -68,14 +76,15 @@ void refuse_compressed(const fs::path& path) {
 /// Lists the members of one archive.
 class TarIndexing {
  public:
-  explicit TarIndexing(const fs::path& path) : open_(archive_read_new()) {
+  explicit TarIndexing(const fs::path& path) : path_(path), open_(archive_read_new()) {
     if (open_ == nullptr) fail("{}: cannot be read: out of memory", path.string());
     std::error_code error;
     const uintmax_t bytes = fs::file_size(path, error);
-    if (error) fail("{}: cannot be read: {}", path.string(), error.message());
+    if (error) fail_errno(path, "cannot be read", error.value());
     bytes_ = static_cast<int64_t>(bytes);
     archive_read_support_format_tar(open_.get());
     if (archive_read_open_filename(open_.get(), path.c_str(), kHeaderBlockBytes) != ARCHIVE_OK) {
+      check_was_read(open_.get(), path);
       note("", fmt::format("not a tar archive: {}", last_reason(open_.get())));
       bytes_ = 0;
     }
@@ -93,6 +102,7 @@ class TarIndexing {
     const int result = archive_read_next_header(open_.get(), entry);
     if (result == ARCHIVE_EOF) return false;
     if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
+    check_was_read(open_.get(), path_);
     note("", fmt::format("damaged after {}: {}",
                          count_text(static_cast<int64_t>(index_.members.size()), "file"),
                          last_reason(open_.get())));
@@ -126,6 +136,7 @@ class TarIndexing {
     index_.problems.push_back({std::move(member), std::move(text)});
   }
 
+  const fs::path& path_;
   TarReader open_;
   int64_t bytes_ = 0;
   TarIndex index_;

@@ -16,6 +16,7 @@
 #include "moesaic/ops/routing_statistics.h"
 #include "moesaic/parallel/equal_parts.h"
 #include "moesaic/parallel/processes.h"
+#include "note_replaced.h"
 
 namespace moesaic {
 namespace {
@@ -158,7 +159,9 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   loader_options.batch_size = options.batch_size;
   loader_options.threads = options.loader_threads;
   loader_options.places = places_of(options);
+  loader_options.shared = options.processes != nullptr;
   Loader loader(dataset, loader_options);
+  std::vector<int64_t> replaced;
   Evaluation result;
   RoutingCounts counts;
   const std::unique_ptr<Meter> meter = task_of(dataset->info()).meter(model, options.loss);
@@ -170,6 +173,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   bool going = proceed(0);
   for (int64_t done = 0; going && !loader.done();) {
     Batch batch = loader.next();
+    if (options.processes) note_replaced(batch, loader, options.processes.get(), replaced);
     const int64_t count = std::min(options.batch_size, dataset->size() - done);
     const bool parted = batch.images.size(0) < count;
     nn::share_batches(model, {options.processes, parted});

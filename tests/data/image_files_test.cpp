@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "data/image_files.h"
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "moesaic/data/catalog.h"
@@ -144,6 +145,33 @@ TEST_F(ImageFolder, ADamagedImageIsNamedAndReplaced) {
       EXPECT_EQ(batch.labels[5].item<int64_t>(), 1) << "with the label of the one that is shown";
     }
   }
+}
+
+TEST_F(ImageFolder, AFileThatCannotBeReadIsTriedAgainAndIsNotDamaged) {
+  const test::fs::path file = root() / "train" / "dog" / "3.jpg", away = root() / "away";
+  const Bytes whole = test::read_file(file);
+  FileList list{root() / "train"};
+  const int32_t folder = list.add_folder("dog");
+  for (const char* name : {"3.jpg", "4.jpg"}) list.add(folder, name, 1);
+  int pauses = 0;
+  const auto images = std::make_shared<ImageFiles>(
+      open()->info(), list, false, std::vector<uint8_t>(), [&](std::chrono::milliseconds) {
+        if (++pauses == 2) test::fs::rename(away, file);
+      });
+  ::testing::internal::CaptureStderr();
+  test::fs::rename(file, away);
+  EXPECT_EQ(images->encoded(0)->bytes, std::string(whole.begin(), whole.end()));
+  EXPECT_EQ(pauses, 2);
+  test::fs::remove(file);
+  PreprocessConfig config;
+  config.size = 8;
+  LoaderOptions options;
+  options.batch_size = 2;
+  EXPECT_THROW(Loader(preprocessed(images, config), options).next(), IoError);
+  EXPECT_EQ(pauses, 5);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr(file.string() + ": cannot open: No such file or directory"),
+                          Not(HasSubstr("takes its place"))));
 }
 
 TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {

@@ -9,10 +9,12 @@
 #include "data/http_server.h"
 #include "data/png_bytes.h"
 #include "data/shard_fixture.h"
+#include "data/shard_images.h"
 #include "moesaic/data/fetch.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/sample.h"
+#include "support/faults.h"
 
 namespace moesaic {
 namespace {
@@ -184,6 +186,43 @@ TEST_F(Shards, ManyWithoutALabelAreAnErrorThatNamesTheFirst) {
   said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
   EXPECT_THAT(message, AllOf(HasSubstr("train-0.tar: '1000.jpg': unknown class 'horse'"),
                              HasSubstr("(1 more)")));
+}
+
+TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {
+  const Bytes whole = home_.write("train-0.tar", samples(0, 4));
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  const test::fs::path shard = home_.path("train-0.tar");
+  bool returns = true;
+  ShardFile described;
+  described.name = "train-0.tar";
+  const ShardImages images(
+      home_.open()->info(), {PlacedShard{described, shard}}, false, [](const PlacedShard&) {},
+      [&](std::chrono::milliseconds) {
+        test::fs::remove(shard);
+        if (returns) write_file(shard, whole);
+      });
+  EXPECT_EQ(test::ShardHome::number_at(images, 1), 1);
+  test::fs::resize_file(shard, 100);
+  said_by([&] { EXPECT_EQ(test::ShardHome::number_at(images, 2), 2); });
+  returns = false;
+  test::fs::resize_file(shard, 100);
+  said_by([&] { EXPECT_THROW(images.encoded(3), IoError); });
+}
+
+TEST_F(Shards, AnIndexThatAFaultCutsShortIsNone) {
+  NEEDS_FAULTS();
+  home_.write("train-0.tar", samples(0, 8));
+  const ClassNumbers classes({"cat", "dog"});
+  const auto index = [&] {
+    if (index_shard(home_.path("train-0.tar"), {}, classes).images.size() != 8) fail("cut short");
+  };
+  const auto check = [](const test::Outcome& outcome) {
+    if (!outcome.fired) return;
+    EXPECT_THAT(outcome.error, HasSubstr("train-0.tar: cannot be read: Input/output error"));
+  };
+  EXPECT_GT(test::for_every_call(
+                {"read", "EIO"}, home_.root(), [] {}, index, check),
+            8);
 }
 
 TEST_F(Shards, AnUnreadableImageIsReplacedByTheNext) {

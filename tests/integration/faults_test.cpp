@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the program says, and with which code it ends, where system calls fail (support/faults.h).
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "data/png_bytes.h"
 #include "integration/program.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ProgramFaults : public ProgramTest {
  protected:
@@ -41,6 +48,81 @@ TEST_F(ProgramFaults, ACheckpointThatCannotBeReadIsOneLineAndStays) {
     }
   }
   EXPECT_EQ(resume("", path("")).exit_code, 0);
+}
+
+/// Runs on twelve image files, each of which every epoch reads.
+class ImageFaults : public ProgramTest {
+ protected:
+  ImageFaults() {
+    for (uint32_t i = 0; i < 12; ++i) {
+      test::Bytes pixels(size_t{3} * 16 * 16);
+      for (size_t p = 0; p < pixels.size(); ++p) {
+        pixels[p] = static_cast<uint8_t>((i * 40 + p * 37) % 251);
+      }
+      const std::string name = fmt::format("images/train/{}/{}.png", i % 2 ? "b" : "a", i);
+      test::write_file(path(name), test::png_bytes(16, 16, pixels));
+      if (i == 0) test::write_file(path("images/val/a/0.png"), test::read_file(path(name)));
+    }
+    write("run.json", R"({"name": "files", "seed": 3, "checkpoint_every": 0,
+        "model": {"name": "vmoe", "image_size": 16, "channels": 3, "patch_size": 8,
+          "hidden_size": 16, "classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
+            "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4,
+              "router": {"num_selected_experts": 2}}}},
+        "phases": [{"name": "train", "data": ")" +
+                          text_path("images") + R"(", "preprocess": {"size": 16},
+          "batch_size": 4, "steps": 6, "evaluate": false,
+          "optimizer": {"name": "adamw", "lr": 1e-3}, "augment": {"flip": true}}]})");
+  }
+
+  fs::path image() const { return fs::canonical(path("images/train/a/4.png")); }
+  ProgramResult train(const std::string& out, const std::string& fault = "") const {
+    ProgramOptions options;
+    if (!fault.empty()) {
+      options.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
+                             fmt::format("MOESAIC_FAULT={}:{}", fault, image().string())};
+    }
+    return run_program({"train", text_path("run.json"), "--out", text_path(out)}, options);
+  }
+  std::string bits(const std::string& run) const {
+    std::string all;
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+      all += test::get(path(run) / "checkpoints/train" / file);
+    }
+    return all;
+  }
+};
+
+TEST_F(ImageFaults, OneThatPassesChangesNoBit) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
+#endif
+  ASSERT_EQ(train("whole").exit_code, 0);
+  const std::vector<std::string> faults = {"open:1:EIO", "read:1:EIO", "open:2:ESTALE"};
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const std::string run = fmt::format("run-{}", i);
+    const auto result = train(run, faults[i]);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr(image().filename().string() + ": cannot "),
+                      HasSubstr("; tried again in 0.1 s"), Not(HasSubstr("takes its place"))));
+    EXPECT_TRUE(bits(run) == bits("whole")) << faults[i];
+  }
+}
+
+TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
+#endif
+  const auto result = train("run", "open:1+:EIO");
+  EXPECT_EQ(result.exit_code, 1);
+  const std::string what = image().filename().string() + ": cannot open: Input/output error";
+  const size_t error = result.err.find("error: ");
+  ASSERT_NE(error, std::string::npos) << result.err;
+  const std::string last = result.err.substr(error);
+  EXPECT_THAT(last, AllOf(HasSubstr("phase 'train', step "), HasSubstr(what)));
+  EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 1) << last;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("; tried again in 1.6 s"), Not(HasSubstr("damaged")),
+                                Not(HasSubstr("takes its place"))));
 }
 
 }  // namespace

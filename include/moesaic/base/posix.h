@@ -5,9 +5,18 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "moesaic/base/error.h"
+
 namespace moesaic {
+
+/// A file that the system could not open or read, for now or for good; what it holds may be sound.
+class IoError : public Error {
+ public:
+  explicit IoError(const std::string& message) : Error(ErrorKind::failure, message) {}
+};
 
 /// Owns a file descriptor and closes it on destruction.
 class UniqueFd {
@@ -29,7 +38,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Throws Error (failure), "PATH: ACTION: <text of errno>".
+/// Throws IoError, "PATH: ACTION: <text of errno>".
 [[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action);
 [[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action, int error);
 

@@ -27,6 +27,8 @@ class DeviceLoader {
   void seek(int64_t epoch, int64_t batch);
   /// As Loader::next().
   Batch next();
+  /// Returns the loader that makes the batches, for Loader::count_damaged().
+  Loader& loader() { return loader_; }
 
  private:
   /// A batch on its way.

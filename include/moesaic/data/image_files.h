@@ -18,8 +18,9 @@ bool has_image_name(const std::filesystem::path& path);
 std::vector<std::filesystem::path> image_files_in(const std::filesystem::path& folder);
 
 /// Makes a dataset of files without labels, of any sizes, read on demand: image() and part() throw
-/// ImageError for one that is damaged or not there. `info` has classes, channels (3, or 1 for
-/// grey), mean and std. With `upright` images are turned as EXIF says.
+/// ImageError for one that is damaged, and at once IoError for one that is not there. `info` has
+/// classes, channels (3, or 1 for grey), mean and std. With `upright` images are turned as EXIF
+/// says.
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
                                                   const std::vector<std::filesystem::path>& files,
                                                   bool upright = true);

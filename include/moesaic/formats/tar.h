@@ -32,8 +32,8 @@ struct TarIndex {
 /// Lists the files of a tar archive by reading the headers alone. Left out, with a problem each,
 /// are links, devices and sparse files, absolute paths and those with "..", control characters in a
 /// name, and a name that was there before; where the archive is damaged or ends too early, so is
-/// all that follows. No size is trusted: members lie within the file. Throws Error (failure) with
-/// the path if the file cannot be read or is compressed.
+/// all that follows. No size is trusted: members lie within the file. Throws, with the path,
+/// IoError if the file cannot be read, Error (failure) if it is compressed.
 TarIndex index_tar(const std::filesystem::path& path);
 
 /// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.

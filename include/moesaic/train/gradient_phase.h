@@ -25,6 +25,7 @@ struct GradientPhaseState {
   int64_t epoch = 0, batch = 0, updates = 0;
   std::optional<double> min_loss;
   bool stopped = false;
+  std::vector<int64_t> replaced;
 };
 template <class Fields>
 void describe(Fields& f, GradientPhaseState& c) {
@@ -33,6 +34,7 @@ void describe(Fields& f, GradientPhaseState& c) {
   f("updates", c.updates, "updates made by the phase's optimizers", at_least(0));
   f("min_loss", c.min_loss, "smallest loss of the phase's steps so far, where one may end it");
   f("stopped", c.stopped, "whether a step's loss has ended the phase");
+  f("replaced", c.replaced, "damaged images that others stood for so far, sorted");
 }
 
 /// A phase of gradient descent. Its metrics are the loss, the objective's terms, and the norm of

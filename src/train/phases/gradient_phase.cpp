@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "../note_replaced.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/value.h"
@@ -43,6 +44,7 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
     options.places =
         places_of_process(plan.batch, config.accumulate, config.accumulate_order == kStrided,
                           processes->rank(), processes->size());
+    options.shared = true;
   }
   options.batch_size = plan.batch;
   options.seed = seed;
@@ -122,6 +124,9 @@ PhaseState GradientPhase::state() const {
 void GradientPhase::load(const PhaseState& state) {
   state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
   optimizer_.load_state(state.tensors, state_.updates);
+  for (const int64_t index : state_.replaced) {
+    loader_.loader().count_damaged(index, "", /*warn=*/false);
+  }
   loader_.seek(state_.epoch, state_.batch);
 }
 
@@ -144,6 +149,7 @@ at::Generator GradientPhase::generator() const {
 
 StepReport GradientPhase::step() {
   const Batch batch = loader_.next();
+  note_replaced(batch, loader_.loader(), processes_.get(), state_.replaced);
   nn::share_batches(*model_, {processes_});
   Scalars scalars = accumulate(batch);
   optimizer_.scale_gradients(gradient_scale_);

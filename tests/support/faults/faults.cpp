@@ -6,9 +6,10 @@
 //
 // CALL is open, read, write, fsync, rename, other (mkdir, unlink and so on), any of these, or
 // change: any that changes something, since a kill before another one leaves the same. EFFECT is a
-// name of errno, short (a read or a write does half of its work), slow (it takes eight seconds more),
-// kill (before the call, SIGKILL), or power: the same after whatever no fsync has made durable has been undone. Only calls on files
-// below FOLDER, an absolute path, are counted. What is deleted counts as durable at once.
+// name of errno, short (a read or a write does half of its work), slow (it takes eight seconds
+// more), kill (before the call, SIGKILL), or power: the same after whatever no fsync has made durable
+// has been undone. Only calls on files below FOLDER, an absolute path, are counted; with N+ all from
+// the n-th on fail. What is deleted counts as durable at once.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -46,7 +47,7 @@ struct Change {
 
 struct State {
   std::recursive_mutex mutex;
-  bool armed = false, fired = false;
+  bool armed = false, fired = false, lasts = false;
   std::string call, effect, folder;
   long left = 0;
   std::map<Inode, off_t> durable;  ///< Sizes of files that were written to since.
@@ -154,7 +155,7 @@ class Verdict {
     inside_before_ = std::exchange(inside, true);
     if (!counts_) lock_.unlock();
     const bool meant = s.call == call || s.call == "any" || (s.call == "change" && changes);
-    if (!counts_ || s.fired || !meant || --s.left > 0) return;
+    if (!counts_ || (s.fired && !s.lasts) || !meant || --s.left > 0) return;
     s.fired = true;
     if (s.effect == "power") lose_power(s);
     if (s.effect == "power" || s.effect == "kill") ::kill(::getpid(), SIGKILL);
@@ -220,6 +221,7 @@ void arm(const std::string& call, long n, const std::string& effect, const std::
     parts[i] = rest.substr(0, end);
     rest.remove_prefix(std::min(rest.size(), end + 1));
   }
+  state().lasts = parts[1].ends_with('+');
   arm(parts[0], std::atol(parts[1].c_str()), parts[2], parts[3]);
 }
 

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moesaic/data/loader.h"
+
+namespace moesaic {
+
+class Processes;
+
+/// Adds the damaged images that a batch replaced to `known`, which is sorted. Several processes add
+/// those of all their parts, count them together by their loaders (which have the option `shared`),
+/// and the first one that met an image warns of it. Throws Error (failure) where they are too many.
+void note_replaced(const Batch& batch, Loader& loader, const Processes* processes,
+                   std::vector<int64_t>& known);
+
+}  // namespace moesaic

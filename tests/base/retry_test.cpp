@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/retry.h"
+
+#include <gmock/gmock.h>
+
+#include <vector>
+
+#include "base/support.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Runs an action whose first `failures` calls throw `error`; counts the pauses in milliseconds.
+template <class E>
+struct Tried {
+  Tried(int failures, const E& error, bool patient = true) {
+    ::testing::internal::CaptureStderr();
+    const auto action = [&] {
+      if (calls++ < failures) throw error;
+      return 7;
+    };
+    const Pause pause = [&](std::chrono::milliseconds time) { pauses.push_back(time.count()); };
+    try {
+      result = retry_io(action, patient ? pause : nullptr);
+    } catch (const E& thrown) {
+      message = thrown.what();
+    }
+    said = ::testing::internal::GetCapturedStderr();
+  }
+
+  int calls = 0, result = 0;
+  std::vector<int64_t> pauses;
+  std::string message, said;
+};
+
+TEST(Retry, AnIoErrorIsTriedAgainAndSaid) {
+  const Tried tried(2, IoError("a.png: cannot read: Input/output error"));
+  EXPECT_EQ(tried.result, 7);
+  EXPECT_THAT(tried.pauses, ElementsAre(100, 400));
+  EXPECT_THAT(tried.said,
+              HasSubstr("a.png: cannot read: Input/output error; tried again in 0.1 s"));
+  EXPECT_THAT(tried.said, HasSubstr("in 0.4 s"));
+}
+
+TEST(Retry, OneThatStaysIsThrownAfterThreeTriesMore) {
+  const Tried tried(9, IoError("gone"));
+  EXPECT_EQ(tried.calls, 4);
+  EXPECT_THAT(tried.pauses, ElementsAre(100, 400, 1600));
+  EXPECT_EQ(tried.message, "gone");
+}
+
+TEST(Retry, OtherErrorsAndImpatientCallersAreNot) {
+  const Tried other(9, Error(ErrorKind::failure, "no image"));
+  EXPECT_EQ(other.calls, 1);
+  EXPECT_EQ(other.message, "no image");
+  const Tried impatient(9, IoError("gone"), /*patient=*/false);
+  EXPECT_EQ(impatient.calls, 1);
+  EXPECT_EQ(impatient.message, "gone");
+  EXPECT_THAT(impatient.said, IsEmpty());
+}
+
+}  // namespace
+}  // namespace moesaic

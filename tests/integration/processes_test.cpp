@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 
+#include "data/png_bytes.h"
 #include "integration/processes.h"
 
 namespace moesaic::testing {
@@ -215,6 +217,56 @@ TEST_F(ProcessesTest, AMeetingOnOneMachineIsOpenToNoOther) {
     EXPECT_EQ(line.substr(0, 8), "0100007F");
   }
   EXPECT_GE(count, 3) << result.out << result.err;  // The store, and a group of each process.
+}
+
+size_t count_in(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(ProcessesTest, AWarningOfOneIsWrittenOnceWithItsNumber) {
+  for (int i = 0; i < 12; ++i) {
+    const test::Bytes pixels(size_t{3} * 8 * 8, static_cast<uint8_t>(20 * i));
+    const std::string name = (i % 2 ? "b/" : "a/") + std::to_string(i) + ".png";
+    test::write_file(path("images/train/" + name), test::png_bytes(8, 8, pixels));
+    test::write_file(path("images/val/" + name), test::png_bytes(8, 8, pixels));
+  }
+  write("images/train/a/6.png", "no image");
+  write("run.json", R"({"name": "files", "checkpoint_every": 0,
+      "model": {"name": "vmoe", "image_size": 8, "channels": 3, "patch_size": 4, "hidden_size": 8,
+        "classes": 2, "encoder": {"num_layers": 1, "num_heads": 1, "mlp_dim": 8,
+          "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}},
+      "phases": [{"name": "train", "data": ")" +
+                        text_path("images") + R"(", "preprocess": {"size": 8}, "batch_size": 4,
+        "epochs": 1, "optimizer": {"name": "adamw", "lr": 1e-3}}]})");
+  std::set<std::string> places;
+  for (const char* seed : {"1", "2", "3", "4"}) {
+    const auto two = run_in_processes({"train", text_path("run.json"), "--out", text_path(seed),
+                                       "seed=" + std::string(seed)},
+                                      2);
+    ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
+    ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
+    const std::string all = two[0].err + two[1].err;
+    EXPECT_EQ(count_in(all, "takes its place"), 1U) << all;
+    if (!two[1].err.empty()) {
+      EXPECT_EQ(two[1].err.find("warning: process 1: "), 0U) << two[1].err;
+    }
+    places.insert(two[1].err.empty() ? "0" : "1");
+  }
+  EXPECT_EQ(places.size(), 2U) << "the image was always in the part of one process";
+}
+
+TEST_F(ProcessesTest, AWarningOfAllIsWrittenOnceAndALogThatIsAskedForByEach) {
+  const Strings arguments = clusters({"--out", text_path("run"), "evaluate_batch_size=41"});
+  const auto two = run_in_processes(arguments, 2);
+  EXPECT_NE(two[0].err.find("warning: "), std::string::npos) << two[0].err;
+  EXPECT_EQ(two[1].err, "");
+  Fate fate{1};
+  fate.environment = {"MOESAIC_LOG=info"};
+  fate.arguments = clusters({"--out", text_path("a")});
+  const auto asked = run_in_processes(fate.arguments, 2, fate);
+  EXPECT_EQ(asked[1].err.find("process 1: train, step "), 0U) << asked[1].err;
 }
 
 TEST_F(ProcessesTest, TorchrunLearnsWhyOneFailed) {

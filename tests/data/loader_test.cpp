@@ -364,7 +364,7 @@ TEST(Loader, ThreadsShareEachBatch) {
   // Image 0 to 7 are the pieces' first ones: each waits until all eight are being read.
   const auto dataset = std::make_shared<WatchedDataset>(kThreads, [&](int64_t) {
     if (++waiting == kThreads) together = true;
-    for (int i = 0; i < 5000 && !together; ++i) {
+    for (int i = 0; i < 600'000 && !together; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
@@ -403,7 +403,7 @@ TEST(Loader, IsReadyOnceABatchIs) {
   EXPECT_FALSE(none.ready());
   Loader loader(dataset, augmented(2));
   loader.next();
-  for (int i = 0; i < 5000 && !loader.ready(); ++i) {
+  for (int i = 0; i < 600'000 && !loader.ready(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_TRUE(loader.ready());

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace moesaic::fuzz {
 
@@ -30,6 +31,10 @@ class MemoryFile {
  private:
   int fd_;
 };
+
+/// Writes a file of that name into this process's folder and returns its path: for readers to which
+/// names matter, or that read several files.
+std::filesystem::path put_file(const std::string& name, Bytes content);
 
 /// Returns the input as text.
 inline std::string text_of(Bytes input) {

@@ -7,9 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <exception>
+#include <fstream>
 #include <string_view>
-#include <utility>
 
 #include "fuzz.h"
 #include "moesaic/base/error.h"
@@ -59,6 +58,20 @@ MemoryFile::MemoryFile(Bytes content) : fd_(::memfd_create("input", 0)) {
 
 MemoryFile::~MemoryFile() {
   ::close(fd_);
+}
+
+std::filesystem::path put_file(const std::string& name, Bytes content) {
+  static const std::filesystem::path folder = [] {
+    const auto place = std::filesystem::temp_directory_path();
+    const auto own = place / ("moesaic-fuzz-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(own);
+    return own;
+  }();
+  std::ofstream file(folder / name, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(content.data()),
+             static_cast<std::streamsize>(content.size()));
+  if (!file.flush()) give_up("no place for " + name);
+  return folder / name;
 }
 
 std::pair<std::string, std::string> halves(Bytes input) {

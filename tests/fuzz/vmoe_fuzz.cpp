@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of google-research/vmoe. The first byte gives the number of shards; each of the files
 // follows its length in two bytes, the index first.
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cstdlib>
+#include <vector>
 
 #include "fuzz.h"
-#include "moesaic/base/error.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 
 namespace moesaic::fuzz {
@@ -22,25 +22,22 @@ Bytes next_file(Bytes& input) {
   return file;
 }
 
-void put(const std::string& path, Bytes content) {
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(content.data()),
-             static_cast<std::streamsize>(content.size()));
-}
-
 }  // namespace
 
 void read_input(Bytes input) {
   if (input.empty()) return;
-  const int shards = 1 + input[0] % 4;
+  const int shards = 1 + input[0] % 8;
   input = input.subspan(1);
-  static const std::string prefix = "/dev/shm/moesaic-fuzz-" + std::to_string(::getpid());
-  put(prefix + ".index", next_file(input));
+  const std::filesystem::path index = put_file("input.index", next_file(input));
   for (int i = 0; i < shards; ++i) {
-    put(fmt::format("{}.data-{:05}-of-{:05}", prefix, i, shards), next_file(input));
+    put_file(fmt::format("input.data-{:05}-of-{:05}", i, shards), next_file(input));
   }
-  const vmoe_checkpoint::Reader reader(prefix);
-  for (const vmoe_checkpoint::Entry& entry : reader.entries()) byte_count(entry);
+  const vmoe_checkpoint::Reader reader(index.parent_path() / "input");
+  for (const vmoe_checkpoint::Entry& entry : reader.entries()) {
+    if (reader.find(entry.name) != &entry) std::abort();
+    std::vector<std::byte> bytes(vmoe_checkpoint::byte_count(entry));
+    reader.read(entry, bytes);
+  }
 }
 
 }  // namespace moesaic::fuzz

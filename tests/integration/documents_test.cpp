@@ -162,6 +162,13 @@ TEST_F(Documents, NamesAndRangesOfShardsAreBounded) {
   EXPECT_LT(result.peak_bytes,
             run_program({"data", "fetch", describe(R"({"name": "a.tar"})")}).peak_bytes +
                 (uint64_t{64} << 20));
+  // As many, and as long, as there may be: each name is held once.
+  const auto verified = [&](const std::string& name) {
+    return run_program({"data", "verify", describe(fmt::format(R"({{"name": "{}"}})", name))});
+  };
+  const ProgramResult many = verified("{00000..99998}" + std::string(236, 'x') + ".tar");
+  expect_one_line_error(many, 1, "shards");
+  EXPECT_LT(many.peak_bytes, verified("a.tar").peak_bytes + (uint64_t{64} << 20));
 }
 
 }  // namespace

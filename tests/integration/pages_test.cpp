@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the pages for people promise: a version that is the same everywhere, a front page that stays
-// short, and links and files that are there.
+// short, and links, files and tests that are there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <regex>
 #include <sstream>
@@ -21,7 +22,8 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> pages() {
   const fs::path root = source_path(".");
-  std::vector<fs::path> list = {root / "src/README.md", root / "tests/README.md"};
+  std::vector<fs::path> list = {root / "src/README.md", root / "tests/README.md",
+                                root / "tests/fuzz/README.md"};
   for (const fs::path& folder : {root, root / "docs"}) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() == ".md") list.push_back(entry.path());
@@ -79,6 +81,22 @@ TEST(Pages, FilesThatCommandsNameAreThere) {
       if (name.starts_with("datasets/cache")) continue;
       EXPECT_TRUE(fs::exists(source_path(name))) << page << ": " << name;
     }
+  }
+}
+
+TEST(Pages, TestsThatArePointedToAreThere) {
+  std::string sources;
+  for (const auto& entry : fs::recursive_directory_iterator(source_path("tests"))) {
+    if (entry.path().string().ends_with("_test.cpp")) sources += read_text(entry.path());
+  }
+  std::erase_if(sources, [](unsigned char c) { return std::isspace(c); });
+  const std::vector<std::string> names =
+      matches(read_text(source_path("SECURITY.md")), std::regex("`([A-Z]\\w+\\.[A-Z]\\w+)`"));
+  EXPECT_GT(names.size(), 50U);
+  for (const std::string& name : names) {
+    const size_t dot = name.find('.');
+    const std::string told = "(" + name.substr(0, dot) + "," + name.substr(dot + 1) + ")";
+    EXPECT_NE(sources.find(told), std::string::npos) << name;
   }
 }
 

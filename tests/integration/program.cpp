@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -71,10 +72,16 @@ ProgramResult run_command(const std::vector<std::string>& command, const Program
   if (options.interrupt_after_ms >= 0) {
     interrupter = std::thread([&] { interrupt(child, options); });
   }
+  // The number of a process that is waited for belongs to nobody else, so that a late signal meets
+  // none.
+  siginfo_t ended{};
+  while (waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) != 0 &&
+         errno == EINTR) {
+  }
+  if (interrupter.joinable()) interrupter.join();
   int status = 0;
   rusage usage{};
   wait4(child, &status, 0, &usage);
-  if (interrupter.joinable()) interrupter.join();
   ProgramResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   result.peak_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;

@@ -83,12 +83,13 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
     std::set<std::string> names;
     int64_t images = 0;
     bool counted = true;
-    for (const ShardFile& file : files_of(spec, split)) {
-      if (!names.insert(file.name).second) {
-        return {fmt::format("shards.{} names '{}' twice", split, file.name), {key}};
+    for (const ShardFile& entry : listed) {
+      for (ShardFile& file : expanded(entry)) {  // A range's names are long and many: held once.
+        const auto [name, fresh] = names.insert(std::move(file.name));
+        if (!fresh) return {fmt::format("shards.{} names '{}' twice", split, *name), {key}};
+        images += file.images;
+        counted &= file.images > 0;
       }
-      images += file.images;
-      counted &= file.images > 0;
     }
     if (names.empty()) return {fmt::format("shards.{} is empty", split), {key}};
     const auto told = spec.images.find(split);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -281,6 +282,10 @@ TEST_F(Shards, DescriptionsAreChecked) {
   EXPECT_THAT(usage_problem(one, R"("images": {"train": 21})"), HasSubstr("its shards have 20"));
   EXPECT_THAT(usage_problem(one, R"("height": 3)"), HasSubstr("belong together"));
   EXPECT_THAT(usage_problem(one, R"("classes_file": "c")"), HasSubstr("either classes or"));
+  for (const char* name : {"../c", "/etc/passwd", "a/b", ".."}) {
+    EXPECT_THAT(usage_problem(one, fmt::format(R"("classes_file": "{}")", name)),
+                AllOf(HasSubstr("classes_file"), HasSubstr(name)));
+  }
   home_.describe(one, R"("images": {"train": 20})");
   EXPECT_EQ(outline_dataset(home_.name(), "train")->size(), 20);
 }

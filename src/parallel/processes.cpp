@@ -333,18 +333,18 @@ void Processes::progress() const noexcept {
 
 double Processes::of_leader(double value) const {
   const at::Tensor sent = at::full({1}, value, at::kDouble);
-  control_->broadcast(sent, 0, Traffic::other);
+  world_->broadcast(sent, 0, Traffic::other);
   return sent.item<double>();
 }
 
 int64_t Processes::max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
-  control_->all_reduce_max(largest, Traffic::other);
+  world_->all_reduce_max(largest, Traffic::other);
   return largest.item<int64_t>();
 }
 
 void Processes::check_same(const std::string& what, const std::string& value) const {
-  const std::vector<std::string> values = control_->all_gather_text(value);
+  const std::vector<std::string> values = world_->all_gather_text(value);
   for (size_t rank = 1; rank < values.size(); ++rank) {
     if (values[rank] == values[0]) continue;
     fail_usage("process {} has another {} than process 0 ({} and {})", rank, what,

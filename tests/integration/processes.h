@@ -90,4 +90,23 @@ inline std::vector<ProgramResult> run_in_processes(
   return results;
 }
 
+using Strings = std::vector<std::string>;
+
+/// Returns the path of a recipe below models/.
+std::string recipe(const std::string& name);
+std::string bytes_in(const std::filesystem::path& file);
+/// Returns the lines on steps of training of a run's metrics.
+std::vector<nlohmann::json> train_lines(const std::filesystem::path& run);
+void expect_same_losses(const std::filesystem::path& one, const std::filesystem::path& other);
+
+/// Returns the arguments that train the smoke recipe of clusters.
+Strings clusters(const Strings& more);
+/// Returns those of a training that goes on until it is ended.
+Strings endless(const std::string& out, int timeout = 10);
+/// Runs a script that starts two processes by "$@" with RANK in the environment.
+ProgramResult run_script_of_two(const Strings& arguments, const std::string& script);
+/// Expects the processes to end with one line of error in all, but for process `without`.
+void expect_one_line_of_all(const std::vector<ProgramResult>& results, const std::string& text,
+                            int without = -1);
+
 }  // namespace moesaic::testing

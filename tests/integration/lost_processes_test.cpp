@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes of the program of which one is killed, stopped, slow or fails.
+#include <cstdlib>
+#include <sstream>
+
+#include "integration/processes.h"
+
+namespace moesaic::testing {
+namespace {
+
+using LostProcesses = ProgramTest;
+using nlohmann::json;
+
+TEST_F(LostProcesses, AKilledProcessEndsAllAndIsNamed) {
+  const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=100000",
+                                      "phases.train.batch_size=3000", "parallel.timeout=10"});
+  const auto results = run_in_processes(arguments, 3, {1, 9, path("run/checkpoints/step_30")});
+  EXPECT_EQ(results[1].exit_code, 137);
+  expect_one_line_of_all(results, "process 1 (", 1);
+  expect_one_line_of_all(results, "was lost near step ", 1);
+}
+
+/// Process `stopped` is stopped while it trains, and ended once the other is.
+void expect_missed(const std::filesystem::path& run, int stopped) {
+  SCOPED_TRACE(stopped);
+  const std::string script = R"(
+    RANK=$((1 - $RANK)) "$@" & other=$!; "$@" & stopped=$!
+    while kill -0 $other && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
+    kill -STOP $stopped; wait $other; code=$?; kill -KILL $stopped; exit $code)";
+  const ProgramResult result =
+      run_script_of_two(endless(run.string()), "export RANK=" + std::to_string(stopped) +
+                                                   " FOLDER=" + run.string() + script);
+  expect_one_line_of_all({result}, "process " + std::to_string(stopped) + " (");
+  expect_one_line_of_all({result}, "was lost near step ");
+}
+
+TEST_F(LostProcesses, AStoppedProcessEndsAllAndIsNamed) {
+  expect_missed(path("a"), 1);
+  expect_missed(path("b"), 0);  // Which serves the store.
+}
+
+TEST_F(LostProcesses, APauseShorterThanTheTimeoutEndsNothing) {
+  const Strings arguments =
+      clusters({"--out", text_path("run"), "phases.train.steps=200", "--expert-parallel", "2"});
+  const ProgramResult result = run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
+    RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!
+    while kill -0 $first && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
+    kill -STOP $second; sleep 15; kill -CONT $second; wait $second && wait $first)");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(train_lines(path("run")).size(), 200U);
+}
+
+TEST_F(LostProcesses, OneThatReadsSlowlyIsWaitedFor) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
+#endif
+  Strings arguments =
+      clusters({"--out", text_path("run"), "phases.train.steps=6", "parallel.timeout=5"});
+  ASSERT_EQ(run_in_processes(arguments, 2)[0].exit_code, 0);
+  arguments.insert(arguments.end(), {"phases.train.steps=9", "--resume"});
+  Fate fate{1};
+  const std::string folder = std::filesystem::canonical(path("run/checkpoints")).string();
+  fate.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
+                      "MOESAIC_FAULT=open:3:slow:" + folder};
+  const auto results = run_in_processes(arguments, 2, fate);
+  ASSERT_EQ(results[0].exit_code, 0) << results[0].err << results[1].err;
+  EXPECT_NE(results[0].err.find("going on from"), std::string::npos) << results[0].err;
+}
+
+TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
+  Fate fate{1};
+  fate.shell = R"(ulimit -Sn 40; exec "$@")";
+  const Strings arguments = clusters({"--out", text_path("a"), "parallel.init_timeout=10"});
+  EXPECT_EQ(run_in_processes(arguments, 4, fate)[0].exit_code, 0);
+  fate.shell = R"(ulimit -n 20; exec "$@")";
+  const auto results = run_in_processes(arguments, 4, fate);
+  EXPECT_EQ(results[1].exit_code, 1);
+  EXPECT_NE(results[1].err.find("too many open files: 4 processes need"), std::string::npos)
+      << results[1].err;
+  EXPECT_NE(results[1].err.find("raise the limit (ulimit -n)"), std::string::npos);
+}
+
+TEST_F(LostProcesses, OneThatIsKilledInASaveLosesNothing) {
+  const auto one = run_program(clusters({"--out", text_path("one")}));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  Fate fate{1};  // Killed once files of a checkpoint behind step 3 are being written.
+  fate.shell = R"("$@" & p=$!; cd )" + text_path("run") + R"(/checkpoints
+                  while kill -0 $p 2>/dev/null; do
+                    for folder in .step_*; do
+                      if [ -e step_3 ] && [ -e "$folder" ]; then kill -KILL $p; fi
+                    done
+                  done; wait $p)";
+  std::filesystem::create_directories(path("run/checkpoints"));
+  const Strings arguments = clusters({"--out", text_path("run"), "--expert-parallel", "2"});
+  const auto two = run_in_processes(arguments, 2, fate);
+  expect_one_line_of_all(two, "process 1 (", 1);
+  const auto rest = run_program(clusters({"--out", text_path("run"), "--resume"}));
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  expect_same_losses(path("one"), path("run"));
+}
+
+TEST_F(LostProcesses, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
+  Fate fate{1};
+  fate.shell = R"(trap '' XFSZ; ulimit -f 1; exec "$@")";
+  const auto results = run_in_processes(endless(text_path("run")), 2, fate);
+  expect_one_line_of_all(results, "process 1 of 2: ");
+  expect_one_line_of_all(results, "File too large");
+  for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    EXPECT_EQ(entry.path().filename().string().front(), '.')
+        << entry;  // Removed at the next start.
+  }
+}
+
+TEST_F(LostProcesses, AServerThatDoesNotAnswerEndsTheWait) {
+  const HeldPort silent;
+  ProgramOptions options;
+  options.environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(silent.number())};
+  expect_one_line_error(
+      run_program(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}), options), 1,
+      "process 0 is not to be met there within 5 seconds");
+}
+
+TEST_F(LostProcesses, ASignalEndsOneThatWaitsForTheOthers) {
+  ProgramOptions options;
+  options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(free_port())};
+  options.interrupt_after_ms = 3000;         // It meets by then, or nearly.
+  options.interrupt_when = MOESAIC_PROGRAM;  // Which is there.
+  options.signal = 15;
+  const auto result = run_program(clusters({"--out", text_path("a")}), options);
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+}
+
+TEST_F(LostProcesses, TorchrunLearnsWhyOneFailed) {
+  Fate fate{1};
+  fate.environment = {"TORCHELASTIC_ERROR_FILE=" + text_path("error.json")};
+  fate.arguments = clusters({"--out", text_path("run"), "model.experts=9"});
+  run_in_processes(clusters({"--out", text_path("run")}), 2, fate);
+  const json error = json::parse(bytes_in(path("error.json")));
+  EXPECT_NE(error["message"]["message"].get<std::string>().find("another recipe"),
+            std::string::npos)
+      << error;
+  EXPECT_GT(std::stoll(error["message"]["extraInfo"]["timestamp"].get<std::string>()), 0);
+}
+
+/// torchrun of the environment that tools/setup.sh makes.
+std::filesystem::path torchrun() {
+  const char* const venv = std::getenv("MOESAIC_VENV");
+  const char* const home = std::getenv("HOME");
+  const std::filesystem::path base =
+      venv != nullptr ? std::filesystem::path(venv)
+                      : std::filesystem::path(home == nullptr ? "/" : home) / ".cache/moesaic/venv";
+  return base / "bin/torchrun";
+}
+
+/// Runs two processes by torchrun; `before` is a part of their script, in which $$ stands for $.
+ProgramResult by_torchrun(const Strings& arguments, const std::string& before) {
+  Strings command = {torchrun().string(),
+                     "--no-python",
+                     "--nproc-per-node",
+                     "2",
+                     "--master-port",
+                     std::to_string(free_port()),
+                     "--max-restarts",
+                     "2",
+                     "/bin/sh",
+                     "-c",
+                     before + "exec \"$@\"",
+                     "sh",
+                     MOESAIC_PROGRAM};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(command);
+}
+
+/// Returns a script that sends a signal to process `rank` of the first attempt once the run has a
+/// checkpoint.
+std::string signal_at_checkpoint(const std::filesystem::path& run, int rank, const char* signal) {
+  return "if [ $RANK = " + std::to_string(rank) +
+         " ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then P=$$$$; (while ! ls " + run.string() +
+         "/checkpoints/step_* >/dev/null 2>&1; do sleep 0.05; done; kill -" + signal +
+         " $P) & fi; ";
+}
+
+TEST_F(LostProcesses, TorchrunStartsThemAgainAfterAKill) {
+  if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
+  const auto start = [&](const std::string& out, const std::string& before) {
+    return by_torchrun(clusters({"phases.train.steps=60", "--resume", "--out", text_path(out)}),
+                       before);
+  };
+  const auto undisturbed = start("whole", "");
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  // Process 1 dies once there is a checkpoint, and only in the first attempt.
+  const auto restarted = start("killed", signal_at_checkpoint(path("killed"), 1, "KILL"));
+  ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
+  EXPECT_NE(restarted.err.find("going on from"), std::string::npos) << restarted.err;
+  const std::string file = "checkpoints/step_60/model.safetensors";
+  EXPECT_TRUE(bytes_in(path("whole") / file) == bytes_in(path("killed") / file));
+  EXPECT_FALSE(bytes_in(path("whole") / file).empty());
+}
+
+TEST_F(LostProcesses, TorchrunEndsNoneBeforeItSaidWhatASignalSaved) {
+  if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
+  const auto stopped =
+      by_torchrun(endless(text_path("run")), signal_at_checkpoint(path("run"), 0, "TERM"));
+  EXPECT_NE(stopped.exit_code, 0);
+  EXPECT_NE(stopped.err.find("saved; go on with"), std::string::npos) << stopped.err;
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -160,7 +160,7 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   checkpoint.model.clear();  // The model holds copies.
   if (processes != nullptr) {
     check_same_build(*processes);
-    check_same_network(*processes, checkpoint.folder, *model);
+    agree_on_network(*processes, checkpoint.folder, *model);
   }
   model->to(at::Device(options.device));
   const Footprint size = footprint(*model);

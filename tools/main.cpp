@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -43,8 +44,11 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-/// Returns a readable message for PyTorch's several out-of-memory errors.
+/// Returns a readable message for libraries' errors of memory and descriptors.
 std::string without_jargon(const std::string& what) {
+  if (what.find("Too many open files") != std::string::npos) {
+    return "too many open files: this process may have no more; raise the limit (ulimit -n)";
+  }
   for (const std::string_view sign : {"can't allocate memory", "not enough memory",
                                       "Storage size calculation overflowed", "out of memory"}) {
     if (what.find(sign) != std::string::npos) {
@@ -84,9 +88,23 @@ int run_or_explain(int argc, char** argv) {
   return 1;
 }
 
+/// Ends the program with a line where a thread of a library throws what nobody can catch.
+[[noreturn]] void end_by_line() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+    log_failure("terminated without an exception");
+  } catch (const std::exception& error) {
+    log_failure(without_jargon(error.what()));
+  } catch (...) {
+    log_failure("terminated by an exception of an unknown kind");
+  }
+  std::_Exit(1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(&end_by_line);
   moesaic::tools::tune_runtime(argv);
   moesaic::tools::hold_standard_output();
   moesaic::tools::protect_terminals();

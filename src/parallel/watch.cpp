@@ -44,7 +44,7 @@ std::string numbered(const char* key, int64_t rank) {
 Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
     : store_(std::move(store)),
       publisher_(store_->clone()),
-      exchange_(store_, launch.rank, launch.size),
+      exchange_(store_->clone(), launch.rank, launch.size),  // Another thread waits in it.
       rank_(launch.rank),
       size_(launch.size),
       serves_store_(launch.rank == 0 && !launch.store_is_served),
@@ -75,6 +75,8 @@ void Processes::Watch::run() {
       publish(/*all=*/false);
       const std::lock_guard lock(publishing_);
       another_ends = publisher_->check({"ends"});
+      // Its collectives may not miss the other yet, but it lives.
+      if (another_ends) publisher_->set(numbered("ends", rank_), bytes_of("true"));
     } catch (const std::exception&) {
       another_ends = true;  // The one that serves the store.
     }

@@ -184,7 +184,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_shared(evaluate.batch_size, *processes);
     check_same_build(*processes);
-    check_same_network(*processes, checkpoint.folder, *model);
+    agree_on_network(*processes, checkpoint.folder, *model);
     processes->check_same("data",
                           fmt::format("{} {} {}", data.name, data.split, data_mark(*data.dataset)));
   }

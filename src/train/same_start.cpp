@@ -89,6 +89,17 @@ std::string network_hash(const Model& model) {
   return hash.hex().substr(0, kHashDigits);
 }
 
+/// Gives this process the network of process 0: processors draw other numbers by a rounding.
+void take_from_leader(const Processes& processes, const Model& model) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state_of(model)) {
+    at::Tensor sent = tensor.cpu().contiguous();
+    processes.control().broadcast(sent, 0, Traffic::parameters);
+    if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
+  }
+  processes.counter().take();  // This is of no step.
+}
+
 }  // namespace
 
 void check_same_build(const Processes& processes) {
@@ -109,10 +120,11 @@ void check_same_settings(const Processes& processes, const std::string& what,
   }
 }
 
-void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,
+void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
                         const Model& model) {
   processes.wait_for_all();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
+  if (checkpoint.empty()) return take_from_leader(processes, model);
   processes.check_same("network", network_hash(model));
 }
 

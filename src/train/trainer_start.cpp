@@ -140,7 +140,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
-  if (options_.processes) check_same_network(*options_.processes, result_.checkpoint, *model_);
+  if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
   // By now no process reads a damaged one any more.
   if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));

@@ -25,7 +25,7 @@ void expect_missed(const std::filesystem::path& run, int stopped) {
   SCOPED_TRACE(stopped);
   const std::string script = R"(
     RANK=$((1 - $RANK)) "$@" & other=$!; "$@" & stopped=$!
-    while kill -0 $other && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
+    while kill -0 $other && ! ls $FOLDER/checkpoints/step_??? >/dev/null 2>&1; do sleep 0.05; done
     kill -STOP $stopped; wait $other; code=$?; kill -KILL $stopped; exit $code)";
   const ProgramResult result =
       run_script_of_two(endless(run.string()), "export RANK=" + std::to_string(stopped) +
@@ -57,7 +57,10 @@ TEST_F(LostProcesses, OneThatReadsSlowlyIsWaitedFor) {
   Strings arguments =
       clusters({"--out", text_path("run"), "phases.train.steps=6", "parallel.timeout=5"});
   ASSERT_EQ(run_in_processes(arguments, 2)[0].exit_code, 0);
-  arguments.insert(arguments.end(), {"phases.train.steps=9", "--resume"});
+  for (const char* last : {"train", "step_6"}) {
+    std::filesystem::remove_all(path("run/checkpoints") / last);
+  }
+  arguments.emplace_back("--resume");
   Fate fate{1};
   const std::string folder = std::filesystem::canonical(path("run/checkpoints")).string();
   fate.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
@@ -72,10 +75,10 @@ TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
   fate.shell = R"(ulimit -Sn 40; exec "$@")";
   const Strings arguments = clusters({"--out", text_path("a"), "parallel.init_timeout=10"});
   EXPECT_EQ(run_in_processes(arguments, 4, fate)[0].exit_code, 0);
-  fate.shell = R"(ulimit -n 20; exec "$@")";
+  fate.shell = R"(ulimit -n 12; exec "$@")";
   const auto results = run_in_processes(arguments, 4, fate);
   EXPECT_EQ(results[1].exit_code, 1);
-  EXPECT_NE(results[1].err.find("too many open files: 4 processes need"), std::string::npos)
+  EXPECT_NE(results[1].err.find("too many open files"), std::string::npos)
       << results[1].err;
   EXPECT_NE(results[1].err.find("raise the limit (ulimit -n)"), std::string::npos);
 }

@@ -22,8 +22,9 @@ void check_same_build(const Processes& processes);
 void check_same_settings(const Processes& processes, const std::string& what,
                          const nlohmann::ordered_json& settings);
 
-/// Compares checkpoints by name, and weights and buffers by their sums.
-void check_same_network(const Processes& processes, const std::filesystem::path& checkpoint,
+/// Waits for all processes, compares their checkpoints by name and all bytes of weights and buffers.
+/// Where there is no checkpoint, all take the network of process 0.
+void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
                         const Model& model);
 
 /// Returns a text that differs where splits differ in their number of examples, or in up to 10 000

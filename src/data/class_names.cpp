@@ -44,7 +44,7 @@ class Relabelled final : public Renamed {
 };
 
 /// Returns the first few names.
-std::string listed(const std::vector<std::string>& names) {
+std::string first_names(const std::vector<std::string>& names) {
   constexpr size_t kListed = 8;
   const auto shown = std::span(names).first(std::min(kListed, names.size()));
   return fmt::format("{}{}", fmt::join(shown, ", "), shown.size() < names.size() ? ", ..." : "");
@@ -53,7 +53,7 @@ std::string listed(const std::vector<std::string>& names) {
 [[noreturn]] void fail_unknown(const std::string& data, const std::string& name,
                                const std::vector<std::string>& outputs, std::string_view way_out) {
   const std::string meant =
-      nearest(name, outputs) ? did_you_mean(name, outputs) : "it has " + listed(outputs);
+      nearest(name, outputs) ? did_you_mean(name, outputs) : "it has " + first_names(outputs);
   fail_usage("'{}' has a class {}, which the network does not have; {}{}{}", one_line(data),
              printable(name), meant, way_out.empty() ? "" : "; ", way_out);
 }

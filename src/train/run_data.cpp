@@ -15,16 +15,16 @@
 namespace moesaic {
 namespace {
 
-constexpr size_t kHashDigits = 16;
+constexpr size_t kMarkDigits = 16;
 constexpr int64_t kMaxLabels = 1 << 21, kMaxImages = 64;
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 26;
 
-void add(Sha256& hash, int64_t number) {
+void add_number(Sha256& hash, int64_t number) {
   hash.update(std::as_bytes(std::span(&number, 1)));
 }
 
-std::string digits(Sha256& hash) {
-  return hash.hex().substr(0, kHashDigits);
+std::string mark_of(Sha256& hash) {
+  return hash.hex().substr(0, kMarkDigits);
 }
 
 /// Returns the distance of at most `most` examples that are spread over the data.
@@ -34,8 +34,8 @@ int64_t stride_of(const Dataset& data, int64_t most) {
 
 std::string hash_of_shards(const std::vector<int64_t>& blocks) {
   Sha256 hash;
-  for (const int64_t block : blocks) add(hash, block);
-  return digits(hash);
+  for (const int64_t block : blocks) add_number(hash, block);
+  return mark_of(hash);
 }
 
 std::string hash_of_labels(const Dataset& data) {
@@ -48,9 +48,9 @@ std::string hash_of_labels(const Dataset& data) {
     } catch (const ImageError&) {
       // It is lost with its image each time, or the data have changed.
     }
-    add(hash, label);
+    add_number(hash, label);
   }
-  return digits(hash);
+  return mark_of(hash);
 }
 
 /// Returns "" where images are not stored as files.
@@ -66,15 +66,15 @@ std::string hash_of_images(const Dataset& data) {
       bytes += file->bytes.size();
       hash.update(std::as_bytes(std::span(file->bytes)));
     } catch (const ImageError&) {
-      add(hash, -1);
+      add_number(hash, -1);
     }
     any = true;
   }
-  return any ? digits(hash) : "";
+  return any ? mark_of(hash) : "";
 }
 
 /// Returns the names of `a` that `b` lacks.
-std::vector<std::string> missing(const std::vector<std::string>& a, std::vector<std::string> b) {
+std::vector<std::string> lacking_in(std::vector<std::string> b, const std::vector<std::string>& a) {
   std::sort(b.begin(), b.end());
   std::vector<std::string> names;
   for (const std::string& name : a) {
@@ -92,7 +92,7 @@ std::string quoted_names(std::vector<std::string> names) {
 
 std::string difference_of_classes(const std::vector<std::string>& before,
                                   const std::vector<std::string>& now) {
-  const std::vector<std::string> gone = missing(before, now), added = missing(now, before);
+  const std::vector<std::string> gone = lacking_in(now, before), added = lacking_in(before, now);
   if (gone.empty() && added.empty()) return "has its classes in another order";
   std::string text;
   if (!gone.empty()) text = "has no class " + quoted_names(gone) + " any more";
@@ -103,7 +103,7 @@ std::string difference_of_classes(const std::vector<std::string>& before,
   return text;
 }
 
-bool differ(const std::string& before, const std::string& now) {
+bool both_differ(const std::string& before, const std::string& now) {
   return !before.empty() && !now.empty() && before != now;
 }
 
@@ -126,9 +126,10 @@ std::string difference_of(const DataRecord& before, const DataRecord& now) {
     return fmt::format("had {} and has {} now", count_text(before.examples, "example"),
                        now.examples);
   }
-  if (differ(before.shards, now.shards)) return "has shards with other numbers of images";
-  if (differ(before.labels, now.labels)) return "has other labels, or its images in another order";
-  return differ(before.images, now.images) ? "has other image files" : "";
+  if (both_differ(before.shards, now.shards)) return "has shards with other numbers of images";
+  if (both_differ(before.labels, now.labels))
+    return "has other labels, or its images in another order";
+  return both_differ(before.images, now.images) ? "has other image files" : "";
 }
 
 }  // namespace moesaic

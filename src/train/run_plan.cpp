@@ -242,8 +242,8 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
 }
 
 /// Checks that the network's outputs are called as the data's classes are.
-void check_classes(const PhasePlaces& places, Rehearsal& rehearsal, const DatasetInfo& data,
-                   Datasets& datasets) {
+void check_class_names(const PhasePlaces& places, Rehearsal& rehearsal, const DatasetInfo& data,
+                       Datasets& datasets) {
   const PhaseConfig& phase = places.phase();
   if (data.classes.empty()) return;
   if (phase.on_entry.new_head || rehearsal.classes().empty()) rehearsal.set_classes(data);
@@ -300,7 +300,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   }
   check_images(places, rehearsal.model(), data->info());
   check_outputs(places, index, rehearsal.model(), data->info());
-  check_classes(places, rehearsal, data->info(), datasets);
+  check_class_names(places, rehearsal, data->info(), datasets);
   if (phase.on_entry.prune) {
     check_pretrained(config, index, rehearsal.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;

@@ -15,7 +15,7 @@
 namespace moesaic {
 namespace {
 
-constexpr LoadOptions kConfig = {.verify = false, .model = false, .optimizer = false};
+constexpr LoadOptions kConfigOnly = {.verify = false, .model = false, .optimizer = false};
 
 bool gives_new_head(const RunConfig& config) {
   return config.phases.front().on_entry.new_head;
@@ -64,7 +64,7 @@ std::vector<std::string> RunStart::classes() const {
 
 std::vector<std::string> initial_classes(const RunConfig& config) try {
   if (config.init.empty()) return {};
-  return class_names_of(load_init(config, kConfig));
+  return class_names_of(load_init(config, kConfigOnly));
 } catch (const Error&) {
   return {};
 }
@@ -72,7 +72,7 @@ std::vector<std::string> initial_classes(const RunConfig& config) try {
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
   // A network that is described needs no checkpoint, which in a plan may not even be there.
   if (!config.model.is_null()) return build_model_shape(config.model);
-  return build_model_shape(model_config(load_init(config, kConfig)));
+  return build_model_shape(model_config(load_init(config, kConfigOnly)));
 }
 
 std::shared_ptr<Model> build_initial_model(const RunConfig& config) {

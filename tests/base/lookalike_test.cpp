@@ -12,11 +12,11 @@ namespace moesaic {
 namespace {
 
 TEST(LooksAlike, KnowsFormsSpacesAndLettersOfOtherAlphabets) {
-  EXPECT_TRUE(looks_alike("caf\u00e9", "cafe\u0301"));      // composed, decomposed
-  EXPECT_TRUE(looks_alike("hot dog", "hot\u00a0dog"));      // a space that does not break
+  EXPECT_TRUE(looks_alike("caf\u00e9", "cafe\u0301"));  // composed, decomposed
+  EXPECT_TRUE(looks_alike("hot dog", "hot\u00a0dog"));  // a space that does not break
   EXPECT_TRUE(looks_alike("hot\u2009dog", "hot\u00a0dog"));
-  EXPECT_TRUE(looks_alike("cat", "\u0441at"));              // Cyrillic
-  EXPECT_TRUE(looks_alike("cat", "\ufeffcat"));             // a byte order mark
+  EXPECT_TRUE(looks_alike("cat", "\u0441at"));   // Cyrillic
+  EXPECT_TRUE(looks_alike("cat", "\ufeffcat"));  // a byte order mark
   EXPECT_TRUE(looks_alike("cat", "ca\u200bt"));
 }
 

@@ -20,6 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
+/// Standard error also says what the folders of the data are.
+void expect_refused(const ProgramResult& result, int code, const std::string& text) {
+  EXPECT_EQ(result.exit_code, code) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(text));
+}
+
 class ClassNames : public ProgramTest {
  protected:
   ClassNames() {
@@ -69,8 +75,8 @@ TEST_F(ClassNames, AreWhatEvalFindsThemBy) {
       "std": [0.229, 0.224, 0.225]})");
   EXPECT_EQ(accuracy(text_path("turned.json")), 100.0);
   make_images("other", {"apple", "bird", "cow"});
-  expect_one_line_error(run_program({"eval", text_path("run"), "--data", text_path("other")}), 2,
-                        "has a class 'apple', which the network does not have");
+  expect_refused(run_program({"eval", text_path("run"), "--data", text_path("other")}), 2,
+                 "has a class 'apple', which the network does not have");
   EXPECT_EQ(accuracy(text_path("other"), {"--classes-of", "data"}), 100.0);
   fs::remove_all(path("data/train/cat"));
   fs::remove_all(path("data/val/cat"));
@@ -82,7 +88,7 @@ TEST_F(ClassNames, AreThoseOfTheDataOnlyWithANewHead) {
   make_images("other", {"apple", "bird", "cow"});
   const std::vector<std::string> more = {"init=" + text_path("run"), "phases.0.steps=2",
                                          "phases.0.data=" + text_path("other")};
-  expect_one_line_error(train("tuned", more), 2, "\"new_head\": true");
+  expect_refused(train("tuned", more), 2, "\"new_head\": true");
   std::vector<std::string> headed = more;
   headed.emplace_back("phases.0.on_entry.new_head=true");
   const ProgramResult tuned = train("tuned", headed);
@@ -92,13 +98,13 @@ TEST_F(ClassNames, AreThoseOfTheDataOnlyWithANewHead) {
 TEST_F(ClassNames, ThatAreNoTextAreRefusedBeforeAnythingIsTrained) {
   make_images("data", {"caf\xe9"});
   const std::string what = "the name 'caf\\xe9' of class 0 is not UTF-8";
-  expect_one_line_error(train("run", {"--dry-run"}), 1, what);
-  expect_one_line_error(train("run"), 1, what);
+  expect_refused(train("run", {"--dry-run"}), 1, what);
+  expect_refused(train("run"), 1, what);
   EXPECT_FALSE(fs::exists(path("run")));
   const ProgramResult verified = run_program({"data", "verify", text_path("data") + "/"});
   EXPECT_NE(verified.exit_code, 0);
   EXPECT_THAT(verified.out + verified.err, HasSubstr(what));
-  expect_one_line_error(
+  expect_refused(
       run_program({"data", "pack", text_path("data") + "/", "--out", text_path("packed")}), 1,
       what);
 }
@@ -109,8 +115,8 @@ TEST_F(ClassNames, ThatChangeBetweenAStopAndItsResumeEndIt) {
   for (const char* split : {"data/train", "data/val"}) {
     fs::rename(path(split) / "ship", path(split) / "aardvark");
   }
-  expect_one_line_error(train("run", {"--resume"}), 2,
-                        "it has no class 'ship' any more and has a new class 'aardvark'");
+  expect_refused(train("run", {"--resume"}), 2,
+                 "it has no class 'ship' any more and has a new class 'aardvark'");
 }
 
 }  // namespace

@@ -42,24 +42,24 @@ void train_named(const fs::path& out, const std::string& phases, const std::stri
   Trainer(config_of(text + ", \"phases\": [" + phases + "]}"), options).run();
 }
 
-std::string phase(const std::string& name, const std::string& data, bool new_head = false) {
+std::string phase_on(const std::string& name, const std::string& data, bool new_head = false) {
   return R"({"name": ")" + name + R"(", "data": ")" + data +
          R"(", "batch_size": 6, "steps": 3, "optimizer": {"name": "sgd", "lr": 0.1}, "on_entry":
          {"new_head": )" +
          (new_head ? "true" : "false") + "}}";
 }
 
-std::vector<std::string> names_in(const fs::path& checkpoint) {
+std::vector<std::string> outputs_of(const fs::path& checkpoint) {
   return class_names_of(load_checkpoint(checkpoint));
 }
 
 TEST(ClassNamesRun, InitKeepsThemWhateverTheOrderOfTheData) {
   TempDir folder;
-  train_named(folder / "first", phase("a", "three"));
+  train_named(folder / "first", phase_on("a", "three"));
   const std::string init = (folder / "first").string();
-  train_named(folder / "same", phase("b", "three"), init);
-  train_named(folder / "turned", phase("b", "turned"), init);
-  EXPECT_THAT(names_in(folder / "turned/checkpoints/b"),
+  train_named(folder / "same", phase_on("b", "three"), init);
+  train_named(folder / "turned", phase_on("b", "turned"), init);
+  EXPECT_THAT(outputs_of(folder / "turned/checkpoints/b"),
               ElementsAre("class 0", "class 1", "class 2"));
   EXPECT_TRUE(read_text(folder / "same/checkpoints/b/model.safetensors") ==
               read_text(folder / "turned/checkpoints/b/model.safetensors"));
@@ -67,41 +67,44 @@ TEST(ClassNamesRun, InitKeepsThemWhateverTheOrderOfTheData) {
 
 TEST(ClassNamesRun, OtherNamesNeedANewHead) {
   TempDir folder;
-  train_named(folder / "first", phase("a", "three"));
+  train_named(folder / "first", phase_on("a", "three"));
   const std::string init = (folder / "first").string();
-  EXPECT_THAT(error_of([&] { train_named(folder / "b", phase("b", "foreign"), init); }),
+  EXPECT_THAT(error_of([&] { train_named(folder / "b", phase_on("b", "foreign"), init); }),
               AllOf(HasSubstr("usage: "),
                     HasSubstr("phase 'b': 'foreign' has a class 'cat', which the network does not "
                               "have; it has class 0, class 1, class 2; set \"on_entry\": "
                               "{\"new_head\": true} for a head of the data's classes")));
   EXPECT_FALSE(fs::exists(folder / "b"));
-  train_named(folder / "b", phase("b", "foreign", true), init);
-  EXPECT_THAT(names_in(folder / "b/checkpoints/b"), ElementsAre("cat", "dog", "ship"));
+  train_named(folder / "b", phase_on("b", "foreign", true), init);
+  EXPECT_THAT(outputs_of(folder / "b/checkpoints/b"), ElementsAre("cat", "dog", "ship"));
 }
 
 TEST(ClassNamesRun, PhasesShareThem) {
   TempDir folder;
-  const std::string three = phase("a", "three");
-  train_named(folder / "run", three + ", " + phase("b", "turned") + ", " +
-                                  phase("c", "foreign", true) + ", " +
+  const std::string three = phase_on("a", "three");
+  train_named(folder / "run", three + ", " + phase_on("b", "turned") + ", " +
+                                  phase_on("c", "foreign", true) + ", " +
                                   R"({"name": "d", "data": "turned", "steps": 0,
                                       "on_entry": {"restore": "b"}})");
-  EXPECT_THAT(names_in(folder / "run/checkpoints/b"), ElementsAre("class 0", "class 1", "class 2"));
-  EXPECT_THAT(names_in(folder / "run/checkpoints/c"), ElementsAre("cat", "dog", "ship"));
-  EXPECT_THAT(names_in(folder / "run/checkpoints/d"), ElementsAre("class 0", "class 1", "class 2"));
-  EXPECT_THAT(error_of([&] { train_named(folder / "x", three + ", " + phase("b", "foreign")); }),
+  EXPECT_THAT(outputs_of(folder / "run/checkpoints/b"),
+              ElementsAre("class 0", "class 1", "class 2"));
+  EXPECT_THAT(outputs_of(folder / "run/checkpoints/c"), ElementsAre("cat", "dog", "ship"));
+  EXPECT_THAT(outputs_of(folder / "run/checkpoints/d"),
+              ElementsAre("class 0", "class 1", "class 2"));
+  EXPECT_THAT(error_of([&] { train_named(folder / "x", three + ", " + phase_on("b", "foreign")); }),
               HasSubstr("phase 'b': 'foreign' has a class 'cat', which the network does not have"));
 }
 
 TEST(ClassNamesRun, AResumedPhaseKeepsThemWithoutInit) {
   TempDir folder;
-  train_named(folder / "first", phase("a", "turned"));
-  const std::string init = (folder / "first").string(), phases = phase("b", "three");
+  train_named(folder / "first", phase_on("a", "turned"));
+  const std::string init = (folder / "first").string(), phases = phase_on("b", "three");
   train_named(folder / "whole", phases, init);
   train_named(folder / "run", phases, init, false, 1);
   fs::remove_all(folder / "first");
   train_named(folder / "run", phases, init, true);
-  EXPECT_THAT(names_in(folder / "run/checkpoints/b"), ElementsAre("class 2", "class 0", "class 1"));
+  EXPECT_THAT(outputs_of(folder / "run/checkpoints/b"),
+              ElementsAre("class 2", "class 0", "class 1"));
   EXPECT_TRUE(read_text(folder / "whole/checkpoints/b/model.safetensors") ==
               read_text(folder / "run/checkpoints/b/model.safetensors"));
 }

@@ -317,6 +317,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   plan.precision = config.precision;
   plan.recompute = config.recompute;
   plan.outputs = task.outputs(data->info());
+  plan.classes = rehearsal.classes();
   if (phase.on_entry.new_head) rehearsal.reset_head(plan.outputs);
   plan.images = data->size();
   plan.trained = trained_numbers(rehearsal.model(), places);

@@ -62,7 +62,7 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
                              Model& model, const StopSignal& stop) {
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
-  adapt_data(data, checkpoint, model);
+  adapt_data(data, checkpoint, model, ClassesOf::data);  // Calibration looks at no label.
   log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate"});
   return calibrate(model, data.dataset,

@@ -14,6 +14,7 @@
 #include "check_labels.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
@@ -128,6 +129,29 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
       fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
     }
   }
+}
+
+namespace {
+
+void check_names(const DatasetInfo& info, const char* noun, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
+    const char* problem = name.empty()              ? "is empty"
+                          : find_invalid_utf8(name) ? "is not UTF-8"
+                          : escaped(name) != name   ? "has a control character"
+                                                    : nullptr;
+    if (problem == nullptr) continue;
+    fail("dataset '{}': the name {} of {} {} {}; rename it", one_line(info.name), printable(name),
+         noun, i, problem);
+  }
+}
+
+}  // namespace
+
+Dataset::Dataset(DatasetInfo info) : info_(std::move(info)) {
+  check_names(info_, "class", info_.classes);
+  check_names(info_, "group", info_.groups);
+  check_names(info_, "target", info_.targets);
 }
 
 void Dataset::check_index(int64_t index) const {

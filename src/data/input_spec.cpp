@@ -133,10 +133,6 @@ void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std
   if (spec.images && other_size && name_without_folders(data.name) != spec.dataset) {
     names.emplace_back("size of images");
   }
-  if (!spec.classes.empty() && spec.classes.size() == data.classes.size() &&
-      spec.classes != data.classes) {
-    names.emplace_back("class names");
-  }
   if (names.empty()) return;
   log_warning(
       "{}: data set '{}' has another {} than the network was trained with: those of the "

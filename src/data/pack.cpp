@@ -244,6 +244,8 @@ Json description_of(const std::string& name, std::string_view source, const Data
     json["height"] = info.height;
     json["width"] = info.width;
   }
+  // Labels are written as numbers.
+  if (!ClassNumbers(info.classes).ambiguity().empty()) json["labels"] = "number";
   if (is_upright(data)) json["exif_orientation"] = true;
   return json;
 }

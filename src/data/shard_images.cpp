@@ -60,9 +60,9 @@ void on_threads(size_t count, size_t threads, const Action& action) {
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright,
-                         Fetch fetch, Pause pause)
+                         Fetch fetch, Pause pause, LabelText labels)
     : StoredImages(std::move(info), upright, std::move(pause)),
-      classes_(this->info().classes),
+      classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),
       open_(shards.size()) {
   for (PlacedShard& placed : shards) {

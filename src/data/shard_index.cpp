@@ -217,30 +217,56 @@ std::vector<ShardFile> expanded(const ShardFile& file) {
   return files;
 }
 
-ClassNumbers::ClassNumbers(const std::vector<std::string>& classes) : classes_(classes) {
+ClassNumbers::ClassNumbers(const std::vector<std::string>& classes, LabelText is)
+    : is_(is), classes_(classes) {
   for (size_t i = 0; i < classes.size(); ++i) {
     numbers_.emplace(classes[i], static_cast<int32_t>(i));
   }
 }
 
+std::optional<int32_t> ClassNumbers::numbered(std::string_view word) const {
+  const auto number = is_ == LabelText::name ? std::nullopt : number_in(word);
+  const bool known = number && std::cmp_less(*number, classes_.size());
+  return known ? std::optional(static_cast<int32_t>(*number)) : std::nullopt;
+}
+
+std::optional<int32_t> ClassNumbers::named(std::string_view word) const {
+  if (is_ == LabelText::number) return std::nullopt;
+  const auto found = numbers_.find(std::string(word));
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::optional<int32_t> ClassNumbers::find(std::string_view text) const {
   const std::string_view word = trimmed(text);
-  const auto number = number_in(word);
-  if (number && std::cmp_less(*number, classes_.size())) return static_cast<int32_t>(*number);
-  const auto named = numbers_.find(std::string(word));
-  return named == numbers_.end() ? std::nullopt : std::optional(named->second);
+  const auto number = numbered(word), name = named(word);
+  if (number && name && *number != *name) return std::nullopt;
+  return number ? number : name;
 }
 
 std::string ClassNumbers::problem(std::string_view text) const {
   const std::string_view word = trimmed(text);
-  if (const auto number = number_in(word)) {
+  const auto number = is_ == LabelText::name ? std::nullopt : number_in(word);
+  if (numbered(word) && named(word)) return ambiguity();
+  if (number) {
     return fmt::format("class {}, but the {} count from 0 to {}", *number,
                        count_text(static_cast<int64_t>(classes_.size()), "class"),
                        classes_.size() - 1);
   }
-  const auto near = nearest(word, classes_);
+  if (is_ == LabelText::number) return fmt::format("class {} is no number", printable(word));
   return fmt::format("unknown class {}{}", printable(word),
-                     near ? fmt::format("; did you mean '{}'?", *near) : "");
+                     nearest(word, classes_) ? "; " + did_you_mean(word, classes_) : "");
+}
+
+std::string ClassNumbers::ambiguity() const {
+  for (const std::string& name : classes_) {
+    const auto number = numbered(name), own = named(name);
+    if (!number || !own || *number == *own) continue;
+    return fmt::format(
+        "class {} has the number of class {} for its name; set \"labels\" to \"number\" or "
+        "\"name\", what .cls holds",
+        printable(name), printable(classes_[static_cast<size_t>(*number)]));
+  }
+  return "";
 }
 
 ShardIndex index_shard(const fs::path& path, const ShardFile& described,

@@ -91,7 +91,7 @@ class Range final : public DatasetView {
 };
 
 /// All examples of another dataset, endless if it is, under another name.
-class Renamed final : public DatasetView {
+class Renamed : public DatasetView {
  public:
   Renamed(DatasetInfo info, std::shared_ptr<const Dataset> base)
       : DatasetView(std::move(info), std::move(base)) {}

@@ -34,7 +34,6 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
   }
   DatasetInfo info;
   info.name = "predict";
-  info.classes = spec.classes;
   info.channels = channels;
   return preprocessed(make_image_dataset(std::move(info), files), spec);
 }

@@ -65,13 +65,11 @@ ConfigProblem config_problem(const RunConfig& config) {
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder) {
   nlohmann::ordered_json then = started;
-  for (const char* free :
-       {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute", "parallel"}) {
-    if (then.contains(free) && now.contains(free)) then[free] = now.at(free);
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
+                           "data_changed", "parallel"}) {
+    if (now.contains(free)) then[free] = now.at(free);  // Older runs lack some.
   }
-  // Older runs lack these.
   if (now.contains("deterministic")) then.emplace("deterministic", false);
-  if (now.contains("parallel") && !then.contains("parallel")) then["parallel"] = now.at("parallel");
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;
   fail_usage(

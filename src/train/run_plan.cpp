@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "check_routing.h"
 #include "moesaic/base/error.h"
@@ -15,12 +16,14 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/places.h"
+#include "moesaic/train/run_start.h"
 #include "moesaic/train/task.h"
 #include "patterns.h"
 
@@ -31,7 +34,8 @@ namespace {
 /// many experts stay, but not which ones.
 class Rehearsal {
  public:
-  Rehearsal(const RunConfig& config, const Model& model) : model_(&model) {
+  Rehearsal(const RunConfig& config, const Model& model)
+      : model_(&model), classes_(initial_classes(config)) {
     const bool needed =
         std::any_of(config.phases.begin(), config.phases.end(), [](const PhaseConfig& phase) {
           const EntryConfig& entry = phase.on_entry;
@@ -60,9 +64,16 @@ class Rehearsal {
 
   void reset_head(int64_t classes) { give_head(*copy_, classes); }
 
+  /// Returns the names of the outputs, none where they are not known. Their order is that of the
+  /// data in which they began, which a resumed run finds in its checkpoint only.
+  const std::vector<std::string>& classes() const { return classes_; }
+  void set_classes(const DatasetInfo& data) {
+    classes_ = data.classes_named ? data.classes : std::vector<std::string>();
+  }
+
   /// Remembers the network as it is at the end of a phase, for restore().
   void end(const std::string& phase) {
-    if (copy_ != nullptr) ended_[phase] = {copy_->config(), guessed_};
+    if (copy_ != nullptr) ended_[phase] = {copy_->config(), guessed_, classes_};
   }
 
   void restore(const std::string& phase) {
@@ -70,6 +81,7 @@ class Rehearsal {
     copy_ = build_model_shape(Value::from_json(ended.model, "model"));
     model_ = copy_.get();
     guessed_ = ended.guessed;
+    classes_ = ended.classes;
   }
 
  private:
@@ -107,11 +119,13 @@ class Rehearsal {
   struct Ended {
     nlohmann::ordered_json model;
     std::set<int64_t> guessed;
+    std::vector<std::string> classes;
   };
 
   std::map<std::string, Ended> ended_;
   std::shared_ptr<Model> copy_;
   const Model* model_;
+  std::vector<std::string> classes_;
   std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
   bool means_ = false;
 };
@@ -227,6 +241,28 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
   }
 }
 
+/// Checks that the network's outputs are called as the data's classes are.
+void check_class_names(const PhasePlaces& places, Rehearsal& rehearsal, const DatasetInfo& data,
+                       Datasets& datasets) {
+  const PhaseConfig& phase = places.phase();
+  if (data.classes.empty()) return;
+  if (phase.on_entry.new_head || rehearsal.classes().empty()) rehearsal.set_classes(data);
+  std::vector<std::string> splits = {"train"};
+  if (phase.evaluate) {
+    for (std::string& split : datasets.evaluation_splits(phase.data)) {
+      splits.push_back(std::move(split));
+    }
+  }
+  try {
+    for (const std::string& split : splits) {
+      with_classes_of(datasets.get(phase.data, split), rehearsal.classes(),
+                      "set \"on_entry\": {\"new_head\": true} for a head of the data's classes");
+    }
+  } catch (const Error& error) {
+    fail_usage("{}: phase '{}': {}", places.of({"data"}), phase.name, error.what());
+  }
+}
+
 /// Checks that processes can share the experts that a phase has. What `keep` leaves of a layer may
 /// be known only when it prunes.
 void check_shares(const RunConfig& config, const PhasePlaces& places, const Model& model) {
@@ -264,6 +300,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   }
   check_images(places, rehearsal.model(), data->info());
   check_outputs(places, index, rehearsal.model(), data->info());
+  check_class_names(places, rehearsal, data->info(), datasets);
   if (phase.on_entry.prune) {
     check_pretrained(config, index, rehearsal.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
@@ -280,6 +317,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   plan.precision = config.precision;
   plan.recompute = config.recompute;
   plan.outputs = task.outputs(data->info());
+  plan.classes = rehearsal.classes();
   if (phase.on_entry.new_head) rehearsal.reset_head(plan.outputs);
   plan.images = data->size();
   plan.trained = trained_numbers(rehearsal.model(), places);

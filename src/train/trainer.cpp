@@ -15,6 +15,7 @@
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/save_together.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
@@ -205,6 +206,8 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   const PhaseConfig& config = plan().config;
   if (!input_) {
     input_ = input_spec(*datasets_.get(config.data, "train", config.preprocess), config.preprocess);
+    if (!input_->classes.empty() && !classes_.empty()) input_->classes = classes_;
+    classes_ = input_->classes;
   }
   PhaseContext context{.model = model_,
                        .data = data("train"),
@@ -236,12 +239,17 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
 }
 
 std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
-  return preprocessed(datasets_.get(plan().config.data, split), *input_);
+  return preprocessed(with_classes_of(datasets_.get(plan().config.data, split), input_->classes),
+                      *input_);
 }
 
 void Trainer::prepare_network() {
   const EntryConfig& entry = plan().config.on_entry;
-  if (!entry.restore.empty()) model_ = network_after(entry.restore);
+  if (!entry.restore.empty()) {
+    model_ = network_after(entry.restore);
+    classes_ = classes_after(entry.restore);
+  }
+  if (entry.new_head) classes_.clear();  // The data's names take their place.
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   model_->to(at::kCPU);
   const auto measure_use = [&] {
@@ -267,6 +275,12 @@ std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
   const EndedPhase& ended = ended_.at(phase);
   return model_of(Value::from_json(ended.model, "model"), ended.tensors,
                   fmt::format("phase '{}'", phase));
+}
+
+std::vector<std::string> Trainer::classes_after(const std::string& phase) const {
+  if (in_memory()) return ended_.at(phase).classes;
+  return class_names_of(load_checkpoint(folder_->phase_checkpoint(phase),
+                                        {.verify = false, .model = false, .optimizer = false}));
 }
 
 std::shared_ptr<Model> Trainer::pretrained_network(const EntryConfig& entry) const {
@@ -295,7 +309,7 @@ void Trainer::leave_phase(const Phase& phase) {
   gather_experts(*model_);
   nn::share_batches(*model_, {});
   if (in_memory() && is_taken_up_later(state_.phase)) {
-    EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_)};
+    EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_), classes_};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
   if (options_.phase_ended) options_.phase_ended(*model_, state_.phase, state_.step);

@@ -72,6 +72,20 @@ class PackFolder : public ::testing::Test {
   test::TempDir folder_;
 };
 
+TEST_F(PackFolder, ClassesCalledByNumbersKeepTheirNames) {
+  test::fs::remove_all(root());
+  for (const char* name : {"1", "2", "10"}) {
+    write_file(root() / "train" / name / "a.png", test::plain_png_bytes(4, 4, {1, 2, 3}));
+    write_file(root() / "val" / name / "a.png", test::plain_png_bytes(4, 4, {1, 2, 3}));
+  }
+  const PackResult result = pack({.shards = 1});
+  const auto data = open_dataset(result.description.string(), "train");
+  EXPECT_THAT(data->info().classes, ElementsAre("1", "10", "2"));
+  std::vector<int64_t> labels = test::labels_of(*data);
+  std::sort(labels.begin(), labels.end());
+  EXPECT_THAT(labels, ElementsAre(0, 1, 2));
+}
+
 TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
   NEEDS_FAULTS();
   const test::fs::path disk = folder_ / "disk", place = disk / "a/packed";

@@ -100,6 +100,43 @@ TEST_F(Shards, ClassesMayLieInAFile) {
   EXPECT_EQ(test::ShardHome::number_at(*data, 1), 1);
 }
 
+TEST_F(Shards, AnEmptyLineAmongClassesIsAnError) {
+  home_.write("train-0.tar", samples(0, 2));
+  write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
+      "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
+      "shards": {"train": [{"name": "train-0.tar"}]}})"));
+  write_file(home_.path("names.txt"), std::string("cat\ndog\n\r\n\n"));
+  EXPECT_THAT(home_.open()->info().classes, ElementsAre("cat", "dog"));
+  write_file(home_.path("names.txt"), std::string("cat\n\r\ndog\n"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              HasSubstr("names.txt: line 2 is empty; a line is the name of a class"));
+}
+
+TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
+  home_.write("train-0.tar", {{"1.jpg", numbered_jpeg(1)},
+                              {"1.cls", text_bytes("1")},
+                              {"2.jpg", numbered_jpeg(2)},
+                              {"2.cls", text_bytes("2")}});
+  const auto describe = [&](const std::string& classes, const std::string& labels) {
+    write_file(home_.path("pets.json"),
+               R"({"name": "pets", "format": "shards", "mean": [0.5], "std": [0.5],
+                   "paths": ["./"], "shards": {"train": [{"name": "train-0.tar"}]}, "classes": )" +
+                   classes + labels + "}");
+  };
+  describe(R"(["3", "2", "1"])", "");
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { home_.open(); }),
+              AllOf(HasSubstr("class '2' has the number of class '1' for its name"),
+                    HasSubstr("set \"labels\" to \"number\" or \"name\"")));
+  describe(R"(["3", "2", "1"])", R"(, "labels": "number")");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
+  describe(R"(["3", "2", "1"])", R"(, "labels": "name")");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(2, 1));
+  describe(R"(["0", "1", "2"])", "");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
+  describe(R"(["cat", "dog", "20"])", "");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
+}
+
 TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {
   home_.write("train-0.tar", samples(0, 2));
   const std::string shards = R"({"train": [{"name": "train-0.tar"}]})";

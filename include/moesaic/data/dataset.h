@@ -49,6 +49,7 @@ struct DatasetInfo {
   std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
+  bool classes_named = true;         ///< False where classes of an outline are only counted.
 };
 
 struct DatasetInputs;  // data/dataset_inputs.h
@@ -109,7 +110,9 @@ class Dataset {
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
 
  protected:
-  explicit Dataset(DatasetInfo info) : info_(std::move(info)) {}
+  /// Throws Error (failure) for a name of a class, group or target that is empty, not UTF-8 or has
+  /// control characters: checkpoints and reports have to store it.
+  explicit Dataset(DatasetInfo info);
   /// Throws Error (failure) unless there is an example `index`.
   void check_index(int64_t index) const;
 

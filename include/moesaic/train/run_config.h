@@ -30,6 +30,7 @@ struct RunConfig {
   int64_t evaluate_every = 1;
   int64_t evaluate_batch_size = 256;
   std::string best;
+  std::string data_changed = "refuse";
   ParallelConfig parallel;
   std::vector<PhaseConfig> phases;
   Value source;  ///< where it was written
@@ -67,6 +68,11 @@ void describe(Fields& f, RunConfig& c) {
     "metric that the folder 'best' follows in the last phase, on the validation split where the "
     "data "
     "has one; empty: the task's first, accuracy for classes");
+  f("data_changed", c.data_changed,
+    "whether --resume goes on where classes, number, labels or files of the data are not those "
+    "that "
+    "the run began with",
+    one_of({"refuse", "accept"}));
   f("parallel", c.parallel, "how the processes of torchrun, mpirun or srun share the work");
   f("phases", c.phases, "what is trained in turn", required, not_empty);
 }
@@ -74,7 +80,7 @@ ConfigProblem config_problem(const RunConfig& config);
 
 /// Throws Error (usage) that names the settings in which `now` differs from the configuration that
 /// the run was started with, except for those that change no result: loader_threads,
-/// checkpoint_every, keep_checkpoints, recompute and parallel.
+/// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);
 

@@ -27,9 +27,8 @@ void check_same_settings(const Processes& processes, const std::string& what,
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
                         const Model& model);
 
-/// Returns a text that differs where splits differ in their number of examples, or in up to 10 000
-/// labels and the files or pixels of a few images; of shards, which may have to be fetched, in
-/// their sizes.
+/// Returns a text that differs where splits differ in what data_record() knows without reading
+/// shards, or in the pixels of a few images that are not files.
 std::string data_mark(const Dataset& data);
 
 }  // namespace moesaic

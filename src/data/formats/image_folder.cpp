@@ -64,6 +64,7 @@ int64_t class_count_image_folder(const DatasetSpec& spec) {
 }
 
 void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
+  info.classes_named = !info.classes.empty();
   for (int64_t i = static_cast<int64_t>(info.classes.size()); i < class_count_image_folder(spec);
        ++i) {
     info.classes.push_back(fmt::format("class {}", i));

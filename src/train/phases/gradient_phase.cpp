@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -127,7 +128,8 @@ void GradientPhase::load(const PhaseState& state) {
   for (const int64_t index : state_.replaced) {
     loader_.loader().count_damaged(index, "", /*warn=*/false);
   }
-  loader_.seek(state_.epoch, state_.batch);
+  // An epoch of data that have changed, which a run may accept, can be shorter.
+  loader_.seek(state_.epoch, std::min(state_.batch, loader_.batches_per_epoch()));
 }
 
 std::string GradientPhase::remedy() const {
@@ -212,7 +214,7 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Ge
                                                  double fraction, bool last) {
   const LossTerms sum = (*objective_)(*model_, part, random);
   const at::Tensor loss = fraction == 1.0 ? sum.loss : sum.loss * fraction;
-  shared_ && last ? shared_->backward(loss) : loss.backward();
+  shared_&& last ? shared_->backward(loss) : loss.backward();
   Scalars scalars = {{"loss", sum.loss}};
   scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
   for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);

@@ -36,12 +36,12 @@ std::vector<const Probe*> applicable(const std::vector<std::string>& names,
   return list;
 }
 
-Grounds grounds_of(const PhaseConfig& phase, Datasets& datasets) {
+Grounds grounds_of(const PhaseConfig& phase, const Model& shape, Datasets& datasets) {
   Grounds grounds{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   splits.push_back("train");
   for (const std::string& split : splits) {
-    grounds.data[split] = datasets.get(phase.data, split, phase.preprocess);
+    grounds.data[split] = datasets.get(phase.data, split, phase.preprocess, shape.input_shape()[0]);
   }
   return grounds;
 }
@@ -94,7 +94,7 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
     std::vector<Metric>& metrics =
         elsewhere.empty() ? run.metrics : metrics_of(run.earlier, elsewhere.mapped());
     PhaseProbes probes =
-        probes_after(wanted->second, where, shape, grounds_of(phase, datasets), metrics);
+        probes_after(wanted->second, where, shape, grounds_of(phase, shape, datasets), metrics);
     if (!elsewhere.empty()) probes.row = elsewhere.mapped();
     run.after[phase.name] = std::move(probes);
   }
@@ -268,7 +268,7 @@ ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Data
   run.config = config_of(experiment, row);
   const std::shared_ptr<Model> shape = build_initial_shape(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
-  run.grounds = grounds_of(run.config.phases.back(), datasets);
+  run.grounds = grounds_of(run.config.phases.back(), *shape, datasets);
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;

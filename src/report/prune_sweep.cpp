@@ -227,6 +227,11 @@ class SweepRun {
     return model;
   }
 
+  std::shared_ptr<const Dataset> images_of(const PhaseConfig& phase, const std::string& split,
+                                           const Model& model) const {
+    return datasets_->get(phase.data, split, phase.preprocess, model.input_shape()[0]);
+  }
+
   Evaluation measure(Model& model, const PhaseConfig& phase) const {
     EvaluateOptions options;
     options.batch_size = train_.evaluate_batch_size;
@@ -235,7 +240,7 @@ class SweepRun {
       go_on();
       return true;
     };
-    return evaluate(model, datasets_->get(phase.data, "test", phase.preprocess), options);
+    return evaluate(model, images_of(phase, "test", model), options);
   }
 
   /// The same network and images rank the experts of all sizes and criteria: one look is enough.
@@ -243,7 +248,7 @@ class SweepRun {
     if (use_) return *use_;
     const PhaseConfig& phase = train_.phases.back();
     const std::string split = calibration_split(datasets_->evaluation_splits(phase.data));
-    use_ = calibrate(model, datasets_->get(phase.data, split, phase.preprocess),
+    use_ = calibrate(model, images_of(phase, split, model),
                      {.images = config_.images,
                       .batch_size = train_.evaluate_batch_size,
                       .loader_threads = train_.loader_threads,
@@ -429,7 +434,7 @@ class PruneSweep {
       return true;
     };
     const std::vector<double> rates =
-        measure_passes(passes, datasets_->get(phase.data, "test", phase.preprocess),
+        measure_passes(passes, images_of(phase, "test", *networks.front().model),
                        config_.throughput, proceed, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
     if (!outcome.exported) return;

@@ -43,7 +43,7 @@ AnyDecoder open(std::span<const uint8_t> file) {
   if (begins("RIFF") && file.size() >= 12 && std::memcmp(file.data() + 8, "WEBP", 4) == 0) {
     return webp::Decoder(file);
   }
-  fail("no JPEG, PNG or WebP");
+  fail("neither a JPEG nor a PNG nor a WebP");
 }
 
 /// Returns whether EXIF's orientation swaps height and width.

@@ -434,7 +434,9 @@ class PruneSweep {
       return true;
     };
     const std::vector<double> rates =
-        measure_passes(passes, images_of(phase, "test", *networks.front().model),
+        measure_passes(passes,
+                       datasets_->get(phase.data, "test", phase.preprocess,
+                                      networks.front().model->input_shape()[0]),
                        config_.throughput, proceed, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
     if (!outcome.exported) return;

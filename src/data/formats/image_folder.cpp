@@ -191,7 +191,8 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   const Listing folders = list_folder(part, Listed::folders);
   check_known(folders.names, info.classes, part);
   Found found = find_files(info.classes, part, folders.names);
-  if (found.files.size() == 0) fail("{}: no JPEG or PNG images in its folders", part.string());
+  if (found.files.size() == 0)
+    fail("{}: no JPEG, PNG or WebP images in its folders", part.string());
   const auto warn = [&](const std::vector<std::string>& names, const char* noun, const char* what) {
     if (names.empty()) return;
     log_warning("dataset '{}': {} in {} {}: {}", info.name,
@@ -200,7 +201,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   };
   warn(found.empty, "class", "without images");
   warn(folders.others, "file", "beside the folders of the classes, left out");
-  warn(found.others, "file", "neither JPEG nor PNG by name, left out");
+  warn(found.others, "file", "neither JPEG, PNG nor WebP by name, left out");
   if (spec.is_path() && info.split == "train") report_splits(spec, folder);
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }

@@ -167,7 +167,7 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->type_name("CHECKPOINT");
   CLI::Option* images =
       verb->add_option("images", arguments->images,
-                       "JPEG, PNG and WebP files, and folders of them at any depth, in sorted order; a "
+                       "JPEG, PNG and WebP files, folders of them at any depth, in sorted order; a "
                        "damaged file is one line on standard error, and exit code 1 at the end")
           ->check(not_empty())
           ->type_name("IMAGE|FOLDER");

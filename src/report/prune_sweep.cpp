@@ -227,11 +227,6 @@ class SweepRun {
     return model;
   }
 
-  std::shared_ptr<const Dataset> images_of(const PhaseConfig& phase, const std::string& split,
-                                           const Model& model) const {
-    return datasets_->get(phase.data, split, phase.preprocess, model.input_shape()[0]);
-  }
-
   Evaluation measure(Model& model, const PhaseConfig& phase) const {
     EvaluateOptions options;
     options.batch_size = train_.evaluate_batch_size;
@@ -240,7 +235,8 @@ class SweepRun {
       go_on();
       return true;
     };
-    return evaluate(model, images_of(phase, "test", model), options);
+    const auto data = datasets_->get(phase.data, "test", phase.preprocess, model.input_shape()[0]);
+    return evaluate(model, data, options);
   }
 
   /// The same network and images rank the experts of all sizes and criteria: one look is enough.
@@ -248,7 +244,8 @@ class SweepRun {
     if (use_) return *use_;
     const PhaseConfig& phase = train_.phases.back();
     const std::string split = calibration_split(datasets_->evaluation_splits(phase.data));
-    use_ = calibrate(model, images_of(phase, split, model),
+    use_ = calibrate(model,
+                     datasets_->get(phase.data, split, phase.preprocess, model.input_shape()[0]),
                      {.images = config_.images,
                       .batch_size = train_.evaluate_batch_size,
                       .loader_threads = train_.loader_threads,

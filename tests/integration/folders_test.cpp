@@ -7,7 +7,6 @@
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "integration/program.h"
-#include "moesaic/formats/image.h"
 
 namespace moesaic::testing {
 namespace {

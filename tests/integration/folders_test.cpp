@@ -98,6 +98,28 @@ TEST_F(Folders, OfPhotosAreTurnedInEveryVerbOrInNone) {
   EXPECT_NE(top("upright", "turned.jpg"), top("upright", "plain.jpg"));
 }
 
+TEST_F(Folders, AreResumedWithTheOrientationThatTheyBeganWith) {
+  images("jpg", [](int i) { return test::turned_jpeg_bytes(16 + i, 40, test::JpegKind::noise); });
+  const std::string model = R"("image_size": 16, "channels": 3)";
+  recipe(model, R"({"size": 16, "orientation": "stored"})");
+  ASSERT_EQ(train("run").exit_code, 0);
+  const fs::path kept = path("run/config.json");
+  const auto config = [&] { return nlohmann::ordered_json::parse(test::read_file(kept)); };
+  const auto resume = [&] {
+    const ProgramResult resumed = run_program(
+        {"train", text_path("run.json"), "--out", text_path("run"), "--resume"}, options_);
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(config()["phases"][0]["preprocess"]["orientation"], "stored");
+  };
+  recipe(model, R"({"size": 16})");
+  resume();
+  auto older = config();  // As a version without the setting wrote it.
+  older["phases"][0]["preprocess"].erase("orientation");
+  older["phases"][0]["preprocess"].erase("channels");
+  write("run/config.json", older.dump());
+  resume();
+}
+
 TEST_F(Folders, OfGreyImagesFeedANetworkOfOneChannel) {
   images("png", [](int i) {
     const auto shade = static_cast<uint8_t>(i % 2 == 0 ? 40 + i : 150 + i);

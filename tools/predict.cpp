@@ -73,7 +73,7 @@ std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
       continue;
     }
     const std::vector<fs::path> found = image_files_in(name);
-    if (found.empty()) fail_usage("{}: holds no file .jpg, .jpeg or .png", name);
+    if (found.empty()) fail_usage("{}: holds no file .jpg, .jpeg, .png or .webp", name);
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
@@ -167,7 +167,7 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->type_name("CHECKPOINT");
   CLI::Option* images =
       verb->add_option("images", arguments->images,
-                       "JPEG and PNG files, and folders of them at any depth, in sorted order; a "
+                       "JPEG, PNG and WebP files, folders of them at any depth, in sorted order; a "
                        "damaged file is one line on standard error, and exit code 1 at the end")
           ->check(not_empty())
           ->type_name("IMAGE|FOLDER");

@@ -20,6 +20,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/formats/gzip.h"
 
 namespace fs = std::filesystem;
@@ -139,6 +140,10 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
   const ConfigProblem named =
       first_problem(name_problem("name", spec.name), name_problem("folder", folder));
   if (!named.empty()) return named;
+  if (std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
+    const char* const setting = unit.starts_with("mean") ? "mean" : "std";
+    return {std::move(unit), {setting}};
+  }
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 

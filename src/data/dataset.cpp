@@ -160,7 +160,7 @@ void Dataset::check_index(int64_t index) const {
   }
 }
 
-Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, int64_t /*min*/,
+Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOptions&,
                           Bitmap& bitmap) const {
   std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
   image(index, planes.data());

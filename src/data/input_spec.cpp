@@ -48,7 +48,7 @@ ConfigProblem config_problem(const InputSpec& spec) {
             {"rescale_factor"}};
   }
   PreprocessConfig preprocess = spec.preprocess;
-  preprocess.size = spec.input_size[1];
+  preprocess.size = {spec.input_size[1], spec.input_size[2]};
   preprocess.mean = preprocess.std = {};
   if (const std::string problem = config_problem(preprocess); !problem.empty()) return problem;
   const std::string order = channel_order(spec.input_size[0]);
@@ -68,6 +68,7 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;
   spec.preprocess.mean = spec.preprocess.std = {};
+  spec.preprocess.orientation = info.upright.value_or(true) ? "upright" : "stored";
   spec.own_values = !config.mean.empty();
   spec.channel_order = spec.images ? channel_order(info.channels) : "as stored";
   spec.classes = info.classes;
@@ -81,6 +82,8 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
 Json document_of(const InputSpec& spec) {
   Json document = to_json(spec);
   document.erase("size");
+  document.erase("channels");
+  if (spec.preprocess.orientation == "data") document["orientation"] = nullptr;
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;
   }
@@ -112,9 +115,12 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                spec.images ? "images" : "inputs that are no images");
   }
   if (!images) return base;
-  DatasetInfo info = base->info();
-  info.height = spec.input_size[1];
-  info.width = spec.input_size[2];
+  // Before the setting existed photos were as stored unless the data told otherwise.
+  PreprocessConfig wanted = {.size = {spec.input_size[1], spec.input_size[2]},
+                             .channels = spec.input_size[0],
+                             .orientation = spec.preprocess.orientation};
+  if (wanted.orientation == "data" && !base->info().upright) wanted.orientation = "stored";
+  DatasetInfo info = preprocessed_info(base->info(), wanted);
   if (!spec.mean.empty()) {
     info.mean = spec.mean;
     info.std = spec.std;
@@ -132,6 +138,10 @@ void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std
   // Those of its own data were resized in training, too.
   if (spec.images && other_size && name_without_folders(data.name) != spec.dataset) {
     names.emplace_back("size of images");
+  }
+  const std::string& habit = spec.preprocess.orientation;
+  if (data.upright && habit != "data" && *data.upright != (habit == "upright")) {
+    names.emplace_back("orientation");
   }
   if (names.empty()) return;
   log_warning(

@@ -33,8 +33,10 @@ ImageSize size_of(const EncodedImage& file, const Dataset& dataset, int64_t inde
 }
 
 PackedImage as_it_is(EncodedImage file) {
-  const bool png = file.bytes.starts_with("\x89PNG");
-  return {std::move(file.bytes), png ? "png" : "jpg"};
+  const char* const extension = file.bytes.starts_with("\x89PNG") ? "png"
+                                : file.bytes.starts_with("RIFF")  ? "webp"
+                                                                  : "jpg";
+  return {std::move(file.bytes), extension};
 }
 
 /// Returns an image of bytes [C, H, W] with its channels last.

@@ -59,9 +59,9 @@ void on_threads(size_t count, size_t threads, const Action& action) {
 
 }  // namespace
 
-ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright,
-                         Fetch fetch, Pause pause, LabelText labels)
-    : StoredImages(std::move(info), upright, std::move(pause)),
+ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
+                         Pause pause, LabelText labels)
+    : StoredImages(std::move(info), std::move(pause)),
       classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),
       open_(shards.size()) {

@@ -33,7 +33,7 @@ class ShardImages final : public StoredImages {
   using Fetch = std::function<void(const PlacedShard&)>;
 
   /// Throws Error (failure) with the shard's name if more images are lost than may be.
-  ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright, Fetch fetch,
+  ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
               Pause pause = sleep_for, LabelText labels = LabelText::either);
 
   int64_t size() const override { return begins_.back(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards: tar archives of images with their labels, after WebDataset's habit. A sample's members
-// share the name up to its first dot: 0001.jpg (.jpeg, .png) and 0001.cls, the number of its class
-// or the class's name.
+// share the name up to its first dot: 0001.jpg (.jpeg, .png, .webp) and 0001.cls, the number of its
+// class or the class's name.
 #pragma once
 
 #include <cstdint>

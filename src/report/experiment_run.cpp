@@ -38,14 +38,14 @@ std::vector<const Probe*> applicable(const std::vector<std::string>& names,
 }
 
 /// Returns the data of a phase with the labels of its network's outputs.
-Grounds grounds_of(const PhasePlan& plan, Datasets& datasets) {
+Grounds grounds_of(const PhasePlan& plan, const Model& shape, Datasets& datasets) {
   const PhaseConfig& phase = plan.config;
   Grounds grounds{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   splits.push_back("train");
   for (const std::string& split : splits) {
-    grounds.data[split] =
-        with_classes_of(datasets.get(phase.data, split, phase.preprocess), plan.classes);
+    grounds.data[split] = with_classes_of(
+        datasets.get(phase.data, split, phase.preprocess, shape.input_shape()[0]), plan.classes);
   }
   return grounds;
 }
@@ -99,7 +99,7 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
     std::vector<Metric>& metrics =
         elsewhere.empty() ? run.metrics : metrics_of(run.earlier, elsewhere.mapped());
     PhaseProbes probes =
-        probes_after(wanted->second, where, shape, grounds_of(plan, datasets), metrics);
+          probes_after(wanted->second, where, shape, grounds_of(plan, shape, datasets), metrics);
     if (!elsewhere.empty()) probes.row = elsewhere.mapped();
     run.after[phase.name] = std::move(probes);
   }
@@ -273,7 +273,7 @@ ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Data
   run.config = config_of(experiment, row);
   const std::shared_ptr<Model> shape = build_initial_shape(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
-  run.grounds = grounds_of(plans.back(), datasets);
+  run.grounds = grounds_of(plans.back(), *shape, datasets);
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;

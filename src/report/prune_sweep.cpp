@@ -235,7 +235,8 @@ class SweepRun {
       go_on();
       return true;
     };
-    return evaluate(model, datasets_->get(phase.data, "test", phase.preprocess), options);
+    const auto data = datasets_->get(phase.data, "test", phase.preprocess, model.input_shape()[0]);
+    return evaluate(model, data, options);
   }
 
   /// The same network and images rank the experts of all sizes and criteria: one look is enough.
@@ -243,7 +244,8 @@ class SweepRun {
     if (use_) return *use_;
     const PhaseConfig& phase = train_.phases.back();
     const std::string split = calibration_split(datasets_->evaluation_splits(phase.data));
-    use_ = calibrate(model, datasets_->get(phase.data, split, phase.preprocess),
+    use_ = calibrate(model,
+                     datasets_->get(phase.data, split, phase.preprocess, model.input_shape()[0]),
                      {.images = config_.images,
                       .batch_size = train_.evaluate_batch_size,
                       .loader_threads = train_.loader_threads,
@@ -429,7 +431,9 @@ class PruneSweep {
       return true;
     };
     const std::vector<double> rates =
-        measure_passes(passes, datasets_->get(phase.data, "test", phase.preprocess),
+        measure_passes(passes,
+                       datasets_->get(phase.data, "test", phase.preprocess,
+                                      networks.front().model->input_shape()[0]),
                        config_.throughput, proceed, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
     if (!outcome.exported) return;

@@ -62,6 +62,24 @@ ConfigProblem config_problem(const RunConfig& config) {
   return name_problem(config.name);
 }
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Adds to the phases of an older run the settings that it lacks, as `now` has them.
+void add_later_settings(Json& then, const Json& now) {
+  for (size_t i = 0; now.contains("phases") && i < now.at("phases").size(); ++i) {
+    const Json::json_pointer preprocess(fmt::format("/phases/{}/preprocess", i));
+    if (!then.contains(preprocess) || !then.at(preprocess).is_object()) continue;
+    for (const char* key : {"orientation", "channels"}) {
+      if (!now.contains(preprocess / key)) continue;
+      then.at(preprocess).emplace(key, Json(now.at(preprocess / key)));
+    }
+  }
+}
+
+}  // namespace
+
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder) {
   nlohmann::ordered_json then = started;
@@ -70,6 +88,7 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
     if (now.contains(free)) then[free] = now.at(free);  // Older runs lack some.
   }
   if (now.contains("deterministic")) then.emplace("deterministic", false);
+  add_later_settings(then, now);
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;
   fail_usage(

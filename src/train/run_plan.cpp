@@ -130,21 +130,34 @@ class Rehearsal {
   bool means_ = false;
 };
 
-void check_images(const PhasePlaces& places, const Model& model, const DatasetInfo& data) {
+/// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
+/// does.
+std::string image_remedy(const std::string& phase, const std::vector<int64_t>& shape,
+                         const std::vector<int64_t>& wanted) {
+  const auto colours = [](int64_t channels) { return channels == 1 || channels == 3; };
+  if (shape[0] != wanted[0]) {
+    if (!colours(shape[0]) || !colours(wanted[0])) return "";
+    return fmt::format("; phases.{}.preprocess.channels={} makes them {}", phase, wanted[0],
+                       wanted[0] == 1 ? "grey" : "coloured");
+  }
+  const std::string size = wanted[1] == wanted[2] ? fmt::format("{}", wanted[1])
+                                                  : fmt::format("[{},{}]", wanted[1], wanted[2]);
+  return fmt::format("; phases.{}.preprocess.size={} resizes them", phase, size);
+}
+
+void check_images(const PhasePlaces& places, const Model& model, const Dataset& dataset) {
+  const DatasetInfo& data = dataset.info();
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
   const SettingPaths paths = model.setting_paths();
-  const bool resizable = shape[0] == wanted[0] && wanted[1] == wanted[2];
   const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
   fail_usage(
       "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model takes "
       "{} x {} x {}{}",
       places.of_model(setting, "data"), places.phase().name, places.phase().data, shape[0],
       shape[1], shape[2], wanted[0], wanted[1], wanted[2],
-      resizable ? fmt::format("; phases.{}.preprocess.size={} resizes them", places.phase().name,
-                              wanted[1])
-                : "");
+      dataset.has_images() ? image_remedy(places.phase().name, shape, wanted) : "");
 }
 
 int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
@@ -276,7 +289,9 @@ void check_shares(const RunConfig& config, const PhasePlaces& places, const Mode
   prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
 }
 
-std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets) {
+/// Returns the preprocessed training data. Completes `preprocess` by the network's channels.
+std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
+                                         const Model& model, PreprocessConfig& preprocess) {
   const PhaseConfig& phase = places.phase();
   const std::shared_ptr<const Dataset> data = at_place(places.of({"data"}), [&] {
     for (const std::string& split : datasets.evaluation_splits(phase.data)) {
@@ -284,21 +299,29 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
     }
     return datasets.get(phase.data, "train");
   });
+  preprocess = for_network(phase.preprocess, data->info(), model.input_shape()[0]);
+  if (phase.preprocess.channels == 0 && preprocess.channels == 1) {
+    log_info("phase '{}': the images of '{}' become grey, since the network has one channel",
+             phase.name, phase.data);
+  }
   return at_place(places.of({"preprocess", "data"}),
-                  [&] { return preprocessed(data, phase.preprocess); });
+                  [&] { return preprocessed(data, preprocess); });
 }
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,
                      Datasets& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PhasePlaces places(config.model, phase);
-  const std::shared_ptr<const Dataset> data = open_data(places, datasets);
+  PhasePlan plan;
+  plan.config = phase;
+  const std::shared_ptr<const Dataset> data =
+      open_data(places, datasets, rehearsal.model(), plan.config.preprocess);
   const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
     check_restored(config, index, places);
     rehearsal.restore(phase.on_entry.restore);
   }
-  check_images(places, rehearsal.model(), data->info());
+  check_images(places, rehearsal.model(), *data);
   check_outputs(places, index, rehearsal.model(), data->info());
   check_class_names(places, rehearsal, data->info(), datasets);
   if (phase.on_entry.prune) {
@@ -312,8 +335,6 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
     }
     rehearsal.prune(KeepSpec::from_value(prune.keep), means);
   }
-  PhasePlan plan;
-  plan.config = phase;
   plan.precision = config.precision;
   plan.recompute = config.recompute;
   plan.outputs = task.outputs(data->info());

@@ -93,6 +93,24 @@ std::string key_of(const std::string& data, const std::string& split) {
   return data + " " + split;
 }
 
+/// Where the recipe leaves the orientation to the data, a run goes on as it began: by its record,
+/// or if a version without the setting began it, as stored unless the data's description tells.
+void keep_orientation(const Json& started, Datasets& datasets, RunConfig& config) {
+  for (size_t i = 0; i < config.phases.size(); ++i) {
+    PhaseConfig& phase = config.phases[i];
+    const Json::json_pointer place(fmt::format("/phases/{}/preprocess", i));
+    if (phase.data.empty() || phase.preprocess.orientation != "data") continue;
+    if (!started.contains(place) || !started.at(place).is_object()) continue;
+    const auto then = started.at(place).find("orientation");
+    if (then != started.at(place).end()) {
+      if (*then == "upright" || *then == "stored") phase.preprocess.orientation = *then;
+      continue;
+    }
+    const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
+    if (data->has_images() && !data->info().upright) phase.preprocess.orientation = "stored";
+  }
+}
+
 /// Returns whether a checkpoint says, unverified, that it ends a phase.
 bool ends_phase(const fs::path& checkpoint) {
   try {
@@ -127,12 +145,14 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   std::optional<RunStart> start;
   if (!resuming) start.emplace(config_);
   const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
-  const RunConfig given = config_;
+  RunConfig given = config_;
   config_.model = Value::from_json(shape->config(), "model");
   if (!started.is_null()) {
     for (const PhaseConfig& phase : config_.phases) {
       if (!phase.data.empty()) options_.open.splits(phase.data);  // Throws where there are none.
     }
+    keep_orientation(started, datasets_, given);
+    keep_orientation(started, datasets_, config_);
     check_same_run(with_lasting_names(started), to_json(config_), options_.out.string());
   }
   if (resuming) check_data(RunFolder::started_data(options_.out));

@@ -154,10 +154,11 @@ TEST_F(ImageFolder, AFileThatCannotBeReadIsTriedAgainAndIsNotDamaged) {
   const int32_t folder = list.add_folder("dog");
   for (const char* name : {"3.jpg", "4.jpg"}) list.add(folder, name, 1);
   int pauses = 0;
-  const auto images = std::make_shared<ImageFiles>(
-      open()->info(), list, false, std::vector<uint8_t>(), [&](std::chrono::milliseconds) {
-        if (++pauses == 2) test::fs::rename(away, file);
-      });
+  const auto images = std::make_shared<ImageFiles>(open()->info(), list, std::vector<uint8_t>(),
+                                                   [&](std::chrono::milliseconds) {
+                                                     if (++pauses == 2)
+                                                       test::fs::rename(away, file);
+                                                   });
   ::testing::internal::CaptureStderr();
   test::fs::rename(file, away);
   EXPECT_EQ(images->encoded(0)->bytes, std::string(whole.begin(), whole.end()));
@@ -183,7 +184,7 @@ TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {
   Loader loader(at_size(8), options);
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-              HasSubstr("of 12 images are damaged"));
+              HasSubstr("of 12 images cannot be read"));
   ::testing::internal::GetCapturedStderr();
 }
 
@@ -205,7 +206,7 @@ TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
     ::testing::internal::CaptureStderr();
     for (int call = 0; call < 2; ++call) {
       EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("of 4 images are damaged"));
+                  HasSubstr("of 4 images cannot be read"));
     }
     ::testing::internal::GetCapturedStderr();
   }
@@ -240,7 +241,8 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_directories(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG or PNG images"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }),
+              HasSubstr("no JPEG, PNG or WebP images"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));
 }
@@ -329,7 +331,7 @@ TEST_F(ImageFolder, MoreThanOnePerCentDamagedIsAnError) {
   Loader(at_size(8), options).next();
   damage(4);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { Loader(at_size(8), options).next(); }),
-              HasSubstr("4 of 300 images are damaged (all of class 'dog')"));
+              HasSubstr("4 of 300 images cannot be read (all of class 'dog')"));
   ::testing::internal::GetCapturedStderr();
 }
 
@@ -347,44 +349,8 @@ TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {
   }
 }
 
-/// A JPEG of `height` x `width` that is to be turned to the right.
-Bytes turned_jpeg(int height, int width) {
-  Bytes bytes = jpeg_bytes(height, width, JpegKind::rgb, {200, 100, 50});
-  const std::string exif(
-      "\xff\xe1\x00\x22"
-      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
-      "\0\0\0\0",
-      36);
-  bytes.insert(bytes.begin() + 2, exif.begin(), exif.end());
-  return bytes;
-}
-
-TEST_F(ImageFolder, ExifIsFollowedWhereTheDescriptionSaysSo) {
-  const auto height_of = [](const Dataset& data, int64_t min) {
-    Bitmap bitmap;
-    int64_t seen = 0;
-    data.decode(
-        0,
-        [&](int64_t h, int64_t w) {
-          seen = h;
-          return Rectangle{0, 0, h, w};
-        },
-        min, bitmap);
-    EXPECT_EQ(bitmap.height * bitmap.width * 3, static_cast<int64_t>(bitmap.pixels.size()));
-    return std::pair(seen, bitmap.height);
-  };
-  write_file(root() / "train" / "cat" / "0.JPEG", turned_jpeg(16, 40));
-  EXPECT_EQ(height_of(*open(), 4), std::pair(int64_t{16}, int64_t{4}));
-  const test::fs::path description = folder_.path() / "pets.json";
-  write_file(description, R"({"name": "pets", "format": "image_folder", "exif_orientation": true,
-                              "paths": [")" +
-                              root().string() + R"("], "mean": [0, 0, 0], "std": [1, 1, 1]})");
-  EXPECT_EQ(height_of(*open_dataset(description.string(), "train"), 4),
-            std::pair(int64_t{40}, int64_t{10}));
-}
-
 TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
-  write_file(root() / "train" / "cat" / "0.JPEG", turned_jpeg(16, 40));
+  write_file(root() / "train" / "cat" / "0.JPEG", test::turned_jpeg_bytes(16, 40));
   write_file(root() / "train" / "cat" / "1.JPEG", std::string("no image"));
   write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
   write_file(root() / "train" / ".cache" / "x.png", std::string("x"));
@@ -400,7 +366,8 @@ TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
   Bitmap bitmap;
   make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
   EXPECT_EQ(bitmap.height, 40);
-  make_image_dataset(info, files, false)->decode(0, whole, 100, bitmap);
+  info.upright = false;
+  make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
   EXPECT_EQ(bitmap.height, 16);
   PreprocessConfig config;
   config.size = 8;

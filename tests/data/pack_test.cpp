@@ -213,7 +213,7 @@ TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {
   test::fs::remove_all(out());
   write_file(root() / "train" / "cat" / "4.jpg", std::string());
   EXPECT_THAT(refusal(ErrorKind::failure, root().string() + "/", {}),
-              HasSubstr("2 of 11 images are damaged"));
+              HasSubstr("2 of 11 images cannot be read"));
 }
 
 TEST(Pack, PixelsOfDatasetsStayAsTheyAre) {

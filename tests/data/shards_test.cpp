@@ -234,7 +234,7 @@ TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {
   ShardFile described;
   described.name = "train-0.tar";
   const ShardImages images(
-      home_.open()->info(), {PlacedShard{described, shard}}, false, [](const PlacedShard&) {},
+      home_.open()->info(), {PlacedShard{described, shard}}, [](const PlacedShard&) {},
       [&](std::chrono::milliseconds) {
         test::fs::remove(shard);
         if (returns) write_file(shard, whole);

@@ -174,7 +174,7 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
 }
 
 TEST_F(PredictFiles, AreTurnedAsTheySay) {
-  Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
+  const Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
   const RgbImage stored = decode_image(jpeg);
   Bytes turned(stored.pixels.size());  // Orientation 6: a quarter clockwise.
   for (size_t y = 0; y < kSide; ++y) {
@@ -184,13 +184,8 @@ TEST_F(PredictFiles, AreTurnedAsTheySay) {
       }
     }
   }
-  const std::string exif(
-      "\xff\xe1\x00\x22"
-      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0",
-      36);
   test::write_file(path("plain.jpg"), jpeg);
-  jpeg.insert(jpeg.begin() + 2, exif.begin(), exif.end());
-  test::write_file(path("exif.jpg"), jpeg);
+  test::write_file(path("exif.jpg"), test::turned_jpeg_bytes(kSide, kSide, test::JpegKind::noise));
   test::write_file(path("turned.png"), test::png_bytes(kSide, kSide, turned));
   const auto of = [&](const std::string& name) {
     const auto result = predict({text_path(name), "--json"});
@@ -211,7 +206,8 @@ TEST_F(PredictFiles, WrongUseIsOneLine) {
   expect_one_line_error(predict({"--input", image}), 2, "--output");
   expect_one_line_error(predict({image, "--top", "0"}), 2, "between 1 and");
   fs::create_directories(path("empty"));
-  expect_one_line_error(predict({text_path("empty")}), 2, "holds no file .jpg, .jpeg or .png");
+  expect_one_line_error(predict({text_path("empty")}), 2,
+                        "holds no file .jpg, .jpeg, .png or .webp");
 }
 
 }  // namespace

@@ -55,10 +55,11 @@ class Datasets {
     return dataset;
   }
 
-  /// Returns the preprocessed dataset.
+  /// Returns the preprocessed dataset, for a network whose images have `channels` unless 0.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
-                                     const PreprocessConfig& preprocess) {
-    return preprocessed(get(name, split), preprocess);
+                                     const PreprocessConfig& preprocess, int64_t channels = 0) {
+    const std::shared_ptr<const Dataset> data = get(name, split);
+    return preprocessed(data, for_network(preprocess, data->info(), channels));
   }
 
   /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions

@@ -372,7 +372,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   }
   for (const Face& face : faces) files.add(images, face.name, face.label);
   outline_celeba(spec, info);
-  return std::make_shared<ImageFiles>(std::move(info), std::move(files), false, std::move(groups));
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files), std::move(groups));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <system_error>
 
@@ -24,7 +25,7 @@ namespace {
 struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
-  bool exif_orientation = false;
+  std::optional<bool> exif_orientation;
 };
 template <class Fields>
 void describe(Fields& f, ImageFolderSettings& c) {
@@ -33,7 +34,8 @@ void describe(Fields& f, ImageFolderSettings& c) {
     "folder of each split, by default train and, to test with, val; there is a validation split "
     "where its folder is given");
   f("exif_orientation", c.exif_orientation,
-    "turn images as EXIF's orientation says; google-research/vmoe leaves them as stored");
+    "turn images as EXIF's orientation says, as viewers do; true unless given, "
+    "google-research/vmoe leaves them as stored");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
@@ -44,7 +46,7 @@ ConfigProblem check_image_folder(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
                        unknown_split(spec.images, "images"),
                        unknown_split(settings_of(spec).splits, "splits"),
-                       channels_problem(spec, 3));
+                       channels_problem(spec, spec.mean.size() == 1 ? 1 : 3));
 }
 
 std::vector<std::string> splits_image_folder(const DatasetSpec& spec) {
@@ -184,11 +186,14 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
                                                  const fs::path& folder) {
   const fs::path part = folder / source_image_folder(spec, info.split);
   info.classes = classes_in(spec, folder, part);
-  info.channels = 3;
+  info.channels = static_cast<int64_t>(info.mean.size());
+  info.channels_open = spec.is_path();
+  info.upright = settings_of(spec).exif_orientation;
   const Listing folders = list_folder(part, Listed::folders);
   check_known(folders.names, info.classes, part);
   Found found = find_files(info.classes, part, folders.names);
-  if (found.files.size() == 0) fail("{}: no JPEG or PNG images in its folders", part.string());
+  if (found.files.size() == 0)
+    fail("{}: no JPEG, PNG or WebP images in its folders", part.string());
   const auto warn = [&](const std::vector<std::string>& names, const char* noun, const char* what) {
     if (names.empty()) return;
     log_warning("dataset '{}': {} in {} {}: {}", info.name,
@@ -197,10 +202,9 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   };
   warn(found.empty, "class", "without images");
   warn(folders.others, "file", "beside the folders of the classes, left out");
-  warn(found.others, "file", "neither JPEG nor PNG by name, left out");
+  warn(found.others, "file", "neither JPEG, PNG nor WebP by name, left out");
   if (spec.is_path() && info.split == "train") report_splits(spec, folder);
-  return std::make_shared<ImageFiles>(std::move(info), std::move(found.files),
-                                      settings_of(spec).exif_orientation);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }
 
 /// Returns the splits of a folder without a description: the test split is test, else val, else

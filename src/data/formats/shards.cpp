@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -30,13 +31,13 @@ struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
   std::string classes_file, labels = "either";
   int64_t height = 0, width = 0;
-  bool exif_orientation = false;
+  std::optional<bool> exif_orientation;
 };
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
   f("shards", c.shards,
     "tar archives of each split, train, validation and test, in order: images 0001.jpg (.jpeg, "
-    ".png) with their classes, by number or name, in 0001.cls");
+    ".png, .webp) with their classes, by number or name, in 0001.cls");
   f("classes_file", c.classes_file,
     "file beside the shards with the name of a class a line, in place of classes");
   f("labels", c.labels,
@@ -46,7 +47,8 @@ void describe(Fields& f, ShardsSettings& c) {
   f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",
     at_least(0));
   f("width", c.width, "pixels of every image from left to right", at_least(0));
-  f("exif_orientation", c.exif_orientation, "turn images as EXIF's orientation says");
+  f("exif_orientation", c.exif_orientation,
+    "turn images as EXIF's orientation says, as viewers do; true unless given");
 }
 
 const ShardsSettings& shards_of(const DatasetSpec& spec) {
@@ -228,9 +230,10 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   info.channels = static_cast<int64_t>(info.mean.size());
   info.height = settings.height;
   info.width = settings.width;
+  info.upright = settings.exif_orientation;
   auto shards = placed_shards(spec, info.split, folder);
   return std::make_shared<ShardImages>(
-      std::move(info), std::move(shards), settings.exif_orientation,
+      std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); }, sleep_for,
       label_text(spec));
 }

@@ -182,7 +182,8 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   if (!spec.urls.empty() && !fs::exists(path, error)) {
     fetch_class_names(spec, file, path, kMaxClassesBytes);
   }
-  std::istringstream lines(read_text(path, kMaxClassesBytes, "names of classes"));
+  const std::string text = read_text(path, kMaxClassesBytes, "names of classes");
+  std::istringstream lines{std::string(without_byte_order_mark(text))};
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with('\r')) line.pop_back();

@@ -39,7 +39,7 @@ std::vector<const Probe*> applicable(const std::vector<std::string>& names,
 Grounds grounds_of(const PhaseConfig& phase, Datasets& datasets) {
   Grounds grounds{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
-  splits.push_back("train");
+  splits.insert(splits.end(), {"test", "train"});  // Probes take these two for granted.
   for (const std::string& split : splits) {
     grounds.data[split] = datasets.get(phase.data, split, phase.preprocess);
   }

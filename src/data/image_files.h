@@ -46,7 +46,7 @@ class StoredImages : public Dataset {
   Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
                    Bitmap& bitmap) const override;
   std::optional<EncodedImage> encoded(int64_t index) const override {
-    return EncodedImage{read(index), upright_};
+    return EncodedImage{read(index), upright_, path(index).string()};
   }
 
   struct Problem {

@@ -14,7 +14,6 @@ namespace {
 using test::write_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 class ImageWalk : public ::testing::Test {
  protected:

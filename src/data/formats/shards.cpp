@@ -35,8 +35,8 @@ struct ShardsSettings {
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
   f("shards", c.shards,
-    "tar archives of each split, train, validation and test, in order: images 0001.jpg (.jpeg, "
-    ".png) with their classes, by number or name, in 0001.cls");
+    "tar archives of each split, train, validation and test, in order: images 0001.jpg (or "
+    "another ending of images) with their classes, by number or name, in 0001.cls");
   f("classes_file", c.classes_file,
     "file beside the shards with the name of a class a line, in place of classes");
   f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",

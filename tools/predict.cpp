@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -16,7 +18,7 @@
 #include "moesaic/base/terminal.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/export/predict_images.h"
 #include "moesaic/train/evaluate_checkpoint.h"
@@ -63,18 +65,24 @@ void predict_tensors(const PredictArguments& arguments) {
   log_written(arguments.output);
 }
 
-/// Returns the files that are named, and those in the folders that are.
+/// Returns the files that are named, and those in the folders that are. What is left out of a
+/// folder is a warning, an error where that is everything.
 std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
   std::vector<fs::path> files;
   for (const std::string& name : names) {
-    if (!fs::is_directory(name)) {
+    if (!path_exists(name) || !fs::is_directory(name)) {
       check_input_file(name);
       files.emplace_back(name);
       continue;
     }
-    const std::vector<fs::path> found = image_files_in(name);
-    if (found.empty()) fail_usage("{}: holds no file .jpg, .jpeg, .png or .webp", name);
-    files.insert(files.end(), found.begin(), found.end());
+    const FoundImages found = image_files_in(name);
+    const std::string left_out = found.left_out.text();
+    if (found.files.empty()) {
+      fail_usage("{}: holds no image ({}){}", name, fmt::join(image_endings(), ", "),
+                 left_out.empty() ? "" : "; " + left_out);
+    }
+    if (!left_out.empty()) log_warning("{}: {}", name, left_out);
+    files.insert(files.end(), found.files.begin(), found.files.end());
   }
   return files;
 }
@@ -166,9 +174,11 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   CLI::Option* images =
-      verb->add_option("images", arguments->images,
-                       "JPEG, PNG and WebP files, folders of them at any depth, in sorted order; a "
-                       "damaged file is one line on standard error, and exit code 1 at the end")
+      verb->add_option(
+              "images", arguments->images,
+              "JPEG, PNG and WebP files, and folders of them at any depth, in sorted order, linked "
+              "ones too; what is left out of a folder is named, a damaged file is one line on "
+              "standard error, and exit code 1 at the end")
           ->check(not_empty())
           ->type_name("IMAGE|FOLDER");
   CLI::Option* top = verb->add_option("--top", arguments->top, "classes of an image, at most")

@@ -154,7 +154,7 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::cout << dry_run(config, scaling);
+    std::cout << escaped(dry_run(config, scaling), "\n");
     return 0;
   }
   options.processes = meet_processes(config.parallel, arguments.device);

@@ -129,10 +129,25 @@ std::string file_name_problem(std::string_view key, std::string_view name) {
                      kMaxNameBytes, printable(name));
 }
 
+namespace {
+
+bool is_plain(unsigned char c) {
+  return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+}
+
+}  // namespace
+
 bool is_plain_name(std::string_view name) {
-  return is_file_name(name) && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return std::isalnum(c) || c == '-' || c == '_' || c == '.';
-         });
+  return is_file_name(name) && std::all_of(name.begin(), name.end(), is_plain);
+}
+
+std::string plain_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !is_plain(static_cast<unsigned char>(c)); },
+      '-');
+  if (name.empty() || name.front() == '.') name.insert(0, "-");
+  name.resize(std::min(name.size(), kMaxNameBytes));
+  return name;
 }
 
 }  // namespace moesaic

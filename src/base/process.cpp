@@ -87,12 +87,13 @@ std::vector<std::string> environment_with(const std::vector<std::string>& first)
 }
 
 pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
-            int standard_input, const sigset_t& mask) {
+            const std::filesystem::path& folder, int standard_input, const sigset_t& mask) {
   const std::vector<char*> arguments = pointers(argv);
   const std::vector<char*> variables = pointers(environment);
   SpawnActions actions;
   posix_spawn_file_actions_adddup2(&actions.value, standard_input, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions.value, STDERR_FILENO, STDOUT_FILENO);
+  if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions.value, folder.c_str());
   SpawnAttributes attributes;
   posix_spawnattr_setsigmask(&attributes.value, &mask);
   posix_spawnattr_setflags(&attributes.value, POSIX_SPAWN_SETSIGMASK);
@@ -125,7 +126,8 @@ int wait_for(pid_t child, const std::string& program) {
 }  // namespace
 
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
-                   const std::vector<std::string>& environment) {
+                   const std::vector<std::string>& environment,
+                   const std::filesystem::path& folder) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(argv[0], "cannot make a pipe");
@@ -134,7 +136,7 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input,
   pid_t child = 0;
   {
     const BlockedSigpipe blocked;
-    child = spawn(argv, environment_with(environment), reading.get(), blocked.former());
+    child = spawn(argv, environment_with(environment), folder, reading.get(), blocked.former());
     reading.reset();
     feed(writing.get(), input);
   }

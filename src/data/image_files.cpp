@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <limits>
 #include <map>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -145,29 +143,6 @@ StoredImages::Problem StoredImages::problem(int64_t index) const {
   } catch (const Error& error) {
     return {fmt::format("{}: {}", path(index).string(), error.what()), false};
   }
-}
-
-bool has_image_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png" || extension == ".webp";
-}
-
-std::vector<fs::path> image_files_in(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error, unknown;
-  fs::recursive_directory_iterator it(folder, error);
-  for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().starts_with('.')) {
-      it.disable_recursion_pending();
-    } else if (has_image_name(it->path()) && it->is_regular_file(unknown)) {
-      files.push_back(it->path());
-    }
-  }
-  if (error) fail("{}: cannot be listed: {}", folder.string(), error.message());
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,

@@ -48,7 +48,7 @@ class StoredImages : public Dataset {
   Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override;
   std::optional<EncodedImage> encoded(int64_t index) const override {
-    return EncodedImage{read(index), info().upright.value_or(true)};
+    return EncodedImage{read(index), info().upright.value_or(true), path(index).string()};
   }
 
   struct Problem {

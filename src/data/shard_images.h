@@ -71,6 +71,7 @@ class ShardImages final : public StoredImages {
 
   mutable std::mutex lost_mutex_;
   mutable int64_t lost_ = 0;
+  mutable int64_t uncounted_ = 0;  ///< Those of lost_ that size() leaves out.
   mutable std::string last_problem_;
 
   mutable std::mutex open_mutex_;

@@ -248,7 +248,7 @@ std::string to_text(const ImagePrediction& prediction, const std::vector<std::st
   std::string line = one_line(prediction.file.string(), prediction.file.string().size()) + ":";
   for (const PredictedClass& found : prediction.top) {
     line += fmt::format("{} {} {:.2f} %", &found == &prediction.top.front() ? "" : ",",
-                        class_name(found.index, classes), 100.0 * found.probability);
+                        escaped(class_name(found.index, classes)), 100.0 * found.probability);
   }
   return line + "\n";
 }

@@ -42,7 +42,7 @@ Grounds grounds_of(const PhasePlan& plan, const Model& shape, Datasets& datasets
   const PhaseConfig& phase = plan.config;
   Grounds grounds{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
-  splits.push_back("train");
+  splits.insert(splits.end(), {"test", "train"});  // Probes take these two for granted.
   for (const std::string& split : splits) {
     grounds.data[split] = with_classes_of(
         datasets.get(phase.data, split, phase.preprocess, shape.input_shape()[0]), plan.classes);
@@ -99,7 +99,7 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
     std::vector<Metric>& metrics =
         elsewhere.empty() ? run.metrics : metrics_of(run.earlier, elsewhere.mapped());
     PhaseProbes probes =
-          probes_after(wanted->second, where, shape, grounds_of(plan, shape, datasets), metrics);
+        probes_after(wanted->second, where, shape, grounds_of(plan, shape, datasets), metrics);
     if (!elsewhere.empty()) probes.row = elsewhere.mapped();
     run.after[phase.name] = std::move(probes);
   }

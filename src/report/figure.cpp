@@ -60,9 +60,8 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
   write_atomic(workshop.path() / script, figure.script);
   write_atomic(workshop.path() / data, figure.data);
   // In a locale without UTF-8, gnuplot warns of characters that it cannot show.
-  const int status = run_with_input(
-      {"gnuplot"}, "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script,
-      {"LC_ALL=C.UTF-8"});
+  const int status =
+      run_with_input({"gnuplot"}, figure.script, {"LC_ALL=C.UTF-8"}, workshop.path());
   if (status != 0) fail("{}: gnuplot failed with status {}", (folder / files[0]).string(), status);
   for (const std::string& file : files) check_drawn(workshop.path() / file, folder / file);
   files.insert(files.end(), {script, data});

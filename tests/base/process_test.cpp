@@ -33,6 +33,14 @@ TEST(RunWithInput, VariablesGivenReplaceThoseInherited) {
   EXPECT_EQ(run_with_input({"sh", "-c", "test $MOESAIC_TEST_A = old"}, ""), 0);
 }
 
+TEST(RunWithInput, RunsInAnyFolder) {
+  const test::TempDir folder;
+  const std::filesystem::path odd = folder / "~\n'";
+  std::filesystem::create_directory(odd);
+  EXPECT_EQ(run_with_input({"sh", "-c", "cat > here"}, "x", {}, odd), 0);
+  EXPECT_EQ(test::get(odd / "here"), "x");
+}
+
 TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
   struct sigaction before {};
   ::sigaction(SIGPIPE, nullptr, &before);

@@ -134,6 +134,20 @@ TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
   EXPECT_EQ(open_dataset((folder_ / "elsewhere" / "packed.json").string(), "train")->size(), 11);
 }
 
+TEST_F(PackFolder, IsDataByItsPath) {
+  pack({.shards = 2});
+  const std::string folder = (folder_ / "renamed").string();
+  test::fs::rename(out(), folder);
+  EXPECT_EQ(files_in(*open_dataset(folder, "train")),
+            files_in(*open_dataset(root().string(), "train")));
+  for (const FileVerification& file : verify_dataset(folder + "/")) {
+    EXPECT_TRUE(file.ok()) << file.problem;
+  }
+  test::fs::copy_file(folder + "/packed.json", folder + "/other.json");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open_dataset(folder, "train"); }),
+              HasSubstr("folder 'train' not found in it"));
+}
+
 TEST_F(PackFolder, TheSameSeedGivesTheSameBytes) {
   const auto packed = [&](uint64_t seed) {
     pack({.shards = 2, .seed = seed});
@@ -213,7 +227,8 @@ TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {
   test::fs::remove_all(out());
   write_file(root() / "train" / "cat" / "4.jpg", std::string());
   EXPECT_THAT(refusal(ErrorKind::failure, root().string() + "/", {}),
-              HasSubstr("2 of 11 images cannot be read"));
+              AllOf(HasSubstr("2 of 11 images cannot be read"),
+                    HasSubstr("/train/cat/")));  // By their names, as in training.
 }
 
 TEST(Pack, PixelsOfDatasetsStayAsTheyAre) {

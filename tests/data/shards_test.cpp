@@ -137,6 +137,39 @@ TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
   EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
 }
 
+TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
+  std::vector<TarEntry> entries = samples(0, 2);
+  entries[1].content = text_bytes(
+      "\xEF\xBB\xBF"
+      "dog\r\n");
+  home_.write("train-0.tar", entries);
+  write_file(home_.path("names.txt"), std::string("\xEF\xBB\xBF"
+                                                  "cat\r\ndog\r\n"));
+  write_file(home_.path("pets.json"), std::string("\xEF\xBB\xBF"
+                                                  R"({"name": "pets",
+      "format": "shards", "classes_file": "names.txt", "mean": [0.5], "std": [0.5],
+      "paths": ["./"], "shards": {"train": [{"name": "train-0.tar"}]}})"));
+  const auto data = home_.open();
+  EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 1));
+}
+
+TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {
+  std::vector<TarEntry> entries = samples(0, 2);
+  entries.insert(entries.begin(), {"1000.seg.png", test::plain_png_bytes(4, 4, {1, 2, 3})});
+  entries.push_back({"1001.depth.PNG", test::plain_png_bytes(4, 4, {1, 2, 3})});
+  home_.write("train-0.tar", entries);
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  std::shared_ptr<const Dataset> data;
+  EXPECT_THAT(said_by([&] { data = home_.open(); }), IsEmpty());
+  ASSERT_EQ(data->size(), 2);
+  EXPECT_EQ(test::ShardHome::number_at(*data, 0), 0);
+  home_.write("train-0.tar", {{"a.1.jpg", numbered_jpeg(1)}, {"a.1.cls", text_bytes("0")}});
+  std::string message;
+  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
+  EXPECT_THAT(message, HasSubstr("'a.1.jpg' is none: an image is called KEY.jpg"));
+}
+
 TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {
   home_.write("train-0.tar", samples(0, 2));
   const std::string shards = R"({"train": [{"name": "train-0.tar"}]})";
@@ -223,7 +256,7 @@ TEST_F(Shards, ManyWithoutALabelAreAnErrorThatNamesTheFirst) {
   std::string message;
   said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
   EXPECT_THAT(message, AllOf(HasSubstr("train-0.tar: '1000.jpg': unknown class 'horse'"),
-                             HasSubstr("(1 more)")));
+                             HasSubstr("(1 more)"), HasSubstr("2 of 8 train images are lost")));
 }
 
 TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {

@@ -157,8 +157,6 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
   EXPECT_EQ(std::count(before.out.begin(), before.out.end(), '\n'), 1 + 4 * 2);
   EXPECT_THAT(before.out, HasSubstr(",\"dark, striped\",0."));
   write("folder/b/00.jpg", "no image");
-  write("folder/readme.txt", "no image either");
-  put("folder/.hidden.png", 1);
   const auto result = predict({text_path("folder"), "--csv"});
   expect_one_line_error(result, 1, text_path("folder/b/00.jpg") + ": ");
   EXPECT_EQ(result.out, before.out);
@@ -206,8 +204,29 @@ TEST_F(PredictFiles, WrongUseIsOneLine) {
   expect_one_line_error(predict({"--input", image}), 2, "--output");
   expect_one_line_error(predict({image, "--top", "0"}), 2, "between 1 and");
   fs::create_directories(path("empty"));
-  expect_one_line_error(predict({text_path("empty")}), 2,
-                        "holds no file .jpg, .jpeg, .png or .webp");
+  expect_one_line_error(predict({text_path("empty")}), 2, "holds no image (.jpg, .jpeg, ");
+}
+
+TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
+  write("folder/readme.txt", "no image");
+  put("folder/.hidden.png", 1);
+  put("elsewhere/x.png", 2);
+  fs::copy_file(path("folder/c.png"), path("folder/c.JFIF"));  // Content tells what it is.
+  fs::create_directory_symlink("../elsewhere", path("folder/linked"));
+  fs::create_symlink("/nonexistent.jpg", path("folder/gone.jpg"));
+  const auto result = predict({text_path("folder"), "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::vector<std::string> files;
+  for (const auto& image : result.json()["images"]) files.push_back(image["file"]);
+  EXPECT_EQ(files.size(), 6U);
+  EXPECT_EQ(files.back(), text_path("folder/linked/x.png"));
+  EXPECT_THAT(result.err, HasSubstr("warning: " + text_path("folder") +
+                                    ": 3 left out: 1 file not called .jpg"));
+  EXPECT_THAT(result.err, HasSubstr("1 link to nothing ('gone.jpg'); 1 hidden ('.hidden.png')"));
+  for (const std::string& file : files) fs::remove(file);
+  const auto none = predict({text_path("folder")});
+  expect_one_line_error(none, 2, "1 link to nothing ('gone.jpg')");
+  expect_one_line_error(predict({text_path(std::string(300, 'x'))}), 1, "File name too long");
 }
 
 }  // namespace

@@ -84,6 +84,18 @@ TEST(GnuplotQuoted, EndsNoStringWithinTheText) {
   EXPECT_EQ(gnuplot_quoted("x\nsystem(\"touch y\")\n#"), "'x\\nsystem(\"touch y\")\\n#'");
 }
 
+TEST(DrawFigure, GoesToFoldersOfAnyName) {
+  const TempDir temp;
+  const fs::path before = fs::current_path();
+  fs::current_path(temp / "");
+  for (const char* name : {"~", "two\nlines"}) {
+    fs::create_directory(name);
+    draw_figure(name, sweep_figure(report_test::outcome()));
+    EXPECT_EQ(names_in(name).size(), 4U) << name;
+  }
+  fs::current_path(before);
+}
+
 TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   const TempDir temp;
   const fs::path folder = temp / "it's a folder";

@@ -45,5 +45,7 @@ std::string file_name_problem(std::string_view key, std::string_view name);
 /// Returns whether the name can be that of a folder everywhere: one of a file, of letters, digits,
 /// '-', '_' and '.'.
 bool is_plain_name(std::string_view name);
+/// Returns the plain name that is most like `name`: '-' stands for whatever else is in it.
+std::string plain_name(std::string name);
 
 }  // namespace moesaic

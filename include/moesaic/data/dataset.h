@@ -37,6 +37,7 @@ class ImageError : public Error {
 struct EncodedImage {
   std::string bytes;     ///< JPEG, PNG or WebP.
   bool upright = false;  ///< Whether it is turned as EXIF says when it is decoded.
+  std::string name;      ///< Its path, for messages.
 };
 
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where

@@ -7,16 +7,9 @@
 #include <vector>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/image_walk.h"
 
 namespace moesaic {
-
-/// Returns whether a file is called like an image that can be read: .jpg, .jpeg, .png or
-/// .webp.
-bool has_image_name(const std::filesystem::path& path);
-
-/// Returns the files in `folder` and below that are called like images, sorted; hidden ones and
-/// linked folders are left out. Throws Error (failure) if it cannot be listed.
-std::vector<std::filesystem::path> image_files_in(const std::filesystem::path& folder);
 
 /// Makes a dataset of files without labels, of any sizes, read on demand: image() and part() throw
 /// ImageError for one that is damaged, and at once IoError for one that is not there. `info` has

@@ -63,12 +63,15 @@ class Datasets {
   }
 
   /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions
-  /// during training, then "test".
+  /// during training, then "test", which may be missing where there is the other.
   std::vector<std::string> evaluation_splits(const std::string& name) const {
     const std::vector<std::string> splits = open_.splits(name);
-    const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();
-    return validates ? std::vector<std::string>{"validation", "test"}
-                     : std::vector<std::string>{"test"};
+    std::vector<std::string> found;
+    for (const char* split : {"validation", "test"}) {
+      if (std::find(splits.begin(), splits.end(), split) != splits.end()) found.emplace_back(split);
+    }
+    if (found.empty()) found.emplace_back("test");  // Opening it says what is missing.
+    return found;
   }
 
  private:

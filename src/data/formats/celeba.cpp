@@ -142,7 +142,7 @@ fs::path find_list(const fs::path& folder, const std::string& stem) {
 template <class F>
 void for_lines(const fs::path& path, F&& row) {
   const std::string text = read_text(path);
-  std::istringstream lines(text);
+  std::istringstream lines{std::string(without_byte_order_mark(text))};
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;

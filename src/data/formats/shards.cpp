@@ -36,8 +36,8 @@ struct ShardsSettings {
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
   f("shards", c.shards,
-    "tar archives of each split, train, validation and test, in order: images 0001.jpg (.jpeg, "
-    ".png, .webp) with their classes, by number or name, in 0001.cls");
+    "tar archives of each split, train, validation and test, in order: images 0001.jpg (or "
+    "another ending of images) with their classes, by number or name, in 0001.cls");
   f("classes_file", c.classes_file,
     "file beside the shards with the name of a class a line, in place of classes");
   f("labels", c.labels,
@@ -196,7 +196,8 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   if (!spec.urls.empty() && !fs::exists(path, error)) {
     fetch_class_names(spec, file, path, kMaxClassesBytes);
   }
-  std::istringstream lines(read_text(path, kMaxClassesBytes, "names of classes"));
+  const std::string text = read_text(path, kMaxClassesBytes, "names of classes");
+  std::istringstream lines{std::string(without_byte_order_mark(text))};
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with('\r')) line.pop_back();

@@ -185,21 +185,26 @@ bool began_with(const Checkpoint& later, const Checkpoint& first) {
   return false;
 }
 
-/// Warns where the checkpoints themselves say that the pre-trained one came later.
-void warn_of_order(const Checkpoint& finetuned, const Checkpoint& pretrained) {
+/// Warns where the checkpoints' runs or the networks themselves say that the pre-trained one came
+/// later. What a checkpoint was made by tells nothing of pruning: a network that is trained after
+/// it was pruned is still the smaller one.
+void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
+                   const Checkpoint& pretrained, const Model& before_shape) {
   const auto same = [&](const char* key) {
-    const Json value = of_run(finetuned, key);
-    return !value.is_null() && value == of_run(pretrained, key);
+    return of_run(finetuned, key) == of_run(pretrained, key);
   };
+  const bool of_one_run = !of_run(finetuned, "name").is_null() && same("name") && same("seed") &&
+                          same("init") && same("phases");
   const auto before = progress_of(pretrained), after = progress_of(finetuned);
+  const int64_t experts_before = experts_of(before_shape), experts_after = experts_of(after_shape);
   std::string why;
-  if (same("name") && same("seed") && same("phases") && before > after) {
+  if (of_one_run && before > after) {
     why =
         fmt::format("it is of step {} of a run, the other of step {}", before.second, after.second);
   } else if (began_with(pretrained, finetuned)) {
     why = "its run began with the other";
-  } else if (pretrained.state.contains("pruned") && !finetuned.state.contains("pruned")) {
-    why = "it is pruned and the other is not";
+  } else if (experts_before < experts_after) {
+    why = fmt::format("it has {} experts, the other {}", experts_before, experts_after);
   }
   if (why.empty()) return;
   log_warning("prune: --pretrained {} looks newer than --finetuned {}: {}; are they swapped?",
@@ -289,8 +294,8 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
   const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
   const std::shared_ptr<Model> before_shape = shape_of(before);
-  warn_of_order(checkpoint, before);
   check_related(shape, *before_shape, options.pretrained);
+  warn_of_order(checkpoint, shape, before, *before_shape);
   input.pretrained = before_shape.get();
   input.pretrained_values = &before.model;
   return plan_pruning(input, prune);

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::run;
 using testing::small_images;
 using testing::small_vmoe;
@@ -297,6 +298,24 @@ TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
                 AllOf(HasSubstr("warning: prune: --pretrained " + after.string()),
                       HasSubstr("looks newer than --finetuned"), HasSubstr("swapped?")));
   }
+}
+
+TEST_F(PruneCheckpoint, OfARecoveredNetworkComparesWithThePrunedOneWithoutAWarning) {
+  options_.prune.keep = KeepSpec::count(4);
+  prune_checkpoint(options_);
+  const fs::path pruned = options_.out, recovered = folder_ / "recovered";
+  save(recovered, *load_model(pruned));  // Training forgets that it was pruned.
+  EXPECT_THAT(warnings_of_pruning(pruned, recovered), Not(HasSubstr("swapped?")));
+  EXPECT_THAT(warnings_of_pruning(recovered, pruned), Not(HasSubstr("swapped?")));
+  EXPECT_THAT(warnings_of_pruning(recovered, folder_ / "finetuned"),
+              AllOf(HasSubstr("experts, the other"), HasSubstr("swapped?")));
+}
+
+TEST(PruneCheckpointOrder, OfTwoRunsOfOneRecipeIsNotToldByTheirSteps) {
+  const test::TempDir folder;
+  save_of_run(folder / "once", "pruned/a", 0, 60);
+  save_of_run(folder / "again", "pruned/b", 0, 40);
+  EXPECT_EQ(warnings_of_pruning(folder / "once", folder / "again"), "");
 }
 
 TEST(PruneCheckpointTies, AreWorthAWarning) {

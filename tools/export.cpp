@@ -83,7 +83,7 @@ void add_export(CLI::App& app, int& exit_code) {
   ExportOptions& options = arguments->options;
   const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
-  verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");

@@ -161,7 +161,7 @@ int predict(const PredictArguments& arguments) {
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
-  verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");

@@ -93,6 +93,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
     return;
   }
   log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
+  if (!result.best.empty()) log_info("best: {}, {}", result.best_value, result.best.string());
   draw_curve(out);
 }
 

@@ -86,6 +86,15 @@ TrainResult Trainer::run() {
   return result_;
 }
 
+void Trainer::name_best() {
+  const std::string& data = plan().config.data;
+  const Task& task = task_of(datasets_.get(data, "train")->info());
+  result_.best = folder_->best();
+  result_.best_value = fmt::format(
+      "{} {} at step {}", datasets_.evaluation_splits(data).front(),
+      in_words(metric_of(task, config_.best), *state_.best_value), state_.best_step);
+}
+
 void Trainer::train(Phase& phase) {
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
   while (!phase.done() && going()) {
@@ -259,7 +268,7 @@ void Trainer::prepare_network() {
                                    .seed = seed,
                                    .calibrate = measure_use});
   model_->to(at::Device(options_.device));
-  if (pruned && recorder_) recorder_->write("prune", state_.step, to_json(*pruned));
+  if (pruned && recorder_) recorder_->write("prune", state_.step, to_json(*pruned), tag_of("prune"));
 }
 
 std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
@@ -299,6 +308,7 @@ void Trainer::leave_phase(const Phase& phase) {
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
   if (options_.phase_ended) options_.phase_ended(*model_, state_.phase, state_.step);
+  if (in_last_phase() && !in_memory() && state_.best_value) name_best();
   state_ = state_.next_phase();
   input_.reset();
 }
@@ -352,11 +362,13 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   line.update(rounded_numbers(to_json(evaluation.metrics)));
   line["routing"] = routing_line(evaluation);
   if (recorder_) {
-    recorder_->write("eval", state_.step, line);
-    recorder_->scalar("eval/images_per_second", evaluation.images_per_second, state_.step);
+    const std::string tag = tag_of(split);
+    recorder_->write("eval", state_.step, line, tag);
+    recorder_->scalar(tag + "/images_per_second", evaluation.images_per_second, state_.step);
   }
-  log_info("{}, step {}: {} {}, loss {:.4f}, {:.0f} images/s", state_.phase, state_.step, split,
-           in_words(followed, value), evaluation.metric("loss"), evaluation.images_per_second);
+  log_info("{}, step {}: {} {}, loss {:.4f}, evaluated at {:.0f} images/s", state_.phase,
+           state_.step, split, in_words(followed, value), evaluation.metric("loss"),
+           evaluation.images_per_second);
   const bool decides = split == datasets_.evaluation_splits(data).front();
   if (!in_last_phase() || !decides) return;
   if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {
@@ -390,8 +402,9 @@ void Trainer::record(const MadeStep& made) {
     line[name] = rounded(sum / static_cast<double>(state_.window.steps));
   }
   state_.window = {};
-  recorder_->write("train", made.step, line);
-  recorder_->scalar("train/images_per_second", throughput_.take(), made.step);
+  const std::string tag = tag_of("train");
+  recorder_->write("train", made.step, line, tag);
+  recorder_->scalar(tag + "/images_per_second", throughput_.take(), made.step);
 }
 
 void Trainer::save(const Phase& phase, const fs::path& folder) try {

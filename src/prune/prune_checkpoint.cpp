@@ -28,8 +28,11 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const bool by_plan = options.found || options.plan;
   const bool compares = !by_plan && criterion_needs_pretrained(criterion);
   if (compares && options.pretrained.empty()) {
-    fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
-               criterion);
+    fail_usage(
+        "prune: criterion '{}' compares with the pre-trained network: give --pretrained, or a "
+        "criterion that looks at this network alone, such as --criterion router-magnitude (its "
+        "weights) or reap (images)",
+        criterion);
   }
 }
 
@@ -171,6 +174,20 @@ std::pair<int64_t, int64_t> progress_of(const Checkpoint& checkpoint) {
   return {number("phase_index"), number("step")};
 }
 
+/// Returns the index of the phase that a phase was fine-tuned after: the last one before it that
+/// trained on other data, else the last that trained.
+std::optional<size_t> phase_before(const Json& phases, size_t index) {
+  const auto trained = [&](size_t i) { return phases[i].value("steps", Json()) != 0; };
+  const auto data = [&](size_t i) { return phases[i].value("data", Json()); };
+  std::optional<size_t> before, elsewhere;
+  for (size_t i = 0; i < index; ++i) {
+    if (!trained(i)) continue;
+    before = i;
+    if (data(i) != data(index)) elsewhere = i;
+  }
+  return elsewhere ? elsewhere : before;
+}
+
 /// Returns whether the run of `later` began with `first`, or with the run that it is of.
 bool began_with(const Checkpoint& later, const Checkpoint& first) {
   const Json init = of_run(later, "init");
@@ -212,6 +229,22 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
 }
 
 }  // namespace
+
+fs::path find_pretrained(const fs::path& run_or_checkpoint) {
+  const Checkpoint newest = load_newest_checkpoint(
+      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false});
+  const Json phases = of_run(newest, "phases"), init = of_run(newest, "init");
+  const auto index = static_cast<size_t>(progress_of(newest).first);
+  if (phases.is_array() && index < phases.size()) {
+    fs::path folder = fs::absolute(newest.folder).parent_path();
+    if (folder.filename() != "checkpoints") folder /= "checkpoints";  // It is RUN/best.
+    const auto before = phase_before(phases, index);
+    const fs::path found = before ? folder / phases[*before].value("name", "") : fs::path();
+    if (before && path_exists(found / "MANIFEST.json")) return found;
+  }
+  const fs::path start = init.is_string() ? init.get<std::string>() : "";
+  return !start.empty() && path_exists(start) ? start : fs::path();
+}
 
 RowsPerToken even_rows_per_token(const Model& model) {
   RowsPerToken rows;

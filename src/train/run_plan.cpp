@@ -242,21 +242,33 @@ void check_shares(const RunConfig& config, const PhasePlaces& places, const Mode
 
 std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets) {
   const PhaseConfig& phase = places.phase();
-  const std::shared_ptr<const Dataset> data = at_place(places.of({"data"}), [&] {
+  return at_place(places.of({"data"}), [&] {
     for (const std::string& split : datasets.evaluation_splits(phase.data)) {
       if (phase.evaluate) datasets.get(phase.data, split);
     }
     return datasets.get(phase.data, "train");
   });
-  return at_place(places.of({"preprocess", "data"}),
-                  [&] { return preprocessed(data, phase.preprocess); });
+}
+
+/// Returns how a phase's images are made: where the data say no size, as large as the network takes
+/// them.
+PreprocessConfig preprocess_of(const PhaseConfig& phase, const DatasetInfo& data,
+                               const Model& model) {
+  PreprocessConfig config = phase.preprocess;
+  const std::vector<int64_t> shape = model.input_shape();
+  const bool square = shape.size() == 3 && shape[1] == shape[2];
+  if (data.height == 0 && config.size == 0 && square) config.size = shape[1];
+  return config;
 }
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,
                      Datasets& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PhasePlaces places(config.model, phase);
-  const std::shared_ptr<const Dataset> data = open_data(places, datasets);
+  const std::shared_ptr<const Dataset> base = open_data(places, datasets);
+  const PreprocessConfig preprocess = preprocess_of(phase, base->info(), rehearsal.model());
+  const std::shared_ptr<const Dataset> data = at_place(
+      places.of({"preprocess", "data"}), [&] { return preprocessed(base, preprocess); });
   const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
     check_restored(config, index, places);
@@ -277,6 +289,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   }
   PhasePlan plan;
   plan.config = phase;
+  plan.config.preprocess = preprocess;
   plan.precision = config.precision;
   plan.recompute = config.recompute;
   plan.outputs = task.outputs(data->info());

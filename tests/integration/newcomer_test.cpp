@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What someone types who has not read the pages: one line that says what to type instead.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "data/png_bytes.h"
 #include "integration/program.h"
 
 namespace moesaic::testing {
@@ -25,6 +27,47 @@ TEST_F(Newcomer, WhatIsNoRecipe) {
   const auto words = run_program({"inspect", text_path("README.md")});
   expect_one_line_error(words, 1, "README.md: not a safetensors file");
   EXPECT_EQ(words.err.find("bytes long"), std::string::npos) << words.err;
+}
+
+/// Writes images of two classes and a recipe that says no size, and trains it.
+class NewcomersImages : public ProgramTest {
+ protected:
+  NewcomersImages() {
+    for (uint32_t i = 0; i < 12; ++i) {
+      test::Bytes pixels(size_t{3} * 16 * 16);
+      for (size_t p = 0; p < pixels.size(); ++p) {
+        pixels[p] = static_cast<uint8_t>((i * 40 + p * 37) % 251);
+      }
+      for (const char* split : {"train", "val"}) {
+        test::write_file(path(fmt::format("images/{}/{}/{}.png", split, i % 2 ? "b" : "a", i)),
+                         test::png_bytes(16, 16, pixels));
+      }
+    }
+    write("mine.json", fmt::format(R"({{"name": "mine", "seed": 3, "checkpoint_every": 0,
+        "model": {{"name": "vmoe", "image_size": 16, "channels": 3, "patch_size": 8,
+          "hidden_size": 16, "classes": 2, "encoder": {{"num_layers": 2, "num_heads": 2,
+            "mlp_dim": 32, "moe": {{"layers": [1], "num_experts": 4}}}}}},
+        "phases": [{{"name": "train", "data": "{}", "batch_size": 4, "steps": 6,
+          "optimizer": {{"name": "adamw", "lr": 1e-3}}}}]}})",
+                                   text_path("images")));
+  }
+  ProgramResult train(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"train", text_path("mine.json")});
+    return run_program(more);
+  }
+};
+
+TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
+  const auto planned = train({"--dry-run"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  const auto trained = train({"--out", text_path("run")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("best: test accuracy "), std::string::npos) << trained.err;
+  EXPECT_NE(trained.err.find(text_path("run") + "/best\n"), std::string::npos) << trained.err;
+  EXPECT_EQ(run_program({"eval", text_path("run")}).exit_code, 0);
+  EXPECT_EQ(train({"model.image_size=32", "--dry-run"}).exit_code, 0);
+  expect_one_line_error(train({"model.image_size=[16,32]", "--dry-run"}), 2,
+                        "no size is known that all its images have: set preprocess.size");
 }
 
 TEST_F(Newcomer, AFileInPlaceOfAFolder) {

@@ -15,7 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::run;
 using testing::small_images;
 using testing::small_vmoe;
@@ -262,60 +261,6 @@ TEST_F(PruneCheckpoint, AnErrorLeavesNothing) {
   options_.finetuned = folder_ / "nowhere";
   test::usage_of([&] { prune_checkpoint(options_); });
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
-}
-
-/// Saves a checkpoint of a run that has come to a phase and a step.
-void save_of_run(const fs::path& folder, const std::string& init, int64_t phase, int64_t step) {
-  const auto model = small_vmoe(small_vmoe_config(), static_cast<uint64_t>(step));
-  const nlohmann::ordered_json run = {
-      {"name", init.empty() ? "all" : "second"}, {"seed", 1}, {"init", init}, {"phases", {1, 2}}};
-  save_checkpoint(folder, {.config = {{"model", model->config()}, {"run", run}},
-                           .state = {{"phase_index", phase}, {"step", step}},
-                           .model = state_of(*model)});
-}
-
-std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& finetuned) {
-  const test::TempDir folder;
-  PruneCheckpointOptions options;
-  options.pretrained = pretrained;
-  options.finetuned = finetuned;
-  options.out = folder / "out";
-  options.prune.keep = KeepSpec::count(2);
-  ::testing::internal::CaptureStderr();
-  prune_checkpoint(options);
-  return ::testing::internal::GetCapturedStderr();
-}
-
-TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
-  const test::TempDir folder;
-  const fs::path first = folder / "first", last = folder / "last", other = folder / "other";
-  save_of_run(first, "", 0, 60);
-  save_of_run(last, "", 1, 100);
-  save_of_run(other, first.string(), 0, 40);
-  for (const auto& [before, after] : {std::pair(first, last), std::pair(first, other)}) {
-    EXPECT_EQ(warnings_of_pruning(before, after), "");
-    EXPECT_THAT(warnings_of_pruning(after, before),
-                AllOf(HasSubstr("warning: prune: --pretrained " + after.string()),
-                      HasSubstr("looks newer than --finetuned"), HasSubstr("swapped?")));
-  }
-}
-
-TEST_F(PruneCheckpoint, OfARecoveredNetworkComparesWithThePrunedOneWithoutAWarning) {
-  options_.prune.keep = KeepSpec::count(4);
-  prune_checkpoint(options_);
-  const fs::path pruned = options_.out, recovered = folder_ / "recovered";
-  save(recovered, *load_model(pruned));  // Training forgets that it was pruned.
-  EXPECT_THAT(warnings_of_pruning(pruned, recovered), Not(HasSubstr("swapped?")));
-  EXPECT_THAT(warnings_of_pruning(recovered, pruned), Not(HasSubstr("swapped?")));
-  EXPECT_THAT(warnings_of_pruning(recovered, folder_ / "finetuned"),
-              AllOf(HasSubstr("experts, the other"), HasSubstr("swapped?")));
-}
-
-TEST(PruneCheckpointOrder, OfTwoRunsOfOneRecipeIsNotToldByTheirSteps) {
-  const test::TempDir folder;
-  save_of_run(folder / "once", "pruned/a", 0, 60);
-  save_of_run(folder / "again", "pruned/b", 0, 40);
-  EXPECT_EQ(warnings_of_pruning(folder / "once", folder / "again"), "");
 }
 
 TEST(PruneCheckpointTies, AreWorthAWarning) {

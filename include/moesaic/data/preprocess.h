@@ -26,7 +26,8 @@ struct PreprocessConfig {
 
 template <class Fields>
 void describe(Fields& f, PreprocessConfig& c) {
-  f("size", c.size, "height and width that images are brought to; 0: they stay as they are",
+  f("size", c.size, "height and width that images are brought to; 0: they stay as they are or, in data that may "
+    "hold images of any size, become those of the network",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
     "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256); "

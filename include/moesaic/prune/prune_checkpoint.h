@@ -44,6 +44,10 @@ struct PruneCheckpointOptions {
   std::string device = "cpu";  ///< Where it runs.
 };
 
+/// Returns the checkpoint that a run's network was fine-tuned from, as the run tells: that of an
+/// earlier phase, of other data if there is one, else its `init`; "" where there is none.
+std::filesystem::path find_pretrained(const std::filesystem::path& run_or_checkpoint);
+
 /// Returns whether criterion, plan or replacement look at images.
 bool needs_images(const PruneCheckpointOptions& options);
 

@@ -272,7 +272,7 @@ class SweepRun {
     run.name = network.name();
     run.init = network.start.string();
     run.model = Value();
-    run.checkpoint_every = 0;  // The run is too short for checkpoints.
+    run.checkpoint_every.count = 0;  // The run is too short for checkpoints.
     run.phases = {config_.recover};
     run.phases.front().evaluate = false;  // The network is measured afterwards, with its routing.
     return run;

@@ -195,8 +195,9 @@ std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t 
   if (!plan().config.evaluate || in_memory()) return {};
   std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
   if (phase.done()) return splits;
-  const int64_t every = config_.evaluate_every * plan().steps_per_epoch;
-  if (!passes_multiple(state_.phase_step - steps, state_.phase_step, every)) return {};
+  const Interval& every = config_.evaluate_every;
+  const int64_t epoch = plan().steps_per_epoch;
+  if (!every.completed_by(steps, state_.step, state_.phase_step, epoch)) return {};
   splits.resize(1);  // Test data that validation data stand in for are for the end.
   return splits;
 }
@@ -204,7 +205,8 @@ std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t 
 // At its end a phase is saved by leave_phase().
 bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const {
   return !in_memory() && !phase.done() &&
-         passes_multiple(state_.step - report.steps, state_.step, config_.checkpoint_every);
+         config_.checkpoint_every.completed_by(report.steps, state_.step, state_.phase_step,
+                                               plan().steps_per_epoch);
 }
 
 std::unique_ptr<Phase> Trainer::enter_phase() {
@@ -392,8 +394,9 @@ void Trainer::record(const MadeStep& made) {
         loss == report.metrics.end() ? "" : fmt::format("loss {:.4f}", loss->second);
     progress_->advance(report.images, note);
   }
-  const int64_t before = made.step - report.steps;
-  if (!made.last && !passes_multiple(before, made.step, config_.log_every)) return;
+  const bool due = config_.log_every.completed_by(report.steps, made.step, made.phase_step,
+                                                  plan().steps_per_epoch);
+  if (!made.last && !due) return;
   const double epochs =
       static_cast<double>(made.phase_step) / static_cast<double>(plan().steps_per_epoch);
   Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};

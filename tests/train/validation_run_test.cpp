@@ -76,6 +76,15 @@ TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
   EXPECT_EQ(load_checkpoint(folder / "loss/best").state["best_step"], lossless.step);
 }
 
+TEST(ValidationRun, EvaluatesByStepsWhereTheIntervalSaysSo) {
+  const TempDir folder;
+  std::vector<int64_t> steps;
+  for (const Seen& seen : evaluations(folder / "run", {"evaluate_every=7 steps"})) {
+    if (seen.split == "validation") steps.push_back(seen.step);
+  }
+  EXPECT_THAT(steps, ElementsAre(7, 14, 18));
+}
+
 TEST(ValidationRun, EndsByNamingTheBestEvaluation) {
   const TempDir folder;
   const auto split = [](std::string_view) {

@@ -10,6 +10,7 @@
 
 #include "moesaic/config/detail/traits.h"
 #include "moesaic/config/rules.h"
+#include "moesaic/config/interval.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 
@@ -74,6 +75,10 @@ void read_struct(const Value& value, const std::string& path, T& out);
 
 /// Reads Sides from one integer or [height, width].
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
+
+/// Reads an Interval from an integer in the unit `plain` or from a text such as "20 steps".
+Interval read_interval(const Value& value, const std::string& path, const Rules& rules,
+                       Interval::Unit plain);
 
 /// Reads the fields of a struct. A missing group is read as an empty one, since it may contain
 /// required keys.
@@ -162,6 +167,8 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
     rules.check(static_cast<double>(out), value, path);
   } else if constexpr (std::is_same_v<T, Sides>) {
     out = read_sides(value, path, rules);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    out = read_interval(value, path, rules, out.plain);
   } else if constexpr (std::is_same_v<T, double>) {
     out = value.as_double(path);
     rules.check(out, value, path);

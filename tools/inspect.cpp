@@ -73,7 +73,7 @@ void print_difference(const Json& difference) {
                              item["first"].dump(), item["second"].dump());
   }
   for (const auto& item : difference["changed"]) {
-    std::cout << fmt::format("changed         {:<44} by {:.3g}\n", item["name"].get<std::string>(),
+    std::cout << fmt::format("changed         {:<44} by {:.3g} of its norm\n", item["name"].get<std::string>(),
                              item["relative_change"].get<double>());
   }
   for (const auto& item : difference["config"]) {

@@ -63,6 +63,16 @@ void predict_tensors(const PredictArguments& arguments) {
   log_written(arguments.output);
 }
 
+void check_order(const PredictArguments& arguments) {
+  const fs::path first = arguments.images.front();
+  std::error_code ignored;
+  const bool network =
+      fs::exists(first / "MANIFEST.json", ignored) || fs::exists(first / "checkpoints", ignored);
+  if (!network) return;
+  fail_usage("predict: the checkpoint comes first, then the images: {} predict {} {}", called_as(),
+             shell_quoted(first.string()), shell_quoted(arguments.checkpoint.string()));
+}
+
 /// Returns the files that are named, and those in the folders that are.
 std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
   std::vector<fs::path> files;
@@ -120,6 +130,7 @@ class PredictionPrinter {
 
 int predict_files(const PredictArguments& arguments) {
   if (arguments.routing && !arguments.json) fail_usage("predict: --routing of images needs --json");
+  check_order(arguments);
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
   PredictImagesOptions options{

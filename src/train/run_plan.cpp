@@ -222,8 +222,10 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
   try {
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
-    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or the model's {}",
-               place, phase.name, error.what(), data.targets.empty() ? "classes" : "outputs");
+    const std::string& setting = model.setting_paths().classes;
+    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or {}={}", place,
+               phase.name, error.what(), setting.empty() ? "the model's outputs" : "model." + setting,
+               task_of(data).outputs(data));
   }
 }
 

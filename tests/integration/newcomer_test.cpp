@@ -65,9 +65,50 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
   EXPECT_NE(trained.err.find("best: test accuracy "), std::string::npos) << trained.err;
   EXPECT_NE(trained.err.find(text_path("run") + "/best\n"), std::string::npos) << trained.err;
   EXPECT_EQ(run_program({"eval", text_path("run")}).exit_code, 0);
+  expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
+                        2, "the checkpoint comes first, then the images: ");
   EXPECT_EQ(train({"model.image_size=32", "--dry-run"}).exit_code, 0);
   expect_one_line_error(train({"model.image_size=[16,32]", "--dry-run"}), 2,
                         "no size is known that all its images have: set preprocess.size");
+}
+
+TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
+  const auto refused = [&](const std::string& setting, const std::string& text) {
+    expect_one_line_error(train({setting, "--dry-run"}), 2, text);
+  };
+  refused("phases.0.data=" + text_path("imagse"), "did you mean '" + text_path("images") + "'?");
+  refused("lr=0.1", "did you mean phases.train.optimizer.lr?");
+  refused("num_experts=8", "did you mean model.encoder.moe.num_experts?");
+  refused("phases.optimizer.lr=1e-3", "e.g. phases.train.optimizer");
+  refused("phases.0.optimizer=sgd", R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
+  EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
+  EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
+  EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);
+  expect_one_line_error(train({"--seed", "3"}), 2, "settings of a recipe have no dashes: seed=VALUE");
+  const auto missing = train({"init=runs/nope", "--dry-run"});
+  EXPECT_EQ(missing.exit_code, 0);
+  EXPECT_NE(missing.err.find("warning: init: 'runs/nope' is not there"), std::string::npos)
+      << missing.err;
+}
+
+TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
+  const auto router = run_program({"train", "--help", "router"});
+  ASSERT_EQ(router.exit_code, 0) << router.err;
+  for (const char* setting : {"model.encoder.moe.router.num_selected_experts",
+                              "model.encoder.moe.router.dispatcher.capacity_factor"}) {
+    EXPECT_NE(router.out.find(setting), std::string::npos) << router.out;
+  }
+  const auto kinds = run_program({"list"});
+  ASSERT_EQ(kinds.exit_code, 0) << kinds.err;
+  EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos) << kinds.out;
+  for (const auto& [kind, line] :
+       {std::pair("criteria", "mean of gate times norm of output over their tokens (needs images)"),
+        {"experiments", "Dispatch entropy over training"},
+        {"recipes", "Every kind of phase in a few seconds"}}) {
+    const auto listed = run_program({"list", kind});
+    EXPECT_EQ(listed.exit_code, 0) << listed.err;
+    EXPECT_NE(listed.out.find(line), std::string::npos) << listed.out;
+  }
 }
 
 TEST_F(Newcomer, AFileInPlaceOfAFolder) {

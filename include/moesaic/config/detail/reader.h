@@ -73,6 +73,10 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out);
 
+/// Throws Error (usage) unless the value is an object, with the object that a string may stand for
+/// where `keys` has "name".
+void check_object(const Value& value, const std::string& path, const std::vector<std::string>& keys);
+
 /// Reads Sides from one integer or [height, width].
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
 
@@ -115,9 +119,9 @@ class FieldReader {
 /// Reads a struct. Unknown keys are reported before missing ones, since they may be misspelt ones.
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out) {
-  value.members(path);  // Throws unless it is an object.
   KeyCollector keys(value, path);
   describe(keys, out);
+  check_object(value, path, keys.keys());
   check_keys(value, path, keys.keys());
   FieldReader fields(value, path);
   describe(fields, out);

@@ -65,6 +65,10 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
   EXPECT_NE(trained.err.find("best: test accuracy "), std::string::npos) << trained.err;
   EXPECT_NE(trained.err.find(text_path("run") + "/best\n"), std::string::npos) << trained.err;
   EXPECT_EQ(run_program({"eval", text_path("run")}).exit_code, 0);
+  const auto held = run_program({"inspect", text_path("run")});
+  EXPECT_NE(held.out.find("\n  network    vmoe, image_size 16, channels 3, patch_size 8"),
+            std::string::npos)
+      << held.out;
   expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
                         2, "the checkpoint comes first, then the images: ");
   EXPECT_EQ(train({"model.image_size=32", "--dry-run"}).exit_code, 0);

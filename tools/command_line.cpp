@@ -127,9 +127,9 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
       if (option == nullptr) {
         const bool setting = app->get_name() == "train" && name.starts_with("--");
         return message("option", name, options_of(*app)) +
-               (setting ? fmt::format("; settings of a recipe have no dashes: {}=VALUE",
-                                      name.substr(2))
-                        : "");
+               (setting
+                    ? fmt::format("; settings of a recipe have no dashes: {}=VALUE", name.substr(2))
+                    : "");
       }
       if (equals == std::string::npos && option->get_items_expected_max() > 0) ++i;  // Its value.
     } else if (const Names verbs = verbs_of(*app); !verbs.empty()) {

@@ -46,7 +46,7 @@ std::string network_text(const Json& model) {
 void print_summary(const Json& found) {
   std::cout << fmt::format("{} {}\n", found["kind"].get<std::string>(),
                            found["path"].get<std::string>());
-  if (found.contains("model")) {
+  if (found.contains("model") && found["model"].is_object()) {
     std::cout << fmt::format("  network    {}\n", network_text(found["model"]));
   }
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
@@ -86,7 +86,8 @@ void print_difference(const Json& difference) {
                              item["first"].dump(), item["second"].dump());
   }
   for (const auto& item : difference["changed"]) {
-    std::cout << fmt::format("changed         {:<44} by {:.3g} of its norm\n", item["name"].get<std::string>(),
+    std::cout << fmt::format("changed         {:<44} by {:.3g} of its norm\n",
+                             item["name"].get<std::string>(),
                              item["relative_change"].get<double>());
   }
   for (const auto& item : difference["config"]) {

@@ -55,8 +55,8 @@ Names models() {
 
 std::string meaning_of_criterion(const std::string& name) {
   const auto& all = criteria();
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [&](const Criterion& criterion) { return criterion.name == name; });
+  const auto found = std::find_if(
+      all.begin(), all.end(), [&](const Criterion& criterion) { return criterion.name == name; });
   const char* needs = found->needs_pretrained ? " (needs the pre-trained network)"
                       : found->needs_images   ? " (needs images)"
                                               : "";
@@ -86,8 +86,8 @@ const std::map<std::string, Kind>& kinds() {
        {"what moesaic reproduce runs", experiment_names,
         [](const std::string& name) { return load_experiment(name, Scale::paper).description; }}},
       {"criteria",
-       {"what moesaic prune ranks experts by; those with the largest numbers stay",
-        criterion_names, meaning_of_criterion}},
+       {"what moesaic prune ranks experts by; those with the largest numbers stay", criterion_names,
+        meaning_of_criterion}},
       {"recipes", {"runs for moesaic train", recipe_paths, begin_of_recipe}},
       {"checkpoints",
        {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
@@ -159,7 +159,8 @@ void add_list(CLI::App& app, int&) {
       "list", "List what there is of a kind, such as models, datasets, recipes or experiments");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option("KIND", *kind, fmt::format("{}; without it, what these are", fmt::join(kind_names(), ", ")));
+  verb->add_option("KIND", *kind,
+                   fmt::format("{}; without it, what these are", fmt::join(kind_names(), ", ")));
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

@@ -30,7 +30,8 @@ namespace {
 /// Returns whether others keep all processors busy, by the load of the last minute.
 bool is_busy() {
   double load = 0.0;
-  return getloadavg(&load, 1) == 1 && load > static_cast<double>(std::thread::hardware_concurrency());
+  return getloadavg(&load, 1) == 1 &&
+         load > static_cast<double>(std::thread::hardware_concurrency());
 }
 
 /// Limits the spinning of GNU OpenMP's threads, which by default lasts milliseconds at every

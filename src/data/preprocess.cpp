@@ -64,7 +64,8 @@ class PreprocessedDataset final : public Dataset {
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
   if (config.size > 0) info.height = info.width = config.size;
   if (info.height < 1 || info.width < 1) {
-    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size", info.name);
+    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
+               info.name);
   }
   const auto channels = static_cast<size_t>(info.channels);
   if (config.values == "symmetric") {

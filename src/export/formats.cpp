@@ -20,34 +20,32 @@ void warn_of_batches(const Model& model) {
 }
 
 ExportFormat safetensors_format() {
-  return {
-      .meaning = "the form that lasts",
-      .out = "a new folder, or a new file that ends in .safetensors",
-      .check_out =
-          [](const std::filesystem::path& out) {
-            if (out.extension() == ".safetensors") {
-              check_new_file(out, "--out");
-            } else {
-              check_new_folder(out, "--out");
-            }
-          },
-      .write =
-          [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
-            warn_of_batches(model);
-            export_safetensors(model, options.out, info);
-          }};
+  return {.meaning = "the form that lasts",
+          .out = "a new folder, or a new file that ends in .safetensors",
+          .check_out =
+              [](const std::filesystem::path& out) {
+                if (out.extension() == ".safetensors") {
+                  check_new_file(out, "--out");
+                } else {
+                  check_new_folder(out, "--out");
+                }
+              },
+          .write =
+              [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+                warn_of_batches(model);
+                export_safetensors(model, options.out, info);
+              }};
 }
 
 ExportFormat torchscript_format() {
-  return {
-      .meaning = "one file that PyTorch and LibTorch run as it is",
-      .out = "a new file",
-      .check_out = [](const std::filesystem::path& out) { check_new_file(out, "--out"); },
-      .write =
-          [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
-            warn_of_batches(model);
-            export_torchscript(model, options.out, info);
-          }};
+  return {.meaning = "one file that PyTorch and LibTorch run as it is",
+          .out = "a new file",
+          .check_out = [](const std::filesystem::path& out) { check_new_file(out, "--out"); },
+          .write =
+              [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+                warn_of_batches(model);
+                export_torchscript(model, options.out, info);
+              }};
 }
 
 }  // namespace

@@ -224,7 +224,8 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
   } catch (const Error& error) {
     const std::string& setting = model.setting_paths().classes;
     fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or {}={}", place,
-               phase.name, error.what(), setting.empty() ? "the model's outputs" : "model." + setting,
+               phase.name, error.what(),
+               setting.empty() ? "the model's outputs" : "model." + setting,
                task_of(data).outputs(data));
   }
 }
@@ -269,8 +270,8 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
   const PhasePlaces places(config.model, phase);
   const std::shared_ptr<const Dataset> base = open_data(places, datasets);
   const PreprocessConfig preprocess = preprocess_of(phase, base->info(), rehearsal.model());
-  const std::shared_ptr<const Dataset> data = at_place(
-      places.of({"preprocess", "data"}), [&] { return preprocessed(base, preprocess); });
+  const std::shared_ptr<const Dataset> data =
+      at_place(places.of({"preprocess", "data"}), [&] { return preprocessed(base, preprocess); });
   const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
     check_restored(config, index, places);

@@ -90,9 +90,9 @@ void Trainer::name_best() {
   const std::string& data = plan().config.data;
   const Task& task = task_of(datasets_.get(data, "train")->info());
   result_.best = folder_->best();
-  result_.best_value = fmt::format(
-      "{} {} at step {}", datasets_.evaluation_splits(data).front(),
-      in_words(metric_of(task, config_.best), *state_.best_value), state_.best_step);
+  result_.best_value =
+      fmt::format("{} {} at step {}", datasets_.evaluation_splits(data).front(),
+                  in_words(metric_of(task, config_.best), *state_.best_value), state_.best_step);
 }
 
 void Trainer::train(Phase& phase) {
@@ -270,7 +270,8 @@ void Trainer::prepare_network() {
                                    .seed = seed,
                                    .calibrate = measure_use});
   model_->to(at::Device(options_.device));
-  if (pruned && recorder_) recorder_->write("prune", state_.step, to_json(*pruned), tag_of("prune"));
+  if (pruned && recorder_)
+    recorder_->write("prune", state_.step, to_json(*pruned), tag_of("prune"));
 }
 
 std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {

@@ -57,9 +57,9 @@ TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
   EXPECT_EQ(said_of(config), "");
   VMoEDispatcherConfig& dispatcher = config.encoder.moe.router.dispatcher;
   dispatcher.capacity_factor = 0.6;
-  EXPECT_THAT(said_of(config), AllOf(HasSubstr("depends on the others of its batch"),
-                                     HasSubstr("share the capacity of experts"),
-                                     HasSubstr("--without-capacity")));
+  EXPECT_THAT(said_of(config),
+              AllOf(HasSubstr("depends on the others of its batch"),
+                    HasSubstr("share the capacity of experts"), HasSubstr("--without-capacity")));
   config.encoder.moe.group_images = 1;
   EXPECT_EQ(said_of(config), "");
   config.encoder.moe.group_images = 0;

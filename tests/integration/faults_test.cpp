@@ -127,11 +127,10 @@ TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
 }
 
 TEST_F(ImageFaults, AReaderThatClosesThePipeStopsTheRunAsASignalDoes) {
-  const auto result = run_command(
-      {"bash", "-c",
-       "\"$@\" 2>&1 | head -n 2; exit ${PIPESTATUS[0]}", "bash", MOESAIC_PROGRAM, "train",
-       text_path("run.json"), "phases.0.steps=1000000", "phases.0.evaluate=true", "--out",
-       text_path("run")});
+  const auto result =
+      run_command({"bash", "-c", "\"$@\" 2>&1 | head -n 2; exit ${PIPESTATUS[0]}", "bash",
+                   MOESAIC_PROGRAM, "train", text_path("run.json"), "phases.0.steps=1000000",
+                   "phases.0.evaluate=true", "--out", text_path("run")});
   EXPECT_EQ(result.exit_code, 128 + SIGPIPE) << result.out << result.err;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2) << result.out;
   const auto kept = run_program({"inspect", text_path("run")});

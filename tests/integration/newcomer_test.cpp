@@ -84,11 +84,13 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   refused("lr=0.1", "did you mean phases.train.optimizer.lr?");
   refused("num_experts=8", "did you mean model.encoder.moe.num_experts?");
   refused("phases.optimizer.lr=1e-3", "e.g. phases.train.optimizer");
-  refused("phases.0.optimizer=sgd", R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
+  refused("phases.0.optimizer=sgd",
+          R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
   EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);
-  expect_one_line_error(train({"--seed", "3"}), 2, "settings of a recipe have no dashes: seed=VALUE");
+  expect_one_line_error(train({"--seed", "3"}), 2,
+                        "settings of a recipe have no dashes: seed=VALUE");
   const auto missing = train({"init=runs/nope", "--dry-run"});
   EXPECT_EQ(missing.exit_code, 0);
   EXPECT_NE(missing.err.find("warning: init: 'runs/nope' is not there"), std::string::npos)
@@ -104,7 +106,8 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
   }
   const auto kinds = run_program({"list"});
   ASSERT_EQ(kinds.exit_code, 0) << kinds.err;
-  EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos) << kinds.out;
+  EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos)
+      << kinds.out;
   for (const auto& [kind, line] :
        {std::pair("criteria", "mean of gate times norm of output over their tokens (needs images)"),
         {"experiments", "Dispatch entropy over training"},

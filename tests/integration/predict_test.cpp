@@ -152,8 +152,8 @@ TEST_F(PredictFiles, DoNotChangeEachOther) {
 
 TEST_F(PredictFiles, AnExportWithoutCapacityDoesNotDependOnTheBatch) {
   const auto exported = [&](const std::string& out, std::vector<std::string> more) {
-    std::vector<std::string> command = {"export", text_path("run"), "--format", "torchscript",
-                                        "--out", text_path(out)};
+    std::vector<std::string> command = {"export",      text_path("run"), "--format",
+                                        "torchscript", "--out",          text_path(out)};
     command.insert(command.end(), more.begin(), more.end());
     const auto result = run_program(command);
     EXPECT_EQ(result.exit_code, 0) << result.err;

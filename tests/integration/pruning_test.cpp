@@ -46,8 +46,8 @@ TEST_F(PruningProgram, APlanIsShownEditedAndApplied) {
 }
 
 TEST_F(PruningProgram, ARunIsEnough) {
-  const auto made = run_program(
-      {"prune", smoke_run().string(), "--keep", "0.25", "--out", text_path("small")});
+  const auto made =
+      run_program({"prune", smoke_run().string(), "--keep", "0.25", "--out", text_path("small")});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.err, AllOf(HasSubstr("compares with " + checkpoint("pretrain")),
                               HasSubstr("wrote " + text_path("small")),

@@ -115,8 +115,7 @@ for photo, found in zip(sys.argv[4:], json.load(open(sys.argv[3]))["images"]):
 TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
   if (run_python({"-c", "import PIL"}).exit_code != 0) GTEST_SKIP() << "needs Python's Pillow";
   const std::string run = smoke_run().string(), script = text_path("model.ts.pt");
-  ASSERT_EQ(
-      run_program({"export", run, "--format", "torchscript", "--out", script}).exit_code, 0);
+  ASSERT_EQ(run_program({"export", run, "--format", "torchscript", "--out", script}).exit_code, 0);
   std::vector<std::string> photos, predict = {"predict", run, "--json"};
   for (const auto& [height, width] : {std::pair(601, 397), {130, 235}, {33, 90}, {64, 64}}) {
     photos.push_back(text_path(fmt::format("{}.jpg", height)));
@@ -164,8 +163,8 @@ TEST_F(PythonOperators, TheReaderOfThePageIsTheExportedNetwork) {
     const std::string checkpoint = (smoke_run() / "checkpoints" / phase).string();
     const std::string out = text_path(phase), script = out + ".ts.pt";
     for (const auto& [format, place] : {std::pair("safetensors", out), {"torchscript", script}}) {
-      ASSERT_EQ(
-          run_program({"export", checkpoint, "--format", format, "--out", place}).exit_code, 0);
+      ASSERT_EQ(run_program({"export", checkpoint, "--format", format, "--out", place}).exit_code,
+                0);
     }
     const auto result =
         run_python({"-c", kReaderCheck, source_path("tests/integration"), out, script});

@@ -40,9 +40,9 @@ TEST(SaveRun, GivesPhasesAndSplitsCurvesOfTheirOwnInTensorBoard) {
   });
   Trainer(config_of(four_phases(), {"log_every=1"}), options).run();
   const std::string events = events_of(folder / "run");
-  for (const char* tag : {"train/pretrain/loss", "train/finetune/loss",
-                          "train/recover/images_per_second", "validation/recover/accuracy",
-                          "test/recover/accuracy", "test/recover/images_per_second"}) {
+  for (const char* tag :
+       {"train/pretrain/loss", "train/finetune/loss", "train/recover/images_per_second",
+        "validation/recover/accuracy", "test/recover/accuracy", "test/recover/images_per_second"}) {
     EXPECT_THAT(events, HasSubstr(tag));
   }
   for (const char* tag : {"eval/", "train/loss"}) EXPECT_THAT(events, Not(HasSubstr(tag)));

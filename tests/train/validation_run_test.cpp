@@ -94,7 +94,8 @@ TEST(ValidationRun, EndsByNamingTheBestEvaluation) {
   options.open = DatasetOpener(open_tiny, split);
   const TrainResult result = Trainer(config_of(four_phases()), options).run();
   EXPECT_EQ(result.best, folder / "run/best");
-  EXPECT_THAT(result.best_value, AllOf(HasSubstr("validation accuracy "), HasSubstr(" at step 12")));
+  EXPECT_THAT(result.best_value,
+              AllOf(HasSubstr("validation accuracy "), HasSubstr(" at step 12")));
   EXPECT_EQ(Trainer(config_of(four_phases()), options_for("")).run().best, "");
 }
 

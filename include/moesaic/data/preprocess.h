@@ -26,7 +26,8 @@ struct PreprocessConfig {
 
 template <class Fields>
 void describe(Fields& f, PreprocessConfig& c) {
-  f("size", c.size, "height and width that images are brought to; 0: they stay as they are or, in data that may "
+  f("size", c.size,
+    "height and width that images are brought to; 0: they stay as they are or, in data that may "
     "hold images of any size, become those of the network",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,

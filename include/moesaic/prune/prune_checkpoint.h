@@ -64,8 +64,9 @@ struct PruneCheckpointResult {
 /// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
 /// optimizer state is dropped. The network is built only where images are needed: else weights are
 /// read from the files as they are needed, and written one tensor at a time. Warns where the
-/// pre-trained checkpoint is the later one by what the two say of their runs, or has fewer experts. Throws Error (usage)
-/// before any work if `out` is not empty; a failure leaves no partial checkpoint.
+/// pre-trained checkpoint is the later one by what the two say of their runs, or has fewer experts.
+/// Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
+/// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 
 /// Returns the pruned network of a checkpoint, in memory.

@@ -10,8 +10,8 @@
 #include "moesaic/config/detail/reader.h"
 #include "moesaic/config/detail/traits.h"
 #include "moesaic/config/detail/writer.h"
-#include "moesaic/config/rules.h"
 #include "moesaic/config/interval.h"
+#include "moesaic/config/rules.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "moesaic/config/detail/traits.h"
-#include "moesaic/config/rules.h"
 #include "moesaic/config/interval.h"
+#include "moesaic/config/rules.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 
@@ -75,7 +75,8 @@ void read_struct(const Value& value, const std::string& path, T& out);
 
 /// Throws Error (usage) unless the value is an object, with the object that a string may stand for
 /// where `keys` has "name".
-void check_object(const Value& value, const std::string& path, const std::vector<std::string>& keys);
+void check_object(const Value& value, const std::string& path,
+                  const std::vector<std::string>& keys);
 
 /// Reads Sides from one integer or [height, width].
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules);

@@ -32,6 +32,16 @@ TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
   expect_quoted("README.md", "tests/consumer/readme.cpp", "cpp", "#include");
   const auto operators = run_command({text_path("build") + "/operators"});
   EXPECT_EQ(operators.exit_code, 0) << operators.err;
+  expect_quoted("docs/exporting.md", "tests/consumer/serve.cpp", "cpp", "#include");
+  if (have_fashion_mnist()) {
+    const std::string script = text_path("model.ts.pt");
+    ASSERT_EQ(
+        run_program({"export", smoke_run().string(), "--format", "torchscript", "--out", script})
+            .exit_code,
+        0);
+    const auto served = run_command({text_path("build") + "/serve", script});
+    EXPECT_EQ(served.out, "[8, 3]\n") << served.err;
+  }
   expect_quoted("docs/operators.md", "tests/consumer/operators.cpp", "cpp", "#include");
   expect_shown("docs/operators.md", operators.out);
 }

@@ -56,6 +56,14 @@ bool is_of_run(const std::string& path) {
          });
 }
 
+/// Returns whether a setting is there only where another one, such as the phase's kind, is not the
+/// default: its meaning begins with the name of that choice.
+bool is_of_a_choice(const config_detail::HelpRow& row) {
+  const size_t colon = row.meaning.find(": ");
+  return colon != std::string::npos &&
+         row.meaning.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == colon;
+}
+
 }  // namespace
 
 std::string settings_called(const std::string& name, const Document& recipe) {
@@ -71,7 +79,7 @@ std::string settings_called(const std::string& name, const Document& recipe) {
     }
   }
   const Value* const phases = recipe.root().find("phases");
-  std::vector<std::string> found;
+  std::vector<std::string> found, others;
   for (const config_detail::HelpRow& row : rows) {
     if (!row.key.ends_with("." + name)) continue;
     const bool of_phase = row.key.starts_with("phases.N.");
@@ -83,8 +91,10 @@ std::string settings_called(const std::string& name, const Document& recipe) {
       const bool named = called != nullptr && called->kind() == Value::Kind::string;
       key = fmt::format("phases.{}.{}", named ? called->as_string() : "0", key.substr(9));
     }
-    if (std::find(found.begin(), found.end(), key) == found.end()) found.push_back(key);
+    std::vector<std::string>& keys = is_of_a_choice(row) ? others : found;
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
   }
+  if (found.empty()) found = std::move(others);
   if (found.size() > kMost) found.resize(kMost);
   return fmt::format("{}", fmt::join(found, " or "));
 }

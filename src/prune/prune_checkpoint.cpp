@@ -177,13 +177,14 @@ std::pair<int64_t, int64_t> progress_of(const Checkpoint& checkpoint) {
 /// Returns the index of the phase that a phase was fine-tuned after: the last one before it that
 /// trained on other data, else the last that trained.
 std::optional<size_t> phase_before(const Json& phases, size_t index) {
-  const auto trained = [&](size_t i) { return phases[i].value("steps", Json()) != 0; };
-  const auto data = [&](size_t i) { return phases[i].value("data", Json()); };
+  const auto setting = [&](size_t i, const char* key) {
+    return phases[i].is_object() ? phases[i].value(key, Json()) : Json();
+  };
   std::optional<size_t> before, elsewhere;
   for (size_t i = 0; i < index; ++i) {
-    if (!trained(i)) continue;
+    if (setting(i, "steps") == 0 || !setting(i, "name").is_string()) continue;
     before = i;
-    if (data(i) != data(index)) elsewhere = i;
+    if (setting(i, "data") != setting(index, "data")) elsewhere = i;
   }
   return elsewhere ? elsewhere : before;
 }
@@ -239,7 +240,8 @@ fs::path find_pretrained(const fs::path& run_or_checkpoint) {
     fs::path folder = fs::absolute(newest.folder).parent_path();
     if (folder.filename() != "checkpoints") folder /= "checkpoints";  // It is RUN/best.
     const auto before = phase_before(phases, index);
-    const fs::path found = before ? folder / phases[*before].value("name", "") : fs::path();
+    const fs::path found =
+        before ? folder / phases[*before].at("name").get<std::string>() : fs::path();
     if (before && path_exists(found / "MANIFEST.json")) return found;
   }
   const fs::path start = init.is_string() ? init.get<std::string>() : "";

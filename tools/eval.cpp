@@ -166,7 +166,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a split of a data set");
-  verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->options.checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("RUN_OR_CHECKPOINT");

@@ -13,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/terminal.h"
@@ -63,6 +64,16 @@ void predict_tensors(const PredictArguments& arguments) {
   options.batch_size = arguments.batch_size.value_or(options.batch_size);
   predict_file(*predictor.model, arguments.input, arguments.output, options);
   log_written(arguments.output);
+}
+
+void check_order(const PredictArguments& arguments) {
+  const fs::path first = arguments.images.front();
+  std::error_code ignored;
+  const bool network =
+      fs::exists(first / "MANIFEST.json", ignored) || fs::exists(first / "checkpoints", ignored);
+  if (!network) return;
+  fail_usage("predict: the checkpoint comes first, then the images: {} predict {} {}", called_as(),
+             shell_quoted(first.string()), shell_quoted(arguments.checkpoint.string()));
 }
 
 /// Returns the files that are named, and those in the folders that are. What is left out of a
@@ -128,6 +139,7 @@ class PredictionPrinter {
 
 int predict_files(const PredictArguments& arguments) {
   if (arguments.routing && !arguments.json) fail_usage("predict: --routing of images needs --json");
+  check_order(arguments);
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
   PredictImagesOptions options{
@@ -169,7 +181,7 @@ int predict(const PredictArguments& arguments) {
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
-  verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");

@@ -53,7 +53,14 @@ RunConfig read_config(const TrainArguments& arguments) {
   }
   check_recipe(arguments.config);
   Document document = Document::from_file(arguments.config);
-  for (const std::string& assignment : arguments.overrides) document.set(assignment);
+  for (const std::string& assignment : arguments.overrides) {
+    const size_t equals = assignment.find('=');
+    const std::string paths = settings_called(assignment.substr(0, equals), document);
+    if (equals != std::string::npos && !paths.empty()) {
+      fail_usage("argument '{}': no such setting; did you mean {}?", assignment, paths);
+    }
+    document.set(assignment);
+  }
   if (arguments.expert_parallel > 0) {
     document.set(fmt::format("parallel.experts={}", arguments.expert_parallel));
   }
@@ -93,6 +100,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
     return;
   }
   log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
+  if (!result.best.empty()) log_info("best: {}, {}", result.best_value, result.best.string());
   draw_curve(out);
 }
 

@@ -54,7 +54,7 @@ bool path_exists(const fs::path& path) {
   return fs::exists(look_up(path, true));
 }
 
-std::string nearest_sibling(const fs::path& path) {
+std::string nearest_sibling(const fs::path& path, Sibling as) {
   const fs::path named = path.has_filename() ? path : path.parent_path();
   const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
   const fs::file_status status = status_of(parent);
@@ -69,7 +69,9 @@ std::string nearest_sibling(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_symlink(named, ignored)) return "; it is a link to a file that is gone";
   const auto near = nearest(named.filename().string(), names_in_folder(parent));
-  return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
+  if (!near) return "";
+  return fmt::format("; did you mean '{}'?",
+                     as == Sibling::name ? *near : (named.parent_path() / *near).string());
 }
 
 void check_input_file(const fs::path& path) {

@@ -229,8 +229,9 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
                folder.string());
   }
   if (!fs::is_directory(folder, error)) {
+    // A name without a slash would be that of a described set.
     fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
-               nearest_sibling(folder));
+               nearest_sibling(folder, Sibling::path));
   }
   DatasetSpec spec;
   spec.name = folder.string();
@@ -258,7 +259,7 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   }
   const std::vector<std::string> names = dataset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    fail_usage("unknown dataset '{}'; {}; or give a folder of images with a slash", name,
+    fail_usage("unknown dataset '{}' (a folder of images needs a slash in its name); {}", name,
                did_you_mean(name, names));
   }
   return spec_from_file(description_folder() / (std::string(name) + ".json"), name);

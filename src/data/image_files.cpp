@@ -84,7 +84,8 @@ std::string ImageFiles::read(int64_t index) const {
 
 void StoredImages::image(int64_t index, uint8_t* out) const {
   if (info().height == 0) {
-    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info().name);
+    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
+               info().name);
   }
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };

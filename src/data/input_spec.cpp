@@ -18,6 +18,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kByte = 1.0 / 255.0;
 
+/// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
+/// the settings and is none.
+constexpr const char* kReductions = "jpeg_reductions";
+
+Json reductions_of(const InputSpec& spec) {
+  if (!spec.images) return nullptr;
+  return spec.preprocess.antialias ? Json({2, 4, 8}) : Json::array();
+}
+
 }  // namespace
 
 std::string channel_order(int64_t channels) {
@@ -87,12 +96,14 @@ Json document_of(const InputSpec& spec) {
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;
   }
+  document[kReductions] = reductions_of(spec);
   return document;
 }
 
 InputSpec read_input_spec(const Json& document, const std::string& from) {
   Json known = document;
   if (known.is_object()) {
+    known.erase(kReductions);
     for (auto item = known.begin(); item != known.end();) {
       item = item->is_null() ? known.erase(item) : std::next(item);
     }

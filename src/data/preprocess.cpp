@@ -83,7 +83,8 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
     info.width = config.size.width;
   }
   if (info.height < 1 || info.width < 1) {
-    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info.name);
+    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
+               info.name);
   }
   if (config.orientation != "data") info.upright = config.orientation == "upright";
   if (config.channels != 0 && converts_channels(info.channels, config.channels)) {
@@ -137,10 +138,14 @@ std::string unit_problem(const std::vector<double>& mean, const std::vector<doub
   return "";
 }
 
-PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data, int64_t channels) {
+PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
+                             const std::vector<int64_t>& input_shape) {
+  if (input_shape.size() != 3) return config;
+  const int64_t channels = input_shape[0];
   if (config.channels == 0 && data.channels_open && converts_channels(data.channels, channels)) {
     config.channels = channels;
   }
+  if (config.size == Sides(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
   return config;
 }
 

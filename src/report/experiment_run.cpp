@@ -45,7 +45,7 @@ Grounds grounds_of(const PhasePlan& plan, const Model& shape, Datasets& datasets
   splits.insert(splits.end(), {"test", "train"});  // Probes take these two for granted.
   for (const std::string& split : splits) {
     grounds.data[split] = with_classes_of(
-        datasets.get(phase.data, split, phase.preprocess, shape.input_shape()[0]), plan.classes);
+        datasets.get(phase.data, split, phase.preprocess, shape.input_shape()), plan.classes);
   }
   return grounds;
 }

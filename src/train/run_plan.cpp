@@ -249,8 +249,11 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
   try {
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
-    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or the model's {}",
-               place, phase.name, error.what(), data.targets.empty() ? "classes" : "outputs");
+    const std::string& setting = model.setting_paths().classes;
+    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or {}={}", place,
+               phase.name, error.what(),
+               setting.empty() ? "the model's outputs" : "model." + setting,
+               task_of(data).outputs(data));
   }
 }
 
@@ -289,7 +292,7 @@ void check_shares(const RunConfig& config, const PhasePlaces& places, const Mode
   prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
 }
 
-/// Returns the preprocessed training data. Completes `preprocess` by the network's channels.
+/// Returns the preprocessed training data. Completes `preprocess` by what the network takes.
 std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
                                          const Model& model, PreprocessConfig& preprocess) {
   const PhaseConfig& phase = places.phase();
@@ -299,7 +302,7 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
     }
     return datasets.get(phase.data, "train");
   });
-  preprocess = for_network(phase.preprocess, data->info(), model.input_shape()[0]);
+  preprocess = for_network(phase.preprocess, data->info(), model.input_shape());
   if (phase.preprocess.channels == 0 && preprocess.channels == 1) {
     log_info("phase '{}': the images of '{}' become grey, since the network has one channel",
              phase.name, phase.data);

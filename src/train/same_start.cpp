@@ -99,7 +99,7 @@ void check_same_settings(const Processes& processes, const std::string& what,
 }
 
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                        const Model& model) {
+                      const Model& model) {
   processes.wait_for_all();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
   if (checkpoint.empty()) return take_from_leader(processes, model);

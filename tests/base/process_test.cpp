@@ -73,6 +73,16 @@ TEST(RunWithInput, KeepsStandardOutputForUs) {
   EXPECT_EQ(err, "chatter\n");
 }
 
+TEST(RunWithInput, KeepsAllThatTheProgramPrintsWhereItIsAskedTo) {
+  ::testing::internal::CaptureStderr();
+  std::string said;
+  EXPECT_EQ(run_with_input({"sh", "-c", "cat; echo trouble >&2; exit 3"},
+                           std::string(100'000, 'x') + "\n", {}, {}, &said),
+            3);
+  EXPECT_EQ(said, std::string(100'000, 'x') + "\ntrouble\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(RunWithInput, NamesAMissingProgram) {
   EXPECT_THAT(test::failure_of([] { run_with_input({"no-such-program-here"}, "x"); }),
               ::testing::HasSubstr("no-such-program-here: no such program"));

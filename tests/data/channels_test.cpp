@@ -54,21 +54,30 @@ TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
   PreprocessConfig config;
   config.size = 4;
   const auto data = open();
-  EXPECT_EQ(for_network(config, data->info(), 3).channels, 3);
-  const auto grey = preprocessed(data, for_network(config, data->info(), 1));
+  EXPECT_EQ(for_network(config, data->info(), {3, 4, 4}).channels, 3);
+  const auto grey = preprocessed(data, for_network(config, data->info(), {1, 4, 4}));
   EXPECT_EQ(grey->info().channels, 1);
   EXPECT_EQ(grey->info().mean.size(), 1u);
   EXPECT_EQ(grey->info().std.size(), 1u);
   EXPECT_THAT(test::image_of(*grey, 0), AllOf(::testing::SizeIs(16), Each(40)));
-  const InputSpec spec = input_spec(*grey, for_network(config, data->info(), 1));
+  const InputSpec spec = input_spec(*grey, for_network(config, data->info(), {1, 4, 4}));
   EXPECT_EQ(spec.channel_order, "gray");
   EXPECT_FALSE(document_of(spec).contains("channels"));
   // What eval and predict make of other files, and of grey data in memory.
   EXPECT_EQ(test::image_of(*preprocessed(open(), spec), 1), test::image_of(*grey, 1));
   config.channels = 3;
   const auto colours =
-      preprocessed(preprocessed(data, for_network({.size = 4}, data->info(), 1)), config);
+      preprocessed(preprocessed(data, for_network({.size = 4}, data->info(), {1, 4, 4})), config);
   EXPECT_THAT(test::image_of(*colours, 1), AllOf(::testing::SizeIs(48), Each(90)));
+}
+
+TEST_F(GreyFolder, BecomesAsLargeAsTheNetworkTakesIt) {
+  const DatasetInfo of_any_size = open()->info();
+  EXPECT_EQ(for_network({}, of_any_size, {3, 8, 12}).size, Sides(8, 12));
+  EXPECT_EQ(for_network({.size = 4}, of_any_size, {3, 8, 12}).size, Sides(4));
+  DatasetInfo of_one_size = of_any_size;
+  of_one_size.height = of_one_size.width = 4;
+  EXPECT_EQ(for_network({}, of_one_size, {3, 8, 12}).size, Sides(0));
 }
 
 TEST_F(GreyFolder, OfADescriptionHasAsManyChannelsAsItsMean) {
@@ -79,8 +88,9 @@ TEST_F(GreyFolder, OfADescriptionHasAsManyChannelsAsItsMean) {
     return open_dataset((folder_ / "d.json").string(), "train");
   };
   EXPECT_EQ(opened("[0.5]")->info().channels, 1);
-  EXPECT_EQ(for_network({}, opened("[0.5]")->info(), 3).channels, 0) << "it tells";
+  EXPECT_EQ(for_network({}, opened("[0.5]")->info(), {3, 4, 4}).channels, 0) << "it tells";
   EXPECT_EQ(opened("[0.5, 0.5, 0.5]")->info().channels, 3);
+  EXPECT_EQ(for_network({}, opened("[]")->info(), {1, 4, 4}).channels, 1) << "as of a folder";
   EXPECT_THAT(test::usage_of([&] { opened("[127.5]"); }),
               AllOf(HasSubstr("d.json:1:"), HasSubstr("pixels scaled to [0, 1]"),
                     HasSubstr("divide it by 255")));

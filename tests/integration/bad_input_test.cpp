@@ -413,10 +413,10 @@ TEST_F(BadInput, ADryRunMayLackItsInitButNotFitIt) {
   };
   const auto absent = planned(text_path("absent"));
   EXPECT_EQ(absent.exit_code, 0) << absent.err;
-  EXPECT_NE(absent.out.find("init          not found (" + text_path("absent") +
-                            "); shapes are checked from the recipe alone\n"),
+  EXPECT_NE(absent.err.find("warning: init: '" + text_path("absent") +
+                            "' is not there; shapes are checked from the recipe alone\n"),
             std::string::npos)
-      << absent.out;
+      << absent.err;
   const auto fits = planned(first);
   EXPECT_EQ(fits.exit_code, 0) << fits.err;
   EXPECT_EQ(fits.out.find("not found"), std::string::npos) << fits.out;

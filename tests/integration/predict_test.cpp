@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -147,6 +148,29 @@ TEST_F(PredictFiles, DoNotChangeEachOther) {
     const auto alone = predict({text_path(images()[i].first), "--json"}).json()["images"];
     EXPECT_EQ(alone, nlohmann::json::array({all[i]}));
   }
+}
+
+TEST_F(PredictFiles, AnExportWithoutCapacityDoesNotDependOnTheBatch) {
+  const auto exported = [&](const std::string& out, std::vector<std::string> more) {
+    std::vector<std::string> command = {"export",      text_path("run"), "--format",
+                                        "torchscript", "--out",          text_path(out)};
+    command.insert(command.end(), more.begin(), more.end());
+    const auto result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    torch::jit::Module network = torch::jit::load(text_path(out));
+    torch::manual_seed(1);
+    const at::Tensor images = torch::randn({16, 3, kSide, kSide});
+    const at::Tensor together = network.forward({images}).toTensor()[15];
+    const at::Tensor alone = network.forward({images.narrow(0, 15, 1)}).toTensor()[0];
+    return std::pair(result.err, torch::allclose(together, alone, 1e-5, 1e-5));
+  };
+  const auto [warned, equal] = exported("with.pt", {});
+  EXPECT_THAT(warned, HasSubstr("--without-capacity"));
+  EXPECT_FALSE(equal);
+  const auto [silent, independent] = exported("without.pt", {"--without-capacity"});
+  EXPECT_THAT(silent, Not(HasSubstr("warning")));
+  EXPECT_TRUE(independent);
+  EXPECT_EQ(run_program({"predict", text_path("without.pt"), text_path("folder")}).exit_code, 0);
 }
 
 TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {

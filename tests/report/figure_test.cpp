@@ -136,6 +136,19 @@ TEST(DrawFigure, AScriptThatFailsIsAnErrorAndLeavesNothing) {
   EXPECT_EQ(names_in(folder), std::vector<std::string>{});
 }
 
+TEST(DrawFigureFile, IsSilentOfWhatGnuplotWarnsOfAndSaysWhyItFailed) {
+  const TempDir temp;
+  const std::string head = "set terminal pngcairo\nset output 'a.png'\n";
+  ::testing::internal::CaptureStderr();
+  draw_figure_file(temp / "a.png", {head + "plot [0:1] [0:1] NaN title 'no points'\n", "1\t2\n"});
+  const std::string error = error_of([&] {
+    draw_figure_file(temp / "b.png", {"plot 'no such file'\n", "1\t2\n"});
+  });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_NE(error.find("b.png: gnuplot failed with status 1: "), std::string::npos) << error;
+  EXPECT_NE(error.find("No data in plot"), std::string::npos) << error;
+}
+
 TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
   const TempDir temp;
   const fs::path folder = temp / "out";

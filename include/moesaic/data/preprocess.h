@@ -30,7 +30,8 @@ struct PreprocessConfig {
 template <class Fields>
 void describe(Fields& f, PreprocessConfig& c) {
   f("size", c.size,
-    "what images are brought to, one number or [height, width]; 0: they stay as they are",
+    "what images are brought to, one number or [height, width]; 0: they stay as they are or, in "
+    "data that may hold images of any size, become as large as the network takes them",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
     "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256), for "
@@ -63,9 +64,11 @@ std::string config_problem(const PreprocessConfig& config);
 /// bytes from 0 to 255, "" if nothing is.
 std::string unit_problem(const std::vector<double>& mean, const std::vector<double>& std);
 
-/// Returns `config` for a network that takes images of `channels`, which decides where the data
-/// leave it open and config.channels is 0.
-PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data, int64_t channels);
+/// Returns `config` for a network that takes images of `input_shape`, channels, height and width,
+/// which decide where config says nothing: the channels where the data leave them open, the size
+/// where the data have none.
+PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
+                             const std::vector<int64_t>& input_shape);
 
 /// Returns `base` preprocessed: info() has the final channels, height and width, and the mean and
 /// std that map bytes to config.values. image() returns the whole image or its central part,

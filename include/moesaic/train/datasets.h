@@ -55,11 +55,13 @@ class Datasets {
     return dataset;
   }
 
-  /// Returns the preprocessed dataset, for a network whose images have `channels` unless 0.
+  /// Returns the preprocessed dataset, for a network that takes `input_shape`
+  /// unless it is empty.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
-                                     const PreprocessConfig& preprocess, int64_t channels = 0) {
+                                     const PreprocessConfig& preprocess,
+                                     const std::vector<int64_t>& input_shape = {}) {
     const std::shared_ptr<const Dataset> data = get(name, split);
-    return preprocessed(data, for_network(preprocess, data->info(), channels));
+    return preprocessed(data, for_network(preprocess, data->info(), input_shape));
   }
 
   /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions

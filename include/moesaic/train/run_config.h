@@ -24,10 +24,10 @@ struct RunConfig {
   bool recompute = false;
   bool deterministic = false;
   int64_t loader_threads = 1;
-  int64_t log_every = 50;
-  int64_t checkpoint_every = 500;
+  Interval log_every = Interval::of_steps(50);
+  Interval checkpoint_every = Interval::of_steps(500);
   int64_t keep_checkpoints = 2;
-  int64_t evaluate_every = 1;
+  Interval evaluate_every = Interval::of_epochs(1);
   int64_t evaluate_batch_size = 256;
   std::string best;
   std::string data_changed = "refuse";
@@ -56,12 +56,15 @@ void describe(Fields& f, RunConfig& c) {
     "environment must hold CUBLAS_WORKSPACE_CONFIG=:4096:8");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
-  f("log_every", c.log_every, "updates between two lines of metrics", at_least(1), common);
-  f("checkpoint_every", c.checkpoint_every, "updates between two checkpoints; 0: phase ends only",
-    at_least(0), common);
+  f("log_every", c.log_every, "time between two lines of metrics: steps (updates), or \"1 epoch\"",
+    between(1, kMaxSteps), common);
+  f("checkpoint_every", c.checkpoint_every,
+    "time between two checkpoints: steps (updates), or \"1 epoch\"; 0: phase ends only",
+    between(0, kMaxSteps), common);
   f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
-  f("evaluate_every", c.evaluate_every, "epochs between two evaluations; 0: phase ends only",
-    between(0, kMaxSteps));
+  f("evaluate_every", c.evaluate_every,
+    "time between two evaluations: epochs, or \"20 steps\"; 0: phase ends only",
+    between(0, kMaxSteps), common);
   f("evaluate_batch_size", c.evaluate_batch_size, "images a batch in evaluations",
     between(1, kMaxBatchSize));
   f("best", c.best,

@@ -22,10 +22,10 @@ void check_same_build(const Processes& processes);
 void check_same_settings(const Processes& processes, const std::string& what,
                          const nlohmann::ordered_json& settings);
 
-/// Waits for all processes, compares their checkpoints by name and all bytes of weights and buffers.
-/// Where there is no checkpoint, all take the network of process 0.
+/// Waits for all processes, compares their checkpoints by name and all bytes of weights and
+/// buffers. Where there is no checkpoint, all take the network of process 0.
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                        const Model& model);
+                      const Model& model);
 
 /// Returns a text that differs where splits differ in what data_record() knows without reading
 /// shards, or in the pixels of a few images that are not files.

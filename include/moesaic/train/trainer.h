@@ -54,6 +54,8 @@ struct TrainResult {
   int64_t steps = 0;                     ///< Steps since the start of the run.
   std::filesystem::path checkpoint;      ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
+  std::filesystem::path best;            ///< Of a last phase that ended; "" without one.
+  std::string best_value;                ///< Its metric and when that was, for messages.
 };
 
 /// Runs the phases of a configuration. The same seed gives the same bits on one machine and build,
@@ -127,6 +129,10 @@ class Trainer {
   /// Records a save that has been written, if one has.
   void record_save(const std::optional<SaveTimes>& times);
   void restore();
+  /// Returns the tag of the present phase's curves in TensorBoard.
+  std::string tag_of(const std::string& what) const { return what + "/" + state_.phase; }
+  /// Names the best evaluation of the last phase in the result.
+  void name_best();
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }

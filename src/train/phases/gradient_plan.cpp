@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "../check_routing.h"
 #include "../patterns.h"
@@ -115,10 +116,10 @@ void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t 
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
-        "auxiliary losses",
+        "auxiliary losses; a batch_size that is a multiple of {} does",
         places.of_model(model.setting_paths().group_size, "batch_size"), places.phase().name,
         group_size, count_text(tokens, "token"), count_text(batch, "image"),
-        model.tokens_per_image());
+        model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
   }
 }
 

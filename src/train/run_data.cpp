@@ -2,7 +2,6 @@
 #include "moesaic/train/run_data.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -83,21 +82,14 @@ std::vector<std::string> lacking_in(std::vector<std::string> b, const std::vecto
   return names;
 }
 
-std::string in_quotes(std::vector<std::string> names) {
-  constexpr size_t kMax = 5;
-  const bool more = names.size() > kMax;
-  if (more) names.resize(kMax);
-  return fmt::format("'{}'{}", fmt::join(names, "', '"), more ? ", ..." : "");
-}
-
 std::string difference_of_classes(const std::vector<std::string>& before,
                                   const std::vector<std::string>& now) {
   const std::vector<std::string> gone = lacking_in(now, before), added = lacking_in(before, now);
   if (gone.empty() && added.empty()) return "has its classes in another order";
   std::string text;
-  if (!gone.empty()) text = "has no class " + in_quotes(gone) + " any more";
+  if (!gone.empty()) text = "has no class " + quoted_names(gone) + " any more";
   if (!added.empty()) {
-    text += (text.empty() ? "has" : " and has") + std::string(" a new class ") + in_quotes(added);
+    text += (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
   }
   return text;
 }

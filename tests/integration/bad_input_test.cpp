@@ -311,7 +311,8 @@ TEST_F(BadInput, AdviceToFetchOnlyWhatHasAnAddress) {
 
 TEST_F(BadInput, DataThatIsNowhereIsBlamedOnItsArgument) {
   expect_one_line_error(run_program({"eval", "x", "--data", "mnits"}), 2,
-                        "--data: unknown dataset 'mnits'; did you mean 'mnist'?");
+                        "--data: unknown dataset 'mnits' (a folder of images needs a slash in its "
+                        "name); did you mean 'mnist'?");
   expect_one_line_error(run_program({"eval", "x", "--data", "./nonsense.json"}), 2,
                         "--data: unknown dataset './nonsense.json': there is no such file");
   const auto train = [&](const std::string& data) {

@@ -55,8 +55,8 @@ class Datasets {
     return dataset;
   }
 
-  /// Returns the preprocessed dataset, for a network that takes `input_shape`
-  /// unless it is empty.
+  /// Returns the preprocessed dataset, for a network that takes `input_shape` unless that is
+  /// empty.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
                                      const PreprocessConfig& preprocess,
                                      const std::vector<int64_t>& input_shape = {}) {

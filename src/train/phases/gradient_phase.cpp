@@ -214,7 +214,7 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Ge
                                                  double fraction, bool last) {
   const LossTerms sum = (*objective_)(*model_, part, random);
   const at::Tensor loss = fraction == 1.0 ? sum.loss : sum.loss * fraction;
-  shared_&& last ? shared_->backward(loss) : loss.backward();
+  shared_ && last ? shared_->backward(loss) : loss.backward();
   Scalars scalars = {{"loss", sum.loss}};
   scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
   for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);

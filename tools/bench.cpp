@@ -269,7 +269,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       "bench", "Time a checkpoint, or this software against others' way to do the same");
   auto options = std::make_shared<BenchOptions>();
   verb->add_option("NAME", options->name,
-                   "a run or a checkpoint, or a benchmark: " + names_and_descriptions())
+                   std::string(kCheckpointHelp) + "; or a benchmark: " + names_and_descriptions())
       ->required()
       ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");

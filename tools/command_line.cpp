@@ -124,7 +124,13 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
       const size_t equals = word.find('=');
       const std::string name = word.substr(0, equals);
       const CLI::Option* option = app->get_option_no_throw(name);
-      if (option == nullptr) return message("option", name, options_of(*app));
+      if (option == nullptr) {
+        const bool setting = app->get_name() == "train" && name.starts_with("--");
+        return message("option", name, options_of(*app)) +
+               (setting
+                    ? fmt::format("; settings of a recipe have no dashes: {}=VALUE", name.substr(2))
+                    : "");
+      }
       if (equals == std::string::npos && option->get_items_expected_max() > 0) ++i;  // Its value.
     } else if (const Names verbs = verbs_of(*app); !verbs.empty()) {
       if (std::find(verbs.begin(), verbs.end(), word) == verbs.end()) {

@@ -11,6 +11,10 @@
 
 namespace moesaic::tools {
 
+/// What every verb that reads a network takes.
+inline constexpr const char* kCheckpointHelp =
+    "a checkpoint, an export, or a run: its newest checkpoint (RUN/best is the best)";
+
 /// Names of files and folders.
 CLI::Validator not_empty();
 

@@ -8,6 +8,7 @@
 
 #include "command_line.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
@@ -23,7 +24,7 @@ void list_data() {
   for (const auto& status : dataset_statuses()) {
     std::cout << fmt::format("{:<24} {:>4} classes  {}\n", status.name, status.classes,
                              status.where());
-    std::cout << fmt::format("{:<24} {}\n", "", status.description);
+    std::cout << fmt::format("{:<24} {}\n", "", escaped(status.description));
     std::cout << fmt::format("{:<24} {}\n", "", fmt::join(dataset_splits(status.name), ", "));
   }
 }
@@ -51,7 +52,7 @@ void verify_data(const std::string& name, int& exit_code) {
     const std::string status = !file.ok()           ? file.problem
                                : file.doubt.empty() ? "ok"
                                                     : "unproven: " + file.doubt;
-    std::cout << fmt::format("{:<28} {}\n", file.name, status);
+    std::cout << fmt::format("{:<28} {}\n", escaped(file.name), escaped(status));
     if (!file.ok()) exit_code = 1;
   }
 }
@@ -65,7 +66,7 @@ struct PackArguments {
 std::string default_folder(const std::string& name) {
   std::string stem = name_without_folders(name);
   if (stem.ends_with(".json")) stem.resize(stem.size() - 5);
-  return stem + "-shards";
+  return plain_name(stem + "-shards");
 }
 
 void pack_data(const PackArguments& arguments, int& exit_code) {
@@ -83,7 +84,8 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
         split.left_out == 0 ? ""
                             : fmt::format("; {} left out", count_text(split.left_out, "image")));
   }
-  std::cout << fmt::format("train on it with phases.0.data={}\n", result.description.string());
+  std::cout << fmt::format("train on it with phases.0.data={}\n",
+                           escaped(result.description.string()));
 }
 
 void add_pack(CLI::App& verb, int& exit_code) {

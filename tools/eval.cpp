@@ -29,6 +29,7 @@ namespace {
 
 struct EvalArguments {
   EvaluateCheckpointOptions options;
+  std::string classes_of = "checkpoint";
   bool json = false;
   std::string tsne;
   EvaluationPointsOptions points;
@@ -97,6 +98,7 @@ int run_eval(const EvalArguments& arguments) {
   EvaluationPointCollector collector(arguments.points);
   RoutedImageCollector routed(arguments.images);
   EvaluateCheckpointOptions options = arguments.options;
+  if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
   options.evaluate.observe = [&](const EvaluatedBatch& batch) {
     for (const std::string& file : arguments.confusion) {
       if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);
@@ -164,7 +166,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a split of a data set");
-  verb->add_option("checkpoint", arguments->options.checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->options.checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("RUN_OR_CHECKPOINT");
@@ -174,6 +176,11 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->type_name("NAME");
   verb->add_option("--split", arguments->options.split, "train, validation or test")
       ->type_name("NAME")
+      ->capture_default_str();
+  verb->add_option("--classes-of", arguments->classes_of,
+                   "whose names the network's outputs have: checkpoint, so that the data's classes "
+                   "are found by name; or data, in their order, whatever they are called")
+      ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "images a batch (evaluate_batch_size of the run, 256 without one)")

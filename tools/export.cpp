@@ -12,6 +12,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/formats/vmoe_checkpoint.h"
 #include "together.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 struct ExportArguments {
   fs::path checkpoint;
   std::string format;
-  bool trust = false;
+  bool trust = false, without_capacity = false;
   ExportOptions options;
 };
 
@@ -50,6 +51,15 @@ std::string formats_with_shards() {
                         [](const ExportFormat& format) { return format.shards; });
 }
 
+/// Returns the network whose experts compute all tokens that select them, whatever the batch.
+std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
+  const std::string setting = shape_of(checkpoint)->setting_paths().evaluation_capacity_factor;
+  if (setting.empty()) fail_usage("export: --without-capacity: this network has no capacities");
+  Document document(model_config(checkpoint));
+  document.set(setting + "=0");
+  return model_of(document.root(), checkpoint.model, checkpoint.folder.string());
+}
+
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
   if (arguments.options.shards && !format.shards) {
@@ -58,7 +68,8 @@ int export_model(const ExportArguments& arguments) {
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   Checkpoint checkpoint =
       load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
-  const std::shared_ptr<Model> model = model_of(checkpoint);
+  const std::shared_ptr<Model> model =
+      arguments.without_capacity ? without_capacity(checkpoint) : model_of(checkpoint);
   checkpoint.model.clear();        // The model holds copies.
   std::optional<StopSignal> stop;  // Without it a signal ends the program.
   if (format.shards) stop.emplace();
@@ -83,7 +94,7 @@ void add_export(CLI::App& app, int& exit_code) {
   ExportOptions& options = arguments->options;
   const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
-  verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");
@@ -100,6 +111,9 @@ void add_export(CLI::App& app, int& exit_code) {
                    fmt::format("data files, for the format {} (1)", formats_with_shards()))
       ->check(whole_number(1, vmoe_checkpoint::kMaxShards))
       ->type_name("N");
+  verb->add_flag("--without-capacity", arguments->without_capacity,
+                 "export a network whose experts compute all tokens that select them, so that an "
+                 "image's result does not depend on its batch; its accuracy may differ a little");
   verb->add_flag(
       "--trust", arguments->trust,
       "also read a TorchScript file that carries no safetensors, by LibTorch's unpickler: "

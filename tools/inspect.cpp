@@ -33,9 +33,22 @@ std::string input_text(const Json& input) {
   return text;
 }
 
+/// Returns the name and the plain settings of a network; groups of them are in --json.
+std::string network_text(const Json& model) {
+  std::string text;
+  for (const auto& [key, value] : model.items()) {
+    if (key == "name" || value.is_null() || value.is_object()) continue;
+    text += fmt::format(", {} {}", key, value.dump());
+  }
+  return model.value("name", "") + text;
+}
+
 void print_summary(const Json& found) {
   std::cout << fmt::format("{} {}\n", found["kind"].get<std::string>(),
                            found["path"].get<std::string>());
+  if (found.contains("model") && found["model"].is_object()) {
+    std::cout << fmt::format("  network    {}\n", network_text(found["model"]));
+  }
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
   if (found.contains("files")) std::cout << fmt::format("  files      {}\n", found["files"].dump());
@@ -73,7 +86,8 @@ void print_difference(const Json& difference) {
                              item["first"].dump(), item["second"].dump());
   }
   for (const auto& item : difference["changed"]) {
-    std::cout << fmt::format("changed         {:<44} by {:.3g}\n", item["name"].get<std::string>(),
+    std::cout << fmt::format("changed         {:<44} by {:.3g} of its norm\n",
+                             item["name"].get<std::string>(),
                              item["relative_change"].get<double>());
   }
   for (const auto& item : difference["config"]) {

@@ -2,17 +2,21 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/resources.h"
+#include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
@@ -49,18 +53,50 @@ Names models() {
   return names;
 }
 
-const std::map<std::string, std::function<Names()>>& kinds() {
-  static const std::map<std::string, std::function<Names()>> list = {
-      {"models", models},
-      {"datasets", dataset_names},
-      {"experiments", experiment_names},
-      {"criteria", criterion_names},
-      {"recipes", recipe_paths},
-      {"checkpoints", released_checkpoints},
-      {"formats", [] { return dataset_formats().names(); }},
-      {"objectives", [] { return objectives().names(); }},
-      {"phases", [] { return phase_kinds().names(); }},
-      {"probes", [] { return probes().names(); }},
+std::string meaning_of_criterion(const std::string& name) {
+  const auto& all = criteria();
+  const auto found = std::find_if(
+      all.begin(), all.end(), [&](const Criterion& criterion) { return criterion.name == name; });
+  const char* needs = found->needs_pretrained ? " (needs the pre-trained network)"
+                      : found->needs_images   ? " (needs images)"
+                                              : "";
+  return found->meaning + needs;
+}
+
+/// Returns the first line of the comment that a recipe begins with.
+std::string begin_of_recipe(const std::string& path) {
+  const std::string text = read_text(path);
+  if (!text.starts_with("// ")) return "";
+  return text.substr(3, text.find('\n') - 3);
+}
+
+struct Kind {
+  std::string meaning;
+  std::function<Names()> names;
+  std::function<std::string(const std::string& name)> describe = {};  ///< Empty: nothing is known.
+};
+
+const std::map<std::string, Kind>& kinds() {
+  static const std::map<std::string, Kind> list = {
+      {"models", {"families of networks and presets, for \"model\" of a recipe", models}},
+      {"datasets",
+       {"data, for \"data\" of a phase and --data", dataset_names,
+        [](const std::string& name) { return load_dataset_spec(name).description; }}},
+      {"experiments",
+       {"what moesaic reproduce runs", experiment_names,
+        [](const std::string& name) { return load_experiment(name, Scale::paper).description; }}},
+      {"criteria",
+       {"what moesaic prune ranks experts by; those with the largest numbers stay", criterion_names,
+        meaning_of_criterion}},
+      {"recipes", {"runs for moesaic train", recipe_paths, begin_of_recipe}},
+      {"checkpoints",
+       {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
+      {"formats",
+       {"\"format\" of a dataset's description", [] { return dataset_formats().names(); }}},
+      {"objectives",
+       {"\"loss\" of a phase of the kind gradient", [] { return objectives().names(); }}},
+      {"phases", {"\"kind\" of a phase", [] { return phase_kinds().names(); }}},
+      {"probes", {"what an experiment measures", [] { return probes().names(); }}},
   };
   return list;
 }
@@ -78,18 +114,42 @@ void list_models() {
                            fmt::join(preset_names(), "\n  "));
 }
 
+/// Prints names, each with a few words beside it where there are any.
+void print_described(const std::vector<std::pair<std::string, std::string>>& lines) {
+  size_t width = 0;
+  for (const auto& [name, text] : lines) width = std::max(width, count_characters(name));
+  for (const auto& [name, text] : lines) {
+    const std::string room(width + 2 - count_characters(name), ' ');
+    std::cout << name << (text.empty() ? "" : room + text) << '\n';
+  }
+}
+
+void list_kinds() {
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const auto& [name, kind] : kinds()) lines.emplace_back(name, kind.meaning);
+  print_described(lines);
+}
+
 void list(const std::string& kind, bool json) {
+  if (kind.empty()) {
+    json ? void(std::cout << nlohmann::json(kind_names()).dump(2) << '\n') : list_kinds();
+    return;
+  }
   const auto found = kinds().find(kind);
   if (found == kinds().end()) {
     fail_usage("list: unknown kind '{}'; {}", kind, did_you_mean(kind, kind_names()));
   }
-  const Names names = found->second();
+  const Names names = found->second.names();
   if (json) {
     std::cout << nlohmann::json(names).dump(2) << '\n';
     return;
   }
   if (kind == "models") return list_models();
-  for (const auto& name : names) std::cout << name << '\n';
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const auto& name : names) {
+    lines.emplace_back(name, found->second.describe ? found->second.describe(name) : "");
+  }
+  print_described(lines);
 }
 
 }  // namespace
@@ -99,7 +159,8 @@ void add_list(CLI::App& app, int&) {
       "list", "List what there is of a kind, such as models, datasets, recipes or experiments");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option("KIND", *kind, fmt::format("{}", fmt::join(kind_names(), ", ")))->required();
+  verb->add_option("KIND", *kind,
+                   fmt::format("{}; without it, what these are", fmt::join(kind_names(), ", ")));
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -11,12 +13,13 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/terminal.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/export/predict_images.h"
 #include "moesaic/train/evaluate_checkpoint.h"
@@ -63,18 +66,34 @@ void predict_tensors(const PredictArguments& arguments) {
   log_written(arguments.output);
 }
 
-/// Returns the files that are named, and those in the folders that are.
+void check_order(const PredictArguments& arguments) {
+  const fs::path first = arguments.images.front();
+  std::error_code ignored;
+  const bool network =
+      fs::exists(first / "MANIFEST.json", ignored) || fs::exists(first / "checkpoints", ignored);
+  if (!network) return;
+  fail_usage("predict: the checkpoint comes first, then the images: {} predict {} {}", called_as(),
+             shell_quoted(first.string()), shell_quoted(arguments.checkpoint.string()));
+}
+
+/// Returns the files that are named, and those in the folders that are. What is left out of a
+/// folder is a warning, an error where that is everything.
 std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
   std::vector<fs::path> files;
   for (const std::string& name : names) {
-    if (!fs::is_directory(name)) {
+    if (!path_exists(name) || !fs::is_directory(name)) {
       check_input_file(name);
       files.emplace_back(name);
       continue;
     }
-    const std::vector<fs::path> found = image_files_in(name);
-    if (found.empty()) fail_usage("{}: holds no file .jpg, .jpeg or .png", name);
-    files.insert(files.end(), found.begin(), found.end());
+    const FoundImages found = image_files_in(name);
+    const std::string left_out = found.left_out.text();
+    if (found.files.empty()) {
+      fail_usage("{}: holds no image ({}){}", name, fmt::join(image_endings(), ", "),
+                 left_out.empty() ? "" : "; " + left_out);
+    }
+    if (!left_out.empty()) log_warning("{}: {}", name, left_out);
+    files.insert(files.end(), found.files.begin(), found.files.end());
   }
   return files;
 }
@@ -120,6 +139,7 @@ class PredictionPrinter {
 
 int predict_files(const PredictArguments& arguments) {
   if (arguments.routing && !arguments.json) fail_usage("predict: --routing of images needs --json");
+  check_order(arguments);
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
   PredictImagesOptions options{
@@ -161,14 +181,16 @@ int predict(const PredictArguments& arguments) {
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
-  verb->add_option("checkpoint", arguments->checkpoint, "a run or a checkpoint")
+  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   CLI::Option* images =
-      verb->add_option("images", arguments->images,
-                       "JPEG and PNG files, and folders of them at any depth, in sorted order; a "
-                       "damaged file is one line on standard error, and exit code 1 at the end")
+      verb->add_option(
+              "images", arguments->images,
+              "JPEG, PNG and WebP files, and folders of them at any depth, in sorted order, linked "
+              "ones too; what is left out of a folder is named, a damaged file is one line on "
+              "standard error, and exit code 1 at the end")
           ->check(not_empty())
           ->type_name("IMAGE|FOLDER");
   CLI::Option* top = verb->add_option("--top", arguments->top, "classes of an image, at most")

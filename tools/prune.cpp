@@ -4,6 +4,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/prune/criteria.h"
@@ -62,7 +64,7 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
                              Model& model, const StopSignal& stop) {
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
-  adapt_data(data, checkpoint, model);
+  adapt_data(data, checkpoint, model, ClassesOf::data);  // Calibration looks at no label.
   log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate"});
   return calibrate(model, data.dataset,
@@ -187,6 +189,14 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
     fail_usage("prune: give --out, or --dry-run for the plan alone");
   }
   if (!options.plan) options.prune.keep = keep_of(arguments);
+  if (!options.plan && options.pretrained.empty() &&
+      criterion_needs_pretrained(options.prune.criterion)) {
+    options.pretrained = find_pretrained(options.finetuned);
+    if (!options.pretrained.empty()) {
+      log_info("prune: compares with {}, from which this was fine-tuned",
+               options.pretrained.string());
+    }
+  }
   std::optional<StopSignal> stop;  // Elsewhere a signal ends the program.
   if (arguments.max_drop || needs_images(options)) stop.emplace();
   options.calibrate = [&](const Checkpoint& checkpoint, Model& model) {
@@ -199,6 +209,10 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   const PruneCheckpointResult result = prune_checkpoint(options);
   (arguments.json ? std::cerr : std::cout) << describe(result);
   if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
+  if (options.dry_run) return 0;
+  log_written(options.out);
+  log_info("measure it by: {} eval {}; train it on by a recipe with \"init\": {}", called_as(),
+           shell_quoted(options.out.string()), nlohmann::json(options.out.string()).dump());
   return 0;
 }
 
@@ -291,14 +305,15 @@ void add_prune(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
-  verb->add_option("--finetuned", options.finetuned, "the run or checkpoint to prune")
+  verb->add_option("--finetuned,checkpoint", options.finetuned,
+                   std::string("what to prune: ") + kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--pretrained", options.pretrained,
-                   "what it was fine-tuned from. Criteria that compare need it: "
-                   "router-norm-change, neuron-magnitude-change; for others it is checked to be "
-                   "the same network")
+                   "what it was fine-tuned from (what the run tells: an earlier phase, or its "
+                   "init). Criteria that compare need it: router-norm-change, "
+                   "neuron-magnitude-change; for others it is checked to be the same network")
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")

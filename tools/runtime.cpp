@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -26,13 +27,21 @@
 namespace moesaic::tools {
 namespace {
 
+/// Returns whether others keep all processors busy, by the load of the last minute.
+bool is_busy() {
+  double load = 0.0;
+  return getloadavg(&load, 1) == 1 &&
+         load > static_cast<double>(std::thread::hardware_concurrency());
+}
+
 /// Limits the spinning of GNU OpenMP's threads, which by default lasts milliseconds at every
 /// barrier. On a busy machine threads then wait for each other's time slices, and a run becomes ten
-/// times slower; 20 000 iterations take some 50 us.
+/// times slower; 20 000 iterations take some 50 us, and where others wait for the processors too,
+/// threads sleep at once. Results do not depend on it.
 void spin_briefly(char** argv) {
   const bool chosen =
       std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr;
-  if (chosen || setenv("GOMP_SPINCOUNT", "20000", 1) != 0) return;
+  if (chosen || setenv("GOMP_SPINCOUNT", is_busy() ? "0" : "20000", 1) != 0) return;
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   execv(self.c_str(), argv);  // If execv fails, the run continues without the setting.

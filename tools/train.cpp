@@ -53,7 +53,14 @@ RunConfig read_config(const TrainArguments& arguments) {
   }
   check_recipe(arguments.config);
   Document document = Document::from_file(arguments.config);
-  for (const std::string& assignment : arguments.overrides) document.set(assignment);
+  for (const std::string& assignment : arguments.overrides) {
+    const size_t equals = assignment.find('=');
+    const std::string paths = settings_called(assignment.substr(0, equals), document);
+    if (equals != std::string::npos && !paths.empty()) {
+      fail_usage("argument '{}': no such setting; did you mean {}?", assignment, paths);
+    }
+    document.set(assignment);
+  }
   if (arguments.expert_parallel > 0) {
     document.set(fmt::format("parallel.experts={}", arguments.expert_parallel));
   }
@@ -93,6 +100,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
     return;
   }
   log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
+  if (!result.best.empty()) log_info("best: {}, {}", result.best_value, result.best.string());
   draw_curve(out);
 }
 
@@ -154,7 +162,7 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::cout << dry_run(config, scaling);
+    std::cout << escaped(dry_run(config, scaling), "\n");
     return 0;
   }
   options.processes = meet_processes(config.parallel, arguments.device);

@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "moesaic/base/lookalike.h"
+
 namespace moesaic {
 namespace {
 
@@ -86,7 +88,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
   for (const std::string& candidate : candidates) {
-    if (ends_with_part(candidate, name)) return candidate;
+    if (ends_with_part(candidate, name) || looks_alike(candidate, name)) return candidate;
   }
   const std::string* best = nullptr;
   std::size_t best_distance = 0;
@@ -112,8 +114,11 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {
   if (candidates.empty()) return "";
-  if (const auto meant = nearest(name, candidates))
-    return fmt::format("did you mean '{}'?", *meant);
+  if (const auto meant = nearest(name, candidates)) {
+    if (!looks_alike(*meant, name)) return fmt::format("did you mean '{}'?", *meant);
+    return fmt::format("did you mean '{}' ({}, not {})?", *meant, spelled_out(*meant),
+                       spelled_out(name));
+  }
   const std::vector<std::string_view> names = each_once(candidates);
   const auto listed = std::span(names).first(std::min(kListed, names.size()));
   std::string line = fmt::format("choose one of {}", fmt::join(listed, ", "));

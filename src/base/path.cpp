@@ -54,7 +54,7 @@ bool path_exists(const fs::path& path) {
   return fs::exists(look_up(path, true));
 }
 
-std::string nearest_sibling(const fs::path& path) {
+std::string nearest_sibling(const fs::path& path, Sibling as) {
   const fs::path named = path.has_filename() ? path : path.parent_path();
   const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
   const fs::file_status status = status_of(parent);
@@ -69,7 +69,9 @@ std::string nearest_sibling(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_symlink(named, ignored)) return "; it is a link to a file that is gone";
   const auto near = nearest(named.filename().string(), names_in_folder(parent));
-  return near ? fmt::format("; did you mean '{}'?", *near) : std::string();
+  if (!near) return "";
+  return fmt::format("; did you mean '{}'?",
+                     as == Sibling::name ? *near : (named.parent_path() / *near).string());
 }
 
 void check_input_file(const fs::path& path) {
@@ -129,10 +131,25 @@ std::string file_name_problem(std::string_view key, std::string_view name) {
                      kMaxNameBytes, printable(name));
 }
 
+namespace {
+
+bool is_plain(unsigned char c) {
+  return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+}
+
+}  // namespace
+
 bool is_plain_name(std::string_view name) {
-  return is_file_name(name) && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return std::isalnum(c) || c == '-' || c == '_' || c == '.';
-         });
+  return is_file_name(name) && std::all_of(name.begin(), name.end(), is_plain);
+}
+
+std::string plain_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !is_plain(static_cast<unsigned char>(c)); },
+      '-');
+  if (name.empty() || name.front() == '.') name.insert(0, "-");
+  name.resize(std::min(name.size(), kMaxNameBytes));
+  return name;
 }
 
 }  // namespace moesaic

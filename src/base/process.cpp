@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,12 +88,15 @@ std::vector<std::string> environment_with(const std::vector<std::string>& first)
 }
 
 pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
-            int standard_input, const sigset_t& mask) {
+            const std::filesystem::path& folder, int standard_input, int output,
+            const sigset_t& mask) {
   const std::vector<char*> arguments = pointers(argv);
   const std::vector<char*> variables = pointers(environment);
   SpawnActions actions;
   posix_spawn_file_actions_adddup2(&actions.value, standard_input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions.value, STDERR_FILENO, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions.value, output, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions.value, output, STDERR_FILENO);
+  if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions.value, folder.c_str());
   SpawnAttributes attributes;
   posix_spawnattr_setsigmask(&attributes.value, &mask);
   posix_spawnattr_setflags(&attributes.value, POSIX_SPAWN_SETSIGMASK);
@@ -122,24 +126,42 @@ int wait_for(pid_t child, const std::string& program) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/// Returns all that was written to a file without a name.
+std::string content_of(int fd) {
+  std::string text;
+  std::array<char, 4096> part{};
+  ssize_t n = 0;
+  while ((n = ::pread(fd, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0) {
+    text.append(part.data(), static_cast<std::size_t>(n));
+  }
+  return text;
+}
+
 }  // namespace
 
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
-                   const std::vector<std::string>& environment) {
+                   const std::vector<std::string>& environment, const std::filesystem::path& folder,
+                   std::string* said) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(argv[0], "cannot make a pipe");
   UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
+  // A file, since a program that waits for its output to be read would not read its input.
+  const UniqueFd kept(said == nullptr ? -1 : ::memfd_create(argv[0].c_str(), MFD_CLOEXEC));
+  if (said != nullptr && kept.get() < 0) fail_errno(argv[0], "cannot keep what it prints");
   pid_t child = 0;
   {
     const BlockedSigpipe blocked;
-    child = spawn(argv, environment_with(environment), reading.get(), blocked.former());
+    child = spawn(argv, environment_with(environment), folder, reading.get(),
+                  said == nullptr ? STDERR_FILENO : kept.get(), blocked.former());
     reading.reset();
     feed(writing.get(), input);
   }
   writing.reset();  // Closing signals the end of the input.
-  return wait_for(child, argv[0]);
+  const int status = wait_for(child, argv[0]);
+  if (said != nullptr) *said = content_of(kept.get());
+  return status;
 }
 
 std::filesystem::path find_program(const std::string& name) {

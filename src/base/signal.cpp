@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/signal.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <string_view>
 
@@ -15,7 +17,7 @@
 namespace moesaic {
 namespace {
 
-constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 
 // These are at file scope, since a handler takes no user argument; only StopSignal uses them.
 std::atomic<bool> active{false};
@@ -26,14 +28,26 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_
               "a handler may only use lock-free atomics");
 std::array<struct sigaction, kSignals.size()> former;
 
+/// Returns whether nobody reads what this process prints any more. Other pipes and sockets raise
+/// SIGPIPE too, and who writes to them gets the error.
+bool output_is_closed() {
+  const int error = errno;
+  std::array<pollfd, 2> outputs = {{{STDOUT_FILENO, 0, 0}, {STDERR_FILENO, 0, 0}}};
+  ::poll(outputs.data(), outputs.size(), 0);
+  errno = error;
+  constexpr int kClosed = POLLERR | POLLHUP;
+  return ((outputs[0].revents | outputs[1].revents) & kClosed) != 0;
+}
+
 extern "C" void remember(int number) {
+  if (number == SIGPIPE && !output_is_closed()) return;
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t before = 0;
   if (first.compare_exchange_strong(before, now)) {
     received = number;
-  } else if (now - before >= again_within) {
+  } else if (number != SIGPIPE && now - before >= again_within) {  // Each line raises SIGPIPE.
     constexpr std::string_view kText = "error: another signal ended this before it was saved\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
     ::_exit(StopSignal::kEndedAtOnce);
@@ -54,9 +68,12 @@ StopSignal::StopSignal(std::chrono::seconds again) {
   // The handlers are also installed if a shell started us with SIGINT ignored (`program &` in a
   // script), so that a signal sent on purpose still saves the work.
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &former[i]);
-  // `nohup` ignores SIGHUP so that the work outlives its terminal.
-  struct sigaction& hang_up = former.back();
-  if (hang_up.sa_handler == SIG_IGN) ::sigaction(SIGHUP, &hang_up, nullptr);
+  // `nohup` ignores SIGHUP so that the work outlives its terminal; likewise whoever ignores SIGPIPE
+  // wants it to outlive its reader.
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    const bool output = kSignals[i] == SIGHUP || kSignals[i] == SIGPIPE;
+    if (output && former[i].sa_handler == SIG_IGN) ::sigaction(kSignals[i], &former[i], nullptr);
+  }
 }
 
 StopSignal::~StopSignal() {

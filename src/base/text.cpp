@@ -2,6 +2,7 @@
 #include "moesaic/base/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -50,6 +51,11 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
     i += length;
   }
   return std::nullopt;
+}
+
+std::string_view without_byte_order_mark(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  return text;
 }
 
 size_t count_characters(std::string_view text) {
@@ -109,6 +115,14 @@ std::string one_line(std::string_view text, size_t max_bytes) {
 std::string printable(std::string_view text) {
   constexpr size_t kMaxName = 80;
   return "'" + one_line(text, kMaxName) + "'";
+}
+
+std::string quoted_names(std::vector<std::string> names) {
+  constexpr size_t kMax = 5;
+  std::sort(names.begin(), names.end());
+  const bool more = names.size() > kMax;
+  if (more) names.resize(kMax);
+  return fmt::format("'{}'{}", fmt::join(names, "', '"), more ? ", ..." : "");
 }
 
 std::string count_text(int64_t count, std::string_view noun) {

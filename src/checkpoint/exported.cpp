@@ -111,6 +111,7 @@ void complete_input(Json& input, const Json& labels, const fs::path& from) {
 /// Returns the texts as the configuration of a checkpoint, which training would have written.
 Json config_of(const Texts& texts, const fs::path& from) {
   Json config = {{"model", parsed(texts, "config", from)}};
+  if (config["model"].is_object()) config["model"].erase(kConstantsKey);
   Json input = parsed(texts, "preprocess", from);
   if (input.is_object()) {
     complete_input(input, parsed(texts, "labels", from), from);
@@ -196,7 +197,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   checkpoint.config = config_of(texts, path);
   checkpoint.state = Json::object();
   if (options.model) {
-    checkpoint.model = options.mapped ? map_tensors(weights) : read_tensors(weights);
+    checkpoint.model = read_weights(weights, options.mapped);
   }
   return checkpoint;
 }

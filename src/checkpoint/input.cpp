@@ -41,13 +41,9 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
   };
   InputSpec spec;
   spec.input_size = model.input_shape();
-  const Value preprocess = stored("preprocess"), classes = stored("classes"), data = stored("data");
+  const Value preprocess = stored("preprocess"), data = stored("data");
   if (!preprocess.is_null()) spec.preprocess = parse<PreprocessConfig>(preprocess, "preprocess");
-  if (!classes.is_null()) {
-    for (const Value& name : classes.items("classes")) {
-      spec.classes.push_back(name.as_string("classes"));
-    }
-  }
+  spec.classes = class_names_of(checkpoint);
   const auto channels = static_cast<size_t>(spec.input_size[0]);
   const std::string name = data.is_null() ? "" : data.as_string("data");
   if (!name.empty()) spec.dataset = name_without_folders(name);
@@ -80,6 +76,19 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
 }
 
 }  // namespace
+
+std::vector<std::string> class_names_of(const Checkpoint& checkpoint) {
+  const auto input = checkpoint.config.find(kInputKey);
+  const bool older = input == checkpoint.config.end();
+  const Json& holder = older ? checkpoint.config : *input;
+  const Value classes =
+      Value::from_json(holder.is_object() ? holder.value("classes", Json()) : Json(),
+                       (checkpoint.folder / "config.json").string());
+  std::vector<std::string> names;
+  if (classes.is_null()) return names;
+  for (const Value& name : classes.items("classes")) names.push_back(name.as_string("classes"));
+  return names;
+}
 
 InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model) {
   const auto stored = checkpoint.config.find(kInputKey);

@@ -41,7 +41,7 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   checkpoint.state = read_stored(folder / kStateFile).to_json();
   if (options.model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
-    checkpoint.model = options.mapped ? map_tensors(file) : read_tensors(file);
+    checkpoint.model = read_weights(file, options.mapped);
   }
   const std::string optimizer = listed_tensors(manifest, kOptimizerFile);
   if (options.optimizer && !optimizer.empty()) {

@@ -92,6 +92,12 @@ at::Tensor mapped(const StoredTensor& stored, at::ScalarType type) {
       data, stored.shape, [file = piece.file](void*) {}, at::TensorOptions(type));
 }
 
+/// Widens what has two bytes, exactly: networks are made of float32.
+at::Tensor widened(at::Tensor tensor) {
+  const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  return half ? tensor.to(at::kFloat) : std::move(tensor);
+}
+
 template <class Make>
 TensorMap tensors_of(const std::filesystem::path& path, Make make) {
   TensorMap tensors;
@@ -109,6 +115,12 @@ TensorMap read_tensors(const std::filesystem::path& path) {
 
 TensorMap map_tensors(const std::filesystem::path& path) {
   return tensors_of(path, mapped);
+}
+
+TensorMap read_weights(const std::filesystem::path& path, bool in_file) {
+  return tensors_of(path, [&](const StoredTensor& stored, at::ScalarType type) {
+    return widened(in_file ? mapped(stored, type) : copied(stored, type));
+  });
 }
 
 FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,

@@ -83,8 +83,11 @@ class Override {
       names.push_back(name->as_string());
     }
     const std::string hint = names.empty() ? std::string() : "; " + did_you_mean(part, names);
-    fail_usage("{}: '{}' holds {} and none is '{}'{}", where_, walked,
-               count_text(static_cast<int64_t>(items.size()), "item"), part, hint);
+    const std::string example = hint.starts_with("; choose")
+                                    ? fmt::format(", e.g. {}.{}.{}", walked, names.front(), part)
+                                    : std::string();
+    fail_usage("{}: '{}' holds {} and none is '{}'{}{}", where_, walked,
+               count_text(static_cast<int64_t>(items.size()), "item"), part, hint, example);
   }
 
   const std::string& where_;

@@ -92,9 +92,10 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     }
     if (!found.empty()) return found;
   }
-  HelpRows last;  // The last part of a key alone.
+  HelpRows last;  // A part of a key alone: a setting, or a group of them.
   for (const config_detail::HelpRow& row : rows) {
-    if (without_items(split(row.key, '.')).ends_with("." + path)) last.push_back(row);
+    const std::string key = "." + without_items(split(row.key, '.')) + ".";
+    if (key.find("." + path + ".") != std::string::npos) last.push_back(row);
   }
   if (!last.empty()) return last;
   fail_usage("no setting '{}'; {}", one_line(path), did_you_mean(path, known));

@@ -14,14 +14,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
 /// Tracks the parser's position in the text. The parser reports its tokens in order but not their
 /// positions, and between two tokens there are only blanks, comments, commas and colons.
 class Cursor {
  public:
   Cursor(std::string_view text, bool comments) : text_(text), comments_(comments) {
-    if (text_.starts_with(kByteOrderMark)) offset_ = kByteOrderMark.size();
+    offset_ = text_.size() - without_byte_order_mark(text_).size();
   }
 
   /// Skips to the next token, but never past `limit`.

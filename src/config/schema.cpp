@@ -36,6 +36,17 @@ std::string join_path(std::string_view path, std::string_view name) {
   return fmt::format("{}.{}", path, name);
 }
 
+void check_object(const Value& value, const std::string& path,
+                  const std::vector<std::string>& keys) {
+  const bool named = std::find(keys.begin(), keys.end(), "name") != keys.end();
+  if (named && value.kind() == Value::Kind::string && !path.empty()) {
+    fail_usage("{}: '{}' must be an object, found {}; did you mean {{\"name\": {}}} or {}.name={}?",
+               value.where(), path, value.described(), value.to_json().dump(), path,
+               value.as_string());
+  }
+  value.members(path);
+}
+
 void check_keys(const Value& object, const std::string& path,
                 const std::vector<std::string>& known) {
   for (const Value::Member& member : object.members(path)) {

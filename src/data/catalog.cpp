@@ -20,6 +20,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/formats/gzip.h"
 
 namespace fs = std::filesystem;
@@ -139,6 +140,10 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
   const ConfigProblem named =
       first_problem(name_problem("name", spec.name), name_problem("folder", folder));
   if (!named.empty()) return named;
+  if (std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
+    const char* const setting = unit.starts_with("mean") ? "mean" : "std";
+    return {std::move(unit), {setting}};
+  }
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 
@@ -153,7 +158,8 @@ std::string lasting_name(const std::string& name) {
 }
 
 std::string name_without_folders(const std::string& name) {
-  const fs::path path = fs::path(name).lexically_normal();
+  // The name of "./" is that of the folder where it is.
+  const fs::path path = (is_path(name) ? fs::absolute(name) : fs::path(name)).lexically_normal();
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
 }
 
@@ -180,17 +186,42 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
     fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
                printable(spec.name), name);
   }
-  spec.described_in = fs::absolute(source.parent_path()).lexically_normal().string();
+  spec.described_in = fs::absolute(source).parent_path().lexically_normal().string();
   const auto make_lasting = [&](std::string& other) {
     const fs::path beside = source.parent_path() / other;
     if (is_path(other) && path_exists(beside)) other = lasting_name(beside.string());
   };
   make_lasting(spec.base);
   if (spec.backdrop) make_lasting(spec.backdrop->images);
+  if (spec.base.empty()) format_of(spec).complete(spec);
   return spec;
 }
 
-/// Returns the description of a folder without one, with the usual mean and std of photographs.
+bool is_description(const fs::path& file) {
+  try {
+    const Document document = Document::from_file(file, kMaxListBytes);
+    return document.root().find("name") != nullptr &&
+           (document.root().find("format") != nullptr || document.root().find("base") != nullptr);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Returns the description in a folder, such as one of packed shards, that has no split train and
+/// no other description; else nothing.
+fs::path description_in(const fs::path& folder) {
+  fs::path found;
+  std::error_code error;
+  if (fs::is_directory(folder / "train", error)) return found;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".json" || !is_description(it->path())) continue;
+    if (!found.empty()) return {};
+    found = it->path();
+  }
+  return found;
+}
+
+/// Returns the description of a folder without one.
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
@@ -198,16 +229,16 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
                folder.string());
   }
   if (!fs::is_directory(folder, error)) {
+    // A name without a slash would be that of a described set.
     fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
-               nearest_sibling(folder));
+               nearest_sibling(folder, Sibling::path));
   }
   DatasetSpec spec;
   spec.name = folder.string();
-  spec.format = image_folder_settings(folder);
+  spec.format = dataset_formats().at("image_folder").settings;
   spec.description = "a folder of images";
-  spec.mean = {0.485, 0.456, 0.406};
-  spec.std = {0.229, 0.224, 0.225};
   spec.paths = {fs::absolute(folder).string()};
+  format_of(spec).complete(spec);
   return spec;
 }
 
@@ -222,10 +253,13 @@ DatasetSpec load_dataset_spec(std::string_view name) {
     }
     return spec_from_file(path, path.stem().string());
   }
-  if (name.find('/') != std::string_view::npos) return spec_of_folder(path);
+  if (name.find('/') != std::string_view::npos) {
+    const fs::path inside = description_in(path);
+    return inside.empty() ? spec_of_folder(path) : spec_from_file(inside, inside.stem().string());
+  }
   const std::vector<std::string> names = dataset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    fail_usage("unknown dataset '{}'; {}; or give a folder of images with a slash", name,
+    fail_usage("unknown dataset '{}' (a folder of images needs a slash in its name); {}", name,
                did_you_mean(name, names));
   }
   return spec_from_file(description_folder() / (std::string(name) + ".json"), name);
@@ -266,7 +300,7 @@ double validation_fraction(std::string_view name) {
 
 namespace {
 
-/// Returns whether one of the description's paths is relative to the description.
+/// Returns whether one of the description's paths is that of its own files.
 bool is_beside(const std::string& path) {
   return path.starts_with("./");
 }
@@ -288,7 +322,11 @@ std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
   }
   if (!spec.is_path()) add_folders(spec, description_folder() / "cache" / own, folders);
   for (const std::string& path : spec.paths) {
-    if (!is_beside(path)) add_folders(spec, resource(path), folders);
+    if (is_beside(path)) continue;
+    if (!fs::path(path).is_absolute()) {
+      add_folders(spec, (fs::path(spec.described_in) / path).lexically_normal(), folders);
+    }
+    add_folders(spec, resource(path), folders);
   }
   return folders;
 }
@@ -332,7 +370,7 @@ DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder) {
   const fs::path list = folder / kHashList;
   std::error_code error;
   if (!spec.archive || !fs::is_regular_file(list, error)) return spec;
-  std::istringstream lines(read_text(list));
+  std::istringstream lines{std::string(without_byte_order_mark(read_text(list)))};
   std::map<std::string, std::string> hashes;
   for (std::string line; std::getline(lines, line);) {
     constexpr size_t kDigits = 64;

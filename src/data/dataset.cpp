@@ -14,6 +14,7 @@
 #include "check_labels.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
@@ -130,13 +131,36 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
   }
 }
 
+namespace {
+
+void check_names(const DatasetInfo& info, const char* noun, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
+    const char* problem = name.empty()              ? "is empty"
+                          : find_invalid_utf8(name) ? "is not UTF-8"
+                          : escaped(name) != name   ? "has a control character"
+                                                    : nullptr;
+    if (problem == nullptr) continue;
+    fail("dataset '{}': the name {} of {} {} {}; rename it", one_line(info.name), printable(name),
+         noun, i, problem);
+  }
+}
+
+}  // namespace
+
+Dataset::Dataset(DatasetInfo info) : info_(std::move(info)) {
+  check_names(info_, "class", info_.classes);
+  check_names(info_, "group", info_.groups);
+  check_names(info_, "target", info_.targets);
+}
+
 void Dataset::check_index(int64_t index) const {
   if (index < 0 || (index >= size() && !endless())) {
     fail("dataset '{}': image {} of {} does not exist", info_.name, index, size());
   }
 }
 
-Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, int64_t /*min*/,
+Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOptions&,
                           Bitmap& bitmap) const {
   std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
   image(index, planes.data());

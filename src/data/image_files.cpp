@@ -5,16 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <limits>
 #include <map>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "channels.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
@@ -28,17 +28,6 @@ namespace {
 
 std::span<const uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-/// Makes a colour image grey: L = 0.299 R + 0.587 G + 0.114 B in fixed point, as Pillow rounds it.
-void make_grey(Bitmap& bitmap) {
-  const std::vector<uint8_t> rgb = std::move(bitmap.pixels);
-  bitmap.channels = 1;
-  bitmap.pixels.resize(rgb.size() / 3);
-  for (size_t i = 0; i < bitmap.pixels.size(); ++i) {
-    const uint32_t sum = 19595u * rgb[3 * i] + 38470u * rgb[3 * i + 1] + 7471u * rgb[3 * i + 2];
-    bitmap.pixels[i] = static_cast<uint8_t>((sum + 0x8000u) >> 16);
-  }
 }
 
 /// Returns `part` in an image reduced by `denominator`: every pixel that it touches.
@@ -95,7 +84,8 @@ std::string ImageFiles::read(int64_t index) const {
 
 void StoredImages::image(int64_t index, uint8_t* out) const {
   if (info().height == 0) {
-    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info().name);
+    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
+               info().name);
   }
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
@@ -108,23 +98,32 @@ void StoredImages::image(int64_t index, uint8_t* out) const {
   resize(bitmap, part, {}, part.height, part.width, out);
 }
 
-Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, int64_t min,
+Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                                Bitmap& bitmap) const {
   const std::string file = read(index);
   try {
-    ImageDecoder decoder(bytes_of(file), upright_);
+    const bool upright = options.upright.value_or(info().upright.value_or(true));
+    ImageDecoder decoder(bytes_of(file), upright);
     const Rectangle part = choose(decoder.height(), decoder.width());
     // The part keeps at least `min` pixels along both sides.
-    const int64_t max_reduction = std::min(part.height, part.width) / std::max<int64_t>(min, 1);
+    const int64_t max_reduction =
+        std::min(part.height, part.width) / std::max<int64_t>(options.min, 1);
     const int64_t denominator = decoder.decode(max_reduction, bitmap.pixels);
     bitmap.channels = 3;
     bitmap.height = (decoder.height() + denominator - 1) / denominator;
     bitmap.width = (decoder.width() + denominator - 1) / denominator;
-    if (info().channels == 1) make_grey(bitmap);
+    convert_channels(bitmap, info().channels);
+    if (!decoder.warning().empty()) warn_once(index, decoder.warning());
     return reduced(part, denominator, bitmap);
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", path(index).string(), error.what()));
   }
+}
+
+void StoredImages::warn_once(int64_t index, const std::string& oddity) const {
+  if (warned_.exchange(true)) return;
+  log_warning("{}: can be used, but: {}; of others like it nothing is said", path(index).string(),
+              oddity);
 }
 
 StoredImages::Problem StoredImages::problem(int64_t index) const {
@@ -147,38 +146,14 @@ StoredImages::Problem StoredImages::problem(int64_t index) const {
   }
 }
 
-bool has_image_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
-std::vector<fs::path> image_files_in(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error, unknown;
-  fs::recursive_directory_iterator it(folder, error);
-  for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().starts_with('.')) {
-      it.disable_recursion_pending();
-    } else if (has_image_name(it->path()) && it->is_regular_file(unknown)) {
-      files.push_back(it->path());
-    }
-  }
-  if (error) fail("{}: cannot be listed: {}", folder.string(), error.message());
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
-                                                  const std::vector<fs::path>& files,
-                                                  bool upright) {
+                                                  const std::vector<fs::path>& files) {
   FileList list{{}};
   for (const fs::path& file : files) {
     list.add(list.add_folder(file.parent_path().string()), file.filename().string(), kNoLabel);
   }
-  return std::make_shared<ImageFiles>(std::move(info), std::move(list), upright,
-                                      std::vector<uint8_t>(), /*pause=*/nullptr);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(list), std::vector<uint8_t>(),
+                                      /*pause=*/nullptr);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -38,15 +39,16 @@ class FileList {
   std::vector<Entry> entries_;
 };
 
-/// Base of datasets of encoded images, JPEG or PNG, read on demand. They are RGB, or grey where
-/// info().channels is 1, and of any sizes where info().height is 0.
+/// Base of datasets of encoded images, JPEG, PNG or WebP, read on demand. They are RGB, or grey
+/// where info().channels is 1, of any sizes where info().height is 0, and turned as EXIF says
+/// unless info().upright is false. The first that is odd but can be used is named in a warning.
 class StoredImages : public Dataset {
  public:
   void image(int64_t index, uint8_t* out) const override;
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+  Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override;
   std::optional<EncodedImage> encoded(int64_t index) const override {
-    return EncodedImage{read(index), upright_};
+    return EncodedImage{read(index), info().upright.value_or(true), path(index).string()};
   }
 
   struct Problem {
@@ -59,17 +61,20 @@ class StoredImages : public Dataset {
   virtual std::filesystem::path path(int64_t index) const = 0;
 
  protected:
-  /// `upright`: images are turned as EXIF says. `pause`: see retry_io().
-  StoredImages(DatasetInfo info, bool upright, Pause pause)
-      : Dataset(std::move(info)), upright_(upright), pause_(std::move(pause)) {}
+  /// `pause`: see retry_io().
+  StoredImages(DatasetInfo info, Pause pause)
+      : Dataset(std::move(info)), pause_(std::move(pause)) {}
   /// Returns the bytes of the image's file. Throws IoError where it still cannot be read after some
   /// tries, ImageError where it is no image's.
   virtual std::string read(int64_t index) const = 0;
   const Pause& pause() const { return pause_; }
 
  private:
-  bool upright_;
+  /// Says once what is odd about an image that can be used.
+  void warn_once(int64_t index, const std::string& oddity) const;
+
   Pause pause_;
+  mutable std::atomic<bool> warned_ = false;
 };
 
 /// Max number of bytes of an image's file.
@@ -78,9 +83,9 @@ inline constexpr int64_t kMaxImageFileBytes = int64_t{1} << 28;
 /// Image files. `groups` has one for each file, or none.
 class ImageFiles final : public StoredImages {
  public:
-  ImageFiles(DatasetInfo info, FileList files, bool upright, std::vector<uint8_t> groups = {},
+  ImageFiles(DatasetInfo info, FileList files, std::vector<uint8_t> groups = {},
              Pause pause = sleep_for)
-      : StoredImages(std::move(info), upright, std::move(pause)),
+      : StoredImages(std::move(info), std::move(pause)),
         files_(std::move(files)),
         groups_(std::move(groups)) {}
 

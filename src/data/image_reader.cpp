@@ -45,7 +45,7 @@ void DamagedImages::count(int64_t index, const std::string& what, bool warn) {
 void DamagedImages::check() const {
   const auto count = static_cast<int64_t>(known_.size());
   if (count > max_ || count == size_) {
-    fail("{} of {} images are damaged{}{}", count, size_, of_one_class(),
+    fail("{} of {} images cannot be read{}{}", count, size_, of_one_class(),
          last_.empty() ? "" : ", the last one being " + last_);
   }
 }

@@ -18,6 +18,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kByte = 1.0 / 255.0;
 
+/// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
+/// the settings and is none.
+constexpr const char* kReductions = "jpeg_reductions";
+
+Json reductions_of(const InputSpec& spec) {
+  if (!spec.images) return nullptr;
+  return spec.preprocess.antialias ? Json({2, 4, 8}) : Json::array();
+}
+
 }  // namespace
 
 std::string channel_order(int64_t channels) {
@@ -48,7 +57,7 @@ ConfigProblem config_problem(const InputSpec& spec) {
             {"rescale_factor"}};
   }
   PreprocessConfig preprocess = spec.preprocess;
-  preprocess.size = spec.input_size[1];
+  preprocess.size = {spec.input_size[1], spec.input_size[2]};
   preprocess.mean = preprocess.std = {};
   if (const std::string problem = config_problem(preprocess); !problem.empty()) return problem;
   const std::string order = channel_order(spec.input_size[0]);
@@ -68,6 +77,7 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;
   spec.preprocess.mean = spec.preprocess.std = {};
+  spec.preprocess.orientation = info.upright.value_or(true) ? "upright" : "stored";
   spec.own_values = !config.mean.empty();
   spec.channel_order = spec.images ? channel_order(info.channels) : "as stored";
   spec.classes = info.classes;
@@ -81,15 +91,19 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
 Json document_of(const InputSpec& spec) {
   Json document = to_json(spec);
   document.erase("size");
+  document.erase("channels");
+  if (spec.preprocess.orientation == "data") document["orientation"] = nullptr;
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;
   }
+  document[kReductions] = reductions_of(spec);
   return document;
 }
 
 InputSpec read_input_spec(const Json& document, const std::string& from) {
   Json known = document;
   if (known.is_object()) {
+    known.erase(kReductions);
     for (auto item = known.begin(); item != known.end();) {
       item = item->is_null() ? known.erase(item) : std::next(item);
     }
@@ -112,9 +126,12 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                spec.images ? "images" : "inputs that are no images");
   }
   if (!images) return base;
-  DatasetInfo info = base->info();
-  info.height = spec.input_size[1];
-  info.width = spec.input_size[2];
+  // Before the setting existed photos were as stored unless the data told otherwise.
+  PreprocessConfig wanted = {.size = {spec.input_size[1], spec.input_size[2]},
+                             .channels = spec.input_size[0],
+                             .orientation = spec.preprocess.orientation};
+  if (wanted.orientation == "data" && !base->info().upright) wanted.orientation = "stored";
+  DatasetInfo info = preprocessed_info(base->info(), wanted);
   if (!spec.mean.empty()) {
     info.mean = spec.mean;
     info.std = spec.std;
@@ -133,9 +150,9 @@ void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std
   if (spec.images && other_size && name_without_folders(data.name) != spec.dataset) {
     names.emplace_back("size of images");
   }
-  if (!spec.classes.empty() && spec.classes.size() == data.classes.size() &&
-      spec.classes != data.classes) {
-    names.emplace_back("class names");
+  const std::string& habit = spec.preprocess.orientation;
+  if (data.upright && habit != "data" && *data.upright != (habit == "upright")) {
+    names.emplace_back("orientation");
   }
   if (names.empty()) return;
   log_warning(

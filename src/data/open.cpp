@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -40,6 +41,16 @@ const DatasetPart& first_missing(const DatasetSpec& spec, const std::vector<Data
   return parts.front();
 }
 
+/// Returns the description of a bare folder of which a part is held out.
+std::string way_to_hold_out(const DatasetSpec& spec) {
+  const std::string name = plain_name(name_without_folders(spec.name));
+  const nlohmann::ordered_json description = {
+      {"name", name}, {"format", "image_folder"}, {"paths", spec.paths}, {"validation", 0.2}};
+  return fmt::format("to hold out a fifth of each class, write {} to {}.json and give that",
+                     description.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                     name);
+}
+
 /// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
@@ -50,15 +61,17 @@ const DatasetPart& first_missing(const DatasetSpec& spec, const std::vector<Data
   const std::vector<DatasetPart> train = format_of(spec).parts(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail(
-        "dataset '{}': folder '{}' not found in it; images lie in {}/<class>, and in val/<class>, "
-        "validation/<class> or test/<class>",
-        spec.name, train[0].path, train[0].path);
+        "dataset '{}': folder '{}' not found in it; images lie in {}/<class>, and in test/<class>, "
+        "val/<class>, validation/<class> or valid/<class>; {}",
+        spec.name, train[0].path, train[0].path, way_to_hold_out(spec));
   }
   if (!parts.empty()) {
     const DatasetPart& part = first_missing(spec, parts);
     what = fmt::format("{} '{}'", part.is_folder ? "folder" : "file", part.path);
     how = "put it or a link there";
-    if (spec.is_path() && wanted == "test") how += ", or name it 'test' or 'validation'";
+    if (spec.is_path() && wanted == "test") {
+      how += ", or name it 'test', 'validation' or 'valid'; " + way_to_hold_out(spec);
+    }
   }
   if (!spec.files.empty() || (format_of(spec).fetch && !spec.urls.empty())) {
     how = fmt::format("run 'moesaic data fetch {}'", spec.name);

@@ -193,7 +193,7 @@ class SplitPacking {
     const std::lock_guard lock(mutex_);
     if (!error.logged()) log_warning("{}; left out", error.what());
     if (++left_out_ <= max_damaged(data_.size()) && left_out_ < data_.size()) return;
-    fail("dataset '{}': {} of {} images are damaged, the last one being {}", data_.info().name,
+    fail("dataset '{}': {} of {} images cannot be read, the last one being {}", data_.info().name,
          left_out_, data_.size(), error.what());
   }
 
@@ -210,19 +210,6 @@ class SplitPacking {
   int64_t left_out_ = 0;
   std::exception_ptr error_;
 };
-
-/// Returns whether images are turned as EXIF says, as the first file that can be read tells.
-bool is_upright(const Dataset& data) {
-  for (int64_t i = 0; i < data.size(); ++i) {
-    try {
-      const std::optional<EncodedImage> file = data.encoded(i);
-      return file && file->upright;
-    } catch (const ImageError&) {
-      continue;
-    }
-  }
-  return false;
-}
 
 /// Returns the description of a packed dataset but for its shards.
 Json description_of(const std::string& name, std::string_view source, const Dataset& data,
@@ -244,7 +231,9 @@ Json description_of(const std::string& name, std::string_view source, const Data
     json["height"] = info.height;
     json["width"] = info.width;
   }
-  if (is_upright(data)) json["exif_orientation"] = true;
+  // Labels are written as numbers.
+  if (!ClassNumbers(info.classes).ambiguity().empty()) json["labels"] = "number";
+  if (info.upright) json["exif_orientation"] = *info.upright;
   return json;
 }
 

@@ -22,19 +22,21 @@ struct ImageSize {
 };
 
 /// Returns the size of a file's image. Throws ImageError for what is no image.
-ImageSize size_of(const EncodedImage& file, const Dataset& dataset, int64_t index) {
+ImageSize size_of(const EncodedImage& file) {
   try {
     const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
     const ImageDecoder decoder({bytes, file.bytes.size()}, file.upright);
     return {decoder.height(), decoder.width()};
   } catch (const Error& error) {
-    throw ImageError(fmt::format("{}: image {}: {}", dataset.info().name, index, error.what()));
+    throw ImageError(fmt::format("{}: {}", file.name, error.what()));
   }
 }
 
 PackedImage as_it_is(EncodedImage file) {
-  const bool png = file.bytes.starts_with("\x89PNG");
-  return {std::move(file.bytes), png ? "png" : "jpg"};
+  const char* const extension = file.bytes.starts_with("\x89PNG") ? "png"
+                                : file.bytes.starts_with("RIFF")  ? "webp"
+                                                                  : "jpg";
+  return {std::move(file.bytes), extension};
 }
 
 /// Returns an image of bytes [C, H, W] with its channels last.
@@ -77,7 +79,7 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
 PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
   std::optional<EncodedImage> file = dataset.encoded(index);
   if (file) {
-    const ImageSize stored = size_of(*file, dataset, index);
+    const ImageSize stored = size_of(*file);
     if (size == 0 || stored.shorter() <= size) return as_it_is(std::move(*file));
   }
   return encoded_pixels(dataset, index, size, quality);

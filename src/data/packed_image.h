@@ -11,7 +11,7 @@ namespace moesaic {
 
 struct PackedImage {
   std::string bytes;
-  const char* extension = "jpg";  ///< Or "png".
+  const char* extension = "jpg";  ///< Or "png" or "webp".
 };
 
 /// Returns the file of an image whose shorter side is at most `size` pixels; 0: as it is. Throws

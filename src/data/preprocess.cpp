@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/preprocess.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "channels.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 namespace {
+
+bool same_orientation(const DatasetInfo& a, const DatasetInfo& b) {
+  return a.upright.value_or(true) == b.upright.value_or(true);
+}
 
 class PreprocessedDataset final : public Dataset {
  public:
@@ -21,7 +28,8 @@ class PreprocessedDataset final : public Dataset {
         resize_(resize_options(config)) {
     const DatasetInfo& before = base_->info();
     unchanged_ = before.height == info().height && before.width == info().width &&
-                 (central_crop_ == 0.0 || (central_crop_ == 1.0 && before.height == before.width));
+                 before.channels == info().channels && same_orientation(before, info()) &&
+                 (central_crop_ == 0.0 || central_crop_ == 1.0);
   }
 
   int64_t size() const override { return base_->size(); }
@@ -35,12 +43,20 @@ class PreprocessedDataset final : public Dataset {
   void image(int64_t index, uint8_t* out) const override {
     if (unchanged_) return base_->image(index, out);
     part(
-        index, [this](int64_t h, int64_t w) { return central_part(h, w, central_crop_); }, out);
+        index,
+        [this](int64_t h, int64_t w) {
+          return central_part(h, w, central_crop_, {info().height, info().width});
+        },
+        out);
   }
 
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+  Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
-    return base_->decode(index, choose, min, bitmap);
+    ReadOptions own = options;
+    if (!own.upright) own.upright = info().upright;
+    const Rectangle chosen = base_->decode(index, choose, own, bitmap);
+    convert_channels(bitmap, info().channels);
+    return chosen;
   }
 
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
@@ -48,7 +64,7 @@ class PreprocessedDataset final : public Dataset {
     // Without antialias the pixels themselves are wanted, none that a decoder averaged.
     const int64_t min = resize_.antialias ? std::max(info().height, info().width)
                                           : std::numeric_limits<int64_t>::max();
-    const Rectangle chosen = base_->decode(index, choose, min, bitmap);
+    const Rectangle chosen = decode(index, choose, min, bitmap);
     resize(bitmap, chosen, resize_, info().height, info().width, out);
   }
 
@@ -62,9 +78,19 @@ class PreprocessedDataset final : public Dataset {
 }  // namespace
 
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
-  if (config.size > 0) info.height = info.width = config.size;
+  if (config.size != Sides(0)) {
+    info.height = config.size.height;
+    info.width = config.size.width;
+  }
   if (info.height < 1 || info.width < 1) {
-    fail_usage("dataset '{}': its images differ in size: set preprocess.size", info.name);
+    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
+               info.name);
+  }
+  if (config.orientation != "data") info.upright = config.orientation == "upright";
+  if (config.channels != 0 && converts_channels(info.channels, config.channels)) {
+    info.channels = config.channels;
+    info.mean = converted_values(info.mean, info.channels);
+    info.std = converted_values(info.std, info.channels);
   }
   const auto channels = static_cast<size_t>(info.channels);
   if (config.values == "symmetric") {
@@ -92,14 +118,47 @@ std::string config_problem(const PreprocessConfig& config) {
   if (!config.mean.empty() && config.values != "standardized") {
     return "mean and std are for the values 'standardized', found '" + config.values + "'";
   }
-  return config.central_crop > 0 && config.size == 0 ? "central_crop needs size" : "";
+  if ((config.size.height == 0) != (config.size.width == 0)) {
+    return "size must have both sides above 0, or be 0";
+  }
+  if (config.channels == 2) return "channels must be 1 (grey), 3 (colours) or 0, found 2";
+  if (config.central_crop > 0 && config.size == Sides(0)) return "central_crop needs size";
+  return unit_problem(config.mean, config.std);
 }
 
-Rectangle central_part(int64_t height, int64_t width, double central_crop) {
+std::string unit_problem(const std::vector<double>& mean, const std::vector<double>& std) {
+  for (const auto* values : {&mean, &std}) {
+    for (const double value : *values) {
+      if (value >= 0.0 && value <= 1.0) continue;
+      return fmt::format("{} is of pixels scaled to [0, 1] and must be between 0 and 1, found {}{}",
+                         values == &mean ? "mean" : "std", value,
+                         value > 1.0 ? "; of pixels from 0 to 255 divide it by 255" : "");
+    }
+  }
+  return "";
+}
+
+PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
+                             const std::vector<int64_t>& input_shape) {
+  if (input_shape.size() != 3) return config;
+  const int64_t channels = input_shape[0];
+  if (config.channels == 0 && data.channels_open && converts_channels(data.channels, channels)) {
+    config.channels = channels;
+  }
+  if (config.size == Sides(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
+  return config;
+}
+
+Rectangle central_part(int64_t height, int64_t width, double central_crop, Sides shape) {
   if (central_crop == 0.0) return {0, 0, height, width};
-  const double shorter = static_cast<double>(std::min(height, width));
-  const int64_t side = std::max<int64_t>(1, std::llround(shorter * central_crop));
-  return {(height - side) / 2, (width - side) / 2, side, side};
+  const double ratio = static_cast<double>(shape.width) / static_cast<double>(shape.height);
+  const double h = static_cast<double>(height), w = static_cast<double>(width);
+  const auto kept = [&](double largest, int64_t most) {
+    return std::clamp<int64_t>(std::llround(largest * central_crop), 1, most);
+  };
+  const int64_t rows = kept(std::min(h, w / ratio), height);
+  const int64_t columns = kept(std::min(w, h * ratio), width);
+  return {(height - rows) / 2, (width - columns) / 2, rows, columns};
 }
 
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
@@ -116,8 +175,9 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base, DatasetInfo info,
                                             const PreprocessConfig& config) {
   const DatasetInfo& own = base->info();
-  const bool same = info.height == own.height && info.width == own.width && info.mean == own.mean &&
-                    info.std == own.std;
+  const bool same = info.height == own.height && info.width == own.width &&
+                    info.channels == own.channels && same_orientation(info, own) &&
+                    info.mean == own.mean && info.std == own.std;
   if (same && config.central_crop == 0.0) return base;
   return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
 }

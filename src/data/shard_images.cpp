@@ -59,10 +59,10 @@ void on_threads(size_t count, size_t threads, const Action& action) {
 
 }  // namespace
 
-ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright,
-                         Fetch fetch, Pause pause)
-    : StoredImages(std::move(info), upright, std::move(pause)),
-      classes_(this->info().classes),
+ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
+                         Pause pause, LabelText labels)
+    : StoredImages(std::move(info), std::move(pause)),
+      classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),
       open_(shards.size()) {
   for (PlacedShard& placed : shards) {
@@ -114,6 +114,7 @@ void ShardImages::count_lost(size_t number) const {
   {
     const std::lock_guard lock(lost_mutex_);
     lost_ += lost;
+    if (described == 0) uncounted_ += lost;
     last_problem_ = shard.index->problem;
   }
   if (!begins_.empty()) check_lost();
@@ -124,9 +125,10 @@ void ShardImages::check_lost() const {
   if (size() == 0) {
     fail("dataset '{}': no image in its {} shards: {}", info().name, info().split, last_problem_);
   }
-  if (lost_ <= max_damaged(size())) return;
+  const int64_t all = size() + uncounted_;
+  if (lost_ <= max_damaged(all)) return;
   fail("dataset '{}': {} of {} {} images are lost in damaged shards, the last one being {}",
-       info().name, lost_, size(), info().split, last_problem_);
+       info().name, lost_, all, info().split, last_problem_);
 }
 
 std::vector<int64_t> ShardImages::blocks() const {

@@ -33,8 +33,8 @@ class ShardImages final : public StoredImages {
   using Fetch = std::function<void(const PlacedShard&)>;
 
   /// Throws Error (failure) with the shard's name if more images are lost than may be.
-  ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, bool upright, Fetch fetch,
-              Pause pause = sleep_for);
+  ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
+              Pause pause = sleep_for, LabelText labels = LabelText::either);
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;
@@ -71,6 +71,7 @@ class ShardImages final : public StoredImages {
 
   mutable std::mutex lost_mutex_;
   mutable int64_t lost_ = 0;
+  mutable int64_t uncounted_ = 0;  ///< Those of lost_ that size() leaves out.
   mutable std::string last_problem_;
 
   mutable std::mutex open_mutex_;

@@ -19,7 +19,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/image_walk.h"
 #include "moesaic/formats/tar.h"
 
 namespace fs = std::filesystem;
@@ -62,6 +62,7 @@ bool has_braces(const std::string& name) {
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlank(" \t\r\n\0", 5);
+  text = without_byte_order_mark(text);
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   return text.substr(0, text.find_last_not_of(kBlank) + 1);
 }
@@ -81,8 +82,10 @@ MemberName split_name(const std::string& name) {
   return {name.substr(0, dot), std::move(extension)};
 }
 
+/// Returns whether a member is its sample's image. One of several endings, such as the mask
+/// 0001.seg.png, is something else about it.
 bool is_image(const std::string& extension) {
-  return has_image_name("a." + extension);
+  return extension.find('.') == std::string::npos && has_image_name("a." + extension);
 }
 
 /// Lists the images of one shard.
@@ -126,7 +129,13 @@ class ShardListing {
 
   void compare_count() {
     const auto found = static_cast<int64_t>(index_.images.size());
-    if (found == 0) note("no image with a label in it");
+    if (found == 0) {
+      note("no image with a label in it" +
+           (other_.empty() ? ""
+                           : fmt::format("; {} is none: an image is called KEY.jpg or the like, "
+                                         "KEY without a dot",
+                                         printable(other_))));
+    }
     if (described_.images == 0 || found == described_.images) return;
     note(fmt::format("{}, expected {}", count_text(found, "image"), described_.images));
     if (found > described_.images) index_.images.resize(static_cast<size_t>(described_.images));
@@ -141,7 +150,10 @@ class ShardListing {
 
   void take(const TarMember& member) {
     const MemberName name = split_name(member.name);
-    if (!is_image(name.extension)) return;
+    if (!is_image(name.extension)) {
+      if (other_.empty() && has_image_name(member.name)) other_ = member.name;
+      return;
+    }
     try {
       if (member.size > kMaxImageFileBytes) fail("{} bytes are too many for an image", member.size);
       const int32_t label = label_of(name.sample);
@@ -176,7 +188,7 @@ class ShardListing {
   TarIndex tar_;
   std::unordered_map<std::string, const TarMember*> labels_;  ///< By sample; null once taken.
   ShardIndex index_;
-  std::string first_problem_;
+  std::string first_problem_, other_;  ///< `other_`: a member called like an image that is none.
   int64_t problems_ = 0;
 };
 
@@ -217,30 +229,56 @@ std::vector<ShardFile> expanded(const ShardFile& file) {
   return files;
 }
 
-ClassNumbers::ClassNumbers(const std::vector<std::string>& classes) : classes_(classes) {
+ClassNumbers::ClassNumbers(const std::vector<std::string>& classes, LabelText is)
+    : is_(is), classes_(classes) {
   for (size_t i = 0; i < classes.size(); ++i) {
     numbers_.emplace(classes[i], static_cast<int32_t>(i));
   }
 }
 
+std::optional<int32_t> ClassNumbers::numbered(std::string_view word) const {
+  const auto number = is_ == LabelText::name ? std::nullopt : number_in(word);
+  const bool known = number && std::cmp_less(*number, classes_.size());
+  return known ? std::optional(static_cast<int32_t>(*number)) : std::nullopt;
+}
+
+std::optional<int32_t> ClassNumbers::named(std::string_view word) const {
+  if (is_ == LabelText::number) return std::nullopt;
+  const auto found = numbers_.find(std::string(word));
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::optional<int32_t> ClassNumbers::find(std::string_view text) const {
   const std::string_view word = trimmed(text);
-  const auto number = number_in(word);
-  if (number && std::cmp_less(*number, classes_.size())) return static_cast<int32_t>(*number);
-  const auto named = numbers_.find(std::string(word));
-  return named == numbers_.end() ? std::nullopt : std::optional(named->second);
+  const auto number = numbered(word), name = named(word);
+  if (number && name && *number != *name) return std::nullopt;
+  return number ? number : name;
 }
 
 std::string ClassNumbers::problem(std::string_view text) const {
   const std::string_view word = trimmed(text);
-  if (const auto number = number_in(word)) {
+  const auto number = is_ == LabelText::name ? std::nullopt : number_in(word);
+  if (numbered(word) && named(word)) return ambiguity();
+  if (number) {
     return fmt::format("class {}, but the {} count from 0 to {}", *number,
                        count_text(static_cast<int64_t>(classes_.size()), "class"),
                        classes_.size() - 1);
   }
-  const auto near = nearest(word, classes_);
+  if (is_ == LabelText::number) return fmt::format("class {} is no number", printable(word));
   return fmt::format("unknown class {}{}", printable(word),
-                     near ? fmt::format("; did you mean '{}'?", *near) : "");
+                     nearest(word, classes_) ? "; " + did_you_mean(word, classes_) : "");
+}
+
+std::string ClassNumbers::ambiguity() const {
+  for (const std::string& name : classes_) {
+    const auto number = numbered(name), own = named(name);
+    if (!number || !own || *number == *own) continue;
+    return fmt::format(
+        "class {} has the number of class {} for its name; set \"labels\" to \"number\" or "
+        "\"name\", what .cls holds",
+        printable(name), printable(classes_[static_cast<size_t>(*number)]));
+  }
+  return "";
 }
 
 ShardIndex index_shard(const fs::path& path, const ShardFile& described,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards: tar archives of images with their labels, after WebDataset's habit. A sample's members
-// share the name up to its first dot: 0001.jpg (.jpeg, .png) and 0001.cls, the number of its class
-// or the class's name.
+// share the name up to its first dot: 0001.jpg (.jpeg, .png, .webp) and 0001.cls, the number of its
+// class or the class's name.
 #pragma once
 
 #include <cstdint>
@@ -44,17 +44,27 @@ int64_t count_shards(const ShardFile& file, int64_t limit);
 /// any other name is itself.
 std::vector<ShardFile> expanded(const ShardFile& file);
 
+/// What the text of a label is: the number of a class, its name, or what it can be without doubt.
+enum class LabelText { either, number, name };
+
 /// Numbers of classes by name.
 class ClassNumbers {
  public:
-  explicit ClassNumbers(const std::vector<std::string>& classes);
+  explicit ClassNumbers(const std::vector<std::string>& classes, LabelText is = LabelText::either);
 
-  /// Returns the class that a label's text says, by number or else by name.
+  /// Returns the class that a label's text says; nothing for one that is unknown, or the number of
+  /// one class and the name of another.
   std::optional<int32_t> find(std::string_view text) const;
   /// Returns what is wrong with a text that find() does not know.
   std::string problem(std::string_view text) const;
+  /// Returns which class has the number of another one for its name, in one line, or "".
+  std::string ambiguity() const;
 
  private:
+  std::optional<int32_t> numbered(std::string_view word) const;
+  std::optional<int32_t> named(std::string_view word) const;
+
+  LabelText is_;
   std::vector<std::string> classes_;
   std::unordered_map<std::string, int32_t> numbers_;
 };

@@ -24,9 +24,9 @@ class DatasetView : public Dataset {
   int64_t group(int64_t index) const override { return base_->group(to_base(index)); }
   void targets(int64_t index, float* out) const override { base_->targets(to_base(index), out); }
   void image(int64_t index, uint8_t* out) const override { base_->image(to_base(index), out); }
-  Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+  Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
-    return base_->decode(to_base(index), choose, min, bitmap);
+    return base_->decode(to_base(index), choose, options, bitmap);
   }
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
     base_->part(to_base(index), choose, out);
@@ -91,7 +91,7 @@ class Range final : public DatasetView {
 };
 
 /// All examples of another dataset, endless if it is, under another name.
-class Renamed final : public DatasetView {
+class Renamed : public DatasetView {
  public:
   Renamed(DatasetInfo info, std::shared_ptr<const Dataset> base)
       : DatasetView(std::move(info), std::move(base)) {}

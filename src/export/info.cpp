@@ -21,10 +21,26 @@ ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
   return info;
 }
 
+std::string batch_dependence(const Model& model) {
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::Router& router = block.layer->router;
+    const nn::RoutingRule rule = router->evaluation_rule();
+    const int64_t group = nn::group_size(rule);
+    const bool of_one_image = group > 0 && model.tokens_per_image() % group == 0;
+    if (nn::couples_tokens(rule) && !of_one_image) return "images share the capacity of experts";
+    if (router->options().evaluation_seed) return "routers draw noise by the place in a batch";
+  }
+  return "";
+}
+
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info) {
   const Json evaluation = {{"loss", info.loss.empty() ? Json() : Json(info.loss)},
                            {"batch_size", info.batch_size ? Json(*info.batch_size) : Json()}};
-  return {{"config.json", model.config().dump(2) + "\n"},
+  Json config = model.config();
+  if (const Json constants = model.constants(); !constants.is_null()) {
+    config[kConstantsKey] = constants;
+  }
+  return {{"config.json", config.dump(2) + "\n"},
           {"evaluation.json", evaluation.dump(2) + "\n"},
           {"labels.json", Json(info.input.classes).dump(2) + "\n"},
           {"preprocess.json", document_of(info.input).dump(2) + "\n"}};

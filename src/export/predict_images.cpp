@@ -34,7 +34,6 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
   }
   DatasetInfo info;
   info.name = "predict";
-  info.classes = spec.classes;
   info.channels = channels;
   return preprocessed(make_image_dataset(std::move(info), files), spec);
 }
@@ -249,7 +248,7 @@ std::string to_text(const ImagePrediction& prediction, const std::vector<std::st
   std::string line = one_line(prediction.file.string(), prediction.file.string().size()) + ":";
   for (const PredictedClass& found : prediction.top) {
     line += fmt::format("{} {} {:.2f} %", &found == &prediction.top.front() ? "" : ",",
-                        class_name(found.index, classes), 100.0 * found.probability);
+                        escaped(class_name(found.index, classes)), 100.0 * found.probability);
   }
   return line + "\n";
 }

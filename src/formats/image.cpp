@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -12,31 +16,34 @@
 #include "jpeg.h"
 #include "moesaic/base/error.h"
 #include "png.h"
+#include "webp.h"
 
 namespace moesaic {
 namespace {
 
-using AnyDecoder = std::variant<jpeg::Decoder, png::Decoder>;
+using AnyDecoder = std::variant<jpeg::Decoder, png::Decoder, webp::Decoder>;
 
 AnyDecoder open(std::span<const uint8_t> file) {
   if (file.empty()) fail("the file is empty");
   const auto begins = [&](std::string_view head) {
     return file.size() >= head.size() && std::memcmp(file.data(), head.data(), head.size()) == 0;
   };
-  constexpr std::array<std::pair<std::string_view, const char*>, 6> kOthers = {{
+  constexpr std::array<std::pair<std::string_view, const char*>, 5> kOthers = {{
       {"GIF8", "a GIF"},
       {"BM", "a BMP"},
-      {"RIFF", "a WebP"},
       {std::string_view("II*\0", 4), "a TIFF"},
       {std::string_view("MM\0*", 4), "a TIFF"},
       {"<", "a text"},
   }};
   for (const auto& [head, name] : kOthers) {
-    if (begins(head)) fail("{}, only JPEG and PNG are read", name);
+    if (begins(head)) fail("{}, only JPEG, PNG and WebP are read", name);
   }
   if (begins("\x89PNG")) return png::Decoder(file);
   if (begins("\xff\xd8")) return jpeg::Decoder(file);
-  fail("neither a JPEG nor a PNG");
+  if (begins("RIFF") && file.size() >= 12 && std::memcmp(file.data() + 8, "WEBP", 4) == 0) {
+    return webp::Decoder(file);
+  }
+  fail("neither a JPEG nor a PNG nor a WebP");
 }
 
 /// Returns whether EXIF's orientation swaps height and width.
@@ -76,13 +83,24 @@ struct ImageDecoder::State {
   /// Returns the greatest reduction up to `max`; that of a turned image leaves no partial pixels,
   /// which would move to its first rows.
   int64_t reduction(int64_t max) const {
-    if (std::holds_alternative<png::Decoder>(decoder)) return 1;
+    if (!std::holds_alternative<jpeg::Decoder>(decoder)) return 1;
     for (const int64_t d : {8, 4, 2}) {
       if (d <= max && (orientation == 1 || divides(d))) return d;
     }
     return 1;
   }
 };
+
+int64_t max_image_pixels() {
+  const char* const set = std::getenv("MOESAIC_MAX_PIXELS");
+  if (set == nullptr) return kMaxImagePixels;
+  const std::string_view text(set);
+  int64_t max = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), max);
+  if (error == std::errc() && end == text.data() + text.size() && max >= 1) return max;
+  fail_usage("MOESAIC_MAX_PIXELS must be a number of pixels, e.g. {}, found '{}'", kMaxImagePixels,
+             text);
+}
 
 ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright)
     : state_(new State{.decoder = open(file)}) {
@@ -93,9 +111,12 @@ ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright)
         state_->width = decoder.width();
       },
       state_->decoder);
-  if (state_->height > kMaxImagePixels / state_->width) {
-    fail("{} x {} pixels are more than the {} that an image may have", state_->height,
-         state_->width, kMaxImagePixels);
+  const int64_t max = max_image_pixels();
+  if (state_->height > max / state_->width) {
+    fail(
+        "{} x {} pixels are more than the {} that an image may have; set MOESAIC_MAX_PIXELS to {} "
+        "to read it",
+        state_->height, state_->width, max, state_->height * state_->width);
   }
 }
 
@@ -116,11 +137,15 @@ const std::string& ImageDecoder::warning() const {
 
 int64_t ImageDecoder::decode(int64_t max_reduction, std::vector<uint8_t>& rgb) {
   const int64_t d = state_->reduction(max_reduction);
-  if (auto* jpeg = std::get_if<jpeg::Decoder>(&state_->decoder)) {
-    jpeg->decode(d, rgb);
-  } else {
-    std::get<png::Decoder>(state_->decoder).decode(rgb);
-  }
+  std::visit(
+      [&](auto& decoder) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(decoder)>, jpeg::Decoder>) {
+          decoder.decode(d, rgb);
+        } else {
+          decoder.decode(rgb);
+        }
+      },
+      state_->decoder);
   if (state_->orientation != 1) {
     rgb =
         turned(state_->orientation, (state_->height + d - 1) / d, (state_->width + d - 1) / d, rgb);

@@ -7,6 +7,7 @@
 #include <array>
 #include <limits>
 
+#include "jpeg_scans.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic::jpeg {
@@ -57,22 +58,36 @@ struct Decoder::State {
     if (height < 1 || width < 1) fail("not a JPEG that can be read: no image in it");
   }
 
+  bool decoded(std::span<const uint8_t> file, int w, int h, int format, int flags,
+               std::vector<uint8_t>& out) {
+    return tjDecompress2(handle.get(), file.data(), file.size(), out.data(), w, 0, h, format,
+                         kDecodeFlags | flags) == 0;
+  }
+
   /// The library tells of the last thing alone, and not whether it is the end of a decoding that
   /// had begun with a warning. Hence the first warning by a decoding that ends there.
   void decompress(int w, int h, int format, std::vector<uint8_t>& out) {
     out.resize(static_cast<size_t>(w) * static_cast<size_t>(h) *
                static_cast<size_t>(tjPixelSize[format]));
     warning.clear();
-    const auto decoded = [&](int flags) {
-      return tjDecompress2(handle.get(), bytes.data(), bytes.size(), out.data(), w, 0, h, format,
-                           flags) == 0;
-    };
-    if (decoded(kDecodeFlags | TJFLAG_STOPONWARNING)) return;
-    const std::string first = reason();
-    if (!is_warning(first)) fail("damaged JPEG: {}", first);
-    if (decoded(kDecodeFlags)) return;
-    warning = reason();
-    if (!is_warning(warning)) fail("damaged JPEG: {}", warning);
+    if (decoded(bytes, w, h, format, TJFLAG_STOPONWARNING, out)) return;
+    std::string defect = reason();
+    if (is_warning(defect)) {
+      if (decoded(bytes, w, h, format, 0, out)) return;
+      warning = defect = reason();
+    }
+    if (is_warning(defect)) return;
+    if (!decoded_with_end(w, h, format, out)) fail("damaged JPEG: {}", defect);
+    warning = "the image is complete, but not the file: its end marker is missing";
+  }
+
+  /// Decodes a file that lacks its end marker and nothing else: with the marker, the library would
+  /// warn if data lacked a bit. What is filled up with zeros stays an error, since they hide that.
+  bool decoded_with_end(int w, int h, int format, std::vector<uint8_t>& out) {
+    if (!reason().starts_with("Premature end of JPEG file") || !has_all_scans(bytes)) return false;
+    std::vector<uint8_t> ended(bytes.begin(), bytes.end());
+    ended.insert(ended.end(), {0xff, 0xd9});
+    return decoded(ended, w, h, format, TJFLAG_STOPONWARNING, out);
   }
 
   void cmyk_to_rgb(std::vector<uint8_t>& rgb) const {

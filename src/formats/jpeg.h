@@ -26,7 +26,8 @@ class Decoder {
   /// Fills `rgb` [h, w, 3] with h = ceil(height / denominator), w likewise; denominator 1, 2, 4 or
   /// 8. Greyscale is expanded to three equal channels; CMYK and YCCK are taken as inverted, as
   /// Adobe's programs write them, and converted to RGB as ink on white paper, without a colour
-  /// profile. Throws Error (failure) if the file is truncated.
+  /// profile. Throws Error (failure) if the file is truncated; one that lacks nothing but its end
+  /// marker is read with a warning.
   void decode(int64_t denominator, std::vector<uint8_t>& rgb);
 
   /// Returns the non-fatal warning of the last decode(); usually empty.

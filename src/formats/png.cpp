@@ -21,7 +21,6 @@ struct Decoder::State {
   png_structp reader = nullptr;
   png_infop info = nullptr;
   std::string error, warning;
-  std::vector<uint8_t> deep;  ///< 16-bit grey.
   std::vector<png_bytep> rows;
 
   explicit State(std::span<const uint8_t> file) : bytes(file) {
@@ -62,11 +61,6 @@ struct Decoder::State {
     fail("{}: {}", what, error);
   }
 
-  bool deep_grey() const {
-    return png_get_color_type(reader, info) == PNG_COLOR_TYPE_GRAY &&
-           png_get_bit_depth(reader, info) == 16;
-  }
-
   void read_header() {
     guarded("not a PNG that can be read", [this] {
       png_set_read_fn(reader, &bytes, take);
@@ -81,10 +75,8 @@ struct Decoder::State {
     png_set_expand_gray_1_2_4_to_8(reader);
     if (png_get_color_type(reader, info) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(reader);
     png_set_strip_alpha(reader);
-    if (!deep_grey()) {
-      png_set_strip_16(reader);
-      png_set_gray_to_rgb(reader);
-    }
+    png_set_strip_16(reader);
+    png_set_gray_to_rgb(reader);
     png_set_interlace_handling(reader);
     png_read_update_info(reader, info);
   }
@@ -101,20 +93,17 @@ struct Decoder::State {
     out.resize(row * height);
     rows.resize(height);
     for (size_t y = 0; y < height; ++y) rows[y] = out.data() + y * row;
-    guarded("damaged PNG", [this] {
-      png_read_image(reader, rows.data());
-      png_read_end(reader, nullptr);
-    });
+    guarded("damaged PNG", [this] { png_read_image(reader, rows.data()); });
+    read_end();
   }
 
-  void clip(std::vector<uint8_t>& rgb) {
-    rgb.resize(deep.size() / 2 * 3);
-    bool clipped = false;
-    for (size_t i = 0, o = 0; i < deep.size(); i += 2, o += 3) {
-      clipped |= deep[i] > 0;
-      std::fill_n(rgb.data() + o, 3, deep[i] > 0 ? uint8_t{255} : deep[i + 1]);
+  /// No pixel is behind the last row, so that what is wrong there does no harm.
+  void read_end() {
+    try {
+      guarded("the image is complete, but not the file", [this] { png_read_end(reader, nullptr); });
+    } catch (const Error& problem) {
+      warning = problem.what();
     }
-    if (clipped) warning = "grey of 16 bits is clipped to 255";
   }
 };
 
@@ -140,9 +129,7 @@ void Decoder::decode(std::vector<uint8_t>& rgb) {
   State& state = *state_;
   state.check_length();
   state.guarded("damaged PNG", [&state] { state.set_transforms(); });
-  const bool deep = state.deep_grey();
-  state.read_rows(deep ? state.deep : rgb);
-  if (deep) state.clip(rgb);
+  state.read_rows(rgb);
 }
 
 }  // namespace moesaic::png

@@ -22,9 +22,9 @@ class Decoder {
   int64_t height() const;
   int64_t width() const;
 
-  /// Fills `rgb` [height, width, 3], once. Palettes and grey become colours, alpha is dropped, of
-  /// 16 bits the upper 8 count; but 16-bit grey is clipped to 255: all as by Pillow's
-  /// convert("RGB"). Throws Error (failure) if the file is damaged.
+  /// Fills `rgb` [height, width, 3], once. Palettes and grey become colours and alpha is dropped as
+  /// by Pillow's convert("RGB"); of 16 bits the upper 8 count, of grey too. Throws Error (failure)
+  /// if the file is damaged; what is wrong behind the last pixel is a warning.
   void decode(std::vector<uint8_t>& rgb);
 
   /// Returns the non-fatal warning of reading; usually empty.

@@ -41,6 +41,7 @@ SettingPaths ImageTokenModel::setting_paths() const {
           .router_noise_kind = router + "noise",
           .rows_per_expert = router + "num_selected_tokens",
           .capacity_factor = router + "dispatcher.capacity_factor",
+          .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
           .group_size = router + "group_size",
           .classes = "classes",
           .kept_experts = router + "kept_experts"};

@@ -8,6 +8,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
+#include "moesaic/models/model.h"
 
 namespace moesaic {
 namespace {
@@ -28,9 +29,9 @@ Value read_preset(const std::string& name, const std::string& where) {
       .root();
 }
 
-Value without_key(const Value& config) {
+Value without_key(const Value& config, std::string_view key) {
   Value::Object members = config.members();
-  std::erase_if(members, [](const Value::Member& member) { return member.key == kKey; });
+  std::erase_if(members, [&](const Value::Member& member) { return member.key == key; });
   return Value(config.origin(), std::move(members));
 }
 
@@ -39,7 +40,7 @@ Value filled(const Value& config, int depth) {
   if (name == nullptr) return config;
   if (depth == kMaxDepth) fail_usage("{}: presets name one another in a circle", name->where());
   const Value preset = read_preset(name->as_string(kKey), name->where());
-  return filled(preset, depth + 1).merged(without_key(config));
+  return filled(preset, depth + 1).merged(without_key(config, kKey));
 }
 
 }  // namespace
@@ -59,7 +60,8 @@ std::vector<std::string> preset_names() {
 }
 
 Value with_preset(const Value& config) {
-  return filled(config, 0);
+  const Value all = filled(config, 0);
+  return all.find(kConstantsKey) == nullptr ? all : without_key(all, kConstantsKey);
 }
 
 }  // namespace moesaic

@@ -30,6 +30,14 @@ Value filled_in(const Value& config) {
   return with_preset(config);
 }
 
+/// An export's config.json says more than settings; what it says must be true.
+void check_constants(const Value& given, const Model& model) {
+  const Value* constants = given.find(kConstantsKey);
+  if (constants == nullptr || constants->to_json() == model.constants()) return;
+  fail_usage("{}: the constants of this network are {} and cannot be set", constants->where(),
+             model.constants().dump());
+}
+
 }  // namespace
 
 std::vector<std::string> model_names() {
@@ -60,7 +68,9 @@ std::shared_ptr<Model> build_model_shape(const Value& given) {
   const Family& family = named_family(config);
   const OnMetaDevice on_meta;
   try {
-    return family.build(config, 0);
+    std::shared_ptr<Model> model = family.build(config, 0);
+    check_constants(given, *model);
+    return model;
   } catch (const c10::Error& error) {
     if (std::string_view(error.what_without_backtrace()).find("overflow") == std::string::npos)
       throw;

@@ -28,8 +28,11 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const bool by_plan = options.found || options.plan;
   const bool compares = !by_plan && criterion_needs_pretrained(criterion);
   if (compares && options.pretrained.empty()) {
-    fail_usage("prune: criterion '{}' compares with the pre-trained network: give --pretrained",
-               criterion);
+    fail_usage(
+        "prune: criterion '{}' compares with the pre-trained network: give --pretrained, or a "
+        "criterion that looks at this network alone, such as --criterion router-magnitude (its "
+        "weights) or reap (images)",
+        criterion);
   }
 }
 
@@ -171,6 +174,21 @@ std::pair<int64_t, int64_t> progress_of(const Checkpoint& checkpoint) {
   return {number("phase_index"), number("step")};
 }
 
+/// Returns the index of the phase that a phase was fine-tuned after: the last one before it that
+/// trained on other data, else the last that trained.
+std::optional<size_t> phase_before(const Json& phases, size_t index) {
+  const auto setting = [&](size_t i, const char* key) {
+    return phases[i].is_object() ? phases[i].value(key, Json()) : Json();
+  };
+  std::optional<size_t> before, elsewhere;
+  for (size_t i = 0; i < index; ++i) {
+    if (setting(i, "steps") == 0 || !setting(i, "name").is_string()) continue;
+    before = i;
+    if (setting(i, "data") != setting(index, "data")) elsewhere = i;
+  }
+  return elsewhere ? elsewhere : before;
+}
+
 /// Returns whether the run of `later` began with `first`, or with the run that it is of.
 bool began_with(const Checkpoint& later, const Checkpoint& first) {
   const Json init = of_run(later, "init");
@@ -185,21 +203,26 @@ bool began_with(const Checkpoint& later, const Checkpoint& first) {
   return false;
 }
 
-/// Warns where the checkpoints themselves say that the pre-trained one came later.
-void warn_of_order(const Checkpoint& finetuned, const Checkpoint& pretrained) {
+/// Warns where the checkpoints' runs or the networks themselves say that the pre-trained one came
+/// later. What a checkpoint was made by tells nothing of pruning: a network that is trained after
+/// it was pruned is still the smaller one.
+void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
+                   const Checkpoint& pretrained, const Model& before_shape) {
   const auto same = [&](const char* key) {
-    const Json value = of_run(finetuned, key);
-    return !value.is_null() && value == of_run(pretrained, key);
+    return of_run(finetuned, key) == of_run(pretrained, key);
   };
+  const bool of_one_run = !of_run(finetuned, "name").is_null() && same("name") && same("seed") &&
+                          same("init") && same("phases");
   const auto before = progress_of(pretrained), after = progress_of(finetuned);
+  const int64_t experts_before = experts_of(before_shape), experts_after = experts_of(after_shape);
   std::string why;
-  if (same("name") && same("seed") && same("phases") && before > after) {
+  if (of_one_run && before > after) {
     why =
         fmt::format("it is of step {} of a run, the other of step {}", before.second, after.second);
   } else if (began_with(pretrained, finetuned)) {
     why = "its run began with the other";
-  } else if (pretrained.state.contains("pruned") && !finetuned.state.contains("pruned")) {
-    why = "it is pruned and the other is not";
+  } else if (experts_before < experts_after) {
+    why = fmt::format("it has {} experts, the other {}", experts_before, experts_after);
   }
   if (why.empty()) return;
   log_warning("prune: --pretrained {} looks newer than --finetuned {}: {}; are they swapped?",
@@ -207,6 +230,23 @@ void warn_of_order(const Checkpoint& finetuned, const Checkpoint& pretrained) {
 }
 
 }  // namespace
+
+fs::path find_pretrained(const fs::path& run_or_checkpoint) {
+  const Checkpoint newest = load_newest_checkpoint(
+      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false});
+  const Json phases = of_run(newest, "phases"), init = of_run(newest, "init");
+  const auto index = static_cast<size_t>(progress_of(newest).first);
+  if (phases.is_array() && index < phases.size()) {
+    fs::path folder = fs::absolute(newest.folder).parent_path();
+    if (folder.filename() != "checkpoints") folder /= "checkpoints";  // It is RUN/best.
+    const auto before = phase_before(phases, index);
+    const fs::path found =
+        before ? folder / phases[*before].at("name").get<std::string>() : fs::path();
+    if (before && path_exists(found / "MANIFEST.json")) return found;
+  }
+  const fs::path start = init.is_string() ? init.get<std::string>() : "";
+  return !start.empty() && path_exists(start) ? start : fs::path();
+}
 
 RowsPerToken even_rows_per_token(const Model& model) {
   RowsPerToken rows;
@@ -289,8 +329,8 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
   const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
   const std::shared_ptr<Model> before_shape = shape_of(before);
-  warn_of_order(checkpoint, before);
   check_related(shape, *before_shape, options.pretrained);
+  warn_of_order(checkpoint, shape, before, *before_shape);
   input.pretrained = before_shape.get();
   input.pretrained_values = &before.model;
   return plan_pruning(input, prune);

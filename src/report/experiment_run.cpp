@@ -14,6 +14,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
@@ -36,12 +37,15 @@ std::vector<const Probe*> applicable(const std::vector<std::string>& names,
   return list;
 }
 
-Grounds grounds_of(const PhaseConfig& phase, Datasets& datasets) {
+/// Returns the data of a phase with the labels of its network's outputs.
+Grounds grounds_of(const PhasePlan& plan, const Model& shape, Datasets& datasets) {
+  const PhaseConfig& phase = plan.config;
   Grounds grounds{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
-  splits.push_back("train");
+  splits.insert(splits.end(), {"test", "train"});  // Probes take these two for granted.
   for (const std::string& split : splits) {
-    grounds.data[split] = datasets.get(phase.data, split, phase.preprocess);
+    grounds.data[split] = with_classes_of(
+        datasets.get(phase.data, split, phase.preprocess, shape.input_shape()), plan.classes);
   }
   return grounds;
 }
@@ -84,9 +88,10 @@ std::vector<Metric>& metrics_of(std::vector<EarlierRow>& rows, const std::string
 
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
 void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model& shape,
-                Datasets& datasets, ExperimentRun& run) {
+                const std::vector<PhasePlan>& plans, Datasets& datasets, ExperimentRun& run) {
   std::map<std::string, std::string> earlier = row.earlier;
-  for (const PhaseConfig& phase : run.config.phases) {
+  for (const PhasePlan& plan : plans) {
+    const PhaseConfig& phase = plan.config;
     const auto wanted = experiment.after.find(phase.name);
     if (wanted == experiment.after.end()) continue;
     const std::string where = place_of(experiment.source, {"after." + phase.name, "after"});
@@ -94,7 +99,7 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
     std::vector<Metric>& metrics =
         elsewhere.empty() ? run.metrics : metrics_of(run.earlier, elsewhere.mapped());
     PhaseProbes probes =
-        probes_after(wanted->second, where, shape, grounds_of(phase, datasets), metrics);
+        probes_after(wanted->second, where, shape, grounds_of(plan, shape, datasets), metrics);
     if (!elsewhere.empty()) probes.row = elsewhere.mapped();
     run.after[phase.name] = std::move(probes);
   }
@@ -268,7 +273,7 @@ ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Data
   run.config = config_of(experiment, row);
   const std::shared_ptr<Model> shape = build_initial_shape(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
-  run.grounds = grounds_of(run.config.phases.back(), datasets);
+  run.grounds = grounds_of(plans.back(), *shape, datasets);
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const std::vector<std::string>& while_training = experiment.snapshots->probes;
@@ -283,7 +288,7 @@ ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Data
   }
   run.probes = applicable(names, place_of(experiment.source, {"probes"}), *shape, run.grounds.data,
                           run.metrics);
-  plan_after(row, experiment, *shape, datasets, run);
+  plan_after(row, experiment, *shape, plans, datasets, run);
   if (experiment.snapshots) {
     plan_snapshot_metrics(*experiment.snapshots, run);
     if (experiment.snapshots->by_epoch) run.converged_unit = plans.back().steps_per_epoch;

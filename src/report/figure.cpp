@@ -37,6 +37,12 @@ class Workshop {
   fs::path path_;
 };
 
+/// Returns ": " and the last line that gnuplot wrote, which says what was wrong, "" without one.
+std::string reason(std::string said) {
+  said.erase(said.find_last_not_of(" \n") + 1);
+  return said.empty() ? "" : ": " + one_line(said.substr(said.rfind('\n') + 1));
+}
+
 /// Throws Error unless gnuplot drew the file to its end: on a full disk it says nothing and
 /// succeeds.
 void check_drawn(const fs::path& drawn, const fs::path& file) {
@@ -59,11 +65,15 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
   const std::string script = stem + ".gp", data = stem + ".tsv";
   write_atomic(workshop.path() / script, figure.script);
   write_atomic(workshop.path() / data, figure.data);
-  // In a locale without UTF-8, gnuplot warns of characters that it cannot show.
-  const int status = run_with_input(
-      {"gnuplot"}, "cd " + gnuplot_quoted(workshop.path().string()) + "\n" + figure.script,
-      {"LC_ALL=C.UTF-8"});
-  if (status != 0) fail("{}: gnuplot failed with status {}", (folder / files[0]).string(), status);
+  // gnuplot warns of entries of a key that have no points and of fonts that a machine lacks. That
+  // is nothing to a user whose figure was drawn. In a locale without UTF-8 it could not show some
+  // characters.
+  std::string said;
+  const int status =
+      run_with_input({"gnuplot"}, figure.script, {"LC_ALL=C.UTF-8"}, workshop.path(), &said);
+  if (status != 0) {
+    fail("{}: gnuplot failed with status {}{}", (folder / files[0]).string(), status, reason(said));
+  }
   for (const std::string& file : files) check_drawn(workshop.path() / file, folder / file);
   files.insert(files.end(), {script, data});
   for (const std::string& file : files) {

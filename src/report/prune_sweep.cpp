@@ -235,7 +235,8 @@ class SweepRun {
       go_on();
       return true;
     };
-    return evaluate(model, datasets_->get(phase.data, "test", phase.preprocess), options);
+    const auto data = datasets_->get(phase.data, "test", phase.preprocess, model.input_shape());
+    return evaluate(model, data, options);
   }
 
   /// The same network and images rank the experts of all sizes and criteria: one look is enough.
@@ -243,12 +244,13 @@ class SweepRun {
     if (use_) return *use_;
     const PhaseConfig& phase = train_.phases.back();
     const std::string split = calibration_split(datasets_->evaluation_splits(phase.data));
-    use_ = calibrate(model, datasets_->get(phase.data, split, phase.preprocess),
-                     {.images = config_.images,
-                      .batch_size = train_.evaluate_batch_size,
-                      .loader_threads = train_.loader_threads,
-                      .seed = static_cast<uint64_t>(train_.seed),
-                      .progress = [this](int64_t, int64_t) { go_on(); }});
+    use_ =
+        calibrate(model, datasets_->get(phase.data, split, phase.preprocess, model.input_shape()),
+                  {.images = config_.images,
+                   .batch_size = train_.evaluate_batch_size,
+                   .loader_threads = train_.loader_threads,
+                   .seed = static_cast<uint64_t>(train_.seed),
+                   .progress = [this](int64_t, int64_t) { go_on(); }});
     return *use_;
   }
 
@@ -272,7 +274,7 @@ class SweepRun {
     run.name = network.name();
     run.init = network.start.string();
     run.model = Value();
-    run.checkpoint_every = 0;  // The run is too short for checkpoints.
+    run.checkpoint_every.count = 0;  // The run is too short for checkpoints.
     run.phases = {config_.recover};
     run.phases.front().evaluate = false;  // The network is measured afterwards, with its routing.
     return run;
@@ -428,9 +430,10 @@ class PruneSweep {
       if (options_.stop != nullptr && options_.stop->requested()) throw Stopped{};
       return true;
     };
-    const std::vector<double> rates =
-        measure_passes(passes, datasets_->get(phase.data, "test", phase.preprocess),
-                       config_.throughput, proceed, device_);
+    const std::vector<double> rates = measure_passes(
+        passes,
+        datasets_->get(phase.data, "test", phase.preprocess, networks.front().model->input_shape()),
+        config_.throughput, proceed, device_);
     for (size_t i = 0; i < networks.size(); ++i) networks[i].measured.images_per_second = rates[i];
     if (!outcome.exported) return;
     const Network& same = find_exported(networks);

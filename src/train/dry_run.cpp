@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/train/memory.h"
@@ -29,9 +30,8 @@ std::string dry_run(const RunConfig& given, const std::optional<ScalingOptions>&
     check_initial_weights(config);
     return text;
   }
-  return text +
-         fmt::format("init          not found ({}); shapes are checked from the recipe alone\n",
-                     config.init);
+  log_warning("init: '{}' is not there; shapes are checked from the recipe alone", config.init);
+  return text;
 }
 
 }  // namespace moesaic

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/calibrate.h"
@@ -62,6 +64,31 @@ void check_is_here(const DatasetOpener& open, const std::string& data,
     if (is_described(data)) throw;
     fail_usage("{}: was trained on '{}', which is not here; give --data", checkpoint.string(),
                one_line(data));
+  }
+}
+
+/// Gives the data the labels of the network's outputs.
+void match_classes(CheckpointData& data, const std::filesystem::path& from,
+                   std::string_view way_out) {
+  const std::vector<std::string>& names = data.input.classes;
+  const size_t own = data.dataset->info().classes.size();
+  if (own == 0) return;
+  if (names.empty()) {
+    log_warning(
+        "{}: does not store the names of its classes: its outputs are taken to be those of "
+        "'{}', in their order",
+        from.string(), data.name);
+    return;
+  }
+  try {
+    data.dataset = with_classes_of(std::move(data.dataset), names,
+                                   own == names.size() ? way_out : std::string_view());
+  } catch (const Error& error) {
+    fail_usage("{}: {}", from.string(), error.what());
+  }
+  if (own < names.size()) {
+    log_info("'{}' has {} of the network's {} classes: predictions of the others count as wrong",
+             data.name, own, names.size());
   }
 }
 
@@ -159,11 +186,15 @@ CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetO
   return found;
 }
 
-void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model) {
+void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
+                ClassesOf classes_of, std::string_view way_out) {
   data.input = input_spec_of(checkpoint, model);
   // What an older version did not store is as it is in the data.
   if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
   warn_of_overruled(data.input, data.dataset->info(), checkpoint.folder.string());
+  if (classes_of == ClassesOf::checkpoint) {
+    match_classes(data, checkpoint.folder, way_out);
+  }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
 
@@ -180,7 +211,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   const std::shared_ptr<Model> model = model_of(checkpoint);
   model->to(at::Device(options.device));
   checkpoint.model.clear();  // The model holds copies.
-  adapt_data(data, checkpoint, *model);
+  adapt_data(data, checkpoint, *model, options.classes_of,
+             "--classes-of data takes the data's classes for the outputs, in their order");
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_shared(evaluate.batch_size, *processes);
     check_same_build(*processes);
@@ -190,7 +222,6 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   }
   const std::shared_ptr<const Dataset>& dataset = data.dataset;
   result.classes = dataset->info().classes;
-  if (data.input.classes.size() == result.classes.size()) result.classes = data.input.classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);

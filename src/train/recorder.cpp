@@ -64,14 +64,15 @@ Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
   sync_path(folder);  // It names the two files.
 }
 
-void Recorder::write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields) {
+void Recorder::write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields,
+                     const std::string& tag) {
   nlohmann::ordered_json line = {{"kind", kind}, {"step", step}};
   line.update(fields);
   const std::string text = line.dump() + "\n";
   write_all(fd_.get(), std::as_bytes(std::span(text)), path_);
   ++lines_;
   for (const auto& [key, value] : fields.items()) {
-    if (value.is_number()) scalar(kind + "/" + key, value.get<double>(), step);
+    if (value.is_number()) scalar(tag + "/" + key, value.get<double>(), step);
   }
 }
 

@@ -62,16 +62,33 @@ ConfigProblem config_problem(const RunConfig& config) {
   return name_problem(config.name);
 }
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Adds to the phases of an older run the settings that it lacks, as `now` has them.
+void add_later_settings(Json& then, const Json& now) {
+  for (size_t i = 0; now.contains("phases") && i < now.at("phases").size(); ++i) {
+    const Json::json_pointer preprocess(fmt::format("/phases/{}/preprocess", i));
+    if (!then.contains(preprocess) || !then.at(preprocess).is_object()) continue;
+    for (const char* key : {"orientation", "channels"}) {
+      if (!now.contains(preprocess / key)) continue;
+      then.at(preprocess).emplace(key, Json(now.at(preprocess / key)));
+    }
+  }
+}
+
+}  // namespace
+
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder) {
   nlohmann::ordered_json then = started;
-  for (const char* free :
-       {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute", "parallel"}) {
-    if (then.contains(free) && now.contains(free)) then[free] = now.at(free);
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
+                           "data_changed", "parallel"}) {
+    if (now.contains(free)) then[free] = now.at(free);  // Older runs lack some.
   }
-  // Older runs lack these.
   if (now.contains("deterministic")) then.emplace("deterministic", false);
-  if (now.contains("parallel") && !then.contains("parallel")) then["parallel"] = now.at("parallel");
+  add_later_settings(then, now);
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;
   fail_usage(

@@ -17,8 +17,8 @@ namespace {
 bool is_of_a_start(const fs::path& entry) {
   const std::string name = entry.filename().string();
   if (name == "checkpoints") return fs::is_directory(entry) && fs::is_empty(entry);
-  return name == ".lock" || name == "config.json" || name == "metrics.jsonl" ||
-         name.starts_with("events.out.tfevents.");
+  return name == ".lock" || name == "config.json" || name == "data.json" ||
+         name == "metrics.jsonl" || name.starts_with("events.out.tfevents.");
 }
 
 bool is_config_of_a_run(const fs::path& path) {
@@ -60,7 +60,7 @@ fs::path made(fs::path folder) {
 
 /// Whoever made the folder may have put links into it that lead to files of its user.
 void check_no_links(const fs::path& root) {
-  for (const char* name : {".lock", "config.json", "metrics.jsonl", "checkpoints"}) {
+  for (const char* name : {".lock", "config.json", "data.json", "metrics.jsonl", "checkpoints"}) {
     std::error_code error;
     if (!fs::is_symlink(root / name, error)) continue;
     fail_usage("{}: a link, which a run does not follow; remove it or give another --out",
@@ -91,6 +91,12 @@ nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
   const fs::path path = root / "config.json";
   if (!fs::exists(path)) return nullptr;
   return read_stored(path).to_json();
+}
+
+std::optional<RunData> RunFolder::started_data(const fs::path& root) {
+  const fs::path path = root / "data.json";
+  if (!fs::exists(path)) return std::nullopt;
+  return parse<RunData>(read_stored(path, kMaxListBytes));
 }
 
 RunFolder::RunFolder(fs::path root, bool resume)

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "check_routing.h"
 #include "moesaic/base/error.h"
@@ -15,12 +16,14 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/places.h"
+#include "moesaic/train/run_start.h"
 #include "moesaic/train/task.h"
 #include "patterns.h"
 
@@ -31,7 +34,8 @@ namespace {
 /// many experts stay, but not which ones.
 class Rehearsal {
  public:
-  Rehearsal(const RunConfig& config, const Model& model) : model_(&model) {
+  Rehearsal(const RunConfig& config, const Model& model)
+      : model_(&model), classes_(initial_classes(config)) {
     const bool needed =
         std::any_of(config.phases.begin(), config.phases.end(), [](const PhaseConfig& phase) {
           const EntryConfig& entry = phase.on_entry;
@@ -60,9 +64,16 @@ class Rehearsal {
 
   void reset_head(int64_t classes) { give_head(*copy_, classes); }
 
+  /// Returns the names of the outputs, none where they are not known. Their order is that of the
+  /// data in which they began, which a resumed run finds in its checkpoint only.
+  const std::vector<std::string>& classes() const { return classes_; }
+  void set_classes(const DatasetInfo& data) {
+    classes_ = data.classes_named ? data.classes : std::vector<std::string>();
+  }
+
   /// Remembers the network as it is at the end of a phase, for restore().
   void end(const std::string& phase) {
-    if (copy_ != nullptr) ended_[phase] = {copy_->config(), guessed_};
+    if (copy_ != nullptr) ended_[phase] = {copy_->config(), guessed_, classes_};
   }
 
   void restore(const std::string& phase) {
@@ -70,6 +81,7 @@ class Rehearsal {
     copy_ = build_model_shape(Value::from_json(ended.model, "model"));
     model_ = copy_.get();
     guessed_ = ended.guessed;
+    classes_ = ended.classes;
   }
 
  private:
@@ -107,30 +119,45 @@ class Rehearsal {
   struct Ended {
     nlohmann::ordered_json model;
     std::set<int64_t> guessed;
+    std::vector<std::string> classes;
   };
 
   std::map<std::string, Ended> ended_;
   std::shared_ptr<Model> copy_;
   const Model* model_;
+  std::vector<std::string> classes_;
   std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
   bool means_ = false;
 };
 
-void check_images(const PhasePlaces& places, const Model& model, const DatasetInfo& data) {
+/// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
+/// does.
+std::string image_remedy(const std::string& phase, const std::vector<int64_t>& shape,
+                         const std::vector<int64_t>& wanted) {
+  const auto colours = [](int64_t channels) { return channels == 1 || channels == 3; };
+  if (shape[0] != wanted[0]) {
+    if (!colours(shape[0]) || !colours(wanted[0])) return "";
+    return fmt::format("; phases.{}.preprocess.channels={} makes them {}", phase, wanted[0],
+                       wanted[0] == 1 ? "grey" : "coloured");
+  }
+  const std::string size = wanted[1] == wanted[2] ? fmt::format("{}", wanted[1])
+                                                  : fmt::format("[{},{}]", wanted[1], wanted[2]);
+  return fmt::format("; phases.{}.preprocess.size={} resizes them", phase, size);
+}
+
+void check_images(const PhasePlaces& places, const Model& model, const Dataset& dataset) {
+  const DatasetInfo& data = dataset.info();
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
   const SettingPaths paths = model.setting_paths();
-  const bool resizable = shape[0] == wanted[0] && wanted[1] == wanted[2];
   const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
   fail_usage(
       "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model takes "
       "{} x {} x {}{}",
       places.of_model(setting, "data"), places.phase().name, places.phase().data, shape[0],
       shape[1], shape[2], wanted[0], wanted[1], wanted[2],
-      resizable ? fmt::format("; phases.{}.preprocess.size={} resizes them", places.phase().name,
-                              wanted[1])
-                : "");
+      dataset.has_images() ? image_remedy(places.phase().name, shape, wanted) : "");
 }
 
 int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
@@ -222,8 +249,33 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
   try {
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
-    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or the model's {}",
-               place, phase.name, error.what(), data.targets.empty() ? "classes" : "outputs");
+    const std::string& setting = model.setting_paths().classes;
+    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or {}={}", place,
+               phase.name, error.what(),
+               setting.empty() ? "the model's outputs" : "model." + setting,
+               task_of(data).outputs(data));
+  }
+}
+
+/// Checks that the network's outputs are called as the data's classes are.
+void check_class_names(const PhasePlaces& places, Rehearsal& rehearsal, const DatasetInfo& data,
+                       Datasets& datasets) {
+  const PhaseConfig& phase = places.phase();
+  if (data.classes.empty()) return;
+  if (phase.on_entry.new_head || rehearsal.classes().empty()) rehearsal.set_classes(data);
+  std::vector<std::string> splits = {"train"};
+  if (phase.evaluate) {
+    for (std::string& split : datasets.evaluation_splits(phase.data)) {
+      splits.push_back(std::move(split));
+    }
+  }
+  try {
+    for (const std::string& split : splits) {
+      with_classes_of(datasets.get(phase.data, split), rehearsal.classes(),
+                      "set \"on_entry\": {\"new_head\": true} for a head of the data's classes");
+    }
+  } catch (const Error& error) {
+    fail_usage("{}: phase '{}': {}", places.of({"data"}), phase.name, error.what());
   }
 }
 
@@ -240,7 +292,9 @@ void check_shares(const RunConfig& config, const PhasePlaces& places, const Mode
   prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
 }
 
-std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets) {
+/// Returns the preprocessed training data. Completes `preprocess` by what the network takes.
+std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
+                                         const Model& model, PreprocessConfig& preprocess) {
   const PhaseConfig& phase = places.phase();
   const std::shared_ptr<const Dataset> data = at_place(places.of({"data"}), [&] {
     for (const std::string& split : datasets.evaluation_splits(phase.data)) {
@@ -248,22 +302,31 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
     }
     return datasets.get(phase.data, "train");
   });
+  preprocess = for_network(phase.preprocess, data->info(), model.input_shape());
+  if (phase.preprocess.channels == 0 && preprocess.channels == 1) {
+    log_info("phase '{}': the images of '{}' become grey, since the network has one channel",
+             phase.name, phase.data);
+  }
   return at_place(places.of({"preprocess", "data"}),
-                  [&] { return preprocessed(data, phase.preprocess); });
+                  [&] { return preprocessed(data, preprocess); });
 }
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal,
                      Datasets& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PhasePlaces places(config.model, phase);
-  const std::shared_ptr<const Dataset> data = open_data(places, datasets);
+  PhasePlan plan;
+  plan.config = phase;
+  const std::shared_ptr<const Dataset> data =
+      open_data(places, datasets, rehearsal.model(), plan.config.preprocess);
   const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
     check_restored(config, index, places);
     rehearsal.restore(phase.on_entry.restore);
   }
-  check_images(places, rehearsal.model(), data->info());
+  check_images(places, rehearsal.model(), *data);
   check_outputs(places, index, rehearsal.model(), data->info());
+  check_class_names(places, rehearsal, data->info(), datasets);
   if (phase.on_entry.prune) {
     check_pretrained(config, index, rehearsal.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
@@ -275,11 +338,10 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
     }
     rehearsal.prune(KeepSpec::from_value(prune.keep), means);
   }
-  PhasePlan plan;
-  plan.config = phase;
   plan.precision = config.precision;
   plan.recompute = config.recompute;
   plan.outputs = task.outputs(data->info());
+  plan.classes = rehearsal.classes();
   if (phase.on_entry.new_head) rehearsal.reset_head(plan.outputs);
   plan.images = data->size();
   plan.trained = trained_numbers(rehearsal.model(), places);

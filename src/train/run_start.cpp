@@ -6,6 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/memory.h"
@@ -13,6 +14,8 @@
 
 namespace moesaic {
 namespace {
+
+constexpr LoadOptions kConfigOnly = {.verify = false, .model = false, .optimizer = false};
 
 bool gives_new_head(const RunConfig& config) {
   return config.phases.front().on_entry.new_head;
@@ -55,11 +58,21 @@ std::shared_ptr<Model> RunStart::model() const {
   return model;
 }
 
+std::vector<std::string> RunStart::classes() const {
+  return init_ ? class_names_of(*init_) : std::vector<std::string>();
+}
+
+std::vector<std::string> initial_classes(const RunConfig& config) try {
+  if (config.init.empty()) return {};
+  return class_names_of(load_init(config, kConfigOnly));
+} catch (const Error&) {
+  return {};
+}
+
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
   // A network that is described needs no checkpoint, which in a plan may not even be there.
   if (!config.model.is_null()) return build_model_shape(config.model);
-  constexpr LoadOptions kConfig = {.verify = false, .model = false, .optimizer = false};
-  return build_model_shape(model_config(load_init(config, kConfig)));
+  return build_model_shape(model_config(load_init(config, kConfigOnly)));
 }
 
 std::shared_ptr<Model> build_initial_model(const RunConfig& config) {

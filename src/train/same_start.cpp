@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/same_start.h"
 
+#include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <optional>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {
@@ -32,45 +33,22 @@ std::string library_hash() {
   return sha256_file_hex(info.dli_fname);
 }
 
-void add(Sha256& hash, int64_t number) {
-  hash.update(std::as_bytes(std::span(&number, 1)));
-}
-
-/// Returns the distance of at most `most` examples that are spread over the data.
-int64_t stride_of(const Dataset& data, int64_t most) {
-  return std::max<int64_t>(1, (data.size() + most - 1) / most);
-}
-
-void add_labels(Sha256& hash, const Dataset& data) {
-  const int64_t step = stride_of(data, 10'000);
-  for (int64_t i = 0; i < data.size(); i += step) {
-    int64_t label = -1;
-    try {
-      label = data.label(i);
-    } catch (const ImageError&) {
-      // It is lost in every process, or the others differ.
-    }
-    add(hash, label);
-  }
-}
-
-/// Adds an image's file or, where it has none, its pixels.
-void add_image(Sha256& hash, const Dataset& data, int64_t index) try {
-  if (const std::optional<EncodedImage> file = data.encoded(index)) {
-    hash.update(std::as_bytes(std::span(file->bytes)));
-    return;
-  }
-  if (data.image_size() == 0) return;  // They differ in size until they are preprocessed.
+/// Returns a hash of the pixels of some images, which have no files.
+std::string pixel_hash(const Dataset& data) {
+  if (!data.has_images() || data.endless() || data.image_size() == 0) return "";
+  constexpr int64_t kImages = 4;
+  const int64_t step = std::max<int64_t>(1, (data.size() + kImages - 1) / kImages);
   std::vector<uint8_t> pixels(static_cast<size_t>(data.image_size()));
-  data.image(index, pixels.data());
-  hash.update(std::as_bytes(std::span(pixels)));
-} catch (const ImageError&) {
-  add(hash, -1);
-}
-
-void add_images(Sha256& hash, const Dataset& data) {
-  const int64_t step = stride_of(data, 4);
-  for (int64_t i = 0; i < data.size(); i += step) add_image(hash, data, i);
+  Sha256 hash;
+  for (int64_t i = 0; i < data.size(); i += step) {
+    try {
+      data.image(i, pixels.data());
+    } catch (const ImageError&) {
+      continue;  // It is lost in every process, or the others differ.
+    }
+    hash.update(std::as_bytes(std::span(pixels)));
+  }
+  return hash.hex();
 }
 
 /// Returns a hash of all bytes of a network. Sums would depend on the number of threads.
@@ -121,7 +99,7 @@ void check_same_settings(const Processes& processes, const std::string& what,
 }
 
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                        const Model& model) {
+                      const Model& model) {
   processes.wait_for_all();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
   if (checkpoint.empty()) return take_from_leader(processes, model);
@@ -129,16 +107,11 @@ void agree_on_network(const Processes& processes, const std::filesystem::path& c
 }
 
 std::string data_mark(const Dataset& data) {
-  const std::string size = count_text(data.size(), "image");
-  if (!data.has_images() || data.endless()) return size;
-  Sha256 hash;
-  const std::vector<int64_t> blocks = data.blocks();
-  for (const int64_t block : blocks) add(hash, block);
-  if (blocks.empty()) {
-    if (!data.info().classes.empty()) add_labels(hash, data);
-    add_images(hash, data);
-  }
-  return fmt::format("{} {}", size, hash.hex().substr(0, kHashDigits));
+  const DataRecord record = data_record(data, /*reads_shards=*/false);
+  std::string text = to_json(record).dump();
+  if (record.shards.empty() && record.images.empty()) text += pixel_hash(data);
+  return fmt::format("{} {}", count_text(data.size(), "image"),
+                     sha256_hex(std::as_bytes(std::span(text))).substr(0, kHashDigits));
 }
 
 }  // namespace moesaic

@@ -15,6 +15,7 @@
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/save_together.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
@@ -84,6 +85,15 @@ TrainResult Trainer::run() {
   if (result_.complete && options_.watch) options_.watch(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
+}
+
+void Trainer::name_best() {
+  const std::string& data = plan().config.data;
+  const Task& task = task_of(datasets_.get(data, "train")->info());
+  result_.best = folder_->best();
+  result_.best_value =
+      fmt::format("{} {} at step {}", datasets_.evaluation_splits(data).front(),
+                  in_words(metric_of(task, config_.best), *state_.best_value), state_.best_step);
 }
 
 void Trainer::train(Phase& phase) {
@@ -186,8 +196,9 @@ std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t 
   if (!plan().config.evaluate || in_memory()) return {};
   std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
   if (phase.done()) return splits;
-  const int64_t every = config_.evaluate_every * plan().steps_per_epoch;
-  if (!passes_multiple(state_.phase_step - steps, state_.phase_step, every)) return {};
+  const Interval& every = config_.evaluate_every;
+  const int64_t epoch = plan().steps_per_epoch;
+  if (!every.completed_by(steps, state_.step, state_.phase_step, epoch)) return {};
   splits.resize(1);  // Test data that validation data stand in for are for the end.
   return splits;
 }
@@ -195,7 +206,8 @@ std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t 
 // At its end a phase is saved by leave_phase().
 bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const {
   return !in_memory() && !phase.done() &&
-         passes_multiple(state_.step - report.steps, state_.step, config_.checkpoint_every);
+         config_.checkpoint_every.completed_by(report.steps, state_.step, state_.phase_step,
+                                               plan().steps_per_epoch);
 }
 
 std::unique_ptr<Phase> Trainer::enter_phase() {
@@ -205,6 +217,8 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   const PhaseConfig& config = plan().config;
   if (!input_) {
     input_ = input_spec(*datasets_.get(config.data, "train", config.preprocess), config.preprocess);
+    if (!input_->classes.empty() && !classes_.empty()) input_->classes = classes_;
+    classes_ = input_->classes;
   }
   PhaseContext context{.model = model_,
                        .data = data("train"),
@@ -236,12 +250,17 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
 }
 
 std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
-  return preprocessed(datasets_.get(plan().config.data, split), *input_);
+  return preprocessed(with_classes_of(datasets_.get(plan().config.data, split), input_->classes),
+                      *input_);
 }
 
 void Trainer::prepare_network() {
   const EntryConfig& entry = plan().config.on_entry;
-  if (!entry.restore.empty()) model_ = network_after(entry.restore);
+  if (!entry.restore.empty()) {
+    model_ = network_after(entry.restore);
+    classes_ = classes_after(entry.restore);
+  }
+  if (entry.new_head) classes_.clear();  // The data's names take their place.
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   model_->to(at::kCPU);
   const auto measure_use = [&] {
@@ -259,7 +278,8 @@ void Trainer::prepare_network() {
                                    .seed = seed,
                                    .calibrate = measure_use});
   model_->to(at::Device(options_.device));
-  if (pruned && recorder_) recorder_->write("prune", state_.step, to_json(*pruned));
+  if (pruned && recorder_)
+    recorder_->write("prune", state_.step, to_json(*pruned), tag_of("prune"));
 }
 
 std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
@@ -267,6 +287,12 @@ std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
   const EndedPhase& ended = ended_.at(phase);
   return model_of(Value::from_json(ended.model, "model"), ended.tensors,
                   fmt::format("phase '{}'", phase));
+}
+
+std::vector<std::string> Trainer::classes_after(const std::string& phase) const {
+  if (in_memory()) return ended_.at(phase).classes;
+  return class_names_of(load_checkpoint(folder_->phase_checkpoint(phase),
+                                        {.verify = false, .model = false, .optimizer = false}));
 }
 
 std::shared_ptr<Model> Trainer::pretrained_network(const EntryConfig& entry) const {
@@ -295,10 +321,11 @@ void Trainer::leave_phase(const Phase& phase) {
   gather_experts(*model_);
   nn::share_batches(*model_, {});
   if (in_memory() && is_taken_up_later(state_.phase)) {
-    EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_)};
+    EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_), classes_};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
   if (options_.phase_ended) options_.phase_ended(*model_, state_.phase, state_.step);
+  if (in_last_phase() && !in_memory() && state_.best_value) name_best();
   state_ = state_.next_phase();
   input_.reset();
 }
@@ -352,11 +379,13 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   line.update(rounded_numbers(to_json(evaluation.metrics)));
   line["routing"] = routing_line(evaluation);
   if (recorder_) {
-    recorder_->write("eval", state_.step, line);
-    recorder_->scalar("eval/images_per_second", evaluation.images_per_second, state_.step);
+    const std::string tag = tag_of(split);
+    recorder_->write("eval", state_.step, line, tag);
+    recorder_->scalar(tag + "/images_per_second", evaluation.images_per_second, state_.step);
   }
-  log_info("{}, step {}: {} {}, loss {:.4f}, {:.0f} images/s", state_.phase, state_.step, split,
-           in_words(followed, value), evaluation.metric("loss"), evaluation.images_per_second);
+  log_info("{}, step {}: {} {}, loss {:.4f}, evaluated at {:.0f} images/s", state_.phase,
+           state_.step, split, in_words(followed, value), evaluation.metric("loss"),
+           evaluation.images_per_second);
   const bool decides = split == datasets_.evaluation_splits(data).front();
   if (!in_last_phase() || !decides) return;
   if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {
@@ -380,8 +409,9 @@ void Trainer::record(const MadeStep& made) {
         loss == report.metrics.end() ? "" : fmt::format("loss {:.4f}", loss->second);
     progress_->advance(report.images, note);
   }
-  const int64_t before = made.step - report.steps;
-  if (!made.last && !passes_multiple(before, made.step, config_.log_every)) return;
+  const bool due = config_.log_every.completed_by(report.steps, made.step, made.phase_step,
+                                                  plan().steps_per_epoch);
+  if (!made.last && !due) return;
   const double epochs =
       static_cast<double>(made.phase_step) / static_cast<double>(plan().steps_per_epoch);
   Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};
@@ -390,8 +420,9 @@ void Trainer::record(const MadeStep& made) {
     line[name] = rounded(sum / static_cast<double>(state_.window.steps));
   }
   state_.window = {};
-  recorder_->write("train", made.step, line);
-  recorder_->scalar("train/images_per_second", throughput_.take(), made.step);
+  const std::string tag = tag_of("train");
+  recorder_->write("train", made.step, line, tag);
+  recorder_->scalar(tag + "/images_per_second", throughput_.take(), made.step);
 }
 
 void Trainer::save(const Phase& phase, const fs::path& folder) try {

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -16,6 +19,7 @@
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
@@ -78,6 +82,35 @@ Json with_lasting_names(Json started) {
   return started;
 }
 
+bool same_names(std::vector<std::string> a, std::vector<std::string> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  return a == b;
+}
+
+/// Returns the key of a split in RunData.
+std::string key_of(const std::string& data, const std::string& split) {
+  return data + " " + split;
+}
+
+/// Where the recipe leaves the orientation to the data, a run goes on as it began: by its record,
+/// or if a version without the setting began it, as stored unless the data's description tells.
+void keep_orientation(const Json& started, Datasets& datasets, RunConfig& config) {
+  for (size_t i = 0; i < config.phases.size(); ++i) {
+    PhaseConfig& phase = config.phases[i];
+    const Json::json_pointer place(fmt::format("/phases/{}/preprocess", i));
+    if (phase.data.empty() || phase.preprocess.orientation != "data") continue;
+    if (!started.contains(place) || !started.at(place).is_object()) continue;
+    const auto then = started.at(place).find("orientation");
+    if (then != started.at(place).end()) {
+      if (*then == "upright" || *then == "stored") phase.preprocess.orientation = *then;
+      continue;
+    }
+    const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
+    if (data->has_images() && !data->info().upright) phase.preprocess.orientation = "stored";
+  }
+}
+
 /// Returns whether a checkpoint says, unverified, that it ends a phase.
 bool ends_phase(const fs::path& checkpoint) {
   try {
@@ -112,23 +145,30 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   std::optional<RunStart> start;
   if (!resuming) start.emplace(config_);
   const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
-  const RunConfig given = config_;
+  RunConfig given = config_;
   config_.model = Value::from_json(shape->config(), "model");
   if (!started.is_null()) {
     for (const PhaseConfig& phase : config_.phases) {
       if (!phase.data.empty()) options_.open.splits(phase.data);  // Throws where there are none.
     }
+    keep_orientation(started, datasets_, given);
+    keep_orientation(started, datasets_, config_);
     check_same_run(with_lasting_names(started), to_json(config_), options_.out.string());
   }
+  if (resuming) check_data(RunFolder::started_data(options_.out));
   plan_ = plan_phases(given, *shape, datasets_);
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
     model_ = start->model();
+    classes_ = start->classes();
   } else {
     check_training_memory(config_, *shape);
   }
 
   check_processes(*shape);
+  if (!in_memory() && !resuming) {
+    for (const auto& [name, split] : used_splits()) record_data(name, split, nullptr);
+  }
   if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
   if (options_.processes) options_.processes->wait_for_all();
   if (!in_memory() && !leads()) {
@@ -144,29 +184,69 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   // By now no process reads a damaged one any more.
   if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
-  if (!in_memory() && leads()) write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+  if (in_memory() || !leads()) return;
+  write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
+  write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+}
+
+std::vector<std::pair<std::string, std::string>> Trainer::used_splits() const {
+  std::vector<std::pair<std::string, std::string>> splits;
+  const auto add = [&](const std::string& data, const std::string& split) {
+    const auto used = std::pair(data, split);
+    if (std::find(splits.begin(), splits.end(), used) == splits.end()) splits.push_back(used);
+  };
+  for (const PhaseConfig& phase : config_.phases) {
+    add(phase.data, "train");
+    if (!phase.evaluate) continue;
+    for (const std::string& split : datasets_.evaluation_splits(phase.data)) add(phase.data, split);
+  }
+  return splits;
+}
+
+std::string Trainer::record_data(const std::string& name, const std::string& split,
+                                 const DataRecord* before) {
+  std::shared_ptr<const Dataset> data = datasets_.get(name, split);
+  if (before != nullptr && same_names(before->classes, data->info().classes)) {
+    data = with_classes_of(data, before->classes);  // Their order alone is no change.
+  }
+  const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
+  const DataRecord& now = data_.splits[key_of(name, split)] = data_record(*data, here);
+  return before == nullptr ? "" : difference_of(*before, now);
+}
+
+void Trainer::check_data(const std::optional<RunData>& started) {
+  if (!started) {
+    log_info("{}: an older version began it, so that nothing tells whether its data have changed",
+             options_.out.string());
+  }
+  for (const auto& [name, split] : used_splits()) {
+    const DataRecord* before = nullptr;
+    const std::string key = key_of(name, split);
+    if (started && started->splits.contains(key)) before = &started->splits.at(key);
+    const std::string change = record_data(name, split, before);
+    if (change.empty()) continue;
+    const std::string what =
+        fmt::format("{}: since the run began, the {} split of '{}' has changed: it {}",
+                    options_.out.string(), split, name, change);
+    if (config_.data_changed != "accept") {
+      fail_usage("{}; put the data back, give another --out, or go on with data_changed=accept",
+                 what);
+    }
+    if (leads()) log_warning("{}; accepted", what);
+  }
 }
 
 void Trainer::check_processes(const Model& shape) {
   const auto& processes = options_.processes;
   if (!processes) return;
   std::string data;
-  std::set<std::string> marked;
+  for (const auto& [name, split] : used_splits()) {
+    data += fmt::format("{} {} {}, ", name, split, data_mark(*datasets_.get(name, split)));
+  }
   bool evaluates = false;
   for (const PhasePlan& plan : plan_) {
     evaluates = evaluates || plan.config.evaluate;
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
-    std::vector<std::string> splits = {"train"};
-    if (plan.config.evaluate) {
-      for (std::string& split : datasets_.evaluation_splits(plan.config.data))
-        splits.push_back(std::move(split));
-    }
-    for (const std::string& split : splits) {
-      const std::string name = plan.config.data + " " + split;
-      if (marked.insert(name).second) {
-        data += fmt::format("{} {}, ", name, data_mark(*datasets_.get(plan.config.data, split)));
-      }
-    }
     if (!kind.share) continue;
     const PhasePlaces places(config_.model, plan.config);
     kind.share(plan, places, processes->size());
@@ -198,10 +278,12 @@ void Trainer::restore() {
   model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
                     loaded.model, from);
   result_.checkpoint = loaded.folder;
+  classes_ = class_names_of(loaded);
   if (!state_.phase_complete && loaded.config.contains(kInputKey)) {
     input_ = input_spec_of(loaded, *model_);
-    const DatasetInfo& data = datasets_.get(plan().config.data, "train")->info();
-    warn_of_overruled(*input_, data, from);
+    const auto data = datasets_.get(plan().config.data, "train");
+    with_classes_of(data, input_->classes);  // Throws where the phase has other classes.
+    warn_of_overruled(*input_, data->info(), from);
   }
   if (state_.phase_complete) {
     state_ = state_.next_phase();

@@ -109,6 +109,12 @@ TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {
   }
   EXPECT_TRUE(is_plain_name("step_1-a.b"));
   EXPECT_FALSE(is_plain_name("a b"));
+  for (const std::string& odd :
+       {std::string(), std::string("a b\x1b"), std::string(".x"), std::string(300, '/')}) {
+    EXPECT_TRUE(is_plain_name(plain_name(odd))) << odd;
+  }
+  EXPECT_EQ(plain_name("step_1-a.b"), "step_1-a.b");
+  EXPECT_EQ(plain_name("my photos-shards"), "my-photos-shards");
   EXPECT_EQ(file_name_problem("name", std::string(300'000, 'x')),
             "name must be a file name without folders, of at most 255 bytes, not '" +
                 std::string(80, 'x') + "...'");

@@ -33,6 +33,14 @@ TEST(RunWithInput, VariablesGivenReplaceThoseInherited) {
   EXPECT_EQ(run_with_input({"sh", "-c", "test $MOESAIC_TEST_A = old"}, ""), 0);
 }
 
+TEST(RunWithInput, RunsInAnyFolder) {
+  const test::TempDir folder;
+  const std::filesystem::path odd = folder / "~\n'";
+  std::filesystem::create_directory(odd);
+  EXPECT_EQ(run_with_input({"sh", "-c", "cat > here"}, "x", {}, odd), 0);
+  EXPECT_EQ(test::get(odd / "here"), "x");
+}
+
 TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
   struct sigaction before {};
   ::sigaction(SIGPIPE, nullptr, &before);
@@ -63,6 +71,16 @@ TEST(RunWithInput, KeepsStandardOutputForUs) {
   const std::string err = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(out, "");
   EXPECT_EQ(err, "chatter\n");
+}
+
+TEST(RunWithInput, KeepsAllThatTheProgramPrintsWhereItIsAskedTo) {
+  ::testing::internal::CaptureStderr();
+  std::string said;
+  EXPECT_EQ(run_with_input({"sh", "-c", "cat; echo trouble >&2; exit 3"},
+                           std::string(100'000, 'x') + "\n", {}, {}, &said),
+            3);
+  EXPECT_EQ(said, std::string(100'000, 'x') + "\ntrouble\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(RunWithInput, NamesAMissingProgram) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 
@@ -74,6 +75,49 @@ TEST(StopSignal, LeavesAHangUpIgnoredAsNohupHasIt) {
     EXPECT_FALSE(stop.requested());
   }
   std::signal(SIGHUP, former);
+}
+
+/// Returns the writing end of a pipe that nobody reads.
+int closed_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) std::abort();
+  ::close(ends[0]);
+  return ends[1];
+}
+
+TEST(StopSignalDeathTest, RemembersThatItsOutputWasClosedAndGoesOn) {
+  for (const int output : {STDOUT_FILENO, STDERR_FILENO}) {
+    const auto print = [output] {
+      std::signal(SIGPIPE, SIG_DFL);
+      ::dup2(closed_pipe(), output);
+      const StopSignal stop(std::chrono::seconds(0));
+      const bool refused = ::write(output, "a", 1) < 0 && ::write(output, "b", 1) < 0;
+      std::_Exit(refused && stop.number() == SIGPIPE ? 7 : 1);
+    };
+    EXPECT_EXIT(print(), ::testing::ExitedWithCode(7), "");
+  }
+}
+
+TEST(StopSignal, PassesOverTheEndOfAPipeThatIsNotItsOutput) {
+  const auto former = std::signal(SIGPIPE, SIG_DFL);
+  {
+    const StopSignal stop;
+    const int pipe = closed_pipe();
+    EXPECT_LT(::write(pipe, "a", 1), 0);
+    EXPECT_FALSE(stop.requested());
+    ::close(pipe);
+  }
+  std::signal(SIGPIPE, former);
+}
+
+TEST(StopSignal, LeavesAClosedPipeIgnoredWhereItWas) {
+  const auto former = std::signal(SIGPIPE, SIG_IGN);
+  {
+    const StopSignal stop;
+    std::raise(SIGPIPE);
+    EXPECT_FALSE(stop.requested());
+  }
+  std::signal(SIGPIPE, former);
 }
 
 }  // namespace

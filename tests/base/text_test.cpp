@@ -17,6 +17,20 @@ TEST(Text, InvalidUtf8IsFoundAtItsFirstByte) {
   }
 }
 
+TEST(Text, AByteOrderMarkIsDroppedAtTheBeginningAlone) {
+  EXPECT_EQ(without_byte_order_mark("\xEF\xBB\xBF"
+                                    "cat"),
+            "cat");
+  EXPECT_EQ(without_byte_order_mark("cat\xEF\xBB\xBF"), "cat\xEF\xBB\xBF");
+  EXPECT_EQ(without_byte_order_mark("\xEF\xBB"), "\xEF\xBB");
+  EXPECT_EQ(without_byte_order_mark(""), "");
+}
+
+TEST(Text, ManyNamesAreTheFirstFew) {
+  EXPECT_EQ(quoted_names({"b", "a"}), "'a', 'b'");
+  EXPECT_EQ(quoted_names({"f", "e", "d", "c", "b", "a"}), "'a', 'b', 'c', 'd', 'e', ...");
+}
+
 TEST(Text, CharactersAreCountedAndNotBytes) {
   EXPECT_EQ(count_characters(""), 0U);
   EXPECT_EQ(count_characters("a\xC3\xA4\xE2\x82\xAC"), 3U);

@@ -8,6 +8,7 @@
 #include "base/support.h"
 #include "export/toy_info.h"
 #include "moesaic/checkpoint/inspect.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/safetensors.h"
 #include "moesaic/export/torchscript.h"
 #include "moesaic/prune/prune_checkpoint.h"
@@ -80,6 +81,26 @@ TEST_P(Exported, IsInspected) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, Exported,
                          ::testing::Values("folder", "one.safetensors", "model.ts.pt"));
+
+TEST(ExportedInHalfPrecision, IsReadAsFloat32) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  export_safetensors(*model, folder / "out", testing::toy_info());
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    TensorMap narrow = state_of(*model);
+    for (auto& [name, tensor] : narrow) tensor = tensor.to(type);
+    write_tensors(folder / "out/model.safetensors", narrow);
+    for (const bool mapped : {false, true}) {
+      const Checkpoint checkpoint = load_newest_checkpoint(folder / "out", {.mapped = mapped});
+      const TensorMap found = state_of(*model_of(checkpoint));
+      for (const auto& [name, tensor] : found) {
+        EXPECT_TRUE(torch::equal(tensor, narrow.at(name).to(at::kFloat))) << name;
+      }
+    }
+    EXPECT_EQ(inspect(folder / "out").at("tensors")[0].at("dtype"),
+              type == at::kHalf ? "F16" : "BF16");
+  }
+}
 
 TEST(ExportedByAnOlderVersion, IsCompletedWithAWarning) {
   const test::TempDir folder;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/schema.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +16,7 @@ namespace moesaic {
 namespace {
 
 using test::usage_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -305,6 +307,49 @@ struct ImageConfig {
 template <class Fields>
 void describe(Fields& f, ImageConfig& c) {
   f("size", c.size, "height and width", between(1, 100));
+}
+
+struct Habits {
+  Interval save = Interval::of_steps(5), look = Interval::of_epochs(1);
+};
+template <class Fields>
+void describe(Fields& f, Habits& c) {
+  f("save", c.save, "time between saves", between(1, 100));
+  f("look", c.look, "time between looks", between(0, 100));
+}
+
+TEST(Schema, IntervalsAreNumbersOrNameTheirUnit) {
+  const auto habits = [](const std::string& text) {
+    return parse<Habits>(Document::from_text(text, "a.json").root());
+  };
+  using Unit = Interval::Unit;
+  EXPECT_EQ(habits("{}").look, Interval::of_epochs(1));
+  const Habits plain = habits(R"({"save": 7, "look": 2})");
+  EXPECT_EQ(plain.save.unit, Unit::steps);
+  EXPECT_EQ(plain.look.unit, Unit::epochs);
+  EXPECT_EQ(to_json(plain).dump(), R"({"save":7,"look":2})");
+  const Habits named = habits(R"({"save": "1 epoch", "look": "20 steps"})");
+  EXPECT_EQ(named.save.count, 1);
+  EXPECT_EQ(named.save.unit, Unit::epochs);
+  EXPECT_EQ(to_json(named).dump(), R"({"save":"1 epoch","look":"20 steps"})");
+  EXPECT_EQ(to_json(habits(R"({"save": "7 steps", "look": "2 epochs"})")), to_json(plain));
+  for (const char* wrong : {R"("20 seconds")", R"("steps")", R"("-1 steps")", R"("2")", R"("")"}) {
+    EXPECT_THAT(usage_of([&] { habits(fmt::format(R"({{"look": {}}})", wrong)); }),
+                AllOf(HasSubstr("a.json:1:10: 'look' must be an integer (epochs) or a text"),
+                      HasSubstr("\"20 steps\"")));
+  }
+  EXPECT_THAT(usage_of([&] { habits(R"({"save": "0 steps"})"); }), HasSubstr("between 1 and 100"));
+}
+
+TEST(Interval, IsCompletedByStepsOfTheRunOrEpochsOfThePhase) {
+  const Interval three = Interval::of_steps(3), two = Interval::of_epochs(2);
+  EXPECT_TRUE(three.completed_by(1, 6, 1, 4));
+  EXPECT_FALSE(three.completed_by(1, 7, 2, 4));
+  EXPECT_TRUE(three.completed_by(5, 7, 2, 4));
+  EXPECT_TRUE(two.completed_by(1, 100, 8, 4));
+  EXPECT_FALSE(two.completed_by(1, 96, 4, 4));
+  EXPECT_FALSE(two.completed_by(1, 96, 8, 0));
+  EXPECT_FALSE(Interval::of_steps(0).completed_by(1, 6, 1, 4));
 }
 
 TEST(Schema, SidesAreOneNumberOrTwo) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "data/data_fixture.h"
 #include "moesaic/data/dataset.h"
 
@@ -41,6 +43,22 @@ TEST_F(Catalog, FoldersAreSearchedInOrder) {
   EXPECT_EQ(fetch_folder(load_dataset_spec("tiny")), data.path() / "tiny");
   home_.write_files(data.path() / "tiny");
   EXPECT_EQ(find_folder(load_dataset_spec("tiny")), data.path() / "tiny");
+}
+
+TEST_F(Catalog, PathsAreRelativeToTheDescription) {
+  const test::TempDir folder;
+  test::fs::create_directories(folder / "sub/data/pets");
+  write_file(folder / "sub/mine.json", std::string(R"({"name": "mine", "format": "image_folder",
+                                                       "paths": ["data/pets", "./other"]})"));
+  const std::vector<test::fs::path> searched =
+      search_folders(load_dataset_spec((folder / "sub/mine.json").string()));
+  EXPECT_EQ(searched.front(), folder / "sub/other");
+  EXPECT_NE(std::find(searched.begin(), searched.end(), folder / "sub/data/pets"), searched.end());
+  const test::fs::path before = test::fs::current_path();
+  test::fs::current_path(folder / "sub");
+  EXPECT_EQ(load_dataset_spec("mine.json").described_in, (folder / "sub").string());
+  EXPECT_EQ(name_without_folders("./"), "sub");
+  test::fs::current_path(before);
 }
 
 TEST_F(Catalog, DescriptionsAreParsedStrictly) {
@@ -161,6 +179,23 @@ TEST_F(Catalog, VerifyNeedsFilesAndAName) {
   EXPECT_THAT(error_of(ErrorKind::failure, [] { verify_dataset("tiny"); }),
               HasSubstr("moesaic data fetch tiny"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { verify_dataset("tin"); }), HasSubstr("'tiny'"));
+}
+
+TEST(Outline, KnowsEverythingButPixels) {
+  const auto imagenet = outline_dataset("imagenet", "train");
+  EXPECT_EQ(imagenet->size(), 1268355) << "99 % of 1281167";
+  EXPECT_EQ(imagenet->info().classes.size(), 1000u);
+  EXPECT_EQ(outline_dataset("cifar100", "test")->info().height, 32);
+  test::Bytes pixels(3072);
+  EXPECT_THAT(error_of(ErrorKind::failure,
+                       [&] { outline_dataset("cifar10", "test")->image(0, pixels.data()); }),
+              HasSubstr("outline"));
+  const auto digits = outline_dataset("mnist", "test");
+  EXPECT_EQ(digits->size(), 10000);
+  EXPECT_EQ(digits->info().height, 28);
+  EXPECT_EQ(digits->info().width, 28);
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { outline_dataset("fashion-mnist", "train"); }),
+              HasSubstr("does not tell"));
 }
 
 }  // namespace

@@ -55,8 +55,11 @@ TEST_F(CelebA, BothSpellingsGiveTheSame) {
   test::fs::remove(root() / "list_attr_celeba.txt");
   test::fs::remove(root() / "list_eval_partition.txt");
   replace("list_attr_celeba.csv",
+          "\xEF\xBB\xBF"
           "image_id,Bald,Smiling,Young\r\n000001.jpg,-1,1,-1\r\n000005.jpg,1,-1,1\r\n");
-  replace("list_eval_partition.csv", "image_id,partition\n000001.jpg,0\n000005.jpg,2\n");
+  replace("list_eval_partition.csv",
+          "\xEF\xBB\xBF"
+          "image_id,partition\n000001.jpg,0\n000005.jpg,2\n");
   EXPECT_THAT(test::labels_of(*open_dataset("celeba", "train")), ElementsAre(1));
   EXPECT_THAT(test::labels_of(*open_dataset("celeba", "test")), ElementsAre(0));
 }

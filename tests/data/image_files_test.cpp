@@ -154,10 +154,11 @@ TEST_F(ImageFolder, AFileThatCannotBeReadIsTriedAgainAndIsNotDamaged) {
   const int32_t folder = list.add_folder("dog");
   for (const char* name : {"3.jpg", "4.jpg"}) list.add(folder, name, 1);
   int pauses = 0;
-  const auto images = std::make_shared<ImageFiles>(
-      open()->info(), list, false, std::vector<uint8_t>(), [&](std::chrono::milliseconds) {
-        if (++pauses == 2) test::fs::rename(away, file);
-      });
+  const auto images = std::make_shared<ImageFiles>(open()->info(), list, std::vector<uint8_t>(),
+                                                   [&](std::chrono::milliseconds) {
+                                                     if (++pauses == 2)
+                                                       test::fs::rename(away, file);
+                                                   });
   ::testing::internal::CaptureStderr();
   test::fs::rename(file, away);
   EXPECT_EQ(images->encoded(0)->bytes, std::string(whole.begin(), whole.end()));
@@ -183,7 +184,7 @@ TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {
   Loader loader(at_size(8), options);
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-              HasSubstr("of 12 images are damaged"));
+              HasSubstr("of 12 images cannot be read"));
   ::testing::internal::GetCapturedStderr();
 }
 
@@ -205,7 +206,7 @@ TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
     ::testing::internal::CaptureStderr();
     for (int call = 0; call < 2; ++call) {
       EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("of 4 images are damaged"));
+                  HasSubstr("of 4 images cannot be read"));
     }
     ::testing::internal::GetCapturedStderr();
   }
@@ -231,7 +232,10 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   write_file(root() / "train" / "cat" / ".hidden.jpg", std::string("x"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(open()->size(), 12);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("3 files"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("4 left out: 1 file not called .jpg, .jpeg, .jpe, .jfif, .png, .webp "
+                        "('cat/notes.txt'); 1 link to nothing ('cat/self.jpg'); 1 folder inside a "
+                        "class ('cat/loop'); 1 hidden ('cat/.hidden.jpg')"));
   test::fs::create_directories(root() / "val" / "dgo");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               AllOf(HasSubstr("val/dgo"), HasSubstr("did you mean 'dog'?")));
@@ -240,7 +244,10 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_directories(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no JPEG or PNG images"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no images (.jpg, "));
+  write_file(root() / "train" / "cat" / "1" / "a.jpg", std::string("x"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }),
+              HasSubstr("in its folders; 1 left out: 1 folder inside a class ('cat/1')"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));
 }
@@ -262,32 +269,74 @@ TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
   EXPECT_THAT(opening_says(root()),
               AllOf(HasSubstr("2 classes in " + (root() / "train").string() +
                               " without images: 'ant', 'eel'"),
-                    HasSubstr("1 file in " + (root() / "train").string() +
-                              " beside the folders of the classes, left out: 'stray.jpg'")));
+                    HasSubstr("in " + (root() / "train").string() +
+                              " 1 left out: 1 image beside the folders of the classes "
+                              "('stray.jpg')")));
+  EXPECT_EQ(opening_says(root()), "") << "it is said once";
+}
+
+TEST_F(ImageFolder, WhatASystemMakesIsNoClass) {
+  for (const char* name : {"__MACOSX", "@eaDir", ".ipynb_checkpoints"}) {
+    write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("3 left out: 2 folders that a system made ('@eaDir', '__MACOSX'); 1 hidden "
+                        "('.ipynb_checkpoints')"));
+  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog"));
 }
 
 TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   const auto make = [&](const char* name) {
     write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
   };
-  EXPECT_THAT(opening_says(root()),
-              HasSubstr("'val' to test with, none is the validation split\n"));
+  EXPECT_THAT(
+      opening_says(root()),
+      HasSubstr("trains on 'train', tests on 'val', validates on nothing, so that 'best' is "
+                "chosen by the test images\n"));
   make("test");
-  EXPECT_THAT(opening_says(root()), HasSubstr("'test' to test with, 'val' to validate with\n"));
+  EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'test', validates on 'val'\n"));
   make("validation");
   EXPECT_THAT(opening_says(root()),
-              HasSubstr("'test' to test with, 'validation' to validate with; left out: 'val'\n"));
+              HasSubstr("tests on 'test', validates on 'validation'; left out: 'val'\n"));
   test::fs::remove_all(root() / "val");
+  make("extra");
+  test::fs::rename(root() / "validation", root() / "valid");
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("tests on 'test', validates on 'valid'; left out: 'extra'\n"));
+  EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
   test::fs::remove_all(root() / "test");
-  EXPECT_THAT(opening_says(root()), HasSubstr("'validation' to test with, none is the"));
+  EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'valid', validates on nothing, so that"));
   EXPECT_EQ(open("test")->size(), 1);
-  test::fs::remove_all(root() / "validation");
+  test::fs::remove_all(root() / "valid");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               AllOf(HasSubstr("folder 'val' not found in " + root().string()),
-                    HasSubstr("or name it 'test' or 'validation'")));
+                    HasSubstr("or name it 'test', 'validation' or 'valid'; to hold out a fifth of "
+                              "each class, write {\"name\":\"images\",")));
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               HasSubstr("folder 'train' not found in it; images lie in train/<class>, and in"));
+}
+
+TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {
+  test::fs::rename(root() / "train", folder_.path() / "flat");
+  const std::string description = (folder_.path() / "flat/flat.json").string();
+  write_file(description, std::string(R"({"name": "flat", "format": "image_folder",
+                                          "paths": ["./"], "validation": 0.5})"));
+  for (const std::string& name : {description, (folder_.path() / "flat/").string()}) {
+    EXPECT_THAT(dataset_splits(name), ElementsAre("train", "validation"));
+    EXPECT_THAT(test::labels_of(*open_dataset(name, "train")), ElementsAre(0, 0, 0, 1, 1, 1));
+    EXPECT_THAT(test::labels_of(*open_dataset(name, "validation")), ElementsAre(0, 0, 0, 1, 1, 1));
+    EXPECT_THAT(open_dataset(name, "train")->info().mean, ElementsAre(0.485, 0.456, 0.406));
+    for (const FileVerification& file : verify_dataset(name))
+      EXPECT_TRUE(file.ok()) << file.problem;
+  }
+  // A folder train and nothing to test with.
+  test::fs::remove_all(root() / "val");
+  write_file(folder_.path() / "half.json", std::string(R"({"name": "half", "paths": ["images"],
+                                      "format": "image_folder", "validation": 0.5})"));
+  test::fs::rename(folder_.path() / "flat", root() / "train");
+  EXPECT_THAT(dataset_splits((folder_.path() / "half.json").string()),
+              ElementsAre("train", "validation"));
 }
 
 TEST_F(ImageFolder, AClassOfUnreadableFilesIsNamed) {
@@ -329,7 +378,7 @@ TEST_F(ImageFolder, MoreThanOnePerCentDamagedIsAnError) {
   Loader(at_size(8), options).next();
   damage(4);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { Loader(at_size(8), options).next(); }),
-              HasSubstr("4 of 300 images are damaged (all of class 'dog')"));
+              HasSubstr("4 of 300 images cannot be read (all of class 'dog')"));
   ::testing::internal::GetCapturedStderr();
 }
 
@@ -347,48 +396,12 @@ TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {
   }
 }
 
-/// A JPEG of `height` x `width` that is to be turned to the right.
-Bytes turned_jpeg(int height, int width) {
-  Bytes bytes = jpeg_bytes(height, width, JpegKind::rgb, {200, 100, 50});
-  const std::string exif(
-      "\xff\xe1\x00\x22"
-      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
-      "\0\0\0\0",
-      36);
-  bytes.insert(bytes.begin() + 2, exif.begin(), exif.end());
-  return bytes;
-}
-
-TEST_F(ImageFolder, ExifIsFollowedWhereTheDescriptionSaysSo) {
-  const auto height_of = [](const Dataset& data, int64_t min) {
-    Bitmap bitmap;
-    int64_t seen = 0;
-    data.decode(
-        0,
-        [&](int64_t h, int64_t w) {
-          seen = h;
-          return Rectangle{0, 0, h, w};
-        },
-        min, bitmap);
-    EXPECT_EQ(bitmap.height * bitmap.width * 3, static_cast<int64_t>(bitmap.pixels.size()));
-    return std::pair(seen, bitmap.height);
-  };
-  write_file(root() / "train" / "cat" / "0.JPEG", turned_jpeg(16, 40));
-  EXPECT_EQ(height_of(*open(), 4), std::pair(int64_t{16}, int64_t{4}));
-  const test::fs::path description = folder_.path() / "pets.json";
-  write_file(description, R"({"name": "pets", "format": "image_folder", "exif_orientation": true,
-                              "paths": [")" +
-                              root().string() + R"("], "mean": [0, 0, 0], "std": [1, 1, 1]})");
-  EXPECT_EQ(height_of(*open_dataset(description.string(), "train"), 4),
-            std::pair(int64_t{40}, int64_t{10}));
-}
-
 TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
-  write_file(root() / "train" / "cat" / "0.JPEG", turned_jpeg(16, 40));
+  write_file(root() / "train" / "cat" / "0.JPEG", test::turned_jpeg_bytes(16, 40));
   write_file(root() / "train" / "cat" / "1.JPEG", std::string("no image"));
   write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
   write_file(root() / "train" / ".cache" / "x.png", std::string("x"));
-  const std::vector<test::fs::path> files = image_files_in(root() / "train");
+  const std::vector<test::fs::path> files = image_files_in(root() / "train").files;
   ASSERT_EQ(files.size(), 12u);
   EXPECT_EQ(files[0], root() / "train" / "cat" / "0.JPEG");
   EXPECT_EQ(files[11], root() / "train" / "dog" / "5.jpg");
@@ -400,7 +413,8 @@ TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
   Bitmap bitmap;
   make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
   EXPECT_EQ(bitmap.height, 40);
-  make_image_dataset(info, files, false)->decode(0, whole, 100, bitmap);
+  info.upright = false;
+  make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
   EXPECT_EQ(bitmap.height, 16);
   PreprocessConfig config;
   config.size = 8;
@@ -436,23 +450,6 @@ TEST_F(ImageFolder, ADescriptionMayLieAnywhere) {
   EXPECT_EQ(open_dataset(description.string(), "train")->label(0), 0);
   EXPECT_THAT(open_dataset(description.string(), "train")->info().classes,
               ElementsAre("dog", "cat"));
-}
-
-TEST(Outline, KnowsEverythingButPixels) {
-  const auto imagenet = outline_dataset("imagenet", "train");
-  EXPECT_EQ(imagenet->size(), 1268355) << "99 % of 1281167";
-  EXPECT_EQ(imagenet->info().classes.size(), 1000u);
-  EXPECT_EQ(outline_dataset("cifar100", "test")->info().height, 32);
-  Bytes pixels(3072);
-  EXPECT_THAT(error_of(ErrorKind::failure,
-                       [&] { outline_dataset("cifar10", "test")->image(0, pixels.data()); }),
-              HasSubstr("outline"));
-  const auto digits = outline_dataset("mnist", "test");
-  EXPECT_EQ(digits->size(), 10000);
-  EXPECT_EQ(digits->info().height, 28);
-  EXPECT_EQ(digits->info().width, 28);
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { outline_dataset("fashion-mnist", "train"); }),
-              HasSubstr("does not tell"));
 }
 
 }  // namespace

@@ -156,11 +156,10 @@ TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   warn_of_overruled(input_spec(*preprocessed(base, way), way), base->info(), "run");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");  // a recipe's own are no surprise
   spec.mean = {0.5, 0.5, 0.5};
-  spec.classes = {"a", "c"};
   ::testing::internal::CaptureStderr();
   warn_of_overruled(spec, base->info(), "run");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("run: data set 'folder/of/pairs/' has another mean, class names than"));
+              HasSubstr("run: data set 'folder/of/pairs/' has another mean than"));
   spec.dataset = "others";
   ::testing::internal::CaptureStderr();
   warn_of_overruled(spec, base->info(), "run");

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "data/data_fixture.h"
@@ -38,6 +39,17 @@ inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t
   tjFree(out);
   tjDestroy(handle);
   if (result != 0) throw std::runtime_error("the test's JPEG cannot be made");
+  return bytes;
+}
+
+/// A JPEG of `height` x `width` whose EXIF says to turn it to the right.
+inline Bytes turned_jpeg_bytes(int height, int width, JpegKind kind = JpegKind::rgb) {
+  Bytes bytes = jpeg_bytes(height, width, kind, {200, 100, 50});
+  const std::string exif(
+      "\xff\xe1\x00\x22"
+      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0",
+      36);
+  bytes.insert(bytes.begin() + 2, exif.begin(), exif.end());
   return bytes;
 }
 

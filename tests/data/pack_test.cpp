@@ -72,6 +72,20 @@ class PackFolder : public ::testing::Test {
   test::TempDir folder_;
 };
 
+TEST_F(PackFolder, ClassesCalledByNumbersKeepTheirNames) {
+  test::fs::remove_all(root());
+  for (const char* name : {"1", "2", "10"}) {
+    write_file(root() / "train" / name / "a.png", test::plain_png_bytes(4, 4, {1, 2, 3}));
+    write_file(root() / "val" / name / "a.png", test::plain_png_bytes(4, 4, {1, 2, 3}));
+  }
+  const PackResult result = pack({.shards = 1});
+  const auto data = open_dataset(result.description.string(), "train");
+  EXPECT_THAT(data->info().classes, ElementsAre("1", "10", "2"));
+  std::vector<int64_t> labels = test::labels_of(*data);
+  std::sort(labels.begin(), labels.end());
+  EXPECT_THAT(labels, ElementsAre(0, 1, 2));
+}
+
 TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
   NEEDS_FAULTS();
   const test::fs::path disk = folder_ / "disk", place = disk / "a/packed";
@@ -118,6 +132,20 @@ TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
   // The folder may move.
   test::fs::rename(out(), folder_ / "elsewhere");
   EXPECT_EQ(open_dataset((folder_ / "elsewhere" / "packed.json").string(), "train")->size(), 11);
+}
+
+TEST_F(PackFolder, IsDataByItsPath) {
+  pack({.shards = 2});
+  const std::string folder = (folder_ / "renamed").string();
+  test::fs::rename(out(), folder);
+  EXPECT_EQ(files_in(*open_dataset(folder, "train")),
+            files_in(*open_dataset(root().string(), "train")));
+  for (const FileVerification& file : verify_dataset(folder + "/")) {
+    EXPECT_TRUE(file.ok()) << file.problem;
+  }
+  test::fs::copy_file(folder + "/packed.json", folder + "/other.json");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open_dataset(folder, "train"); }),
+              HasSubstr("folder 'train' not found in it"));
 }
 
 TEST_F(PackFolder, TheSameSeedGivesTheSameBytes) {
@@ -199,7 +227,8 @@ TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {
   test::fs::remove_all(out());
   write_file(root() / "train" / "cat" / "4.jpg", std::string());
   EXPECT_THAT(refusal(ErrorKind::failure, root().string() + "/", {}),
-              HasSubstr("2 of 11 images are damaged"));
+              AllOf(HasSubstr("2 of 11 images cannot be read"),
+                    HasSubstr("/train/cat/")));  // By their names, as in training.
 }
 
 TEST(Pack, PixelsOfDatasetsStayAsTheyAre) {

@@ -6,6 +6,7 @@
 
 #include "data/data_fixture.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/input_spec.h"
 #include "moesaic/data/transforms.h"
 
 namespace moesaic {
@@ -86,6 +87,27 @@ TEST(Preprocess, ImagesAreResizedWholeOrFromTheMiddle) {
   }
 }
 
+TEST(Preprocess, TwoSizesMakeARectangle) {
+  const auto base = two_images(8, 12);
+  PreprocessConfig config;
+  config.size = {4, 10};
+  for (const double crop : {0.0, 1.0, 0.5}) {
+    config.central_crop = crop;
+    const auto data = preprocessed(base, config);
+    EXPECT_EQ(data->info().height, 4);
+    EXPECT_EQ(data->info().width, 10);
+    // As wide as the image and 12 * 4 / 10 high, or half of that.
+    const Rectangle part = crop == 0.0   ? Rectangle{0, 0, 8, 12}
+                           : crop == 1.0 ? Rectangle{1, 0, 5, 12}
+                                         : Rectangle{3, 3, 2, 6};
+    Bytes expected(120);
+    resize(bitmap_of(*base, 1), part, {}, 4, 10, expected.data());
+    EXPECT_EQ(test::image_of(*data, 1), expected) << crop;
+    const InputSpec spec = read_input_spec(document_of(input_spec(*data, config)), "there");
+    EXPECT_EQ(test::image_of(*preprocessed(base, spec), 1), expected) << crop;
+  }
+}
+
 TEST(Preprocess, ValuesFollowTheRange) {
   const auto base = two_images(4, 4);
   PreprocessConfig config;
@@ -150,6 +172,28 @@ TEST(Preprocess, WrongSettingsAreRefused) {
               HasSubstr("symmetric"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 1000000000})"); }),
               HasSubstr("size"));
+  EXPECT_EQ(read(R"({"size": [64, 96]})").size, Sides(64, 96));
+  EXPECT_EQ(to_json(read(R"({"size": [64, 96]})")).at("size"), (std::vector<int>{64, 96}));
+  EXPECT_EQ(to_json(read(R"({"size": 64})")).at("size"), 64);
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": [64, 0]})"); }),
+              HasSubstr("size must have both sides above 0, or be 0"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"channels": 2})"); }),
+              HasSubstr("channels must be 1 (grey), 3 (colours) or 0, found 2"));
+}
+
+TEST(Preprocess, MeanAndStdOfBytesAreRefused) {
+  const auto refused = [](const std::string& mean, const std::string& std) {
+    return error_of(ErrorKind::usage, [&] {
+      parse<PreprocessConfig>(
+          Document::from_text(R"({"mean": )" + mean + R"(, "std": )" + std + "}", "recipe").root());
+    });
+  };
+  EXPECT_THAT(refused("[127.5]", "[58.4]"),
+              HasSubstr("mean is of pixels scaled to [0, 1] and must be between 0 and 1, found "
+                        "127.5; of pixels from 0 to 255 divide it by 255"));
+  EXPECT_THAT(refused("[0.5]", "[58.4]"), HasSubstr("std is of pixels scaled to [0, 1]"));
+  EXPECT_THAT(refused("[-0.5]", "[0.5]"), HasSubstr("found -0.5"));
+  EXPECT_EQ(unit_problem({0.0, 1.0}, {1.0, 0.004}), "");
 }
 
 TEST(RandomPart, KeepsAreaAspectAndPlace) {

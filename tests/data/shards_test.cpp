@@ -100,6 +100,76 @@ TEST_F(Shards, ClassesMayLieInAFile) {
   EXPECT_EQ(test::ShardHome::number_at(*data, 1), 1);
 }
 
+TEST_F(Shards, AnEmptyLineAmongClassesIsAnError) {
+  home_.write("train-0.tar", samples(0, 2));
+  write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
+      "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
+      "shards": {"train": [{"name": "train-0.tar"}]}})"));
+  write_file(home_.path("names.txt"), std::string("cat\ndog\n\r\n\n"));
+  EXPECT_THAT(home_.open()->info().classes, ElementsAre("cat", "dog"));
+  write_file(home_.path("names.txt"), std::string("cat\n\r\ndog\n"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              HasSubstr("names.txt: line 2 is empty; a line is the name of a class"));
+}
+
+TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
+  home_.write("train-0.tar", {{"1.jpg", numbered_jpeg(1)},
+                              {"1.cls", text_bytes("1")},
+                              {"2.jpg", numbered_jpeg(2)},
+                              {"2.cls", text_bytes("2")}});
+  const auto describe = [&](const std::string& classes, const std::string& labels) {
+    write_file(home_.path("pets.json"),
+               R"({"name": "pets", "format": "shards", "mean": [0.5], "std": [0.5],
+                   "paths": ["./"], "shards": {"train": [{"name": "train-0.tar"}]}, "classes": )" +
+                   classes + labels + "}");
+  };
+  describe(R"(["3", "2", "1"])", "");
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { home_.open(); }),
+              AllOf(HasSubstr("class '2' has the number of class '1' for its name"),
+                    HasSubstr("set \"labels\" to \"number\" or \"name\"")));
+  describe(R"(["3", "2", "1"])", R"(, "labels": "number")");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
+  describe(R"(["3", "2", "1"])", R"(, "labels": "name")");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(2, 1));
+  describe(R"(["0", "1", "2"])", "");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
+  describe(R"(["cat", "dog", "20"])", "");
+  EXPECT_THAT(test::labels_of(*home_.open()), ElementsAre(1, 2));
+}
+
+TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
+  std::vector<TarEntry> entries = samples(0, 2);
+  entries[1].content = text_bytes(
+      "\xEF\xBB\xBF"
+      "dog\r\n");
+  home_.write("train-0.tar", entries);
+  write_file(home_.path("names.txt"), std::string("\xEF\xBB\xBF"
+                                                  "cat\r\ndog\r\n"));
+  write_file(home_.path("pets.json"), std::string("\xEF\xBB\xBF"
+                                                  R"({"name": "pets",
+      "format": "shards", "classes_file": "names.txt", "mean": [0.5], "std": [0.5],
+      "paths": ["./"], "shards": {"train": [{"name": "train-0.tar"}]}})"));
+  const auto data = home_.open();
+  EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 1));
+}
+
+TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {
+  std::vector<TarEntry> entries = samples(0, 2);
+  entries.insert(entries.begin(), {"1000.seg.png", test::plain_png_bytes(4, 4, {1, 2, 3})});
+  entries.push_back({"1001.depth.PNG", test::plain_png_bytes(4, 4, {1, 2, 3})});
+  home_.write("train-0.tar", entries);
+  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  std::shared_ptr<const Dataset> data;
+  EXPECT_THAT(said_by([&] { data = home_.open(); }), IsEmpty());
+  ASSERT_EQ(data->size(), 2);
+  EXPECT_EQ(test::ShardHome::number_at(*data, 0), 0);
+  home_.write("train-0.tar", {{"a.1.jpg", numbered_jpeg(1)}, {"a.1.cls", text_bytes("0")}});
+  std::string message;
+  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
+  EXPECT_THAT(message, HasSubstr("'a.1.jpg' is none: an image is called KEY.jpg"));
+}
+
 TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {
   home_.write("train-0.tar", samples(0, 2));
   const std::string shards = R"({"train": [{"name": "train-0.tar"}]})";
@@ -186,7 +256,7 @@ TEST_F(Shards, ManyWithoutALabelAreAnErrorThatNamesTheFirst) {
   std::string message;
   said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
   EXPECT_THAT(message, AllOf(HasSubstr("train-0.tar: '1000.jpg': unknown class 'horse'"),
-                             HasSubstr("(1 more)")));
+                             HasSubstr("(1 more)"), HasSubstr("2 of 8 train images are lost")));
 }
 
 TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {
@@ -197,7 +267,7 @@ TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {
   ShardFile described;
   described.name = "train-0.tar";
   const ShardImages images(
-      home_.open()->info(), {PlacedShard{described, shard}}, false, [](const PlacedShard&) {},
+      home_.open()->info(), {PlacedShard{described, shard}}, [](const PlacedShard&) {},
       [&](std::chrono::milliseconds) {
         test::fs::remove(shard);
         if (returns) write_file(shard, whole);

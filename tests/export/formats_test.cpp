@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "base/support.h"
+#include "export/toy_info.h"
+#include "prune/small_vmoe.h"
 
 namespace moesaic {
 namespace {
@@ -37,6 +39,32 @@ TEST(ExportFormats, RefuseAPlaceThatIsTaken) {
   for (const auto& [name, format] : export_formats().entries()) {
     EXPECT_NO_THROW(format.check_out(folder / "new")) << name;
   }
+}
+
+/// Returns what exporting to both formats for everyone says.
+std::string said_of(const VMoEConfig& config) {
+  const test::TempDir folder;
+  const auto model = testing::small_vmoe(config);
+  ::testing::internal::CaptureStderr();
+  for (const char* name : {"safetensors", "torchscript"}) {
+    export_formats().at(name).write(*model, testing::toy_info(), {.out = folder / name});
+  }
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
+  VMoEConfig config = testing::small_vmoe_config();
+  EXPECT_EQ(said_of(config), "");
+  VMoEDispatcherConfig& dispatcher = config.encoder.moe.router.dispatcher;
+  dispatcher.capacity_factor = 0.6;
+  EXPECT_THAT(said_of(config),
+              AllOf(HasSubstr("depends on the others of its batch"),
+                    HasSubstr("share the capacity of experts"), HasSubstr("--without-capacity")));
+  config.encoder.moe.group_images = 1;
+  EXPECT_EQ(said_of(config), "");
+  config.encoder.moe.group_images = 0;
+  dispatcher.evaluation_capacity_factor = 0.0;
+  EXPECT_EQ(said_of(config), "");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
+#include "moesaic/models/registry.h"
 #include "prune/small_vmoe.h"
 #include "support/faults.h"
 
@@ -77,7 +78,11 @@ TEST(ExportSafetensors, AFolderHoldsTheFactsBesideTheWeights) {
   EXPECT_EQ(preprocess["mean"], kInfo.input.mean);
   EXPECT_EQ(preprocess["std"], kInfo.input.std);
   EXPECT_DOUBLE_EQ(preprocess["rescale_factor"].get<double>(), 1.0 / 255.0);
-  const auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
+  auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
+  EXPECT_EQ(config.at(kConstantsKey), model->constants());
+  EXPECT_EQ(config.at(kConstantsKey).at("layer_norm_eps"), 1e-6);
+  EXPECT_EQ(config.at(kConstantsKey).at("gelu"), "tanh");
+  config.erase(kConstantsKey);
   EXPECT_EQ(config, model->config());
   EXPECT_TRUE(fs::exists(folder / "out/model.safetensors"));
 }
@@ -91,6 +96,15 @@ TEST(ExportSafetensors, AFileHoldsTheFactsInItsMetadata) {
   EXPECT_EQ(file.metadata().at("config"), texts.at("config.json"));
   EXPECT_EQ(file.metadata().at("labels"), texts.at("labels.json"));
   EXPECT_EQ(file.metadata().at("preprocess"), texts.at("preprocess.json"));
+}
+
+TEST(ExportSafetensors, ItsConfigurationBuildsTheNetworkAndItsConstantsCannotBeSet) {
+  const auto model = pruned_model();
+  auto config = nlohmann::ordered_json::parse(side_files(*model, kInfo).at("config.json"));
+  EXPECT_EQ(build_model_shape(Value::from_json(config, "model"))->config(), model->config());
+  config[kConstantsKey]["layer_norm_eps"] = 1e-5;
+  EXPECT_THAT(test::usage_of([&] { build_model_shape(Value::from_json(config, "mine.json")); }),
+              HasSubstr("cannot be set"));
 }
 
 TEST(ExportSafetensors, UnknownFactsAreNull) {

@@ -62,6 +62,34 @@ TEST(Jpeg, ThatIsCutAnywhereIsDamaged) {
   }
 }
 
+TEST(Jpeg, WithoutItsEndMarkerIsWhole) {
+  for (const int flags : {0, TJFLAG_PROGRESSIVE}) {
+    Bytes bytes = jpeg_bytes(24, 24, JpegKind::noise, {}, flags);
+    std::vector<uint8_t> whole, rgb;
+    jpeg::Decoder(bytes).decode(1, whole);
+    for (int lacks = 1; lacks <= 2; ++lacks) {
+      bytes.pop_back();
+      jpeg::Decoder decoder(bytes);
+      decoder.decode(1, rgb);
+      EXPECT_EQ(rgb, whole);
+      EXPECT_THAT(decoder.warning(), HasSubstr("its end marker is missing"));
+    }
+  }
+}
+
+/// Between two scans the data that are there are whole.
+TEST(Jpeg, ThatLacksScansIsDamaged) {
+  const Bytes whole = jpeg_bytes(24, 24, JpegKind::noise, {}, TJFLAG_PROGRESSIVE);
+  int cuts = 0;
+  for (size_t at = 4; at + 1 < whole.size(); ++at) {
+    if (whole[at] != 0xff || (whole[at + 1] != 0xc4 && whole[at + 1] != 0xda)) continue;
+    EXPECT_THAT(failure_of_decoding(Bytes(whole.begin(), whole.begin() + static_cast<long>(at))),
+                HasSubstr("JPEG"));
+    ++cuts;
+  }
+  EXPECT_GT(cuts, 5);
+}
+
 TEST(Jpeg, GreyHasThreeEqualChannels) {
   const Bytes bytes = jpeg_bytes(9, 17, JpegKind::grey, {77});
   jpeg::Decoder decoder(bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG and JPEG, with EXIF's orientation. What is decoded takes memory in proportion to the pixels
-// that the header says, so that inputs of more than 4 million pixels are opened only.
+// PNG, JPEG and WebP, with the orientation of EXIF and XMP. What is decoded takes memory in
+// proportion to the pixels that the header says, so that inputs of more than 4 million pixels are
+// opened only.
 #include "formats/exif.h"
 #include "fuzz.h"
 #include "moesaic/formats/image.h"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes decode.safetensors: make_decode.py OUT (needs NumPy, Pillow and safetensors)
 
-NAME/file is an image file, NAME/rgb what Pillow's convert("RGB") makes of it, NAME/upright that of exif_transpose's result for
-files with an orientation.
+NAME/file is an image file, NAME/rgb what Pillow's convert("RGB") makes of it, but of 16-bit grey its upper 8 bits, NAME/upright
+that of exif_transpose's result for files with an orientation.
 """
 import io
 import struct
@@ -115,14 +115,82 @@ def turned_files(random):
     yield "jpeg_turned_little_endian", jpeg("RGB", exif=little)
 
 
+def tiff(order, *entries):
+    """A TIFF's first directory of entries (tag, type, count, value in 4 bytes)."""
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    return head + struct.pack(order + "IH", 8, len(entries)) + b"".join(
+        struct.pack(order + "HHI", *entry[:3]) + entry[3] for entry in entries) + bytes(4)
+
+
+def xmp(orientation):
+    return b'<x:xmpmeta xmlns:x="adobe:ns:meta/">%s</x:xmpmeta>' % orientation
+
+
+def marked(data, segment):
+    """A JPEG with a first APP1 segment."""
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + data[2:]
+
+
+def raw_profile(data):
+    return f"\nexif\n{len(data):8}\n".encode() + b"\n".join(
+        data.hex().encode()[i:i + 72] for i in range(0, 2 * len(data), 72)) + b"\n"
+
+
+def otherwise_turned_files(random):
+    """The orientation in every place and form that exif_transpose knows."""
+    attribute, element = xmp(b'<r tiff:Orientation="8"/>'), xmp(b"<tiff:Orientation>5</tiff:Orientation>")
+    maker = (0x010F, 2, 4, b"abc\0")
+    for order in "<>":
+        value = struct.pack(order + "I", 6)
+        name = "little" if order == "<" else "big"
+        yield f"jpeg_turned_long_{name}", marked(jpeg("RGB"), b"Exif\0\0" + tiff(order, maker, (0x0112, 4, 1, value)))
+    signed = (0x0112, 8, 1, struct.pack("<hh", 3, 0))
+    yield "jpeg_turned_signed", marked(jpeg("RGB"), b"Exif\0\0" + tiff("<", signed))
+    byte = (0x0112, 1, 1, b"\6\0\0\0")
+    yield "jpeg_turned_byte", marked(jpeg("RGB"), b"Exif\0\0" + tiff("<", byte))
+    xap = b"http://ns.adobe.com/xap/1.0/\0"
+    yield "jpeg_turned_xmp", marked(jpeg("RGB"), xap + attribute)
+    yield "jpeg_turned_xmp_element", marked(jpeg("RGB"), xap + element)
+    yield "jpeg_turned_xmp_after_exif", marked(marked(jpeg("RGB"), xap + element), b"Exif\0\0" + tiff(">", maker))
+    yield "jpeg_turned_by_exif_not_xmp", marked(marked(jpeg("RGB"), xap + element), b"Exif\0\0" + tiff("<", signed))
+    six = exif(6)
+    chunks = {
+        "prefixed": chunk(b"eXIf", six),
+        "raw_profile": chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(raw_profile(six))),
+        "raw_profile_text": chunk(b"tEXt", b"Raw profile type exif\0" + raw_profile(six)),
+        "xmp": chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + attribute),
+        "xmp_packed": chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0en\0\0" + zlib.compress(element)),
+    }
+    for name, between in chunks.items():
+        yield f"png_turned_{name}", png(samples_of(RGB, 8, random), RGB, 8, between=between)
+
+
+def webp(mode, **options):
+    image = Image.frombytes(mode, (WIDTH + 8, HEIGHT + 6), smooth(len(mode)).tobytes())
+    out = io.BytesIO()
+    image.save(out, "WEBP", **options)
+    return out.getvalue()
+
+
+def webp_files():
+    for mode in ("RGB", "RGBA"):
+        for name, options in (("lossy", {}), ("lossless", {"lossless": True, "exact": True})):
+            yield f"webp_{name}_{mode.lower()}", webp(mode, **options)
+    yield "webp_turned_6", webp("RGB", exif=exif(6))
+    yield "webp_turned_plain_exif", webp("RGB", lossless=True, exif=exif(7)[6:])
+    yield "webp_turned_xmp", webp("RGB", lossless=True, xmp=xmp(b'<r tiff:Orientation="8"/>'))
+
+
 def pixels_of(image):
+    if image.mode == "I;16":
+        return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     return np.asarray(image.convert("RGB")).copy()
 
 
 def main(out):
     warnings.simplefilter("ignore")
     random, tensors = np.random.default_rng(17), {}
-    for files in (png_files(random), jpeg_files(), turned_files(random)):
+    for files in (png_files(random), jpeg_files(), turned_files(random), otherwise_turned_files(random), webp_files()):
         for name, data in files:
             tensors[f"{name}/file"] = np.frombuffer(data, np.uint8)
             tensors[f"{name}/rgb"] = pixels_of(Image.open(io.BytesIO(data)))

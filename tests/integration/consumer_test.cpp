@@ -27,10 +27,21 @@ TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("rows computed after pruning"), std::string::npos) << result.out;
   expect_quoted("docs/operators.md", "tests/consumer/consumer.cpp", "cpp", "#include");
-  expect_excerpt("README.md", "tests/consumer/consumer.cpp", "cpp", "moesaic::nn::MoELayer layer(",
-                 "layer->keep_experts({0, 1, 2, 3}");
+  const auto readme = run_command({text_path("build") + "/readme"});
+  EXPECT_EQ(readme.exit_code, 0) << readme.err;
+  expect_quoted("README.md", "tests/consumer/readme.cpp", "cpp", "#include");
   const auto operators = run_command({text_path("build") + "/operators"});
   EXPECT_EQ(operators.exit_code, 0) << operators.err;
+  expect_quoted("docs/exporting.md", "tests/consumer/serve.cpp", "cpp", "#include");
+  if (have_fashion_mnist()) {
+    const std::string script = text_path("model.ts.pt");
+    ASSERT_EQ(
+        run_program({"export", smoke_run().string(), "--format", "torchscript", "--out", script})
+            .exit_code,
+        0);
+    const auto served = run_command({text_path("build") + "/serve", script});
+    EXPECT_EQ(served.out, "[8, 3]\n") << served.err;
+  }
   expect_quoted("docs/operators.md", "tests/consumer/operators.cpp", "cpp", "#include");
   expect_shown("docs/operators.md", operators.out);
 }

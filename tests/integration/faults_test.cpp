@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 
 #include "data/png_bytes.h"
 #include "integration/program.h"
@@ -123,6 +124,17 @@ TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
   EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 1) << last;
   EXPECT_THAT(result.err, AllOf(HasSubstr("; tried again in 1.6 s"), Not(HasSubstr("damaged")),
                                 Not(HasSubstr("takes its place"))));
+}
+
+TEST_F(ImageFaults, AReaderThatClosesThePipeStopsTheRunAsASignalDoes) {
+  const auto result =
+      run_command({"bash", "-c", "\"$@\" 2>&1 | head -n 2; exit ${PIPESTATUS[0]}", "bash",
+                   MOESAIC_PROGRAM, "train", text_path("run.json"), "phases.0.steps=1000000",
+                   "phases.0.evaluate=true", "--out", text_path("run")});
+  EXPECT_EQ(result.exit_code, 128 + SIGPIPE) << result.out << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2) << result.out;
+  const auto kept = run_program({"inspect", text_path("run")});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
 }
 
 }  // namespace

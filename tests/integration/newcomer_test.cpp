@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What someone types who has not read the pages: one line that says what to type instead.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "data/png_bytes.h"
 #include "integration/program.h"
 
 namespace moesaic::testing {
@@ -25,6 +27,96 @@ TEST_F(Newcomer, WhatIsNoRecipe) {
   const auto words = run_program({"inspect", text_path("README.md")});
   expect_one_line_error(words, 1, "README.md: not a safetensors file");
   EXPECT_EQ(words.err.find("bytes long"), std::string::npos) << words.err;
+}
+
+/// Writes images of two classes and a recipe that says no size, and trains it.
+class NewcomersImages : public ProgramTest {
+ protected:
+  NewcomersImages() {
+    for (uint32_t i = 0; i < 12; ++i) {
+      test::Bytes pixels(size_t{3} * 16 * 16);
+      for (size_t p = 0; p < pixels.size(); ++p) {
+        pixels[p] = static_cast<uint8_t>((i * 40 + p * 37) % 251);
+      }
+      for (const char* split : {"train", "val"}) {
+        test::write_file(path(fmt::format("images/{}/{}/{}.png", split, i % 2 ? "b" : "a", i)),
+                         test::png_bytes(16, 16, pixels));
+      }
+    }
+    write("mine.json", fmt::format(R"({{"name": "mine", "seed": 3, "checkpoint_every": 0,
+        "model": {{"name": "vmoe", "image_size": 16, "channels": 3, "patch_size": 8,
+          "hidden_size": 16, "classes": 2, "encoder": {{"num_layers": 2, "num_heads": 2,
+            "mlp_dim": 32, "moe": {{"layers": [1], "num_experts": 4}}}}}},
+        "phases": [{{"name": "train", "data": "{}", "batch_size": 4, "steps": 6,
+          "optimizer": {{"name": "adamw", "lr": 1e-3}}}}]}})",
+                                   text_path("images")));
+  }
+  ProgramResult train(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"train", text_path("mine.json")});
+    return run_program(more);
+  }
+};
+
+TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
+  const auto planned = train({"--dry-run"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  const auto trained = train({"--out", text_path("run")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("\nbest: "), std::string::npos) << trained.err;
+  EXPECT_NE(trained.err.find(text_path("run") + "/best\n"), std::string::npos) << trained.err;
+  EXPECT_EQ(run_program({"eval", text_path("run")}).exit_code, 0);
+  const auto held = run_program({"inspect", text_path("run")});
+  EXPECT_NE(held.out.find("\n  network    vmoe, image_size 16, channels 3, patch_size 8"),
+            std::string::npos)
+      << held.out;
+  expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
+                        2, "the checkpoint comes first, then the images: ");
+  for (const char* size : {"model.image_size=32", "model.image_size=[16,32]"}) {
+    const auto other = train({size, "--dry-run"});
+    EXPECT_EQ(other.exit_code, 0) << other.err;
+  }
+}
+
+TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
+  const auto refused = [&](const std::string& setting, const std::string& text) {
+    expect_one_line_error(train({setting, "--dry-run"}), 2, text);
+  };
+  refused("phases.0.data=" + text_path("imagse"), "did you mean '" + text_path("images") + "'?");
+  refused("lr=0.1", "did you mean phases.train.optimizer.lr?");
+  refused("num_experts=8", "did you mean model.encoder.moe.num_experts?");
+  refused("phases.optimizer.lr=1e-3", "e.g. phases.train.optimizer");
+  refused("phases.0.optimizer=sgd",
+          R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
+  EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
+  EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
+  EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);
+  expect_one_line_error(train({"--seed", "3"}), 2,
+                        "settings of a recipe have no dashes: seed=VALUE");
+  const auto missing = train({"init=runs/nope", "--dry-run"});
+  EXPECT_EQ(missing.exit_code, 0);
+  EXPECT_NE(missing.err.find("warning: init: 'runs/nope' is not there"), std::string::npos)
+      << missing.err;
+}
+
+TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
+  const auto router = run_program({"train", "--help", "router"});
+  ASSERT_EQ(router.exit_code, 0) << router.err;
+  for (const char* setting : {"model.encoder.moe.router.num_selected_experts",
+                              "model.encoder.moe.router.dispatcher.capacity_factor"}) {
+    EXPECT_NE(router.out.find(setting), std::string::npos) << router.out;
+  }
+  const auto kinds = run_program({"list"});
+  ASSERT_EQ(kinds.exit_code, 0) << kinds.err;
+  EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos)
+      << kinds.out;
+  for (const auto& [kind, line] :
+       {std::pair("criteria", "mean of gate times norm of output over their tokens (needs images)"),
+        {"experiments", "Dispatch entropy over training"},
+        {"recipes", "Every kind of phase in a few seconds"}}) {
+    const auto listed = run_program({"list", kind});
+    EXPECT_EQ(listed.exit_code, 0) << listed.err;
+    EXPECT_NE(listed.out.find(line), std::string::npos) << listed.out;
+  }
 }
 
 TEST_F(Newcomer, AFileInPlaceOfAFolder) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -149,6 +150,29 @@ TEST_F(PredictFiles, DoNotChangeEachOther) {
   }
 }
 
+TEST_F(PredictFiles, AnExportWithoutCapacityDoesNotDependOnTheBatch) {
+  const auto exported = [&](const std::string& out, std::vector<std::string> more) {
+    std::vector<std::string> command = {"export",      text_path("run"), "--format",
+                                        "torchscript", "--out",          text_path(out)};
+    command.insert(command.end(), more.begin(), more.end());
+    const auto result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    torch::jit::Module network = torch::jit::load(text_path(out));
+    torch::manual_seed(1);
+    const at::Tensor images = torch::randn({16, 3, kSide, kSide});
+    const at::Tensor together = network.forward({images}).toTensor()[15];
+    const at::Tensor alone = network.forward({images.narrow(0, 15, 1)}).toTensor()[0];
+    return std::pair(result.err, torch::allclose(together, alone, 1e-5, 1e-5));
+  };
+  const auto [warned, equal] = exported("with.pt", {});
+  EXPECT_THAT(warned, HasSubstr("--without-capacity"));
+  EXPECT_FALSE(equal);
+  const auto [silent, independent] = exported("without.pt", {"--without-capacity"});
+  EXPECT_THAT(silent, Not(HasSubstr("warning")));
+  EXPECT_TRUE(independent);
+  EXPECT_EQ(run_program({"predict", text_path("without.pt"), text_path("folder")}).exit_code, 0);
+}
+
 TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
   const auto before = predict({text_path("folder"), "--csv"});
   ASSERT_EQ(before.exit_code, 0) << before.err;
@@ -157,8 +181,6 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
   EXPECT_EQ(std::count(before.out.begin(), before.out.end(), '\n'), 1 + 4 * 2);
   EXPECT_THAT(before.out, HasSubstr(",\"dark, striped\",0."));
   write("folder/b/00.jpg", "no image");
-  write("folder/readme.txt", "no image either");
-  put("folder/.hidden.png", 1);
   const auto result = predict({text_path("folder"), "--csv"});
   expect_one_line_error(result, 1, text_path("folder/b/00.jpg") + ": ");
   EXPECT_EQ(result.out, before.out);
@@ -174,7 +196,7 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
 }
 
 TEST_F(PredictFiles, AreTurnedAsTheySay) {
-  Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
+  const Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
   const RgbImage stored = decode_image(jpeg);
   Bytes turned(stored.pixels.size());  // Orientation 6: a quarter clockwise.
   for (size_t y = 0; y < kSide; ++y) {
@@ -184,13 +206,8 @@ TEST_F(PredictFiles, AreTurnedAsTheySay) {
       }
     }
   }
-  const std::string exif(
-      "\xff\xe1\x00\x22"
-      "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0",
-      36);
   test::write_file(path("plain.jpg"), jpeg);
-  jpeg.insert(jpeg.begin() + 2, exif.begin(), exif.end());
-  test::write_file(path("exif.jpg"), jpeg);
+  test::write_file(path("exif.jpg"), test::turned_jpeg_bytes(kSide, kSide, test::JpegKind::noise));
   test::write_file(path("turned.png"), test::png_bytes(kSide, kSide, turned));
   const auto of = [&](const std::string& name) {
     const auto result = predict({text_path(name), "--json"});
@@ -211,7 +228,29 @@ TEST_F(PredictFiles, WrongUseIsOneLine) {
   expect_one_line_error(predict({"--input", image}), 2, "--output");
   expect_one_line_error(predict({image, "--top", "0"}), 2, "between 1 and");
   fs::create_directories(path("empty"));
-  expect_one_line_error(predict({text_path("empty")}), 2, "holds no file .jpg, .jpeg or .png");
+  expect_one_line_error(predict({text_path("empty")}), 2, "holds no image (.jpg, .jpeg, ");
+}
+
+TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
+  write("folder/readme.txt", "no image");
+  put("folder/.hidden.png", 1);
+  put("elsewhere/x.png", 2);
+  fs::copy_file(path("folder/c.png"), path("folder/c.JFIF"));  // Content tells what it is.
+  fs::create_directory_symlink("../elsewhere", path("folder/linked"));
+  fs::create_symlink("/nonexistent.jpg", path("folder/gone.jpg"));
+  const auto result = predict({text_path("folder"), "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::vector<std::string> files;
+  for (const auto& image : result.json()["images"]) files.push_back(image["file"]);
+  EXPECT_EQ(files.size(), 6U);
+  EXPECT_EQ(files.back(), text_path("folder/linked/x.png"));
+  EXPECT_THAT(result.err, HasSubstr("warning: " + text_path("folder") +
+                                    ": 3 left out: 1 file not called .jpg"));
+  EXPECT_THAT(result.err, HasSubstr("1 link to nothing ('gone.jpg'); 1 hidden ('.hidden.png')"));
+  for (const std::string& file : files) fs::remove(file);
+  const auto none = predict({text_path("folder")});
+  expect_one_line_error(none, 2, "1 link to nothing ('gone.jpg')");
+  expect_one_line_error(predict({text_path(std::string(300, 'x'))}), 1, "File name too long");
 }
 
 }  // namespace

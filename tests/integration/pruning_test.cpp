@@ -45,6 +45,18 @@ TEST_F(PruningProgram, APlanIsShownEditedAndApplied) {
   EXPECT_FALSE(std::filesystem::exists(path("other")));
 }
 
+TEST_F(PruningProgram, ARunIsEnough) {
+  const auto made =
+      run_program({"prune", smoke_run().string(), "--keep", "0.25", "--out", text_path("small")});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.err, AllOf(HasSubstr("compares with " + checkpoint("pretrain")),
+                              HasSubstr("wrote " + text_path("small")),
+                              HasSubstr("eval " + text_path("small")), HasSubstr("\"init\": ")));
+  expect_one_line_error(
+      run_program({"prune", checkpoint("pretrain"), "--keep", "0.5", "--dry-run"}), 2,
+      "or a criterion that looks at this network alone, such as --criterion router-magnitude");
+}
+
 TEST_F(PruningProgram, CriteriaWithImagesAndMeansThatStandIn) {
   const auto made = prune({"--criterion", "reap", "--keep", "3", "--replace", "mean", "--images",
                            "200", "--out", text_path("small")});

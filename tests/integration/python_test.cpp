@@ -7,7 +7,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "data/jpeg_bytes.h"
 #include "integration/program.h"
 #include "integration/readme.h"
 
@@ -47,20 +50,40 @@ class PythonOperators : public ProgramTest {
   std::string python_;
 };
 
-/// Bytes of an image that no step leaves as they are, read by the script.
+/// Images whose bytes no step leaves as they are, read by the script, and what it asks of Pillow.
 constexpr const char* kInputCheck = R"(
-import json, struct, sys, torch
+import json, sys, types, torch
+pillow = types.ModuleType("PIL")
+pillow.ImageOps = types.SimpleNamespace(exif_transpose=lambda image: image)
+sys.modules["PIL"] = pillow
 sys.path.insert(0, sys.argv[1])
 from network_input import network_input
+
+class Image:
+    def __init__(self, height, width, step, format="PNG", orientation=1):
+        self.size, self.height, self.width = (width, height), height, width
+        self.pixels = bytes(step * i % 251 for i in range(height * width))
+        self.format, self.orientation = format, orientation
+    def getexif(self): return {0x0112: self.orientation}
+    def convert(self, mode): assert mode == "L"; return self
+    def tobytes(self): return self.pixels
+    def draft(self, mode, size):
+        self.__init__(-(-self.height // (self.height // size[1])), size[0], 7, self.format)
+
 facts = json.load(open(sys.argv[2]))
-image = torch.tensor([31 * i % 251 for i in range(40 * 30)], dtype=torch.uint8).view(40, 30, 1)
-made = network_input(image, facts)
+made = network_input(Image(40, 30, 31), facts)
 assert list(made.shape) == facts["input_size"] and made.dtype == torch.float32, made.shape
 scaled = made * facts["std"][0] + facts["mean"][0]
 assert 0.4 < scaled.mean() < 0.6 and scaled.min() >= -1e-6 and scaled.max() <= 1 + 1e-6
 plain = torch.tensor([7 * i % 251 for i in range(28 * 28)], dtype=torch.uint8).view(28, 28, 1)
 wanted = (plain.permute(2, 0, 1) / 255 - facts["mean"][0]) / facts["std"][0]
-assert torch.allclose(network_input(plain, facts), wanted, atol=1e-6)
+assert torch.allclose(network_input(Image(28, 28, 7), facts), wanted, atol=1e-6)
+for reductions, sides, orientation, reduced in (
+    ([2, 4, 8], 224, 1, True), ([2, 4, 8], 112, 1, True), ([2, 4, 8], 112, 6, True), ([], 112, 1, False),
+    ([2, 4, 8], 114, 6, False)):
+    photo = Image(sides, sides, 7, "JPEG", orientation)
+    made = network_input(photo, {**facts, "jpeg_reductions": reductions})
+    assert torch.allclose(made, wanted, atol=1e-6) == reduced, (reductions, sides)
 )";
 
 TEST_F(PythonOperators, TheFactsOfAnExportMakeTheNetworksInput) {
@@ -73,6 +96,81 @@ TEST_F(PythonOperators, TheFactsOfAnExportMakeTheNetworksInput) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_quoted("docs/exporting.md", "tests/integration/network_input.py", "python",
                 "import torch");
+}
+
+/// Probabilities of a photograph by the page's preprocessing and stock PyTorch.
+constexpr const char* kPhotoCheck = R"(
+import json, sys, torch
+from PIL import Image
+sys.path.insert(0, sys.argv[1])
+from network_input import network_input
+facts = {"preprocess.json": ""}
+model = torch.jit.load(sys.argv[2], _extra_files=facts).eval()
+for photo, found in zip(sys.argv[4:], json.load(open(sys.argv[3]))["images"]):
+    made = model(network_input(Image.open(photo), json.loads(facts["preprocess.json"]))[None]).softmax(1)[0]
+    for top in found["top"]:
+        assert abs(made[top["index"]].item() - top["probability"]) < 1e-5, (photo, made, found)
+)";
+
+TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
+  if (run_python({"-c", "import PIL"}).exit_code != 0) GTEST_SKIP() << "needs Python's Pillow";
+  const std::string run = smoke_run().string(), script = text_path("model.ts.pt");
+  ASSERT_EQ(run_program({"export", run, "--format", "torchscript", "--out", script}).exit_code, 0);
+  std::vector<std::string> photos, predict = {"predict", run, "--json"};
+  for (const auto& [height, width] : {std::pair(601, 397), {130, 235}, {33, 90}, {64, 64}}) {
+    photos.push_back(text_path(fmt::format("{}.jpg", height)));
+    test::write_file(photos.back(), test::jpeg_bytes(height, width, test::JpegKind::noise, {}));
+  }
+  predict.insert(predict.end(), photos.begin(), photos.end());
+  const auto predicted = run_program(predict);
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  write("predicted.json", predicted.out);
+  std::vector<std::string> check = {"-c", kPhotoCheck, source_path("tests/integration"), script,
+                                    text_path("predicted.json")};
+  check.insert(check.end(), photos.begin(), photos.end());
+  const auto result = run_python(check);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+/// The page's reader against TorchScript. Where Python's safetensors is not installed, a few lines
+/// stand in for it.
+constexpr const char* kReaderCheck = R"(
+import json, sys, types, torch
+try:
+    import safetensors.torch
+except ImportError:
+    def load_file(file):
+        data, tensors = open(file, "rb").read(), {}
+        start = 8 + int.from_bytes(data[:8], "little")
+        for name, entry in json.loads(data[8:start]).items():
+            if name == "__metadata__": continue
+            begin, end = entry["data_offsets"]
+            numbers = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=torch.float32)
+            tensors[name] = numbers.view(entry["shape"])
+        return tensors
+    package, sub = types.ModuleType("safetensors"), types.ModuleType("safetensors.torch")
+    package.torch, sub.load_file = sub, load_file
+    sys.modules.update({"safetensors": package, "safetensors.torch": sub})
+sys.path.insert(0, sys.argv[1])
+from vmoe_reader import vmoe
+images = torch.randn(5, 1, 28, 28)
+with torch.no_grad():
+    assert torch.allclose(vmoe(sys.argv[2], images), torch.jit.load(sys.argv[3])(images), atol=1e-5)
+)";
+
+TEST_F(PythonOperators, TheReaderOfThePageIsTheExportedNetwork) {
+  for (const char* phase : {"finetune", "recover"}) {  // All experts, and those that pruning left.
+    const std::string checkpoint = (smoke_run() / "checkpoints" / phase).string();
+    const std::string out = text_path(phase), script = out + ".ts.pt";
+    for (const auto& [format, place] : {std::pair("safetensors", out), {"torchscript", script}}) {
+      ASSERT_EQ(run_program({"export", checkpoint, "--format", format, "--out", place}).exit_code,
+                0);
+    }
+    const auto result =
+        run_python({"-c", kReaderCheck, source_path("tests/integration"), out, script});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  expect_quoted("docs/exporting.md", "tests/integration/vmoe_reader.py", "python", "import json");
 }
 
 const std::string kBuiltLibrary = MOESAIC_BUILD_DIR "/lib/libmoesaic.so";

@@ -263,42 +263,6 @@ TEST_F(PruneCheckpoint, AnErrorLeavesNothing) {
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
 }
 
-/// Saves a checkpoint of a run that has come to a phase and a step.
-void save_of_run(const fs::path& folder, const std::string& init, int64_t phase, int64_t step) {
-  const auto model = small_vmoe(small_vmoe_config(), static_cast<uint64_t>(step));
-  const nlohmann::ordered_json run = {
-      {"name", init.empty() ? "all" : "second"}, {"seed", 1}, {"init", init}, {"phases", {1, 2}}};
-  save_checkpoint(folder, {.config = {{"model", model->config()}, {"run", run}},
-                           .state = {{"phase_index", phase}, {"step", step}},
-                           .model = state_of(*model)});
-}
-
-std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& finetuned) {
-  const test::TempDir folder;
-  PruneCheckpointOptions options;
-  options.pretrained = pretrained;
-  options.finetuned = finetuned;
-  options.out = folder / "out";
-  options.prune.keep = KeepSpec::count(2);
-  ::testing::internal::CaptureStderr();
-  prune_checkpoint(options);
-  return ::testing::internal::GetCapturedStderr();
-}
-
-TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
-  const test::TempDir folder;
-  const fs::path first = folder / "first", last = folder / "last", other = folder / "other";
-  save_of_run(first, "", 0, 60);
-  save_of_run(last, "", 1, 100);
-  save_of_run(other, first.string(), 0, 40);
-  for (const auto& [before, after] : {std::pair(first, last), std::pair(first, other)}) {
-    EXPECT_EQ(warnings_of_pruning(before, after), "");
-    EXPECT_THAT(warnings_of_pruning(after, before),
-                AllOf(HasSubstr("warning: prune: --pretrained " + after.string()),
-                      HasSubstr("looks newer than --finetuned"), HasSubstr("swapped?")));
-  }
-}
-
 TEST(PruneCheckpointTies, AreWorthAWarning) {
   const test::TempDir folder;
   save(folder / "same", *small_vmoe());

@@ -84,6 +84,18 @@ TEST(GnuplotQuoted, EndsNoStringWithinTheText) {
   EXPECT_EQ(gnuplot_quoted("x\nsystem(\"touch y\")\n#"), "'x\\nsystem(\"touch y\")\\n#'");
 }
 
+TEST(DrawFigure, GoesToFoldersOfAnyName) {
+  const TempDir temp;
+  const fs::path before = fs::current_path();
+  fs::current_path(temp / "");
+  for (const char* name : {"~", "two\nlines"}) {
+    fs::create_directory(name);
+    draw_figure(name, sweep_figure(report_test::outcome()));
+    EXPECT_EQ(names_in(name).size(), 4U) << name;
+  }
+  fs::current_path(before);
+}
+
 TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   const TempDir temp;
   const fs::path folder = temp / "it's a folder";
@@ -122,6 +134,19 @@ TEST(DrawFigure, AScriptThatFailsIsAnErrorAndLeavesNothing) {
   EXPECT_EQ(error.find("failure: "), 0u) << error;
   EXPECT_NE(error.find("figure.svg: gnuplot failed"), std::string::npos) << error;
   EXPECT_EQ(names_in(folder), std::vector<std::string>{});
+}
+
+TEST(DrawFigureFile, IsSilentOfWhatGnuplotWarnsOfAndSaysWhyItFailed) {
+  const TempDir temp;
+  const std::string head = "set terminal pngcairo\nset output 'a.png'\n";
+  ::testing::internal::CaptureStderr();
+  draw_figure_file(temp / "a.png", {head + "plot [0:1] [0:1] NaN title 'no points'\n", "1\t2\n"});
+  const std::string error = error_of([&] {
+    draw_figure_file(temp / "b.png", {"plot 'no such file'\n", "1\t2\n"});
+  });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_NE(error.find("b.png: gnuplot failed with status 1: "), std::string::npos) << error;
+  EXPECT_NE(error.find("No data in plot"), std::string::npos) << error;
 }
 
 TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {

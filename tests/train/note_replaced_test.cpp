@@ -162,7 +162,7 @@ TEST(NoteReplaced, OneLimitHoldsForAllProcesses) {
   ::testing::internal::CaptureStderr();
   const std::string error = error_of([&] { run_processes(2, {}, note); });
   ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(error, HasSubstr("4 of 300 images are damaged, the last one being 101.png"));
+  EXPECT_THAT(error, HasSubstr("4 of 300 images cannot be read, the last one being 101.png"));
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ std::string metrics(const TempDir& folder) {
 TEST(Recorder, WritesALineForEachEvent) {
   TempDir folder;
   Recorder recorder(folder / "run", 0);
-  recorder.write("train", 3, {{"phase", "a"}, {"loss", 0.5}});
-  recorder.write("eval", 4, {{"accuracy", 25}});
+  recorder.write("train", 3, {{"phase", "a"}, {"loss", 0.5}}, "train/a");
+  recorder.write("eval", 4, {{"accuracy", 25}}, "test/a");
   EXPECT_EQ(recorder.lines(), 2);
   EXPECT_EQ(metrics(folder),
             "{\"kind\":\"train\",\"step\":3,\"phase\":\"a\",\"loss\":0.5}\n"
@@ -39,7 +39,7 @@ TEST(Recorder, CutsWhatFollowsTheKeptLines) {
     const std::string all = "one\ntwo\nthree\n";
     const size_t length[] = {0, 4, 8, 14};
     EXPECT_EQ(metrics(folder), all.substr(0, length[keep]));
-    recorder.write("x", 1, nlohmann::ordered_json::object());
+    recorder.write("x", 1, nlohmann::ordered_json::object(), "x");
     EXPECT_EQ(metrics(folder), all.substr(0, length[keep]) + "{\"kind\":\"x\",\"step\":1}\n");
   }
 }

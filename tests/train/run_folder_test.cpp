@@ -17,6 +17,7 @@ void leave_a_start(const fs::path& run) {
   fs::create_directories(run / "checkpoints");
   write_atomic(run / ".lock", "1\n");
   write_atomic(run / "config.json", "{\"name\": \"old\", \"phases\": []}");
+  write_atomic(run / "data.json", "{}");
   write_atomic(run / "metrics.jsonl", "{}\n");
   write_atomic(run / "events.out.tfevents.1.host", "old");
 }

@@ -23,13 +23,35 @@ std::vector<std::string> entries_of(const fs::path& folder) {
   return names;
 }
 
+/// Returns all that a run told TensorBoard, in its form.
+std::string events_of(const fs::path& run) {
+  std::string events;
+  for (const std::string& name : entries_of(run)) {
+    if (name.starts_with("events.out")) events += read_text(run / name);
+  }
+  return events;
+}
+
+TEST(SaveRun, GivesPhasesAndSplitsCurvesOfTheirOwnInTensorBoard) {
+  const TempDir folder;
+  TrainerOptions options = options_for(folder / "run");
+  options.open = DatasetOpener(open_tiny, [](std::string_view) {
+    return std::vector<std::string>{"train", "validation", "test"};
+  });
+  Trainer(config_of(four_phases(), {"log_every=1"}), options).run();
+  const std::string events = events_of(folder / "run");
+  for (const char* tag :
+       {"train/pretrain/loss", "train/finetune/loss", "train/recover/images_per_second",
+        "validation/recover/accuracy", "test/recover/accuracy", "test/recover/images_per_second"}) {
+    EXPECT_THAT(events, HasSubstr(tag));
+  }
+  for (const char* tag : {"eval/", "train/loss"}) EXPECT_THAT(events, Not(HasSubstr(tag)));
+}
+
 TEST(SaveRun, TellsItsTimesToTensorBoardAndNotToMetricsThatRepeat) {
   const TempDir folder;
   train(folder / "run");
-  std::string events;
-  for (const std::string& name : entries_of(folder / "run")) {
-    if (name.starts_with("events.out")) events += read_text(folder / "run" / name);
-  }
+  const std::string events = events_of(folder / "run");
   for (const char* time : {"pause", "copy", "write"}) {
     EXPECT_THAT(events, HasSubstr(fmt::format("save/{}_seconds", time)));
   }

@@ -170,7 +170,7 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
 TEST(Trainer, RefusesClassesThatDifferBeforeTraining) {
   EXPECT_THAT(refusal({"phases.finetune.on_entry.new_head=false"}),
               HasSubstr("phase 'finetune': 'two' has 2 classes, the model has 3; set \"on_entry\": "
-                        "{\"new_head\": true} or the model's classes"));
+                        "{\"new_head\": true} or model.classes=2"));
 }
 
 TEST(Trainer, RefusesToCompareWithAnotherNetworkBeforeTraining) {

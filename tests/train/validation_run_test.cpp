@@ -10,6 +10,7 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -73,6 +74,29 @@ TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
   ASSERT_NE(accurate.step, lossless.step);
   evaluations(folder / "loss", settings("loss"));
   EXPECT_EQ(load_checkpoint(folder / "loss/best").state["best_step"], lossless.step);
+}
+
+TEST(ValidationRun, EvaluatesByStepsWhereTheIntervalSaysSo) {
+  const TempDir folder;
+  std::vector<int64_t> steps;
+  for (const Seen& seen : evaluations(folder / "run", {"evaluate_every=7 steps"})) {
+    if (seen.split == "validation") steps.push_back(seen.step);
+  }
+  EXPECT_THAT(steps, ElementsAre(7, 14, 18));
+}
+
+TEST(ValidationRun, EndsByNamingTheBestEvaluation) {
+  const TempDir folder;
+  const auto split = [](std::string_view) {
+    return std::vector<std::string>{"train", "validation", "test"};
+  };
+  TrainerOptions options = options_for(folder / "run");
+  options.open = DatasetOpener(open_tiny, split);
+  const TrainResult result = Trainer(config_of(four_phases()), options).run();
+  EXPECT_EQ(result.best, folder / "run/best");
+  EXPECT_THAT(result.best_value,
+              AllOf(HasSubstr("validation accuracy "), HasSubstr(" at step 12")));
+  EXPECT_EQ(Trainer(config_of(four_phases()), options_for("")).run().best, "");
 }
 
 TEST(ValidationRun, AnUnknownMetricGetsTheNearestOne) {

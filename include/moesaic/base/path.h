@@ -12,10 +12,13 @@ namespace moesaic {
 /// a parent directory is not accessible or a name is too long.
 bool path_exists(const std::filesystem::path& path);
 
+/// How a path is suggested: by its last name, or as it would be typed.
+enum class Sibling { name, path };
+
 /// Returns what is wrong with a path that does not exist: "; did you mean 'x'?" with the nearest
 /// name in its directory, or which part of it is missing or is not a directory; "" if nothing is
 /// known.
-std::string nearest_sibling(const std::filesystem::path& path);
+std::string nearest_sibling(const std::filesystem::path& path, Sibling as = Sibling::name);
 
 /// Returns the path of what exists so that it is found from any working directory, without a '/' at
 /// its end; other texts as they are.
@@ -45,5 +48,7 @@ std::string file_name_problem(std::string_view key, std::string_view name);
 /// Returns whether the name can be that of a folder everywhere: one of a file, of letters, digits,
 /// '-', '_' and '.'.
 bool is_plain_name(std::string_view name);
+/// Returns the plain name that is most like `name`: '-' stands for whatever else is in it.
+std::string plain_name(std::string name);
 
 }  // namespace moesaic

@@ -6,9 +6,10 @@
 namespace moesaic {
 
 /// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is only recorded, so that work can stop
-/// at a safe point and save. Those that follow within a few seconds change nothing: schedulers and
-/// launchers signal a process and its group. A later one exits at once with kEndedAtOnce. SIGHUP
-/// stays ignored where it was. The destructor restores the former handlers.
+/// at a safe point and save; likewise a SIGPIPE of standard output or standard error, whose reader
+/// has closed them. Those that follow within a few seconds change nothing: schedulers and launchers
+/// signal a process and its group. A later one but SIGPIPE exits at once with kEndedAtOnce. SIGHUP
+/// and SIGPIPE stay ignored where they were. The destructor restores the former handlers.
 class StopSignal {
  public:
   /// The exit status of a process that saved nothing, as after SIGKILL.

@@ -18,6 +18,11 @@ inline bool starts_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
 }
 
+/// UTF-8's byte order mark, with which some editors begin a text.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+/// Returns the text without a byte order mark at its beginning. Whoever reads a text calls this.
+std::string_view without_byte_order_mark(std::string_view text);
+
 /// Returns the number of characters (code points) of UTF-8 text.
 size_t count_characters(std::string_view text);
 
@@ -37,6 +42,9 @@ std::string one_line(std::string_view text, size_t max_bytes = 120);
 
 /// Returns one_line() of at most 80 bytes, in quotes.
 std::string printable(std::string_view text);
+
+/// Returns names in quotes, sorted, the first five of more: "'a', 'b', ...".
+std::string quoted_names(std::vector<std::string> names);
 
 /// Returns a number with what it counts, "1 file" or "2 files".
 std::string count_text(int64_t count, std::string_view noun);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/input_spec.h"
 #include "moesaic/models/model.h"
@@ -15,5 +18,9 @@ inline constexpr const char* kInputKey = "input";
 /// warning says so. Throws Error (failure) where what is stored is out of range or does not fit
 /// `model`, the checkpoint's network.
 InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model);
+
+/// Returns the names of the outputs of a checkpoint's network, in order; none where they are not
+/// stored.
+std::vector<std::string> class_names_of(const Checkpoint& checkpoint);
 
 }  // namespace moesaic

@@ -22,6 +22,10 @@ TensorMap read_tensors(const std::filesystem::path& path);
 /// written, and the file must stay as it is. A tensor that lies in several slices is copied.
 TensorMap map_tensors(const std::filesystem::path& path);
 
+/// Returns the tensors of a network as read_tensors() does, or with `in_file` as map_tensors()
+/// does, but for F16 and BF16, which become float32 in memory of their own.
+TensorMap read_weights(const std::filesystem::path& path, bool in_file);
+
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
 /// support and for undefined or sparse tensors. `progress` is BulkFile's.

@@ -10,12 +10,12 @@
 //     f("data", c.data, "data set to train on", required, common);
 //   }
 //
-// Members are bool, int64_t, double, std::string, Sides, another described struct, Value (kept
-// unparsed for another parser), and std::vector<T>, std::optional<T>, std::map<std::string, T> of
-// these. To check settings against one another, an optional `ConfigProblem config_problem(const
-// OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In a struct with a
-// further member `Value source`, that member receives the value it was read from, for place_of().
-// Settings whose struct depends on a name are a Choice (config/choice.h).
+// Members are bool, int64_t, double, std::string, Sides, Interval, another described struct, Value
+// (kept unparsed for another parser), and std::vector<T>, std::optional<T>, std::map<std::string,
+// T> of these. To check settings against one another, an optional `ConfigProblem
+// config_problem(const OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In
+// a struct with a further member `Value source`, that member receives the value it was read from,
+// for place_of(). Settings whose struct depends on a name are a Choice (config/choice.h).
 
 #include <nlohmann/json.hpp>
 #include <string>

@@ -106,11 +106,12 @@ void describe(Fields& f, DatasetSpec& c) {
   f("folder", c.folder,
     "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
   f("paths", c.paths,
-    "further folders to look in; one that begins with ./ belongs to this description and is the "
-    "first");
+    "further folders to look in, relative to this description, or else to the folder that holds "
+    "datasets/; one that begins with ./ is the first to look in");
   f("validation", c.validation,
     "fraction of the training files that are the validation split: the last ones, image_folder: "
-    "of every class; 0: none; with base: in place of the base's",
+    "of every class, whose folders may lie there without a folder train; 0: none; with base: in "
+    "place of the base's",
     between(0.0, 0.9));
   f("base", c.base,
     "the dataset that this one is made of, by one of the settings that follow; a path may be "
@@ -144,8 +145,9 @@ std::string lasting_name(const std::string& name);
 std::string name_without_folders(const std::string& name);
 
 /// Reads datasets/<name>.json. A name that ends in .json is the path of another description, and a
-/// name with a slash is a folder of images (image_folder) without a description. Throws Error
-/// (usage) for an unknown name or an invalid description.
+/// name with a slash is a folder: the dataset that it holds the one description of, such as packed
+/// shards, or else of images (image_folder) without a description. Throws Error (usage) for an
+/// unknown name or an invalid description.
 DatasetSpec load_dataset_spec(std::string_view name);
 
 /// Returns the splits that are stored separately: train, test and, where the format or the
@@ -168,9 +170,10 @@ std::vector<DatasetSpec> file_specs(std::string_view name);
 /// setting, or else that of the nearest base that has one; 0 for none.
 double validation_fraction(std::string_view name);
 
-/// Returns the folders that are searched for the files, in order: the description's paths that are
-/// relative to it, $MOESAIC_DATA/<folder>, datasets/cache/<folder>, its other paths; with an
-/// archive also the archive's folder within each of them and within $MOESAIC_DATA itself.
+/// Returns the folders that are searched for the files, in order: the description's paths that
+/// begin with ./, $MOESAIC_DATA/<folder>, datasets/cache/<folder>, its other paths, beside it and
+/// then below resource_root(); with an archive also the archive's folder within each of them and
+/// within $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 
 /// Returns the folder for fetched files: the first of search_folders() that is not relative to the

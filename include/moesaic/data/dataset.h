@@ -35,8 +35,9 @@ class ImageError : public Error {
 
 /// An image file as it is stored.
 struct EncodedImage {
-  std::string bytes;     ///< JPEG or PNG.
+  std::string bytes;     ///< JPEG, PNG or WebP.
   bool upright = false;  ///< Whether it is turned as EXIF says when it is decoded.
+  std::string name;      ///< Its path, for messages.
 };
 
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where
@@ -49,6 +50,20 @@ struct DatasetInfo {
   std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
+  bool classes_named = true;         ///< False where classes of an outline are only counted.
+  /// Whether images are turned as their files' EXIF says; unset where the data do not tell, and
+  /// then they are.
+  std::optional<bool> upright = {};
+  bool channels_open = false;  ///< Whether the network decides between grey and colours.
+};
+
+/// How an image is read from its file.
+struct ReadOptions {
+  /// Pixels that the chosen part keeps each way where it is read smaller than it is.
+  int64_t min = 0;
+  std::optional<bool> upright = {};  ///< In place of DatasetInfo::upright.
+
+  ReadOptions(int64_t min_) : min(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
 struct DatasetInputs;  // data/dataset_inputs.h
@@ -78,8 +93,8 @@ class Dataset {
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
   /// Reads an image as it is stored, or smaller by a whole factor where that is cheaper and the
-  /// chosen part keeps at least `min` pixels each way. Returns where the part is in `bitmap`.
-  virtual Rectangle decode(int64_t index, const ChoosePart& choose, int64_t min,
+  /// chosen part keeps at least options.min pixels each way. Returns where the part is in `bitmap`.
+  virtual Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                            Bitmap& bitmap) const;
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first.
@@ -109,7 +124,9 @@ class Dataset {
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
 
  protected:
-  explicit Dataset(DatasetInfo info) : info_(std::move(info)) {}
+  /// Throws Error (failure) for a name of a class, group or target that is empty, not UTF-8 or has
+  /// control characters: checkpoints and reports have to store it.
+  explicit Dataset(DatasetInfo info);
   /// Throws Error (failure) unless there is an example `index`.
   void check_index(int64_t index) const;
 

@@ -7,22 +7,14 @@
 #include <vector>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/image_walk.h"
 
 namespace moesaic {
 
-/// Returns whether a file is called like an image that can be read: .jpg, .jpeg or .png.
-bool has_image_name(const std::filesystem::path& path);
-
-/// Returns the files in `folder` and below that are called like images, sorted; hidden ones and
-/// linked folders are left out. Throws Error (failure) if it cannot be listed.
-std::vector<std::filesystem::path> image_files_in(const std::filesystem::path& folder);
-
 /// Makes a dataset of files without labels, of any sizes, read on demand: image() and part() throw
 /// ImageError for one that is damaged, and at once IoError for one that is not there. `info` has
-/// classes, channels (3, or 1 for grey), mean and std. With `upright` images are turned as EXIF
-/// says.
+/// classes, channels (3, or 1 for grey), mean and std, and whether images are turned as EXIF says.
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
-                                                  const std::vector<std::filesystem::path>& files,
-                                                  bool upright = true);
+                                                  const std::vector<std::filesystem::path>& files);
 
 }  // namespace moesaic

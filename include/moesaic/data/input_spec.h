@@ -21,7 +21,9 @@ struct InputSpec {
   bool listed = true;   ///< Whether that is a name of dataset_names(), not of a path.
   bool images = true;   ///< False for inputs that are used as they are.
   std::vector<int64_t> input_size;
-  /// Among the other keys, without `size`, `mean` and `std`, which are resolved here.
+  /// Among the other keys, without `size`, `channels`, `mean` and `std`, which are resolved here.
+  /// The orientation is "upright" or "stored"; "data" where an older version did not store it,
+  /// which is as stored unless the data's own exif_orientation is true.
   PreprocessConfig preprocess;
   std::optional<double> rescale_factor;
   std::vector<double> mean, std;  ///< Empty where unknown, and for inputs that are no images.
@@ -65,7 +67,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const InputSpec& spec);
 
 /// Warns in one line of what `spec`, of the checkpoint `from`, overrules in the data's own
-/// description: mean, std, size of images, class names.
+/// description: mean, std, size of images. Classes are matched by name (data/class_names.h).
 void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std::string& from);
 
 }  // namespace moesaic

@@ -22,9 +22,14 @@ struct ExportInfo {
 /// Returns the metadata of a checkpoint of `model`; its tensors are not needed.
 ExportInfo export_info(const Checkpoint& checkpoint, const Model& model);
 
-/// Returns file name -> text: "config.json" with the model's configuration, "labels.json" with the
-/// list of class names, "preprocess.json" with document_of() the input, "evaluation.json" with the
-/// loss and the batch size by which moesaic evaluates.
+/// Returns why an image's result depends on the images before it in a batch, "" where it does not:
+/// experts' capacities that images share, or noise that is drawn by an image's place.
+std::string batch_dependence(const Model& model);
+
+/// Returns file name -> text: "config.json" with the model's configuration and, under
+/// kConstantsKey, its constants(), "labels.json" with the list of class names, "preprocess.json"
+/// with document_of() the input, "evaluation.json" with the loss and the batch size by which
+/// moesaic evaluates.
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info);
 
 }  // namespace moesaic

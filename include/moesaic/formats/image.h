@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decodes image files, JPEG and PNG, to the RGB bytes that Pillow's convert("RGB") gives.
+// Decodes image files, JPEG, PNG and WebP, to the RGB bytes that Pillow's convert("RGB") gives.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,20 @@
 
 namespace moesaic {
 
-/// Max number of pixels of an image, so that a small file cannot exhaust the memory.
-inline constexpr int64_t kMaxImagePixels = int64_t{1} << 26;
+/// Max number of pixels of an image, so that a small file cannot exhaust the memory: Pillow's.
+inline constexpr int64_t kMaxImagePixels = 178'956'970;
+
+/// Returns the number in MOESAIC_MAX_PIXELS, or kMaxImagePixels. Throws Error (usage) for what is
+/// none.
+int64_t max_image_pixels();
 
 /// Decoder of one image file, whose format is recognised by its bytes, not by its name; not
 /// thread-safe. Throws Error (failure) with the defect, not the place.
 class ImageDecoder {
  public:
   /// Reads the header of `file`, which must outlive the decoder. With `upright` the image is turned
-  /// as EXIF's orientation says, like by Pillow's ImageOps.exif_transpose.
+  /// as EXIF's orientation says, like by Pillow's ImageOps.exif_transpose. Throws Error (failure)
+  /// for an image of more than max_image_pixels(), before memory is taken.
   explicit ImageDecoder(std::span<const uint8_t> file, bool upright = false);
   ~ImageDecoder();
   ImageDecoder(ImageDecoder&&) noexcept;
@@ -29,9 +34,10 @@ class ImageDecoder {
 
   /// Fills `rgb` [h, w, 3], once, with h = ceil(height / d), w likewise, and returns d: the
   /// greatest of 1, 2, 4 and 8 up to `max_reduction` that the file can be read at, which skips most
-  /// of the work for a JPEG; a PNG is read at 1. Greyscale and palettes become colours, alpha is
+  /// of the work for a JPEG; others are read at 1. Greyscale and palettes become colours, alpha is
   /// dropped, CMYK is taken as inverted (Adobe's habit) and without a profile, of 16 bits the upper
-  /// 8 count, except that 16-bit grey is clipped to 255. Throws Error (failure) for a damaged file.
+  /// 8 count, where Pillow clips 16-bit grey to 255. Throws Error (failure) for a damaged file, but
+  /// not for one that lacks nothing but its end marker.
   int64_t decode(int64_t max_reduction, std::vector<uint8_t>& rgb);
 
   /// Returns what is odd about a file that decode() can read; usually empty.

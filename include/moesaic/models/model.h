@@ -58,6 +58,9 @@ double stand_in_flops(const nn::MoELayer& layer);
 /// `tokens` tokens: those of its router and of its experts' rows.
 double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& rows_per_token);
 
+/// Key of an export's config.json, beside the network's settings, with Model::constants().
+inline constexpr const char* kConstantsKey = "constants";
+
 class Model : public torch::nn::Module {
  public:
   /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Random numbers of training
@@ -74,6 +77,10 @@ class Model : public torch::nn::Module {
   /// Returns the resolved configuration, which rebuilds exactly this network; that of a pruned
   /// network lists the kept experts of each layer, under setting_paths().kept_experts.
   virtual nlohmann::ordered_json config() const = 0;
+
+  /// Returns what a reader in another language has to know beside the configuration, e.g. the
+  /// epsilon of layer normalisation. By default nothing.
+  virtual nlohmann::ordered_json constants() const { return nullptr; }
 
   /// Gives the network a new head of zeros for another number of classes.
   virtual void reset_head(int64_t classes) = 0;

@@ -13,8 +13,8 @@ namespace moesaic {
 std::vector<std::string> preset_names();
 
 /// Returns the configuration merged over the preset that it names, or unchanged without "preset". A
-/// preset may name another. Throws Error (usage) with the location of an unknown name and the
-/// nearest valid one.
+/// preset may name another. What an export adds to it, kConstantsKey, is left out. Throws Error
+/// (usage) with the location of an unknown name and the nearest valid one.
 Value with_preset(const Value& config);
 
 }  // namespace moesaic

@@ -13,8 +13,9 @@ struct SettingPaths {
   std::string router_noise_kind = {};  ///< Distribution of that noise.
   std::string rows_per_expert = {};    ///< Tokens that an expert selects.
   std::string capacity_factor = {};
-  std::string group_size = {};  ///< Tokens that share a capacity.
-  std::string members = {};     ///< Members of an ensemble.
+  std::string evaluation_capacity_factor = {};  ///< Outside of training; 0 drops no token.
+  std::string group_size = {};                  ///< Tokens that share a capacity.
+  std::string members = {};                     ///< Members of an ensemble.
   std::string classes = {};
   std::string image_size = {};
   std::string channels = {};

@@ -8,9 +8,19 @@
 #include <cstdint>
 #include <memory>
 
+#include "moesaic/base/error.h"
 #include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
+
+/// Thrown by batch normalisation in training where a channel has a single value, which has no
+/// variance.
+class SingleValueError : public Error {
+ public:
+  SingleValueError()
+      : Error(ErrorKind::usage,
+              "batch normalisation in training needs more than one value of a channel") {}
+};
 
 /// Mean and biased variance of each channel of x [N, C, ...] over the batch's parts in all
 /// processes, which may differ in N, and the number of values of a channel.
@@ -28,6 +38,8 @@ at::Tensor shared_batch_norm(const at::Tensor& x, const std::shared_ptr<const Gr
                              const at::Tensor& bias, const at::Tensor& running_mean,
                              const at::Tensor& running_var);
 
+/// Batch normalisation of x [N, C, ...]; in training by shared_batch_norm() where processes share a
+/// batch. Alone it throws SingleValueError.
 template <class Norm>
 class BatchNormImpl : public Norm, public SharesBatch {
  public:
@@ -35,6 +47,7 @@ class BatchNormImpl : public Norm, public SharesBatch {
 
   at::Tensor forward(const at::Tensor& x) {
     const auto parts = share().parts();
+    if (!parts && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
     if (!parts || !this->is_training()) return Norm::forward(x);
     this->num_batches_tracked += 1;
     return shared_batch_norm(x, parts, this->options, this->weight, this->bias, this->running_mean,

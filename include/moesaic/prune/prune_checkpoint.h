@@ -44,6 +44,10 @@ struct PruneCheckpointOptions {
   std::string device = "cpu";  ///< Where it runs.
 };
 
+/// Returns the checkpoint that a run's network was fine-tuned from, as the run tells: that of an
+/// earlier phase, of other data if there is one, else its `init`; "" where there is none.
+std::filesystem::path find_pretrained(const std::filesystem::path& run_or_checkpoint);
+
 /// Returns whether criterion, plan or replacement look at images.
 bool needs_images(const PruneCheckpointOptions& options);
 
@@ -60,8 +64,9 @@ struct PruneCheckpointResult {
 /// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
 /// optimizer state is dropped. The network is built only where images are needed: else weights are
 /// read from the files as they are needed, and written one tensor at a time. Warns where the
-/// pre-trained checkpoint is the later one by what the two say of their runs. Throws Error (usage)
-/// before any work if `out` is not empty; a failure leaves no partial checkpoint.
+/// pre-trained checkpoint is the later one by what the two say of their runs, or has fewer experts.
+/// Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
+/// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 
 /// Returns the pruned network of a checkpoint, in memory.

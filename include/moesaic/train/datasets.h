@@ -55,19 +55,25 @@ class Datasets {
     return dataset;
   }
 
-  /// Returns the preprocessed dataset.
+  /// Returns the preprocessed dataset, for a network that takes `input_shape` unless that is
+  /// empty.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split,
-                                     const PreprocessConfig& preprocess) {
-    return preprocessed(get(name, split), preprocess);
+                                     const PreprocessConfig& preprocess,
+                                     const std::vector<int64_t>& input_shape = {}) {
+    const std::shared_ptr<const Dataset> data = get(name, split);
+    return preprocessed(data, for_network(preprocess, data->info(), input_shape));
   }
 
   /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions
-  /// during training, then "test".
+  /// during training, then "test", which may be missing where there is the other.
   std::vector<std::string> evaluation_splits(const std::string& name) const {
     const std::vector<std::string> splits = open_.splits(name);
-    const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();
-    return validates ? std::vector<std::string>{"validation", "test"}
-                     : std::vector<std::string>{"test"};
+    std::vector<std::string> found;
+    for (const char* split : {"validation", "test"}) {
+      if (std::find(splits.begin(), splits.end(), split) != splits.end()) found.emplace_back(split);
+    }
+    if (found.empty()) found.emplace_back("test");  // Opening it says what is missing.
+    return found;
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/input_spec.h"
@@ -14,10 +15,15 @@
 
 namespace moesaic {
 
+/// Whose names the network's outputs have: those that its checkpoint stores, by which classes of
+/// data are found, or the data's own, as many as there are outputs and in their order.
+enum class ClassesOf { checkpoint, data };
+
 struct EvaluateCheckpointOptions {
   std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
   std::string data;                  ///< Empty means the checkpoint's last training data.
   std::string split = "test";
+  ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
   EvaluateOptions evaluate;
@@ -58,8 +64,12 @@ struct CheckpointData {
 CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetOpener& open,
                                     const std::string& data, const std::string& split);
 
-/// Makes the examples what the checkpoint's network takes.
-void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model);
+/// Makes the examples what the checkpoint's network takes, and their labels the numbers of its
+/// outputs; of a network whose classes have no names those of the data, with a warning. Throws
+/// Error (usage) for a class that the network does not have; where there are as many classes as
+/// outputs it ends in `way_out`, what to do instead.
+void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
+                ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
 
 /// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
 /// has, or does not fit the checkpoint.

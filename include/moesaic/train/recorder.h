@@ -21,8 +21,9 @@ class Recorder {
   Recorder(const std::filesystem::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
-  /// "<kind>/<field>".
-  void write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields);
+  /// "<tag>/<field>". Lines that are not of one curve need different tags.
+  void write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields,
+             const std::string& tag);
   /// Writes a scalar to TensorBoard only.
   void scalar(const std::string& tag, double value, int64_t step);
   /// Flushes everything to disk, so that a checkpoint can rely on it.

@@ -24,12 +24,13 @@ struct RunConfig {
   bool recompute = false;
   bool deterministic = false;
   int64_t loader_threads = 1;
-  int64_t log_every = 50;
-  int64_t checkpoint_every = 500;
+  Interval log_every = Interval::of_steps(50);
+  Interval checkpoint_every = Interval::of_steps(500);
   int64_t keep_checkpoints = 2;
-  int64_t evaluate_every = 1;
+  Interval evaluate_every = Interval::of_epochs(1);
   int64_t evaluate_batch_size = 256;
   std::string best;
+  std::string data_changed = "refuse";
   ParallelConfig parallel;
   std::vector<PhaseConfig> phases;
   Value source;  ///< where it was written
@@ -55,18 +56,26 @@ void describe(Fields& f, RunConfig& c) {
     "environment must hold CUBLAS_WORKSPACE_CONFIG=:4096:8");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
-  f("log_every", c.log_every, "updates between two lines of metrics", at_least(1), common);
-  f("checkpoint_every", c.checkpoint_every, "updates between two checkpoints; 0: phase ends only",
-    at_least(0), common);
+  f("log_every", c.log_every, "time between two lines of metrics: steps (updates), or \"1 epoch\"",
+    between(1, kMaxSteps), common);
+  f("checkpoint_every", c.checkpoint_every,
+    "time between two checkpoints: steps (updates), or \"1 epoch\"; 0: phase ends only",
+    between(0, kMaxSteps), common);
   f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
-  f("evaluate_every", c.evaluate_every, "epochs between two evaluations; 0: phase ends only",
-    between(0, kMaxSteps));
+  f("evaluate_every", c.evaluate_every,
+    "time between two evaluations: epochs, or \"20 steps\"; 0: phase ends only",
+    between(0, kMaxSteps), common);
   f("evaluate_batch_size", c.evaluate_batch_size, "images a batch in evaluations",
     between(1, kMaxBatchSize));
   f("best", c.best,
     "metric that the folder 'best' follows in the last phase, on the validation split where the "
     "data "
     "has one; empty: the task's first, accuracy for classes");
+  f("data_changed", c.data_changed,
+    "whether --resume goes on where classes, number, labels or files of the data are not those "
+    "that "
+    "the run began with",
+    one_of({"refuse", "accept"}));
   f("parallel", c.parallel, "how the processes of torchrun, mpirun or srun share the work");
   f("phases", c.phases, "what is trained in turn", required, not_empty);
 }
@@ -74,7 +83,7 @@ ConfigProblem config_problem(const RunConfig& config);
 
 /// Throws Error (usage) that names the settings in which `now` differs from the configuration that
 /// the run was started with, except for those that change no result: loader_threads,
-/// checkpoint_every, keep_checkpoints, recompute and parallel.
+/// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder);
 

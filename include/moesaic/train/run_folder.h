@@ -9,12 +9,13 @@
 
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 
 /// The folder of a run, held by one process at a time:
 ///
-///     config.json  metrics.jsonl  events.out.tfevents.*
+///     config.json  data.json  metrics.jsonl  events.out.tfevents.*
 ///     checkpoints/step_<N>/    during training and at the end, the newest few
 ///     checkpoints/step_<N>.damaged/    what a resume passed over, kept for its user
 ///     checkpoints/<phase>/     at the end of each phase
@@ -29,6 +30,9 @@ class RunFolder {
   /// Returns the configuration that the run in `root` was started with, null without a run.
   static nlohmann::ordered_json started_config(const std::filesystem::path& root);
 
+  /// Returns what the run in `root` remembers of its data; nothing of a run of 0.2.0 or before.
+  static std::optional<RunData> started_data(const std::filesystem::path& root);
+
   /// Returns whether there is any step_<N>, complete or damaged.
   static bool has_checkpoint(const std::filesystem::path& root);
 
@@ -41,6 +45,7 @@ class RunFolder {
 
   const std::filesystem::path& root() const { return root_; }
   std::filesystem::path config() const { return root_ / "config.json"; }
+  std::filesystem::path data() const { return root_ / "data.json"; }
   std::filesystem::path best() const { return root_ / "best"; }
   std::filesystem::path step_checkpoint(int64_t step) const;
   std::filesystem::path phase_checkpoint(const std::string& phase) const;

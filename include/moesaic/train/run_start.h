@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
@@ -29,6 +31,9 @@ class RunStart {
   /// for training or for this network beside the tensors of `init`.
   std::shared_ptr<Model> model() const;
 
+  /// Returns the names of the outputs of `init`, none without it or where it stores none.
+  std::vector<std::string> classes() const;
+
  private:
   RunConfig config_;  ///< Its model is that of `init` where it had none.
   std::optional<Checkpoint> init_;
@@ -39,6 +44,10 @@ class RunStart {
 /// one; the shape is read from the configuration of `init` alone, unverified.
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
 std::shared_ptr<Model> build_initial_model(const RunConfig& config);
+
+/// Returns what RunStart(config).classes() does, unverified; none where `init` cannot be read,
+/// which whoever needs its weights finds out.
+std::vector<std::string> initial_classes(const RunConfig& config);
 
 /// Checks what RunStart::model() would load, by its configuration and the hashes of its files,
 /// without memory for the weights.

@@ -22,14 +22,13 @@ void check_same_build(const Processes& processes);
 void check_same_settings(const Processes& processes, const std::string& what,
                          const nlohmann::ordered_json& settings);
 
-/// Waits for all processes, compares their checkpoints by name and all bytes of weights and buffers.
-/// Where there is no checkpoint, all take the network of process 0.
+/// Waits for all processes, compares their checkpoints by name and all bytes of weights and
+/// buffers. Where there is no checkpoint, all take the network of process 0.
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                        const Model& model);
+                      const Model& model);
 
-/// Returns a text that differs where splits differ in their number of examples, or in up to 10 000
-/// labels and the files or pixels of a few images; of shards, which may have to be fetched, in
-/// their sizes.
+/// Returns a text that differs where splits differ in what data_record() knows without reading
+/// shards, or in the pixels of a few images that are not files.
 std::string data_mark(const Dataset& data);
 
 }  // namespace moesaic

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/progress.h"
@@ -21,6 +22,7 @@
 #include "moesaic/train/phase.h"
 #include "moesaic/train/recorder.h"
 #include "moesaic/train/run_config.h"
+#include "moesaic/train/run_data.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/run_start.h"
@@ -52,6 +54,8 @@ struct TrainResult {
   int64_t steps = 0;                     ///< Steps since the start of the run.
   std::filesystem::path checkpoint;      ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
+  std::filesystem::path best;            ///< Of a last phase that ended; "" without one.
+  std::string best_value;                ///< Its metric and when that was, for messages.
 };
 
 /// Runs the phases of a configuration. The same seed gives the same bits on one machine and build,
@@ -88,6 +92,7 @@ class Trainer {
   struct EndedPhase {
     nlohmann::ordered_json model;
     TensorMap tensors;
+    std::vector<std::string> classes;
   };
 
   void train(Phase& phase);
@@ -98,6 +103,7 @@ class Trainer {
   void leave_phase(const Phase& phase);
   void prepare_network();
   std::shared_ptr<Model> network_after(const std::string& phase) const;
+  std::vector<std::string> classes_after(const std::string& phase) const;
   /// Returns what pruning on entry compares with, null without.
   std::shared_ptr<Model> pretrained_network(const EntryConfig& entry) const;
   bool is_taken_up_later(const std::string& phase) const;
@@ -123,6 +129,10 @@ class Trainer {
   /// Records a save that has been written, if one has.
   void record_save(const std::optional<SaveTimes>& times);
   void restore();
+  /// Returns the tag of the present phase's curves in TensorBoard.
+  std::string tag_of(const std::string& what) const { return what + "/" + state_.phase; }
+  /// Names the best evaluation of the last phase in the result.
+  void name_best();
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
@@ -136,6 +146,15 @@ class Trainer {
   bool stopped() const { return stop_signal() != 0; }
   /// Throws Error (usage) unless the processes can share the run, and make the same one.
   void check_processes(const Model& shape);
+  /// Returns name and split of all data that the phases use, each once.
+  std::vector<std::pair<std::string, std::string>> used_splits() const;
+  /// Notes the marks of a split in data_. Returns how they differ from those of `before`, "" where
+  /// they do not or that is null.
+  std::string record_data(const std::string& name, const std::string& split,
+                          const DataRecord* before);
+  /// Compares the data with those that the run was begun with. Throws Error (usage) for a
+  /// difference, unless such are accepted.
+  void check_data(const std::optional<RunData>& started);
   /// Returns false where a signal or `watch` ended the run.
   bool going();
 
@@ -145,6 +164,7 @@ class Trainer {
   std::shared_ptr<Model> model_;
   std::vector<PhasePlan> plan_;
   std::optional<RunFolder> folder_;
+  RunData data_;  ///< Of a run that has a folder.
   std::optional<Recorder> recorder_;
   std::optional<Progress> progress_;
   Throughput throughput_;
@@ -153,6 +173,7 @@ class Trainer {
   TensorMap resumed_tensors_;
   std::map<std::string, EndedPhase> ended_;  ///< Of a run in memory, those that are needed.
   std::optional<InputSpec> input_;           ///< Resolved when the phase begins.
+  std::vector<std::string> classes_;         ///< Names of the network's outputs; empty: unknown.
   bool warned_of_best_ = false;
   TrainResult result_;
   StartedSave started_;

@@ -218,12 +218,12 @@ std::string counted(const char* label, const std::vector<std::string>& names) {
 }
 
 /// Returns the preprocessing of the reference configurations: images are resized to the network's
-/// size, with values in [-1, 1].
+/// size, as they are stored, with values in [-1, 1].
 PreprocessConfig preprocess_of(const VMoEConfig& config) {
   PreprocessConfig preprocess;
   preprocess.values = "symmetric";
-  const bool square = config.image_size.height == config.image_size.width;
-  if (square) preprocess.size = config.image_size.height;
+  preprocess.orientation = "stored";
+  preprocess.size = config.image_size;
   return preprocess;
 }
 
@@ -316,7 +316,7 @@ std::string describe(const ImportVMoEResult& result) {
   text += counted("not used", result.unused);
   text += fmt::format(
       "  {:<12}{}values from -1 to 1, as the reference's recipes have them\n", "images",
-      result.preprocess.size > 0 ? fmt::format("{0} x {0}, ", result.preprocess.size) : "");
+      fmt::format("{} x {}, ", result.preprocess.size.height, result.preprocess.size.width));
   for (const std::string& note : result.notes) text += fmt::format("  {:<12}{}\n", "note", note);
   return text + fmt::format("{}: {} parameters\n", result.out, result.parameters);
 }

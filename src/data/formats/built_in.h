@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
-
 #include "moesaic/data/format.h"
 
 namespace moesaic {
@@ -12,8 +10,6 @@ DatasetFormat idx_format();
 DatasetFormat cifar_format();
 DatasetFormat image_folder_format();
 DatasetFormat celeba_format();
-/// Returns the settings of a folder of images without a description, by its subfolders.
-Choice image_folder_settings(const std::filesystem::path& folder);
 DatasetFormat clusters_format();
 DatasetFormat embeddings_format();
 DatasetFormat gated_format();

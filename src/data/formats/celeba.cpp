@@ -142,7 +142,7 @@ fs::path find_list(const fs::path& folder, const std::string& stem) {
 template <class F>
 void for_lines(const fs::path& path, F&& row) {
   const std::string text = read_text(path);
-  std::istringstream lines(text);
+  std::istringstream lines{std::string(without_byte_order_mark(text))};
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
@@ -372,7 +372,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   }
   for (const Face& face : faces) files.add(images, face.name, face.label);
   outline_celeba(spec, info);
-  return std::make_shared<ImageFiles>(std::move(info), std::move(files), false, std::move(groups));
+  return std::make_shared<ImageFiles>(std::move(info), std::move(files), std::move(groups));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checks.h"
 
+#include <algorithm>
 #include <set>
 
 #include "../image_files.h"
@@ -13,6 +14,9 @@ namespace moesaic {
 
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {
   const size_t count = spec.classes.size();
+  if (std::find(spec.classes.begin(), spec.classes.end(), "") != spec.classes.end()) {
+    return {"classes has a name that is empty", {"classes"}};
+  }
   if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
     return {"classes names a class twice", {"classes"}};
   }

@@ -4,7 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <span>
 #include <system_error>
 
 #include "../image_files.h"
@@ -14,7 +18,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/image_walk.h"
 
 namespace fs = std::filesystem;
 
@@ -24,16 +28,19 @@ namespace {
 struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
-  bool exif_orientation = false;
+  std::optional<bool> exif_orientation;
+  bool found = false;        ///< Whether the splits are those that were found; no setting.
+  bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 template <class Fields>
 void describe(Fields& f, ImageFolderSettings& c) {
   f("class_count", c.class_count, "how many classes there have to be; 0: any", at_least(0));
   f("splits", c.splits,
-    "folder of each split, by default train and, to test with, val; there is a validation split "
-    "where its folder is given");
+    "folder of each split; by default train, to test with the first that is there of test, val, "
+    "validation and valid, and to validate with another one of the last three");
   f("exif_orientation", c.exif_orientation,
-    "turn images as EXIF's orientation says; google-research/vmoe leaves them as stored");
+    "turn images as EXIF's orientation says, as viewers do; true unless given, "
+    "google-research/vmoe leaves them as stored");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
@@ -44,12 +51,23 @@ ConfigProblem check_image_folder(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
                        unknown_split(spec.images, "images"),
                        unknown_split(settings_of(spec).splits, "splits"),
-                       channels_problem(spec, 3));
+                       spec.mean.empty() && spec.std.empty()
+                           ? ConfigProblem()
+                           : channels_problem(spec, spec.mean.size() == 1 ? 1 : 3));
+}
+
+bool holds_out(const DatasetSpec& spec) {
+  return spec.validation.value_or(0.0) > 0.0;
 }
 
 std::vector<std::string> splits_image_folder(const DatasetSpec& spec) {
-  if (!settings_of(spec).splits.contains("validation")) return {"train", "test"};
-  return {"train", "validation", "test"};
+  const ImageFolderSettings& settings = settings_of(spec);
+  std::vector<std::string> splits = {"train"};
+  if (settings.splits.contains("validation")) splits.emplace_back("validation");
+  // Held-out images stand in for those to test with where there are none.
+  const bool without = settings.found && holds_out(spec) && !settings.splits.contains("test");
+  if (!without) splits.emplace_back("test");
+  return splits;
 }
 
 std::string source_image_folder(const DatasetSpec& spec, const std::string& split) {
@@ -64,45 +82,20 @@ int64_t class_count_image_folder(const DatasetSpec& spec) {
 }
 
 void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
+  info.classes_named = !info.classes.empty();
   for (int64_t i = static_cast<int64_t>(info.classes.size()); i < class_count_image_folder(spec);
        ++i) {
     info.classes.push_back(fmt::format("class {}", i));
   }
 }
 
-enum class Listed { folders, images };
-
-struct Listing {
-  std::vector<std::string> names;   ///< Names, sorted.
-  std::vector<std::string> others;  ///< Names of what is left out.
-};
-
-/// Lists the entries of `folder` except hidden ones. Links are followed but folders are not
-/// entered, so circular links are harmless.
-Listing list_folder(const fs::path& folder, Listed what) {
-  Listing listing;
-  std::error_code error, unknown;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    std::string name = it->path().filename().string();
-    if (name.starts_with('.')) continue;
-    const bool wanted = what == Listed::folders
-                            ? it->is_directory(unknown)
-                            : has_image_name(it->path()) && it->is_regular_file(unknown);
-    (wanted ? listing.names : listing.others).push_back(std::move(name));
-  }
-  if (error) fail("{}: cannot be listed: {}", folder.string(), error.message());
-  std::sort(listing.names.begin(), listing.names.end());
-  return listing;
-}
-
 /// Returns the described classes, else the folders of the training images, common to all splits.
 std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
                                     const fs::path& part) {
   if (!spec.classes.empty()) return spec.classes;
-  const fs::path train = folder / source_image_folder(spec, "train");
-  std::error_code error;
-  const fs::path& listed = fs::is_directory(train, error) ? train : part;
-  std::vector<std::string> classes = list_folder(listed, Listed::folders).names;
+  const fs::path train = (folder / source_image_folder(spec, "train")).lexically_normal();
+  const fs::path& listed = is_folder(train) ? train : part;
+  std::vector<std::string> classes = list_images(listed).folders;
   if (classes.empty()) fail("{}: no folder of a class in it", listed.string());
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
@@ -123,41 +116,52 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
   }
 }
 
-/// Returns names in quotes, the first few of many.
-std::string quoted_names(std::vector<std::string> names) {
-  constexpr size_t kMax = 5;
-  std::sort(names.begin(), names.end());
-  const bool more = names.size() > kMax;
-  if (more) names.resize(kMax);
-  return fmt::format("'{}'{}", fmt::join(names, "', '"), more ? ", ..." : "");
+/// Says something about a dataset once in a process, however often it is opened.
+void say_once(LogLevel level, const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  if (said.insert(text).second) log_at(level, "{}", text);
 }
 
-/// Says which folders of an undescribed dataset are which splits, and which are none.
+/// Says which folders are which splits, what follows where none is to validate with, and which
+/// folders are none.
 void report_splits(const DatasetSpec& spec, const fs::path& folder) {
   const auto& splits = settings_of(spec).splits;
-  std::vector<std::string> unused;
-  for (const char* name : {"val", "validation", "test"}) {
-    const bool used = std::any_of(splits.begin(), splits.end(),
-                                  [&](const auto& split) { return split.second == name; });
-    std::error_code error;
-    if (!used && fs::is_directory(folder / name, error)) unused.emplace_back(name);
+  const auto named = [&](const char* split) {
+    const auto found = splits.find(split);
+    const bool here = found != splits.end() && is_folder(folder / found->second);
+    return here ? "'" + found->second + "'" : std::string();
+  };
+  const std::string test = named("test"), validation = named("validation");
+  std::string text =
+      fmt::format("dataset '{}': trains on {}, tests on {}", spec.name,
+                  splits.at("train") == "." ? "its folders, which are classes" : named("train"),
+                  test.empty() ? "nothing" : test);
+  if (holds_out(spec)) {
+    text += fmt::format(", validates on the last {:g} % of each class of the training images",
+                        100.0 * *spec.validation);
+  } else if (!validation.empty()) {
+    text += ", validates on " + validation;
+  } else {
+    text += test.empty() ? ", validates on nothing"
+                         : ", validates on nothing, so that 'best' is chosen by the test images";
   }
-  const auto validation = splits.find("validation");
-  std::error_code error;
-  const std::string& test = splits.at("test");
-  log_info("dataset '{}': 'train' is to train on, {}, {}{}", spec.name,
-           fs::is_directory(folder / test, error)
-               ? fmt::format("'{}' to test with", test)
-               : "nothing to test with (no test, val or validation)",
-           validation == splits.end() ? "none is the validation split"
-                                      : fmt::format("'{}' to validate with", validation->second),
-           unused.empty() ? "" : "; left out: " + quoted_names(unused));
+  std::vector<std::string> unused = list_images(folder).folders;
+  std::erase_if(unused, [&](const std::string& name) {
+    return splits.at("train") == "." ||
+           std::any_of(splits.begin(), splits.end(),
+                       [&](const auto& split) { return split.second == name; });
+  });
+  if (!unused.empty()) text += "; left out: " + quoted_names(unused);
+  say_once(LogLevel::info, text);
 }
 
 /// What was found in the folders of the classes.
 struct Found {
   FileList files;
-  std::vector<std::string> others, empty;
+  LeftOut left_out;
+  std::vector<std::string> empty;
 };
 
 Found find_files(const std::vector<std::string>& classes, const fs::path& part,
@@ -165,71 +169,110 @@ Found find_files(const std::vector<std::string>& classes, const fs::path& part,
   Found found{FileList(part), {}, {}};
   for (size_t label = 0; label < classes.size(); ++label) {
     const std::string& name = classes[label];
-    Listing listing;
+    ImageListing listing;
     if (std::binary_search(folders.begin(), folders.end(), name)) {
-      listing = list_folder(part / name, Listed::images);
+      listing = list_images(part / name);
     }
-    if (listing.names.empty()) found.empty.push_back(name);
+    if (listing.images.empty()) found.empty.push_back(name);
     const int32_t number = found.files.add_folder(name);
-    for (const std::string& file : listing.names) {
+    for (const std::string& file : listing.images) {
       found.files.add(number, file, static_cast<int32_t>(label));
     }
-    for (const std::string& other : listing.others) found.others.push_back(name + "/" + other);
+    for (std::string& nested : listing.folders) {
+      listing.left_out.add(WhyLeftOut::nested, std::move(nested));
+    }
+    found.left_out.add(name, listing.left_out);
   }
   return found;
 }
 
 std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, DatasetInfo info,
                                                  const fs::path& folder) {
-  const fs::path part = folder / source_image_folder(spec, info.split);
+  const fs::path part = (folder / source_image_folder(spec, info.split)).lexically_normal();
   info.classes = classes_in(spec, folder, part);
-  info.channels = 3;
-  const Listing folders = list_folder(part, Listed::folders);
-  check_known(folders.names, info.classes, part);
-  Found found = find_files(info.classes, part, folders.names);
-  if (found.files.size() == 0) fail("{}: no JPEG or PNG images in its folders", part.string());
-  const auto warn = [&](const std::vector<std::string>& names, const char* noun, const char* what) {
-    if (names.empty()) return;
-    log_warning("dataset '{}': {} in {} {}: {}", info.name,
-                count_text(static_cast<int64_t>(names.size()), noun), part.string(), what,
-                quoted_names(names));
-  };
-  warn(found.empty, "class", "without images");
-  warn(folders.others, "file", "beside the folders of the classes, left out");
-  warn(found.others, "file", "neither JPEG nor PNG by name, left out");
-  if (spec.is_path() && info.split == "train") report_splits(spec, folder);
-  return std::make_shared<ImageFiles>(std::move(info), std::move(found.files),
-                                      settings_of(spec).exif_orientation);
+  info.channels = static_cast<int64_t>(info.mean.size());
+  info.channels_open = settings_of(spec).undescribed;
+  info.upright = settings_of(spec).exif_orientation;
+  ImageListing listing = list_images(part);
+  check_known(listing.folders, info.classes, part);
+  Found found = find_files(info.classes, part, listing.folders);
+  for (std::string& image : listing.images) {
+    found.left_out.add(WhyLeftOut::beside, std::move(image));
+  }
+  found.left_out.add("", listing.left_out);
+  const std::string left_out = found.left_out.text();
+  if (found.files.size() == 0) {
+    fail("{}: no images ({}) in its folders{}", part.string(), fmt::join(image_endings(), ", "),
+         left_out.empty() ? "" : "; " + left_out);
+  }
+  if (!found.empty.empty()) {
+    say_once(LogLevel::warning,
+             fmt::format("dataset '{}': {} in {} without images: {}", info.name,
+                         count_text(static_cast<int64_t>(found.empty.size()), "class"),
+                         part.string(), quoted_names(found.empty)));
+  }
+  if (!left_out.empty()) {
+    say_once(LogLevel::warning,
+             fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
+  }
+  if (settings_of(spec).found && info.split == "train") report_splits(spec, folder);
+  return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }
 
-/// Returns the splits of a folder without a description: the test split is test, else val, else
-/// validation; the validation split is validation, else val, where that is not the test split.
-std::map<std::string, std::string> habitual_splits(const fs::path& folder) {
-  const auto has = [&](const char* name) {
-    std::error_code error;
-    return fs::is_directory(folder / name, error);
-  };
-  std::map<std::string, std::string> found = {{"train", "train"}};
-  found["test"] = has("test") ? "test" : has("validation") && !has("val") ? "validation" : "val";
-  for (const char* name : {"validation", "val"}) {
-    if (has(name) && found["test"] != name) {
-      found["validation"] = name;
-      break;
+/// Names of folders that are to test or to validate with, by habit; the first that is there is to
+/// test with.
+constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
+
+/// Adds the splits that a folder has by habit to those that are described. Where images are held
+/// out to validate with, the folder may hold the classes themselves.
+void find_splits(const fs::path& folder, const DatasetSpec& spec,
+                 std::map<std::string, std::string>& splits) {
+  const bool described = !splits.empty();
+  const auto find = [&](const std::string& split, std::span<const char* const> names) {
+    for (const char* name : names) {
+      const bool taken = std::any_of(splits.begin(), splits.end(),
+                                     [&](const auto& one) { return one.second == name; });
+      if (!taken && is_folder(folder / name)) return splits.emplace(split, name).second;
     }
+    return false;
+  };
+  if (!splits.contains("test")) find("test", kHeldOutFolders);
+  const bool flat = holds_out(spec) && splits.empty() && !is_folder(folder / "train");
+  splits.try_emplace("train", flat ? "." : "train");
+  if (holds_out(spec)) return;
+  splits.try_emplace("test", "val");
+  if (!described) find("validation", std::array{"validation", "val", "valid"});
+}
+
+/// Takes what the description does not say from the folder: its splits, and mean and std of
+/// photographs.
+void complete_image_folder(DatasetSpec& spec) {
+  auto& settings = spec.format.as<ImageFolderSettings>();
+  settings.undescribed = spec.mean.empty() && spec.std.empty();
+  if (settings.undescribed) {
+    spec.mean = {0.485, 0.456, 0.406};
+    spec.std = {0.229, 0.224, 0.225};
   }
-  return found;
+  fs::path place;
+  for (const fs::path& folder : search_folders(spec)) {
+    std::error_code error;
+    if (place.empty() && fs::is_directory(folder, error)) place = folder;
+    if (!fs::is_directory(folder / source_image_folder(spec, "train"), error)) continue;
+    place = folder;
+    break;
+  }
+  if (place.empty()) return;
+  settings.found = settings.splits.empty();
+  find_splits(place, spec, settings.splits);
 }
 
 }  // namespace
-
-Choice image_folder_settings(const fs::path& folder) {
-  return Choice("image_folder", ImageFolderSettings{.splits = habitual_splits(folder)});
-}
 
 DatasetFormat image_folder_format() {
   return {.settings = Choice("image_folder", ImageFolderSettings{}),
           .sorted_by_class = true,
           .check = check_image_folder,
+          .complete = complete_image_folder,
           .open = open_image_folder,
           .splits = splits_image_folder,
           .source = source_image_folder,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -28,25 +29,37 @@ constexpr int64_t kMaxShards = 100'000;
 
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
-  std::string classes_file;
+  std::string classes_file, labels = "either";
   int64_t height = 0, width = 0;
-  bool exif_orientation = false;
+  std::optional<bool> exif_orientation;
 };
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
   f("shards", c.shards,
-    "tar archives of each split, train, validation and test, in order: images 0001.jpg (.jpeg, "
-    ".png) with their classes, by number or name, in 0001.cls");
+    "tar archives of each split, train, validation and test, in order: images 0001.jpg (or "
+    "another ending of images) with their classes, by number or name, in 0001.cls");
   f("classes_file", c.classes_file,
     "file beside the shards with the name of a class a line, in place of classes");
+  f("labels", c.labels,
+    "what .cls holds: the number of a class, from 0, its name, or either, where no class has the "
+    "number of another one for its name",
+    one_of({"either", "number", "name"}));
   f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",
     at_least(0));
   f("width", c.width, "pixels of every image from left to right", at_least(0));
-  f("exif_orientation", c.exif_orientation, "turn images as EXIF's orientation says");
+  f("exif_orientation", c.exif_orientation,
+    "turn images as EXIF's orientation says, as viewers do; true unless given");
 }
 
 const ShardsSettings& shards_of(const DatasetSpec& spec) {
   return spec.format.as<ShardsSettings>();
+}
+
+LabelText label_text(const DatasetSpec& spec) {
+  const std::string& labels = shards_of(spec).labels;
+  return labels == "either"   ? LabelText::either
+         : labels == "number" ? LabelText::number
+                              : LabelText::name;
 }
 
 /// Returns the shards of a split, one by one.
@@ -183,11 +196,18 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   if (!spec.urls.empty() && !fs::exists(path, error)) {
     fetch_class_names(spec, file, path, kMaxClassesBytes);
   }
-  std::istringstream lines(read_text(path, kMaxClassesBytes, "names of classes"));
+  const std::string text = read_text(path, kMaxClassesBytes, "names of classes");
+  std::istringstream lines{std::string(without_byte_order_mark(text))};
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) names.push_back(line);
+    names.push_back(line);
+  }
+  while (!names.empty() && names.back().empty()) names.pop_back();
+  const auto gap = std::find(names.begin(), names.end(), "");
+  if (gap != names.end()) {  // It may be a class: whoever counted lines has other numbers.
+    fail("{}: line {} is empty; a line is the name of a class", path.string(),
+         gap - names.begin() + 1);
   }
   const std::set<std::string> different(names.begin(), names.end());
   if (names.empty()) fail("{}: no name of a class in it", path.string());
@@ -195,17 +215,28 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   return names;
 }
 
+/// Returns how labels are read. Throws Error (usage) where they could be read in two ways.
+ClassNumbers class_numbers(const DatasetSpec& spec, const std::vector<std::string>& names) {
+  ClassNumbers numbers(names, label_text(spec));
+  const std::string problem = numbers.ambiguity();
+  if (!problem.empty()) fail_usage("dataset '{}': {}", spec.name, problem);
+  return numbers;
+}
+
 std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
                                            const fs::path& folder) {
   const ShardsSettings& settings = shards_of(spec);
   info.classes = class_names(spec, folder);
+  class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.height = settings.height;
   info.width = settings.width;
+  info.upright = settings.exif_orientation;
   auto shards = placed_shards(spec, info.split, folder);
   return std::make_shared<ShardImages>(
-      std::move(info), std::move(shards), settings.exif_orientation,
-      [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); });
+      std::move(info), std::move(shards),
+      [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); }, sleep_for,
+      label_text(spec));
 }
 
 void outline_shards(const DatasetSpec& spec, DatasetInfo& info) {
@@ -240,7 +271,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
 std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::string& split,
                                             const fs::path& folder) {
   std::vector<FileVerification> results;
-  const ClassNumbers classes(class_names(spec, folder));
+  const ClassNumbers classes = class_numbers(spec, class_names(spec, folder));
   for (const PlacedShard& shard : placed_shards(spec, split, folder)) {
     std::string problem = shard_problem(shard.path, shard.described);
     if (problem.empty()) problem = index_shard(shard.path, shard.described, classes).problem;

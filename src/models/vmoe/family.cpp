@@ -11,6 +11,7 @@ SettingPaths VMoE::setting_paths() const {
       .router_noise = router + "noise_std",
       .rows_per_expert = router + "num_selected_tokens",
       .capacity_factor = router + "dispatcher.capacity_factor",
+      .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
       .group_size = moe + (settings().encoder.moe.group_size > 0 ? "group_size" : "group_images"),
       .members = moe + "ensemble_size",
       .classes = "classes",

@@ -221,6 +221,10 @@ nlohmann::ordered_json VMoE::config() const {
   return to_json(config);
 }
 
+nlohmann::ordered_json VMoE::constants() const {
+  return {{"layer_norm_eps", nn::kLayerNormEpsilon}, {"gelu", "tanh"}};
+}
+
 void VMoE::reset_head(int64_t classes) {
   config_.classes = classes;
   head = head.is_empty() ? register_module("head", fresh_head(config_))

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -127,7 +128,8 @@ void GradientPhase::load(const PhaseState& state) {
   for (const int64_t index : state_.replaced) {
     loader_.loader().count_damaged(index, "", /*warn=*/false);
   }
-  loader_.seek(state_.epoch, state_.batch);
+  // An epoch of data that have changed, which a run may accept, can be shorter.
+  loader_.seek(state_.epoch, std::min(state_.batch, loader_.batches_per_epoch()));
 }
 
 std::string GradientPhase::remedy() const {

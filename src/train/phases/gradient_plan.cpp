@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "../check_routing.h"
 #include "../patterns.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/nn/batch_norm.h"
 #include "moesaic/parallel/equal_parts.h"
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_phase.h"
@@ -112,10 +116,32 @@ void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t 
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
-        "auxiliary losses",
+        "auxiliary losses; a batch_size that is a multiple of {} does",
         places.of_model(model.setting_paths().group_size, "batch_size"), places.phase().name,
         group_size, count_text(tokens, "token"), count_text(batch, "image"),
-        model.tokens_per_image());
+        model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
+  }
+}
+
+/// Refuses parts of a batch of one image in which a batch normalisation would see one value of a
+/// channel. Larger ones have more.
+void check_batch_norm(const PhasePlaces& places, const Model& model, int64_t batch,
+                      int64_t accumulate) {
+  if (batch / accumulate > 1) return;
+  const std::shared_ptr<Model> shape = build_model_shape(Value::from_json(model.config(), "model"));
+  std::vector<int64_t> one = shape->input_shape();
+  one.insert(one.begin(), 1);
+  shape->train();
+  const MetaKernels kernels;
+  try {
+    shape->forward(at::empty(one, at::device(at::kMeta).dtype(at::kFloat)));
+  } catch (const nn::SingleValueError& error) {
+    fail_usage("{}: phase '{}': {}: {} of one image are too few for this network",
+               places.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
+               places.phase().name, error.what(),
+               accumulate > 1 ? "the parts of a batch" : "batches");
+  } catch (const c10::Error&) {  // An operator has no shape function.
+  } catch (const Error&) {       // What else is wrong with one image, others say.
   }
 }
 
@@ -148,6 +174,7 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
   check_batch_routing(places, model, plan.batch / config.accumulate,
                       !aux_loss_weights(weights, model).empty());
+  check_batch_norm(places, model, plan.batch, config.accumulate);
 }
 
 /// How many tensors like a parameter the optimizer keeps that moves it: as Optimizer divides them,

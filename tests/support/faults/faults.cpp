@@ -4,12 +4,13 @@
 //
 //   MOESAIC_FAULT=CALL:N:EFFECT:FOLDER LD_PRELOAD=faults.so moesaic ...
 //
-// CALL is open, read, write, fsync, rename, other (mkdir, unlink and so on), any of these, or
-// change: any that changes something, since a kill before another one leaves the same. EFFECT is a
-// name of errno, short (a read or a write does half of its work), slow (it takes eight seconds
-// more), kill (before the call, SIGKILL), or power: the same after whatever no fsync has made durable
-// has been undone. Only calls on files below FOLDER, an absolute path, are counted; with N+ all from
-// the n-th on fail. What is deleted counts as durable at once.
+// CALL is open, read, write, stat, list (of a folder), fsync, rename, other (mkdir, unlink and so
+// on), any of these, or change: any that changes something, since a kill before another one leaves
+// the same. EFFECT is a name of errno, short (a read or a write does half of its work), slow (it
+// takes eight seconds more), kill (before the call, SIGKILL), or power: the same after whatever no
+// fsync has made durable has been undone. Only calls on files below FOLDER, an absolute path, are
+// counted; with N+ all from the n-th on fail. What is deleted counts as durable at once.
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -357,6 +358,17 @@ int renameat(int from_folder, const char* from, int to_folder, const char* to) {
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
   return renamed(from_folder, from, to_folder, to, flags);
+}
+
+int stat(const char* name, struct stat* status) {
+  const Verdict verdict("stat", counted(AT_FDCWD, name), false);
+  if (verdict.fails()) return -1;
+  return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, name, status, 0));
+}
+dirent* readdir(DIR* folder) {
+  static const auto next = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  const Verdict verdict("list", counted(::dirfd(folder)), false);
+  return verdict.fails() ? nullptr : next(folder);
 }
 
 int mkdir(const char* name, mode_t mode) {

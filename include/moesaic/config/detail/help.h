@@ -10,6 +10,7 @@
 #include "moesaic/config/detail/reader.h"
 #include "moesaic/config/detail/traits.h"
 #include "moesaic/config/detail/writer.h"
+#include "moesaic/config/interval.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
@@ -32,6 +33,8 @@ std::string type_name() {
     return "integer";
   } else if constexpr (std::is_same_v<T, Sides>) {
     return "integer or [height, width]";
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return "integer, \"N steps\" or \"N epochs\"";
   } else if constexpr (std::is_same_v<T, double>) {
     return "number";
   } else if constexpr (std::is_same_v<T, std::string>) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moesaic/config/detail/traits.h"
+#include "moesaic/config/interval.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
@@ -72,8 +73,17 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out);
 
+/// Throws Error (usage) unless the value is an object, with the object that a string may stand for
+/// where `keys` has "name".
+void check_object(const Value& value, const std::string& path,
+                  const std::vector<std::string>& keys);
+
 /// Reads Sides from one integer or [height, width].
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
+
+/// Reads an Interval from an integer in the unit `plain` or from a text such as "20 steps".
+Interval read_interval(const Value& value, const std::string& path, const Rules& rules,
+                       Interval::Unit plain);
 
 /// Reads the fields of a struct. A missing group is read as an empty one, since it may contain
 /// required keys.
@@ -110,9 +120,9 @@ class FieldReader {
 /// Reads a struct. Unknown keys are reported before missing ones, since they may be misspelt ones.
 template <class T>
 void read_struct(const Value& value, const std::string& path, T& out) {
-  value.members(path);  // Throws unless it is an object.
   KeyCollector keys(value, path);
   describe(keys, out);
+  check_object(value, path, keys.keys());
   check_keys(value, path, keys.keys());
   FieldReader fields(value, path);
   describe(fields, out);
@@ -162,6 +172,8 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
     rules.check(static_cast<double>(out), value, path);
   } else if constexpr (std::is_same_v<T, Sides>) {
     out = read_sides(value, path, rules);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    out = read_interval(value, path, rules, out.plain);
   } else if constexpr (std::is_same_v<T, double>) {
     out = value.as_double(path);
     rules.check(out, value, path);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moesaic/config/detail/traits.h"
+#include "moesaic/config/interval.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/config/value.h"
 
@@ -17,6 +18,9 @@ namespace moesaic::config_detail {
 nlohmann::ordered_json write_number(double number);
 /// Returns one number if both sides are equal, else [height, width].
 nlohmann::ordered_json write_sides(const Sides& sides);
+
+/// Returns an integer, or a text where the unit is not that of an integer.
+nlohmann::ordered_json write_interval(const Interval& interval);
 
 template <class T>
 nlohmann::ordered_json write(const T& value);
@@ -47,6 +51,8 @@ nlohmann::ordered_json write(const T& value) {
     return write_number(value);
   } else if constexpr (std::is_same_v<T, Sides>) {
     return write_sides(value);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return write_interval(value);
   } else if constexpr (List<T>) {
     auto list = nlohmann::ordered_json::array();
     for (const auto& item : value) list.push_back(write<typename T::value_type>(item));

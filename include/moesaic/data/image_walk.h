@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one walk through folders of images: what is an image by its name, and what is left out.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moesaic {
+
+/// Returns how names of images that can be read end: ".jpg" and others, in lower case. What a file
+/// is, its content tells.
+const std::vector<std::string>& image_endings();
+/// Returns whether a file is called like an image that can be read, in upper or lower case.
+bool has_image_name(const std::filesystem::path& path);
+
+enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, special, beside };
+
+/// What a walk leaves out.
+class LeftOut {
+ public:
+  void add(WhyLeftOut why, std::string name) { names_[why].push_back(std::move(name)); }
+  /// Adds what was left out of `folder`, whose name goes before the others'.
+  void add(const std::string& folder, const LeftOut& other);
+
+  bool empty() const { return names_.empty(); }
+  /// Returns "2 left out: 1 link to nothing ('a'); 1 folder inside a class ('b')"; "" for nothing.
+  std::string text() const;
+
+ private:
+  std::map<WhyLeftOut, std::vector<std::string>> names_;
+};
+
+/// Names of what lies in a folder, sorted.
+struct ImageListing {
+  std::vector<std::string> folders, images;
+  LeftOut left_out;
+};
+
+/// Lists a folder. Links are followed. Left out are links to nothing, files that are not called
+/// like images, hidden folders and images, and what systems put beside photographs (__MACOSX,
+/// @eaDir); hidden files of other kinds are passed over. Throws IoError where the folder or
+/// something in it cannot be examined, since an image may be behind that.
+ImageListing list_images(const std::filesystem::path& folder);
+
+/// Image files with their paths, sorted.
+struct FoundImages {
+  std::vector<std::filesystem::path> files;
+  LeftOut left_out;  ///< Names relative to the folder.
+};
+
+/// Finds the images in `folder` and in all folders below it as list_images() does. A folder that
+/// several links lead to is walked once, and a link to a folder around it not at all.
+FoundImages image_files_in(const std::filesystem::path& folder);
+
+/// Returns whether a folder is there, also by a link. Throws IoError if that cannot be determined.
+bool is_folder(const std::filesystem::path& path);
+
+}  // namespace moesaic

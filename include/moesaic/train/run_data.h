@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run remembers of its data, by which it notices at a resume that they have changed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+
+/// Marks of a split. Hashes are empty where there is nothing to read, or nothing that is here.
+struct DataRecord {
+  std::vector<std::string> classes;
+  int64_t examples = 0;
+  std::string shards;  ///< Hash of the numbers of images of all shards.
+  std::string labels;  ///< Hash of the labels in their order.
+  std::string images;  ///< Hash of some files of images, spread over the data.
+};
+template <class Fields>
+void describe(Fields& f, DataRecord& c) {
+  f("classes", c.classes, "names of the classes, in order");
+  f("examples", c.examples, "how many there are", required, at_least(0));
+  f("shards", c.shards, "hash of how many images each shard has");
+  f("labels", c.labels, "hash of the labels in order");
+  f("images", c.images, "hash of some image files");
+}
+
+/// The document data.json in a run's folder.
+struct RunData {
+  std::map<std::string, DataRecord> splits;  ///< By "DATA SPLIT".
+};
+template <class Fields>
+void describe(Fields& f, RunData& c) {
+  f("splits", c.splits, "marks of each split of the run's data");
+}
+
+/// Reads up to two million labels and up to 64 image files of 64 MiB in all. Without `reads_shards`
+/// no image and no label of data in shards is asked for, since it may have to be fetched. Of
+/// endless data there is nothing but the number of examples that count as an epoch.
+DataRecord data_record(const Dataset& data, bool reads_shards = true);
+
+/// Returns in which way data are not those of the record, e.g. "had 24 examples and has 25 now", or
+/// "" where they are the same as far as both know.
+std::string difference_of(const DataRecord& before, const DataRecord& now);
+
+}  // namespace moesaic

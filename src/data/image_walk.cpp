@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/data/image_walk.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <deque>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "moesaic/base/posix.h"
+#include "moesaic/base/text.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+/// What a reason is called of one and of several.
+std::pair<std::string, std::string> words_of(WhyLeftOut why) {
+  switch (why) {
+    case WhyLeftOut::ending: {
+      const std::string known = fmt::format("{}", fmt::join(image_endings(), ", "));
+      return {"file not called " + known, "files not called " + known};
+    }
+    case WhyLeftOut::dangling:
+      return {"link to nothing", "links to nothing"};
+    case WhyLeftOut::nested:
+      return {"folder inside a class", "folders inside a class"};
+    case WhyLeftOut::system:
+      return {"folder that a system made", "folders that a system made"};
+    case WhyLeftOut::hidden:
+      return {"hidden", "hidden"};
+    case WhyLeftOut::walked:
+      return {"folder that is read already", "folders that are read already"};
+    case WhyLeftOut::special:
+      return {"neither file nor folder", "neither files nor folders"};
+    case WhyLeftOut::beside:
+      return {"image beside the folders of the classes",
+              "images beside the folders of the classes"};
+  }
+  return {};
+}
+
+bool is_of_system(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kNames = {
+      "__MACOSX", "@eaDir",     "#recycle",     "@Recycle",
+      "@__thumb", "lost+found", "$RECYCLE.BIN", "System Volume Information"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+/// Returns the type of what an entry is or leads to; not_found of a link to nothing. Asks the
+/// system only where the folder's listing did not tell.
+fs::file_type type_of(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error)) {
+    if (entry.is_regular_file(error)) return fs::file_type::regular;
+    if (entry.is_directory(error)) return fs::file_type::directory;
+  }
+  const fs::file_type type = entry.status(error).type();
+  if (type != fs::file_type::none) return type;
+  // A link that leads back to itself leads nowhere.
+  if (error == std::errc::too_many_symbolic_link_levels) return fs::file_type::not_found;
+  fail_errno(entry.path(), "cannot be examined", error.value());
+}
+
+void take_hidden(const fs::directory_entry& entry, std::string name, ImageListing& listing) {
+  std::error_code unknown;
+  if (has_image_name(name) || entry.is_directory(unknown)) {
+    listing.left_out.add(WhyLeftOut::hidden, std::move(name));
+  }
+}
+
+void take(const fs::directory_entry& entry, ImageListing& listing) {
+  std::string name = entry.path().filename().string();
+  if (name.starts_with('.')) return take_hidden(entry, std::move(name), listing);
+  switch (type_of(entry)) {
+    case fs::file_type::regular:
+      if (has_image_name(name)) {
+        listing.images.push_back(std::move(name));
+      } else {
+        listing.left_out.add(WhyLeftOut::ending, std::move(name));
+      }
+      return;
+    case fs::file_type::directory:
+      if (is_of_system(name)) {
+        listing.left_out.add(WhyLeftOut::system, std::move(name));
+      } else {
+        listing.folders.push_back(std::move(name));
+      }
+      return;
+    case fs::file_type::not_found:
+      return listing.left_out.add(WhyLeftOut::dangling, std::move(name));
+    default:
+      return listing.left_out.add(WhyLeftOut::special, std::move(name));
+  }
+}
+
+fs::path place_of(const fs::path& folder) {
+  std::error_code error;
+  fs::path place = fs::canonical(folder, error);
+  if (error) fail_errno(folder, "cannot be examined", error.value());
+  return place;
+}
+
+bool is_around(const fs::path& outer, const fs::path& inner) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+/// A walk, folders before links to folders, so that what is both below and linked has its own name.
+class Walk {
+ public:
+  explicit Walk(fs::path folder) : folder_(std::move(folder)) {}
+
+  FoundImages run() && {
+    enter({});
+    while (!folders_.empty() || !links_.empty()) {
+      std::deque<fs::path>& next = folders_.empty() ? links_ : folders_;
+      const fs::path below = std::move(next.front());
+      next.pop_front();
+      enter(below);
+    }
+    std::sort(found_.files.begin(), found_.files.end());
+    return std::move(found_);
+  }
+
+ private:
+  void enter(const fs::path& below) {
+    const fs::path folder = below.empty() ? folder_ : folder_ / below;
+    const fs::path place = place_of(folder);
+    const bool circle = !below.empty() && is_around(place, place_of(folder_ / below.parent_path()));
+    if (circle || !entered_.insert(place).second) {
+      return found_.left_out.add(WhyLeftOut::walked, below.string());
+    }
+    const ImageListing listing = list_images(folder);
+    for (const std::string& name : listing.images) found_.files.push_back(folder / name);
+    for (const std::string& name : listing.folders) {
+      std::error_code unknown;
+      (fs::is_symlink(folder / name, unknown) ? links_ : folders_).push_back(below / name);
+    }
+    found_.left_out.add(below.string(), listing.left_out);
+  }
+
+  fs::path folder_;
+  std::deque<fs::path> folders_, links_;  ///< Relative to folder_.
+  std::set<fs::path> entered_;
+  FoundImages found_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& image_endings() {
+  static const std::vector<std::string> endings = {".jpg",  ".jpeg", ".jpe",
+                                                   ".jfif", ".png",  ".webp"};
+  return endings;
+}
+
+bool has_image_name(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::find(image_endings().begin(), image_endings().end(), ending) != image_endings().end();
+}
+
+void LeftOut::add(const std::string& folder, const LeftOut& other) {
+  for (const auto& [why, names] : other.names_) {
+    for (const std::string& name : names) add(why, folder.empty() ? name : folder + "/" + name);
+  }
+}
+
+std::string LeftOut::text() const {
+  size_t count = 0;
+  std::vector<std::string> parts;
+  for (const auto& [why, names] : names_) {
+    const auto [one, several] = words_of(why);
+    count += names.size();
+    parts.push_back(fmt::format("{} {} ({})", names.size(), names.size() == 1 ? one : several,
+                                quoted_names(names)));
+  }
+  return empty() ? "" : fmt::format("{} left out: {}", count, fmt::join(parts, "; "));
+}
+
+ImageListing list_images(const fs::path& folder) {
+  ImageListing listing;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    take(*it, listing);
+  }
+  if (error) fail_errno(folder, "cannot be listed", error.value());
+  std::sort(listing.folders.begin(), listing.folders.end());
+  std::sort(listing.images.begin(), listing.images.end());
+  return listing;
+}
+
+FoundImages image_files_in(const fs::path& folder) {
+  return Walk(folder).run();
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) fail_errno(path, "cannot be examined", error.value());
+  return fs::is_directory(status);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "webp.h"
+
+#include <webp/decode.h>
+
+#include "moesaic/base/error.h"
+
+namespace moesaic::webp {
+namespace {
+
+const char* reason(VP8StatusCode status) {
+  switch (status) {
+    case VP8_STATUS_OUT_OF_MEMORY:
+      return "out of memory";
+    case VP8_STATUS_UNSUPPORTED_FEATURE:
+      return "it uses what libwebp does not know";
+    case VP8_STATUS_NOT_ENOUGH_DATA:
+    case VP8_STATUS_SUSPENDED:
+      return "the file ends too early";
+    default:
+      return "its data are damaged";
+  }
+}
+
+}  // namespace
+
+Decoder::Decoder(std::span<const uint8_t> bytes) : bytes_(bytes) {
+  WebPBitstreamFeatures found;
+  const VP8StatusCode status = WebPGetFeatures(bytes.data(), bytes.size(), &found);
+  if (status != VP8_STATUS_OK) fail("not a WebP that can be read: {}", reason(status));
+  if (found.has_animation != 0) fail("an animated WebP, only still images are read");
+  if (found.height < 1 || found.width < 1) fail("not a WebP that can be read: no image in it");
+  height_ = found.height;
+  width_ = found.width;
+}
+
+void Decoder::decode(std::vector<uint8_t>& rgb) {
+  WebPDecoderConfig config;
+  if (WebPInitDecoderConfig(&config) == 0) fail("another version of libwebp is installed");
+  const size_t row = size_t{3} * static_cast<size_t>(width_);
+  rgb.resize(row * static_cast<size_t>(height_));
+  config.output.colorspace = MODE_RGB;
+  config.output.is_external_memory = 1;
+  config.output.u.RGBA = {rgb.data(), static_cast<int>(row), rgb.size()};
+  const VP8StatusCode status = WebPDecode(bytes_.data(), bytes_.size(), &config);
+  WebPFreeDecBuffer(&config.output);
+  if (status != VP8_STATUS_OK) fail("damaged WebP: {}", reason(status));
+}
+
+}  // namespace moesaic::webp

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "moesaic/base/hash.h"
+#include "moesaic/base/text.h"
+
+namespace moesaic {
+namespace {
+
+constexpr size_t kMarkDigits = 16;
+constexpr int64_t kMaxLabels = 1 << 21, kMaxImages = 64;
+constexpr uint64_t kMaxImageBytes = uint64_t{1} << 26;
+
+void add_number(Sha256& hash, int64_t number) {
+  hash.update(std::as_bytes(std::span(&number, 1)));
+}
+
+std::string mark_of(Sha256& hash) {
+  return hash.hex().substr(0, kMarkDigits);
+}
+
+/// Returns the distance of at most `most` examples that are spread over the data.
+int64_t stride_of(const Dataset& data, int64_t most) {
+  return std::max<int64_t>(1, (data.size() + most - 1) / most);
+}
+
+std::string hash_of_shards(const std::vector<int64_t>& blocks) {
+  Sha256 hash;
+  for (const int64_t block : blocks) add_number(hash, block);
+  return mark_of(hash);
+}
+
+std::string hash_of_labels(const Dataset& data) {
+  Sha256 hash;
+  const int64_t step = stride_of(data, kMaxLabels);
+  for (int64_t i = 0; i < data.size(); i += step) {
+    int64_t label = -1;
+    try {
+      label = data.label(i);
+    } catch (const ImageError&) {
+      // It is lost with its image each time, or the data have changed.
+    }
+    add_number(hash, label);
+  }
+  return mark_of(hash);
+}
+
+/// Returns "" where images are not stored as files.
+std::string hash_of_images(const Dataset& data) {
+  Sha256 hash;
+  bool any = false;
+  uint64_t bytes = 0;  // Files may be large, so that fewer of them have to do.
+  const int64_t step = stride_of(data, kMaxImages);
+  for (int64_t i = 0; i < data.size() && bytes < kMaxImageBytes; i += step) {
+    try {
+      const std::optional<EncodedImage> file = data.encoded(i);
+      if (!file) continue;
+      bytes += file->bytes.size();
+      hash.update(std::as_bytes(std::span(file->bytes)));
+    } catch (const ImageError&) {
+      add_number(hash, -1);
+    }
+    any = true;
+  }
+  return any ? mark_of(hash) : "";
+}
+
+/// Returns the names of `a` that `b` lacks.
+std::vector<std::string> lacking_in(std::vector<std::string> b, const std::vector<std::string>& a) {
+  std::sort(b.begin(), b.end());
+  std::vector<std::string> names;
+  for (const std::string& name : a) {
+    if (!std::binary_search(b.begin(), b.end(), name)) names.push_back(name);
+  }
+  return names;
+}
+
+std::string difference_of_classes(const std::vector<std::string>& before,
+                                  const std::vector<std::string>& now) {
+  const std::vector<std::string> gone = lacking_in(now, before), added = lacking_in(before, now);
+  if (gone.empty() && added.empty()) return "has its classes in another order";
+  std::string text;
+  if (!gone.empty()) text = "has no class " + quoted_names(gone) + " any more";
+  if (!added.empty()) {
+    text += (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
+  }
+  return text;
+}
+
+bool both_differ(const std::string& before, const std::string& now) {
+  return !before.empty() && !now.empty() && before != now;
+}
+
+}  // namespace
+
+DataRecord data_record(const Dataset& data, bool reads_shards) {
+  DataRecord record{data.info().classes, data.size(), "", "", ""};
+  if (data.endless()) return record;
+  const std::vector<int64_t> blocks = data.blocks();
+  if (!blocks.empty()) record.shards = hash_of_shards(blocks);
+  if (!blocks.empty() && !reads_shards) return record;
+  if (!record.classes.empty()) record.labels = hash_of_labels(data);
+  if (data.has_images()) record.images = hash_of_images(data);
+  return record;
+}
+
+std::string difference_of(const DataRecord& before, const DataRecord& now) {
+  if (before.classes != now.classes) return difference_of_classes(before.classes, now.classes);
+  if (before.examples != now.examples) {
+    return fmt::format("had {} and has {} now", count_text(before.examples, "example"),
+                       now.examples);
+  }
+  if (both_differ(before.shards, now.shards)) return "has shards with other numbers of images";
+  if (both_differ(before.labels, now.labels))
+    return "has other labels, or its images in another order";
+  return both_differ(before.images, now.images) ? "has other image files" : "";
+}
+
+}  // namespace moesaic

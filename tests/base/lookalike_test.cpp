@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/base/lookalike.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "moesaic/base/nearest.h"
+
+namespace moesaic {
+namespace {
+
+TEST(LooksAlike, KnowsFormsSpacesAndLettersOfOtherAlphabets) {
+  EXPECT_TRUE(looks_alike("caf\u00e9", "cafe\u0301"));  // composed, decomposed
+  EXPECT_TRUE(looks_alike("hot dog", "hot\u00a0dog"));  // a space that does not break
+  EXPECT_TRUE(looks_alike("hot\u2009dog", "hot\u00a0dog"));
+  EXPECT_TRUE(looks_alike("cat", "\u0441at"));   // Cyrillic
+  EXPECT_TRUE(looks_alike("cat", "\ufeffcat"));  // a byte order mark
+  EXPECT_TRUE(looks_alike("cat", "ca\u200bt"));
+}
+
+TEST(LooksAlike, IsFalseForWhatDiffersToTheEye) {
+  EXPECT_FALSE(looks_alike("cat", "cat"));
+  EXPECT_FALSE(looks_alike("cat", "cot"));
+  EXPECT_FALSE(looks_alike("cat", "cats"));
+  EXPECT_FALSE(looks_alike("\u732b", "\u72ac"));
+  EXPECT_FALSE(looks_alike("dog", "\u732b\u732b\u732b"));
+  EXPECT_FALSE(looks_alike("caf\xe9", "cafe"));  // Latin-1
+  EXPECT_FALSE(looks_alike("", "a"));
+}
+
+TEST(SpelledOut, ShowsCodePoints) {
+  EXPECT_EQ(spelled_out("cafe\u0301 \u732b \U0001f600"), "cafe\\u{301} \\u{732b} \\u{1f600}");
+  EXPECT_EQ(spelled_out("caf\xe9\n"), "caf\\xe9\\n");
+}
+
+TEST(DidYouMean, ShowsHowNamesDifferThatLookAlike) {
+  const std::vector<std::string> names = {"cat", "caf\u00e9"};
+  EXPECT_EQ(did_you_mean("cafe\u0301", names),
+            "did you mean 'caf\u00e9' (caf\\u{e9}, not cafe\\u{301})?");
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grey images for networks of colours, colours for networks of grey.
+#include "data/channels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/jpeg_bytes.h"
+#include "data/png_bytes.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/image_files.h"
+#include "moesaic/data/input_spec.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::write_file;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+TEST(Channels, BecomeGreyAsByPillowAndColoursAgain) {
+  Bitmap bitmap{1, 2, 3, {255, 0, 0, 10, 20, 30}};
+  convert_channels(bitmap, 3);
+  EXPECT_EQ(bitmap.pixels.size(), 6u);
+  convert_channels(bitmap, 1);
+  EXPECT_EQ(bitmap.channels, 1);
+  EXPECT_EQ(bitmap.pixels, (std::vector<uint8_t>{76, 18}));
+  convert_channels(bitmap, 3);
+  EXPECT_EQ(bitmap.pixels, (std::vector<uint8_t>{76, 76, 76, 18, 18, 18}));
+  EXPECT_EQ(converted_values({0.5}, 3), (std::vector<double>{0.5, 0.5, 0.5}));
+  EXPECT_NEAR(converted_values({1.0, 0.0, 0.5}, 1).at(0), 0.356, 1e-9);
+  EXPECT_FALSE(converts_channels(2, 3));
+}
+
+/// A folder of two grey images of 4 x 4 pixels.
+class GreyFolder : public ::testing::Test {
+ protected:
+  GreyFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
+    for (const char* split : {"train", "val"}) {
+      write_file(root() / split / "dark" / "a.png", test::plain_png_bytes(4, 4, {40, 40, 40}));
+      write_file(root() / split / "light" / "b.png", test::plain_png_bytes(4, 4, {90, 90, 90}));
+    }
+  }
+  test::fs::path root() const { return folder_ / "images"; }
+  std::shared_ptr<const Dataset> open() const { return open_dataset(root().string(), "train"); }
+
+  test::ScopedEnv data_env_;
+  test::TempDir folder_;
+};
+
+TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
+  PreprocessConfig config;
+  config.size = 4;
+  const auto data = open();
+  EXPECT_EQ(for_network(config, data->info(), {3, 4, 4}).channels, 3);
+  const auto grey = preprocessed(data, for_network(config, data->info(), {1, 4, 4}));
+  EXPECT_EQ(grey->info().channels, 1);
+  EXPECT_EQ(grey->info().mean.size(), 1u);
+  EXPECT_EQ(grey->info().std.size(), 1u);
+  EXPECT_THAT(test::image_of(*grey, 0), AllOf(::testing::SizeIs(16), Each(40)));
+  const InputSpec spec = input_spec(*grey, for_network(config, data->info(), {1, 4, 4}));
+  EXPECT_EQ(spec.channel_order, "gray");
+  EXPECT_FALSE(document_of(spec).contains("channels"));
+  // What eval and predict make of other files, and of grey data in memory.
+  EXPECT_EQ(test::image_of(*preprocessed(open(), spec), 1), test::image_of(*grey, 1));
+  config.channels = 3;
+  const auto colours =
+      preprocessed(preprocessed(data, for_network({.size = 4}, data->info(), {1, 4, 4})), config);
+  EXPECT_THAT(test::image_of(*colours, 1), AllOf(::testing::SizeIs(48), Each(90)));
+}
+
+TEST_F(GreyFolder, BecomesAsLargeAsTheNetworkTakesIt) {
+  const DatasetInfo of_any_size = open()->info();
+  EXPECT_EQ(for_network({}, of_any_size, {3, 8, 12}).size, Sides(8, 12));
+  EXPECT_EQ(for_network({.size = 4}, of_any_size, {3, 8, 12}).size, Sides(4));
+  DatasetInfo of_one_size = of_any_size;
+  of_one_size.height = of_one_size.width = 4;
+  EXPECT_EQ(for_network({}, of_one_size, {3, 8, 12}).size, Sides(0));
+}
+
+TEST_F(GreyFolder, OfADescriptionHasAsManyChannelsAsItsMean) {
+  const auto opened = [&](const std::string& mean) {
+    write_file(folder_ / "d.json", R"({"name": "d", "format": "image_folder", "paths": [")" +
+                                       root().string() + R"("], "mean": )" + mean + R"(, "std": )" +
+                                       mean + "}");
+    return open_dataset((folder_ / "d.json").string(), "train");
+  };
+  EXPECT_EQ(opened("[0.5]")->info().channels, 1);
+  EXPECT_EQ(for_network({}, opened("[0.5]")->info(), {3, 4, 4}).channels, 0) << "it tells";
+  EXPECT_EQ(opened("[0.5, 0.5, 0.5]")->info().channels, 3);
+  EXPECT_EQ(for_network({}, opened("[]")->info(), {1, 4, 4}).channels, 1) << "as of a folder";
+  EXPECT_THAT(test::usage_of([&] { opened("[127.5]"); }),
+              AllOf(HasSubstr("d.json:1:"), HasSubstr("pixels scaled to [0, 1]"),
+                    HasSubstr("divide it by 255")));
+}
+
+TEST_F(GreyFolder, AnImageThatLacksItsEndIsUsedAndNamedOnce) {
+  for (const char* name : {"dark/a.png", "light/b.png"}) {
+    Bytes bytes = test::read_file(root() / "train" / name);
+    bytes.resize(bytes.size() - 12);
+    write_file(root() / "train" / name, bytes);
+  }
+  PreprocessConfig config;
+  config.size = 4;
+  const auto data = preprocessed(open(), config);
+  ::testing::internal::CaptureStderr();
+  for (int64_t i : {0, 1, 0, 1}) EXPECT_EQ(test::image_of(*data, i)[0], i == 0 ? 40 : 90);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("a.png: can be used, but: the image is complete, but not the file"));
+  EXPECT_EQ(said.find("can be used"), said.rfind("can be used"));
+}
+
+TEST_F(GreyFolder, AnImageThatIsTooLargeIsNotDamaged) {
+  const test::ScopedEnv less("MOESAIC_MAX_PIXELS", "15");
+  const std::string error = test::error_of(
+      ErrorKind::failure, [&] { test::image_of(*preprocessed(open(), {.size = 4}), 0); });
+  EXPECT_THAT(error, AllOf(HasSubstr("a.png: 4 x 4 pixels are more than the 15"),
+                           HasSubstr("set MOESAIC_MAX_PIXELS to 16")));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Photos are turned as their EXIF says, or as a setting says, the same for every reader.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/jpeg_bytes.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/image_files.h"
+#include "moesaic/data/input_spec.h"
+#include "moesaic/data/pack.h"
+
+namespace moesaic {
+namespace {
+
+using test::Bytes;
+using test::JpegKind;
+using test::write_file;
+using ::testing::HasSubstr;
+
+/// A folder with a photo of 16 x 40 pixels, as stored, that viewers show as 40 x 16.
+class Orientation : public ::testing::Test {
+ protected:
+  Orientation() : data_env_("MOESAIC_DATA", std::nullopt) {
+    for (const char* split : {"train", "val"}) {
+      write_file(root() / split / "cat" / "0.jpg",
+                 test::turned_jpeg_bytes(16, 40, JpegKind::noise));
+    }
+  }
+
+  test::fs::path root() const { return folder_ / "photos"; }
+  std::shared_ptr<const Dataset> folder() const { return open_dataset(root().string(), "train"); }
+  /// The same folder described, with a further setting.
+  std::shared_ptr<const Dataset> described(const std::string& setting) const {
+    write_file(folder_ / "pets.json",
+               R"({"name": "pets", "format": "image_folder", "paths": [")" + root().string() +
+                   R"("], "mean": [0, 0, 0], "std": [1, 1, 1])" + setting + "}");
+    return open_dataset((folder_ / "pets.json").string(), "train");
+  }
+
+  /// Height of the image as it is read, before it is resized.
+  static int64_t height_of(const Dataset& data, int64_t min = 40) {
+    Bitmap bitmap;
+    int64_t seen = 0;
+    const auto whole = [&](int64_t h, int64_t w) {
+      seen = h;
+      return Rectangle{0, 0, h, w};
+    };
+    data.decode(0, whole, min, bitmap);
+    EXPECT_EQ(bitmap.height * bitmap.width * bitmap.channels,
+              static_cast<int64_t>(bitmap.pixels.size()));
+    return seen;
+  }
+  static PreprocessConfig way(const std::string& orientation) {
+    PreprocessConfig config;
+    config.size = 8;
+    config.orientation = orientation;
+    return config;
+  }
+
+  test::ScopedEnv data_env_;
+  test::TempDir folder_;
+};
+
+TEST_F(Orientation, IsThatOfViewersUnlessTheDataOrTheRecipeSayOtherwise) {
+  EXPECT_EQ(height_of(*folder()), 40);
+  EXPECT_EQ(height_of(*folder(), 4), 40);
+  EXPECT_EQ(height_of(*described("")), 40);
+  const std::string stored = R"(, "exif_orientation": false)";
+  EXPECT_EQ(height_of(*described(stored)), 16);
+  EXPECT_EQ(height_of(*preprocessed(described(stored), way("data"))), 16);
+  EXPECT_EQ(height_of(*preprocessed(described(stored), way("upright"))), 40);
+  EXPECT_EQ(height_of(*preprocessed(folder(), way("data"))), 40);
+  EXPECT_EQ(height_of(*preprocessed(folder(), way("stored"))), 16);
+  EXPECT_NE(test::image_of(*preprocessed(folder(), way("stored")), 0),
+            test::image_of(*preprocessed(folder(), way("upright")), 0));
+}
+
+TEST_F(Orientation, OfACheckpointOverrulesThatOfData) {
+  for (const char* orientation : {"upright", "stored"}) {
+    const auto trained_on = preprocessed(folder(), way(orientation));
+    const auto document = document_of(input_spec(*trained_on, way(orientation)));
+    EXPECT_EQ(document.at("orientation"), orientation);
+    const InputSpec spec = read_input_spec(document, "there");
+    for (const char* setting : {"", R"(, "exif_orientation": false)"}) {
+      EXPECT_EQ(test::image_of(*preprocessed(described(setting), spec), 0),
+                test::image_of(*trained_on, 0))
+          << orientation << setting;
+    }
+    DatasetInfo info = folder()->info();
+    const auto predicted = make_image_dataset(info, {root() / "train" / "cat" / "0.jpg"});
+    EXPECT_EQ(test::image_of(*preprocessed(predicted, spec), 0), test::image_of(*trained_on, 0));
+  }
+  const auto stored = preprocessed(folder(), way("stored"));
+  ::testing::internal::CaptureStderr();
+  warn_of_overruled(input_spec(*stored, way("stored")),
+                    described(R"(, "exif_orientation": true)")->info(), "run");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("orientation"));
+}
+
+/// A folder of an older version was read as stored, unless its description said otherwise.
+TEST_F(Orientation, OfAnOlderCheckpointIsAsItWasTrained) {
+  const auto stored = preprocessed(folder(), way("stored"));
+  auto document = document_of(input_spec(*stored, way("stored")));
+  document.erase("orientation");
+  const InputSpec spec = read_input_spec(document, "there");
+  EXPECT_TRUE(document_of(spec).at("orientation").is_null());
+  EXPECT_EQ(test::image_of(*preprocessed(folder(), spec), 0), test::image_of(*stored, 0));
+  EXPECT_EQ(height_of(*preprocessed(described(R"(, "exif_orientation": true)"), spec)), 40);
+}
+
+TEST_F(Orientation, StaysWhereFilesAreCopiedOrMadeSmaller) {
+  for (const bool upright : {true, false}) {
+    const auto data =
+        described(upright ? R"(, "exif_orientation": true)" : R"(, "exif_orientation": false)");
+    for (const int64_t size : {0, 8}) {
+      const test::fs::path out = folder_ / "packed";
+      ::testing::internal::CaptureStderr();
+      pack_dataset((folder_ / "pets.json").string(), out,
+                   {.split = "train", .size = size, .progress = false});
+      ::testing::internal::GetCapturedStderr();
+      const auto packed = open_dataset((out / "packed.json").string(), "train");
+      EXPECT_EQ(packed->info().upright, upright);
+      const int64_t height = height_of(*packed), whole = upright ? 40 : 16;
+      EXPECT_EQ(height, size == 0 ? whole : upright ? 20 : 8);
+      test::fs::remove_all(out);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

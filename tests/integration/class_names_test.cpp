@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data whose classes are not in the network's order, not the network's, or not called by text.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <array>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/support.h"
+#include "data/data_fixture.h"
+#include "data/png_bytes.h"
+#include "integration/program.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+/// Standard error also says what the folders of the data are.
+void expect_refused(const ProgramResult& result, int code, const std::string& text) {
+  EXPECT_EQ(result.exit_code, code) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(text));
+}
+
+class ClassNames : public ProgramTest {
+ protected:
+  ClassNames() {
+    write("recipe.json", R"({"name": "pets", "seed": 1, "model": {"name": "vmoe", "image_size": 16,
+        "channels": 3, "patch_size": 8, "hidden_size": 16, "classes": 3, "encoder":
+        {"num_layers": 2, "num_heads": 2, "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4,
+        "router": {"num_selected_experts": 2}}}}, "phases": [{"name": "train", "data": "./data",
+        "preprocess": {"size": 16}, "batch_size": 8, "steps": 40,
+        "optimizer": {"name": "adamw", "lr": 0.01}}]})");
+    make_images("data", {"cat", "dog", "ship"});
+  }
+
+  /// Eight images of one colour a class and split.
+  void make_images(const std::string& folder, const std::vector<std::string>& classes) const {
+    for (size_t c = 0; c < classes.size(); ++c) {
+      std::array<uint8_t, 3> colour = {};
+      colour[c] = 250;
+      for (const char* split : {"train", "val"}) {
+        for (int i = 0; i < 8; ++i) {
+          colour[(c + 1) % 3] = static_cast<uint8_t>(10 * i);
+          test::write_file(path(folder) / split / classes[c] / fmt::format("{}.png", i),
+                           test::plain_png_bytes(16, 16, colour));
+        }
+      }
+    }
+  }
+  ProgramResult train(const std::string& out, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"train", text_path("recipe.json"), "--out", text_path(out),
+                                      "phases.0.data=" + text_path("data")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+  double accuracy(const std::string& data, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"eval", text_path("run"), "--data", data, "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.exit_code == 0 ? result.json()["accuracy"].get<double>() : -1.0;
+  }
+};
+
+TEST_F(ClassNames, AreWhatEvalFindsThemBy) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  ASSERT_EQ(accuracy(text_path("data")), 100.0);
+  write("turned.json", R"({"name": "turned", "format": "image_folder", "paths": ["./data"],
+      "classes": ["ship", "dog", "cat"], "mean": [0.485, 0.456, 0.406],
+      "std": [0.229, 0.224, 0.225]})");
+  EXPECT_EQ(accuracy(text_path("turned.json")), 100.0);
+  make_images("other", {"apple", "bird", "cow"});
+  expect_refused(run_program({"eval", text_path("run"), "--data", text_path("other")}), 2,
+                 "has a class 'apple', which the network does not have");
+  EXPECT_EQ(accuracy(text_path("other"), {"--classes-of", "data"}), 100.0);
+  fs::remove_all(path("data/train/cat"));
+  fs::remove_all(path("data/val/cat"));
+  EXPECT_EQ(accuracy(text_path("data")), 100.0);
+}
+
+TEST_F(ClassNames, AreThoseOfTheDataOnlyWithANewHead) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  make_images("other", {"apple", "bird", "cow"});
+  const std::vector<std::string> more = {"init=" + text_path("run"), "phases.0.steps=2",
+                                         "phases.0.data=" + text_path("other")};
+  expect_refused(train("tuned", more), 2, "\"new_head\": true");
+  std::vector<std::string> headed = more;
+  headed.emplace_back("phases.0.on_entry.new_head=true");
+  const ProgramResult tuned = train("tuned", headed);
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+}
+
+TEST_F(ClassNames, ThatAreNoTextAreRefusedBeforeAnythingIsTrained) {
+  make_images("data", {"caf\xe9"});
+  const std::string what = "the name 'caf\\xe9' of class 0 is not UTF-8";
+  expect_refused(train("run", {"--dry-run"}), 1, what);
+  expect_refused(train("run"), 1, what);
+  EXPECT_FALSE(fs::exists(path("run")));
+  const ProgramResult verified = run_program({"data", "verify", text_path("data") + "/"});
+  EXPECT_NE(verified.exit_code, 0);
+  EXPECT_THAT(verified.out + verified.err, HasSubstr(what));
+  expect_refused(
+      run_program({"data", "pack", text_path("data") + "/", "--out", text_path("packed")}), 1,
+      what);
+}
+
+TEST_F(ClassNames, ThatChangeBetweenAStopAndItsResumeEndIt) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  fs::remove_all(path("run/checkpoints/train"));
+  for (const char* split : {"data/train", "data/val"}) {
+    fs::rename(path(split) / "ship", path(split) / "aardvark");
+  }
+  expect_refused(train("run", {"--resume"}), 2,
+                 "it has no class 'ship' any more and has a new class 'aardvark'");
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks of folders as users have them: photos with EXIF, grey images, sides of two lengths.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/jpeg_bytes.h"
+#include "data/png_bytes.h"
+#include "integration/program.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Bytes;
+using ::testing::HasSubstr;
+
+class Folders : public ProgramTest {
+ protected:
+  Folders() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {}
+
+  void recipe(const std::string& model, const std::string& preprocess) const {
+    write("run.json", R"({"name": "folders", "seed": 3, "checkpoint_every": 0,
+        "model": {"name": "vmoe", "patch_size": 8, "hidden_size": 16, "classes": 2, )" +
+                          model + R"(, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 16,
+            "moe": {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2}}}},
+        "phases": [{"name": "train", "data": ")" +
+                          text_path("images/") + R"(", "batch_size": 8, "steps": 6,
+          "preprocess": )" +
+                          preprocess + R"(, "optimizer": {"name": "adam", "lr": 0.01}}]})");
+  }
+  /// Twelve images of each class and split.
+  template <class Make>
+  void images(const std::string& ending, const Make& make) const {
+    for (const char* split : {"train", "test"}) {
+      for (int i = 0; i < 24; ++i) {
+        const std::string file =
+            fmt::format("images/{}/{}/{:02}.{}", split, i % 2 == 0 ? "a" : "b", i, ending);
+        test::write_file(path(file), make(i));
+      }
+    }
+  }
+  ProgramResult train(const std::string& out) const {
+    return run_program({"train", text_path("run.json"), "--out", text_path(out)}, options_);
+  }
+  nlohmann::json json_of(std::vector<std::string> command) const {
+    command.emplace_back("--json");
+    const ProgramResult result = run_program(command, options_);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.json();
+  }
+  /// Per cent of the test images that predict() names right.
+  double predicted_accuracy(const std::string& run) const {
+    int right = 0, all = 0;
+    for (const auto& image :
+         json_of({"predict", text_path(run), text_path("images/test")})["images"]) {
+      const fs::path file = image["file"].get<std::string>();
+      right += image["top"][0]["class"] == file.parent_path().filename().string() ? 1 : 0;
+      ++all;
+    }
+    EXPECT_EQ(all, 24);
+    return 100.0 * right / all;
+  }
+  void expect_agreement(const std::string& run) const {
+    EXPECT_NEAR(json_of({"eval", text_path(run), "--split", "test"})["accuracy"].get<double>(),
+                predicted_accuracy(run), 1e-6)
+        << run;
+  }
+
+  ProgramOptions options_;
+};
+
+TEST_F(Folders, OfPhotosAreTurnedInEveryVerbOrInNone) {
+  images("jpg", [](int i) { return test::turned_jpeg_bytes(16 + i, 40, test::JpegKind::noise); });
+  for (const char* orientation : {"upright", "stored", "data"}) {
+    const std::string habit = orientation == std::string("stored") ? "stored" : "upright";
+    recipe(R"("image_size": 16, "channels": 3)",
+           fmt::format(R"({{"size": 16, "orientation": "{}"}})", orientation));
+    const ProgramResult trained = train(orientation);
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    expect_agreement(orientation);
+    const std::string out = text_path(fmt::format("export-{}", orientation));
+    ASSERT_EQ(
+        run_program({"export", text_path(orientation), "--format", "safetensors", "--out", out})
+            .exit_code,
+        0);
+    const Bytes text = test::read_file(fs::path(out) / "preprocess.json");
+    EXPECT_EQ(nlohmann::json::parse(text).at("orientation"), habit);
+  }
+  // Once as stored, once as the file says.
+  const Bytes plain = test::jpeg_bytes(20, 40, test::JpegKind::noise, {});
+  test::write_file(path("plain.jpg"), plain);
+  test::write_file(path("turned.jpg"), test::turned_jpeg_bytes(20, 40, test::JpegKind::noise));
+  const auto top = [&](const std::string& run, const std::string& file) {
+    return json_of({"predict", text_path(run), text_path(file)})["images"][0]["top"];
+  };
+  EXPECT_EQ(top("stored", "turned.jpg"), top("stored", "plain.jpg"));
+  EXPECT_NE(top("upright", "turned.jpg"), top("upright", "plain.jpg"));
+}
+
+TEST_F(Folders, AreResumedWithTheOrientationThatTheyBeganWith) {
+  images("jpg", [](int i) { return test::turned_jpeg_bytes(16 + i, 40, test::JpegKind::noise); });
+  const std::string model = R"("image_size": 16, "channels": 3)";
+  recipe(model, R"({"size": 16, "orientation": "stored"})");
+  ASSERT_EQ(train("run").exit_code, 0);
+  const fs::path kept = path("run/config.json");
+  const auto config = [&] { return nlohmann::ordered_json::parse(test::read_file(kept)); };
+  const auto resume = [&] {
+    const ProgramResult resumed = run_program(
+        {"train", text_path("run.json"), "--out", text_path("run"), "--resume"}, options_);
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(config()["phases"][0]["preprocess"]["orientation"], "stored");
+  };
+  recipe(model, R"({"size": 16})");
+  resume();
+  auto older = config();  // As a version without the setting wrote it.
+  older["phases"][0]["preprocess"].erase("orientation");
+  older["phases"][0]["preprocess"].erase("channels");
+  write("run/config.json", older.dump());
+  resume();
+}
+
+TEST_F(Folders, OfGreyImagesFeedANetworkOfOneChannel) {
+  images("png", [](int i) {
+    const auto shade = static_cast<uint8_t>(i % 2 == 0 ? 40 + i : 150 + i);
+    return test::plain_png_bytes(16, 16, {shade, shade, shade});
+  });
+  recipe(R"("image_size": 16, "channels": 1)", R"({"size": 16})");
+  const ProgramResult trained = train("grey");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("become grey, since the network has one channel"));
+  expect_agreement("grey");
+  const ProgramResult elsewhere =
+      run_program({"eval", text_path("grey"), "--data", text_path("images/")}, options_);
+  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+}
+
+TEST_F(Folders, FeedANetworkOfTwoSides) {
+  images("png", [](int i) {
+    return test::plain_png_bytes(20, static_cast<uint32_t>(30 + i), {9, 99, 199});
+  });
+  recipe(R"("image_size": [16, 24], "channels": 3)", R"({"size": 16})");
+  const ProgramResult refused = train("refused");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("preprocess.size=[16,24] resizes them"));
+  recipe(R"("image_size": [16, 24], "channels": 3)", R"({"size": [16, 24], "central_crop": 0.9})");
+  const ProgramResult trained = train("wide");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  expect_agreement("wide");
+}
+
+TEST_F(Folders, MeanOfBytesIsRefusedWithTheUnit) {
+  images("png", [](int) { return test::plain_png_bytes(16, 16, {9, 99, 199}); });
+  recipe(R"("image_size": 16, "channels": 3)",
+         R"({"size": 16, "mean": [127.5, 127.5, 127.5], "std": [127.5, 127.5, 127.5]})");
+  expect_one_line_error(train("refused"), 2, "mean is of pixels scaled to [0, 1]");
+}
+
+}  // namespace
+}  // namespace moesaic::testing

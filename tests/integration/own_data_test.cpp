@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders and descriptions as users have them, from the command line.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/png_bytes.h"
+#include "integration/program.h"
+#include "moesaic/base/process.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A folder "photos" of images of 4 x 4 pixels: train, valid and test with cats and dogs.
+class OwnData : public ProgramTest {
+ protected:
+  OwnData() {
+    for (const char* split : {"train", "valid", "test"}) fill(split, 4);
+  }
+
+  void fill(const std::string& split, int count) const {
+    for (int i = 0; i < 2 * count; ++i) {
+      const auto bright = static_cast<uint8_t>(100 * (i % 2) + i);
+      test::write_file(
+          path(fmt::format("photos/{}/{}/{}.png", split, i % 2 == 0 ? "cat" : "dog", i)),
+          test::plain_png_bytes(4, 4, {bright, bright, bright}));
+    }
+  }
+  /// A recipe of `model` whose phase has `settings`.
+  void write_recipe(const std::string& model, const std::string& settings) const {
+    write("recipe.json", fmt::format(R"({{"name": "own", "model": {},
+        "phases": [{{"name": "train", "preprocess": {{"size": 4}}, {},
+                     "optimizer": {{"name": "sgd", "lr": 0.01}}}}]}})",
+                                     model, settings));
+  }
+  /// Runs the program with its own folder as the current one.
+  ProgramResult here(const std::string& arguments) const {
+    return run_command({"sh", "-c",
+                        fmt::format("cd {} && {} {}", shell_quoted(text_path(".")),
+                                    shell_quoted(MOESAIC_PROGRAM), arguments)});
+  }
+};
+
+constexpr const char* kViT = R"({"name": "vmoe", "image_size": 4, "channels": 3, "patch_size": 2,
+    "hidden_size": 8, "classes": 2, "encoder": {"num_layers": 1, "num_heads": 2, "mlp_dim": 8,
+      "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}})";
+constexpr const char* kConvolutions = R"({"name": "wrn-pmoe", "image_size": 4, "channels": 3,
+    "classes": 2, "widening": 0.5, "moe": {"experts": 2, "router": {"selected": 1}}})";
+
+TEST_F(OwnData, AFolderValidIsTheValidationSplit) {
+  write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 2)");
+  fs::create_directories(path("photos/labels"));
+  const auto trained = here("train recipe.json --out run");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err,
+              AllOf(HasSubstr("trains on 'train', tests on 'test', validates on 'valid'; left out: "
+                              "'labels'"),
+                    HasSubstr("step 2: validation accuracy")));
+}
+
+TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
+  fs::rename(path("photos/train"), path("flat"));
+  write("flat.json", R"({"name": "flat", "format": "image_folder", "paths": ["flat"],
+                         "validation": 0.25})");
+  write_recipe(kViT, R"("data": "flat.json", "batch_size": 4, "steps": 2)");
+  const auto trained = here("train recipe.json --out run");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err, AllOf(HasSubstr("validates on the last 25 % of each class"),
+                                 HasSubstr("step 2: validation accuracy")));
+  EXPECT_EQ(here("eval run --split validation").exit_code, 0);
+  const auto bare = here("data verify ./flat");
+  EXPECT_EQ(bare.exit_code, 1);
+  EXPECT_THAT(bare.err + bare.out, HasSubstr(R"("validation":0.2} to flat.json)"));
+}
+
+TEST_F(OwnData, ADescriptionNeedsNoSlash) {
+  write("mine.json", R"({"name": "mine", "format": "image_folder", "paths": ["./photos"]})");
+  write_recipe(kViT, R"("data": "mine.json", "batch_size": 4, "steps": 2)");
+  for (const char* command : {"data verify mine.json", "data verify ./mine.json",
+                              "train recipe.json --dry-run", "data pack mine.json --shards 1"}) {
+    const auto result = here(command);
+    EXPECT_EQ(result.exit_code, 0) << command << ": " << result.err;
+  }
+  EXPECT_TRUE(fs::exists(path("mine-shards/mine-shards.json")));
+  EXPECT_EQ(here("data verify ./mine-shards").exit_code, 0);
+}
+
+TEST_F(OwnData, FoldersOfAnyNameArePacked) {
+  fs::rename(path("photos"), path("my photos"));
+  const auto packed = here("data pack './my photos/' --shards 1");
+  EXPECT_EQ(packed.exit_code, 0) << packed.err;
+  EXPECT_TRUE(fs::exists(path("my-photos-shards/my-photos-shards.json")));
+  const auto inside = run_command(
+      {"sh", "-c",
+       fmt::format("cd {} && {} data pack ./ --shards 1", shell_quoted(text_path("my photos")),
+                   shell_quoted(MOESAIC_PROGRAM))});
+  EXPECT_EQ(inside.exit_code, 0) << inside.err;
+}
+
+TEST_F(OwnData, NamesCommandNoTerminal) {
+  write("photos/train/cat/\x1b[2Jx.png", "no image");
+  const auto verified = here("data verify ./photos");
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.out + verified.err,
+              AllOf(HasSubstr("\\x1b[2Jx.png"), Not(HasSubstr("\x1b"))));
+}
+
+TEST_F(OwnData, BatchNormalisationOfOneValueIsFoundBeforeTraining) {
+  const auto dry_run = [&](const std::string& settings) {
+    write_recipe(kConvolutions, R"("data": "./photos", "steps": 2, )" + settings);
+    return here("train recipe.json --dry-run");
+  };
+  const auto one = dry_run(R"("batch_size": 1)");
+  EXPECT_EQ(one.exit_code, 2) << one.err;
+  EXPECT_THAT(one.err, AllOf(HasSubstr("recipe.json:"), HasSubstr("phase 'train': batch norm"),
+                             HasSubstr("batches of one image are too few")));
+  EXPECT_THAT(dry_run(R"("batch_size": 4, "accumulate": 4)").err,
+              HasSubstr("the parts of a batch of one image are too few"));
+  EXPECT_EQ(dry_run(R"("batch_size": 4, "accumulate": 2)").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/run_data.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/png_bytes.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+DataRecord record_of(std::vector<std::string> classes, std::vector<uint8_t> labels) {
+  DatasetInfo info{"few", "train", "", std::move(classes), 1, 1, 1, {0.5}, {0.5}};
+  const std::vector<uint8_t> pixels(labels.size());
+  return data_record(*make_memory_dataset(info, pixels, std::move(labels)));
+}
+
+TEST(DataRecord, SaysHowDataDiffer) {
+  const DataRecord before = record_of({"a", "b"}, {0, 1, 1});
+  EXPECT_EQ(difference_of(before, record_of({"a", "b"}, {0, 1, 1})), "");
+  EXPECT_EQ(difference_of(before, record_of({"a", "b"}, {0, 1, 1, 1})),
+            "had 3 examples and has 4 now");
+  EXPECT_EQ(difference_of(before, record_of({"a", "b"}, {0, 0, 1})),
+            "has other labels, or its images in another order");
+  EXPECT_EQ(difference_of(before, record_of({"a", "c", "d"}, {0, 1, 1})),
+            "has no class 'b' any more and has a new class 'c', 'd'");
+  EXPECT_EQ(difference_of(before, record_of({"b", "a"}, {0, 1, 1})),
+            "has its classes in another order");
+  const DataRecord again = parse<DataRecord>(Value::from_json(to_json(before), "data.json"));
+  EXPECT_EQ(difference_of(before, again), "");
+}
+
+/// A run on a folder of images, which change.
+class ChangedData : public ::testing::Test {
+ protected:
+  ChangedData() {
+    for (const char* split : {"train", "val"}) {
+      for (int i = 0; i < 12; ++i) put(fmt::format("{}/{}/{}.png", split, i % 3, i), i);
+    }
+  }
+
+  fs::path data() const { return folder_ / "data"; }
+  void put(const std::string& file, int brightness) const {
+    std::vector<uint8_t> pixels(4 * 4 * 3, static_cast<uint8_t>(20 * brightness));
+    fs::create_directories((data() / file).parent_path());
+    write_atomic(data() / file, text_of(test::png_bytes(4, 4, pixels)));
+  }
+  static std::string text_of(const std::vector<uint8_t>& bytes) {
+    return {bytes.begin(), bytes.end()};
+  }
+
+  /// Trains to step 2 of 4, or from there to the end.
+  void run(bool resume, std::vector<std::string> changes = {}) const {
+    changes.emplace_back("model.channels=3");
+    const RunConfig config = config_of(
+        std::string(R"({"name": "changed", "seed": 3, "checkpoint_every": 1, "loader_threads": 0,
+            "model": )") +
+            kModel + R"(, "phases": [{"name": "train", "data": ")" + data().string() + R"(",
+            "batch_size": 4, "steps": 4, "preprocess": {"size": 4}}]})",
+        changes);
+    TrainerOptions options = options_for(folder_ / "run", resume);
+    options.open = DatasetOpener();
+    if (!resume) options.watch = [](Model&, int64_t step) { return step < 2; };
+    Trainer(config, options).run();
+  }
+  std::string resume(const std::vector<std::string>& changes = {}) const {
+    return error_of([&] { run(true, changes); });
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(ChangedData, TheSameDataGoOn) {
+  run(false);
+  EXPECT_EQ(resume(), "no error");
+}
+
+TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
+  run(false);
+  put("train/0/more.png", 5);
+  EXPECT_THAT(resume(),
+              AllOf(HasSubstr("usage: "), HasSubstr("run: since the run began, the train split of"),
+                    HasSubstr("has changed: it had 12 examples and has 13 now; put the "
+                              "data back, give another --out, or go on with "
+                              "data_changed=accept")));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(resume({"data_changed=accept"}), "no error");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("it had 12 examples and has 13 now; accepted"));
+  EXPECT_EQ(resume(), "no error");  // They are the run's now.
+}
+
+TEST_F(ChangedData, AnImageOfAnotherClassIsNoticed) {
+  run(false);
+  fs::rename(data() / "train/0/3.png", data() / "train/1/3.png");
+  EXPECT_THAT(resume(), HasSubstr("has other labels"));
+}
+
+TEST_F(ChangedData, AnotherImageOfTheSameNameIsNoticed) {
+  run(false);
+  put("val/2/8.png", 1);
+  EXPECT_THAT(resume(), AllOf(HasSubstr("the test split"), HasSubstr("has other image files")));
+}
+
+TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
+  run(false);
+  for (const char* split : {"train", "val"}) fs::rename(data() / split / "2", data() / split / "x");
+  EXPECT_THAT(resume(), HasSubstr("it has no class '2' any more and has a new class 'x'"));
+  ::testing::internal::CaptureStderr();
+  const std::string error = resume({"data_changed=accept"});
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(error, HasSubstr("has a class 'x', which the network does not have"));
+}
+
+TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {
+  run(false);
+  fs::remove(folder_ / "run/data.json");
+  put("train/0/more.png", 5);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(resume(), "no error");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("an older version began it"));
+  EXPECT_TRUE(fs::exists(folder_ / "run/data.json"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -80,8 +80,9 @@ void log_usage_error(const std::string& what) {
 void let_the_leader_speak() {
   if (!follows_a_leader()) return;
   set_log_prefix(fmt::format("process {}: ", rank_of(process_environment())));
-  if (std::getenv("MOESAIC_LOG") != nullptr) return;
-  setenv("MOESAIC_LOG", "warning", /*overwrite=*/0);
+  const char* const asked = std::getenv("MOESAIC_LOG");
+  if (asked != nullptr && *asked != '\0') return;
+  setenv("MOESAIC_LOG", "warning", /*overwrite=*/1);
   take_warnings([](std::string_view) {});  // Process 0 says it of all until they have met.
 }
 

@@ -56,9 +56,13 @@ void BackgroundTask::start(std::function<void()> task) {
   if (deferred) running_.wait();  // The system has no thread left.
 }
 
+bool BackgroundTask::runs() const {
+  return running_.valid() &&
+         running_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+}
+
 bool BackgroundTask::poll() {
-  if (!running_.valid()) return true;
-  if (running_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) return false;
+  if (runs()) return false;
   wait();
   return true;
 }

@@ -45,9 +45,12 @@ extern "C" void remember(int number) {
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t before = 0;
-  if (first.compare_exchange_strong(before, now)) {
+  if (number == SIGPIPE) {  // Each line raises it, and the next signal of another kind is the first.
+    int none = 0;
+    received.compare_exchange_strong(none, number);
+  } else if (first.compare_exchange_strong(before, now)) {
     received = number;
-  } else if (number != SIGPIPE && now - before >= again_within) {  // Each line raises SIGPIPE.
+  } else if (now - before >= again_within) {
     constexpr std::string_view kText = "error: another signal ended this before it was saved\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
     ::_exit(StopSignal::kEndedAtOnce);

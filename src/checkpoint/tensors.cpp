@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/tensors.h"
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/formats/safetensors.h"
 #include "tensor_files.h"
 
@@ -148,6 +150,21 @@ FileContent write_tensors(const std::filesystem::path& path, const TensorMap& te
                           std::function<void()> progress) {
   const auto given = [&](const std::string& name) { return tensors.at(name); };
   return write_tensors(path, tensors, given, metadata, std::move(progress));
+}
+
+std::string hash_of(const TensorMap& tensors) {
+  std::vector<std::pair<std::string, at::Tensor>> list(tensors.begin(), tensors.end());
+  std::vector<std::string> hashes(list.size());
+  at::parallel_for(0, std::ssize(list), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const at::Tensor tensor = list[i].second.detach().cpu().contiguous();
+      const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
+      hashes[i] = list[i].first + " " + sha256_hex(std::span(data, tensor.nbytes()));
+    }
+  });
+  Sha256 hash;
+  for (const std::string& own : hashes) hash.update(std::as_bytes(std::span(own)));
+  return hash.hex();
 }
 
 }  // namespace moesaic

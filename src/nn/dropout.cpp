@@ -19,7 +19,8 @@ constexpr int64_t kGrain = 1 << 14;  // Numbers that a thread draws at least.
 /// those from `first` on of a whole batch. A row's are a function of the seed and its place.
 at::Tensor factors_of_rows(const at::Tensor& x, double keep, uint64_t seed, int64_t first) {
   at::Tensor factors = at::empty(x.sizes(), x.options().dtype(at::kFloat));
-  const int64_t rows = x.size(0), width = rows == 0 ? 1 : x.numel() / rows;
+  if (x.numel() == 0) return factors.to(x.scalar_type());
+  const int64_t rows = x.size(0), width = x.numel() / rows;
   const auto limit = static_cast<uint64_t>(keep * 0x1p32);  // Of 32 random bits.
   const auto kept = static_cast<float>(1.0 / keep);
   auto* const numbers = factors.mutable_data_ptr<float>();

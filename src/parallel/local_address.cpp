@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local_address.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -57,9 +58,22 @@ std::string local_address_towards(const std::string& host, uint16_t port) {
   return "";
 }
 
+bool names_loopback(const std::string& host) {
+  in_addr ip4 = {};
+  if (::inet_pton(AF_INET, host.c_str(), &ip4) == 1) {
+    return ntohl(ip4.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  return host == "localhost" || host == "::1";
+}
+
 std::optional<int> listen_on_loopback(const std::string& host, uint16_t port) {
-  const Addresses list = addresses_of(host, port, SOCK_STREAM);
-  if (!list || !is_loopback(*list)) return std::nullopt;
+  const Addresses all = addresses_of(host, port, SOCK_STREAM);
+  const addrinfo* list = all.get();
+  if (list == nullptr || !is_loopback(*list)) return std::nullopt;
+  // Some call it "localhost", which has both kinds of address, and others 127.0.0.1.
+  for (const addrinfo* way = list; way != nullptr; way = way->ai_next) {
+    if (way->ai_family == AF_INET && is_loopback(*way)) list = way;
+  }
   UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
   if (fd.get() < 0 ||

@@ -37,7 +37,7 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 constexpr std::chrono::seconds kPatience(8);
 
 /// Files that a process has open beside data, and for each other process: groups and the store.
-constexpr int64_t kFilesAlone = 64, kFilesOfPeer = 7;
+constexpr int64_t kFilesAlone = 64, kFilesOfPeer = 6;
 
 using GlooDevices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 
@@ -174,7 +174,9 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
   options.isServer = launch.rank == 0 && !launch.store_is_served;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (options.isServer) options.masterListenFd = listen_on_loopback(launch.address, launch.port);
+  if (options.isServer && (launch.local_size == launch.size || names_loopback(launch.address))) {
+    options.masterListenFd = listen_on_loopback(launch.address, launch.port);
+  }
   try {
     // c10d waits for longer than its timeout, and without end for a server of another kind.
     const Store store = within(timeout, [address = launch.address, options]() -> Store {
@@ -280,14 +282,21 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
   const auto all = [&](const char* name, bool on_cpu) {
-    return std::make_unique<Group>(meeting.group(name, 0, 1, size, on_cpu), processes->counter_);
+    return std::make_shared<Group>(meeting.group(name, 0, 1, size, on_cpu), processes->counter_);
   };
   processes->world_ = all("world", /*on_cpu=*/true);
   processes->gradients_ = all("gradients", /*on_cpu=*/false);
-  processes->experts_ = std::make_unique<Group>(
-      meeting.group("experts", rank / experts * experts, 1, experts), processes->counter_);
-  processes->replicas_ = std::make_unique<Group>(
-      meeting.group("replicas", rank % experts, experts, replicas), processes->counter_);
+  // A group has a socket to each of its processes, so groups that do not work side by side are one.
+  processes->experts_ = experts == size ? processes->world_
+                                        : std::make_shared<Group>(
+                                              meeting.group("experts", rank / experts * experts, 1,
+                                                            experts),
+                                              processes->counter_);
+  processes->replicas_ =
+      experts == 1 ? processes->gradients_
+                   : std::make_shared<Group>(
+                         meeting.group("replicas", rank % experts, experts, replicas),
+                         processes->counter_);
   processes->watch_ = std::make_shared<Watch>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {
@@ -355,6 +364,7 @@ void Processes::check_same(const std::string& what, const std::string& value) co
 // Process 0 may serve the store, to which the others still tell their warnings after the first wait.
 void Processes::finish() const {
   wait_for_all();
+  watch_->succeed();
   wait_for_all();
 }
 

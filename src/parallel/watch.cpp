@@ -83,8 +83,9 @@ void Processes::Watch::run() {
   }
   std::function<void()> action;
   {
-    const std::lock_guard lock(mutex_);
-    action = when_another_fails_;
+    std::unique_lock lock(mutex_);
+    ends_.wait(lock, [this] { return ending_ || when_another_fails_; });
+    if (!ending_) action = when_another_fails_;
   }
   if (action && !fails_) action();
 }
@@ -104,16 +105,27 @@ void Processes::Watch::publish(bool all) {
     warnings_.erase(due, warnings_.end());
   }
   const std::lock_guard lock(publishing_);
-  if (std::exchange(told_, now) != now) publisher_->set(numbered("doing", rank_), bytes_of(now));
   for (const std::string& text : warnings) {
-    const bool is_new = publisher_->add("warned/" + hash_of(text), 1) == 1;
-    if (rank_ != 0 && is_new) write_log_line(LogLevel::warning, text);
+    if (is_first_to_warn(text)) write_log_line(LogLevel::warning, text);
+  }
+  if (std::exchange(told_, now) != now) publisher_->set(numbered("doing", rank_), bytes_of(now));
+}
+
+bool Processes::Watch::is_first_to_warn(const std::string& text) {
+  try {
+    return publisher_->add("warned/" + hash_of(text), 1) == 1;
+  } catch (const std::exception&) {
+    return true;  // Nobody else can say it.
   }
 }
 
 // Process 0 warns at once, and another some seconds later, unless process 0 has said the same.
 void Processes::Watch::warn(std::string_view text) {
-  if (rank_ == 0) write_log_line(LogLevel::warning, text);
+  if (rank_ == 0) {
+    const std::lock_guard lock(publishing_);
+    if (is_first_to_warn(std::string(text))) write_log_line(LogLevel::warning, text);
+    return;
+  }
   const std::lock_guard lock(mutex_);
   warnings_.emplace_back(Clock::now(), text);
 }
@@ -131,6 +143,7 @@ std::string Processes::Watch::activity() {
 void Processes::Watch::when_another_fails(std::function<void()> action) {
   const std::lock_guard lock(mutex_);
   when_another_fails_ = std::move(action);
+  ends_.notify_all();
 }
 
 std::string Processes::Watch::text_at(const std::string& key) {
@@ -151,7 +164,9 @@ std::string Processes::Watch::name_of(int64_t rank) {
 
 std::vector<std::string> Processes::Watch::exchange(const std::string& text,
                                                     std::chrono::seconds patience) try {
-  // Time is counted in pauses, so that none is missed where all of them were stopped.
+  // Process 0 finds out who is late, and the others whether process 0 is, with time to spare for
+  // that. Time is counted in pauses, so that none is missed where all of them were stopped.
+  const std::chrono::seconds limit = rank_ == 0 ? patience : 3 * patience / 2;
   const auto pause = std::clamp<std::chrono::milliseconds>(patience / 8, 100ms, 5000ms);
   std::chrono::milliseconds idle = 0ms;
   std::string before;
@@ -161,7 +176,7 @@ std::vector<std::string> Processes::Watch::exchange(const std::string& text,
     for (const int64_t rank : missing) now += told_by(rank).first + " ";
     idle = std::exchange(before, now) == now ? idle + pause : 0ms;
     if (idle == 0ms) return progress();  // Of those that wait for this one, too.
-    if (idle < patience) return;
+    if (idle < limit) return;
     fail(
         "{} made no progress in a save for {}; does its disk answer? The limit is parallel.timeout",
         name_of(missing.front()), count_text(patience.count(), "second"));

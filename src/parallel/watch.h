@@ -29,6 +29,8 @@ class Processes::Watch {
 
   void set_activity(const std::string& activity);
   void progress() noexcept { ++progress_; }
+  /// The work of all is done: one that ends from now on is not lost.
+  void succeed() noexcept { fails_ = true; }
   void warn(std::string_view text);
   /// Tells at once what is to be told; with `all`, also the warnings that process 0 may share.
   void publish(bool all);
@@ -51,6 +53,7 @@ class Processes::Watch {
   std::pair<std::string, std::string> told_by(int64_t rank);
   std::string name_of(int64_t rank);
   std::string activity();
+  bool is_first_to_warn(const std::string& text);
 
   c10::intrusive_ptr<c10d::Store> store_, publisher_;
   TextExchange exchange_;
@@ -58,7 +61,7 @@ class Processes::Watch {
   bool serves_store_, first_of_machine_;
   std::string leader_;  ///< Machine and pid of process 0.
   std::atomic<int64_t> progress_ = 0;
-  std::atomic<bool> fails_ = false;
+  std::atomic<bool> fails_ = false;  ///< Or has succeeded: nothing acts any more.
   std::mutex mutex_;  ///< Of the members below; not held while the store is waited for.
   std::condition_variable ends_;
   bool ending_ = false;

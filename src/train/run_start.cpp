@@ -2,12 +2,14 @@
 #include "moesaic/train/run_start.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/places.h"
@@ -56,6 +58,11 @@ std::shared_ptr<Model> RunStart::model() const {
   const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
   model->initialise_from(*source, init_->model, gives_new_head(config_), config_.init);
   return model;
+}
+
+std::string RunStart::mark() const {
+  if (!init_) return "";
+  return fmt::format("{} of {}", hash_of(init_->model).substr(0, 16), fmt::join(classes(), ", "));
 }
 
 std::vector<std::string> RunStart::classes() const {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/same_start.h"
 
-#include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -14,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
+#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
@@ -51,33 +51,6 @@ std::string pixel_hash(const Dataset& data) {
   return hash.hex();
 }
 
-/// Returns a hash of all bytes of a network. Sums would depend on the number of threads.
-std::string network_hash(const Model& model) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : state_of(model)) tensors.push_back(tensor.cpu().contiguous());
-  std::vector<std::string> hashes(tensors.size());
-  at::parallel_for(0, static_cast<int64_t>(tensors.size()), 1, [&](int64_t first, int64_t last) {
-    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
-      const auto* const data = static_cast<const std::byte*>(tensors[i].const_data_ptr());
-      hashes[i] = sha256_hex(std::span(data, tensors[i].nbytes()));
-    }
-  });
-  Sha256 hash;
-  for (const std::string& own : hashes) hash.update(std::as_bytes(std::span(own)));
-  return hash.hex().substr(0, kHashDigits);
-}
-
-/// Gives this process the network of process 0: processors draw other numbers by a rounding.
-void take_from_leader(const Processes& processes, const Model& model) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : state_of(model)) {
-    at::Tensor sent = tensor.cpu().contiguous();
-    processes.control().broadcast(sent, 0, Traffic::parameters);
-    if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
-  }
-  processes.counter().take();  // This is of no step.
-}
-
 }  // namespace
 
 void check_same_build(const Processes& processes) {
@@ -98,12 +71,24 @@ void check_same_settings(const Processes& processes, const std::string& what,
   }
 }
 
+void take_network(const Processes& processes, const Model& model) {
+  const torch::NoGradGuard no_grad;
+  processes.wait_for_all();  // One may read or measure slowly.
+  processes.check_same("network", model.config().dump());
+  for (const auto& [name, tensor] : state_of(model)) {
+    at::Tensor sent = tensor.cpu().contiguous();
+    processes.control().broadcast(sent, 0, Traffic::parameters);
+    if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
+  }
+  processes.counter().take();  // This is of no step.
+}
+
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
                       const Model& model) {
   processes.wait_for_all();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
-  if (checkpoint.empty()) return take_from_leader(processes, model);
-  processes.check_same("network", network_hash(model));
+  if (checkpoint.empty()) return take_network(processes, model);
+  processes.check_same("network", hash_of(state_of(model)).substr(0, kHashDigits));
 }
 
 std::string data_mark(const Dataset& data) {

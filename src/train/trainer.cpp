@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -25,6 +27,7 @@
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
+#include "moesaic/train/same_start.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {
@@ -81,7 +84,7 @@ TrainResult Trainer::run() {
     }
     leave_phase(*phase);
   }
-  record_save(saves_.wait());
+  record_save(wait_for_save());
   if (result_.complete && options_.watch) options_.watch(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
@@ -119,6 +122,15 @@ void Trainer::train(Phase& phase) {
 
 bool Trainer::leads() const {
   return !options_.processes || options_.processes->leads();
+}
+
+// A process that is lost breaks a collective, and no wait of another thread for what it writes.
+std::optional<SaveTimes> Trainer::wait_for_save() {
+  constexpr std::chrono::milliseconds kPause(100);
+  while (options_.processes && options_.processes->max(saves_.runs() ? 1 : 0) != 0) {
+    std::this_thread::sleep_for(kPause);
+  }
+  return saves_.wait();
 }
 
 int Trainer::stop_signal() const {
@@ -213,7 +225,7 @@ bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const
 std::unique_ptr<Phase> Trainer::enter_phase() {
   const bool fresh = state_.phase.empty();
   if (fresh) prepare_network();
-  if (options_.processes) options_.processes->wait_for_all();  // One may read a network slowly.
+  if (fresh && options_.processes) take_network(*options_.processes, *model_);
   const PhaseConfig& config = plan().config;
   if (!input_) {
     input_ = input_spec(*datasets_.get(config.data, "train", config.preprocess), config.preprocess);
@@ -316,7 +328,7 @@ void Trainer::leave_phase(const Phase& phase) {
   if (!in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
-    record_save(saves_.wait());  // The next phase may take it up.
+    record_save(wait_for_save());  // The next phase may take it up.
   }
   gather_experts(*model_);
   nn::share_batches(*model_, {});

@@ -166,6 +166,10 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
 
   check_processes(*shape);
+  if (start && options_.processes) {
+    options_.processes->wait_for_all();
+    options_.processes->check_same("init", start->mark());
+  }
   if (!in_memory() && !resuming) {
     for (const auto& [name, split] : used_splits()) record_data(name, split, nullptr);
   }

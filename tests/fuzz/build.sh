@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 tools/setup.sh clang libclang-rt-dev
 source tools/env.sh
 BUILD=${MOESAIC_FUZZ_BUILD:-build/fuzz}
+mkdir -p build
 library=$PWD/build/$(moesaic_built_preset)/lib/libmoesaic.so
 if [ ! -e "$library" ]; then
   echo "fuzz: no $library, so only the targets that need no LibTorch" >&2

@@ -38,13 +38,13 @@ scratch=$(mktemp -d -p /dev/shm moesaic-fuzz-XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
 
 # The harness (harness.cpp) counts an input's processor time and the bytes that it holds. Limits of libFuzzer end what
-# would not come back, a second of the clock, and what asks for too much at once. A process has the program and all of
+# would not come back, ten seconds of the clock, and what asks for too much at once. A process has the program and all of
 # the corpus in memory too, so that its limit is wider.
 fuzz() { # TARGET OPTION..: what it says is in its log
   local target=$1 found=$BUILD/found/$1
   shift
   mkdir -p "$found/new"
-  TMPDIR=$scratch "$BUILD/${target}_fuzz" -timeout=1 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1 \
+  TMPDIR=$scratch "$BUILD/${target}_fuzz" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1 \
     -artifact_prefix="$found/" "$@" >"$found/log" 2>&1
 }
 

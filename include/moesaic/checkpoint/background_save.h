@@ -49,6 +49,8 @@ class BackgroundSave {
   /// Waits until the copy is made; throws the save's error where it cannot be.
   void finish_copy();
 
+  /// Returns whether a save goes on.
+  bool runs() const { return task_.runs(); }
   /// Returns the times of a save that has ended, once.
   std::optional<SaveTimes> poll();
   /// Waits for its end and returns them.

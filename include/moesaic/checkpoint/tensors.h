@@ -26,6 +26,10 @@ TensorMap map_tensors(const std::filesystem::path& path);
 /// does, but for F16 and BF16, which become float32 in memory of their own.
 TensorMap read_weights(const std::filesystem::path& path, bool in_file);
 
+/// Returns a hash of all bytes of tensors, in hexadecimal. Sums would depend on the number of
+/// threads.
+std::string hash_of(const TensorMap& tensors);
+
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
 /// support and for undefined or sparse tensors. `progress` is BulkFile's.

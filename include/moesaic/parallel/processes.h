@@ -107,7 +107,7 @@ class Processes {
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;
   bool takes_warnings_ = false;
-  std::unique_ptr<Group> world_, gradients_, experts_, replicas_;
+  std::shared_ptr<Group> world_, gradients_, experts_, replicas_;
   std::shared_ptr<Watch> watch_;  ///< Shared with a thread that may wait for a store in vain.
 };
 

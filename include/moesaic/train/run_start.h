@@ -31,6 +31,8 @@ class RunStart {
   /// for training or for this network beside the tensors of `init`.
   std::shared_ptr<Model> model() const;
 
+  /// Returns a text that tells other weights or names of `init` from these, "" without it.
+  std::string mark() const;
   /// Returns the names of the outputs of `init`, none without it or where it stores none.
   std::vector<std::string> classes() const;
 

@@ -22,7 +22,11 @@ void check_same_build(const Processes& processes);
 void check_same_settings(const Processes& processes, const std::string& what,
                          const nlohmann::ordered_json& settings);
 
-/// Waits for all processes, compares their checkpoints by name and all bytes of weights and
+/// Gives all processes the network of process 0, once all have made theirs, which may differ by
+/// rounding. Throws Error (usage) where they are of another configuration.
+void take_network(const Processes& processes, const Model& model);
+
+/// Waits for all processes, and compares their checkpoints by name and all bytes of weights and
 /// buffers. Where there is no checkpoint, all take the network of process 0.
 void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
                       const Model& model);

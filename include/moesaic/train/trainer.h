@@ -142,6 +142,7 @@ class Trainer {
   /// Returns whether this process writes the run's folder.
   bool leads() const;
   /// Returns the signal that any process got, 0 without: all of them call it together.
+  std::optional<SaveTimes> wait_for_save();
   int stop_signal() const;
   bool stopped() const { return stop_signal() != 0; }
   /// Throws Error (usage) unless the processes can share the run, and make the same one.

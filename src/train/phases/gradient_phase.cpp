@@ -125,6 +125,9 @@ PhaseState GradientPhase::state() const {
 void GradientPhase::load(const PhaseState& state) {
   state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
   optimizer_.load_state(state.tensors, state_.updates);
+  // Of data that have changed, which a run may accept, these may be other images, or none.
+  const int64_t size = loader_.loader().dataset().size();
+  std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
   for (const int64_t index : state_.replaced) {
     loader_.loader().count_damaged(index, "", /*warn=*/false);
   }

@@ -39,7 +39,7 @@ Checkpoint stacked(int64_t step = 7) {
   checkpoint.config = Json::parse(R"({"model": {"name": "m"}, "data": "d"})");
   checkpoint.state = {{"step", step}};
   checkpoint.model = {{"moe.w1", at::arange(30, at::kFloat).view({5, 2, 3}) + step},
-                      {"moe.b1", at::arange(10, at::kHalf).view({5, 2})},
+                      {"moe.b1", at::arange(10, at::kDouble).view({5, 2})},
                       {"head", at::arange(4, at::kDouble)},
                       {"scale", at::tensor(step)}};
   checkpoint.optimizer = {{"moe.w1.momentum", at::full({5, 2, 3}, 0.5)},
@@ -150,7 +150,7 @@ TEST(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
                           "optimizer-00001-of-00002.safetensors",
                           "optimizer-00002-of-00002.safetensors", kOptimizerIndex, "state.json"));
   const Json index = Json::parse(get(folder / "a" / kWeightsIndex));
-  EXPECT_EQ(index.at("metadata").at("total_size"), 30 * 4 + 10 * 2 + 4 * 8 + 8);
+  EXPECT_EQ(index.at("metadata").at("total_size"), 30 * 4 + 10 * 8 + 4 * 8 + 8);
   EXPECT_EQ(index.at("weight_map").at("moe.w1[2:5]"), "model-00002-of-00002.safetensors");
   EXPECT_EQ(index.at("weight_map").at("head"), "model-00001-of-00002.safetensors");
   const Json manifest = Json::parse(get(folder / "a/MANIFEST.json"));

@@ -201,7 +201,8 @@ TEST_F(BackdropFiles, DescriptionsAreChecked) {
       "gamma": [0.5, 3], "noise": 1}, "backdrop": {"images": "photos"})");
   EXPECT_THAT(misuse(), HasSubstr("backdrop needs base"));
   describe_on(R"("base": "tiny", "backdrop": {"images": "photo"})");
-  EXPECT_THAT(misuse(), HasSubstr("unknown dataset 'photo'; did you mean 'photos'?"));
+  EXPECT_THAT(misuse(), HasSubstr("unknown dataset 'photo' (a folder of images needs a slash in its "
+                                  "name); did you mean 'photos'?"));
   describe_on(R"("base": "tiny", "backdrop": {"size": 2})");
   EXPECT_THAT(misuse(), HasSubstr("missing key 'images' in backdrop"));
   describe_on(R"("base": "tiny", "backdrop": {"images": "on", "size": 2})");

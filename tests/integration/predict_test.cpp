@@ -241,8 +241,9 @@ TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
   const auto result = predict({text_path("folder"), "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   std::vector<std::string> files;
-  for (const auto& image : result.json()["images"]) files.push_back(image["file"]);
-  EXPECT_EQ(files.size(), 6U);
+  const nlohmann::json report = result.json();
+  for (const auto& image : report["images"]) files.push_back(image["file"]);
+  ASSERT_EQ(files.size(), 6U);
   EXPECT_EQ(files.back(), text_path("folder/linked/x.png"));
   EXPECT_THAT(result.err, HasSubstr("warning: " + text_path("folder") +
                                     ": 3 left out: 1 file not called .jpg"));

@@ -159,7 +159,7 @@ int64_t ShardImages::label(int64_t index) const {
 
 fs::path ShardImages::path(int64_t index) const {
   const Place place = place_of(index);
-  return shards_[place.shard]->placed.path /
+  return fs::path(shards_[place.shard]->placed.path) /
          (indexed(place.shard).names.c_str() + image_at(place).name);
 }
 

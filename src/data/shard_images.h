@@ -20,7 +20,7 @@ namespace moesaic {
 /// A shard and where it lies, or will once it is fetched.
 struct PlacedShard {
   ShardFile described;
-  std::filesystem::path path;
+  std::string path;  ///< A std::filesystem::path of a long name takes three times as much.
 };
 
 /// Images in shards, read at their places. Shards that are here are indexed at once; others that

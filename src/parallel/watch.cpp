@@ -69,7 +69,8 @@ void Processes::Watch::run() {
   for (bool another_ends = false; !another_ends;) {
     {
       std::unique_lock lock(mutex_);
-      if (ends_.wait_for(lock, kPeriod, [this] { return ending_; })) return;
+      ends_.wait_for(lock, kPeriod, [this] { return ending_ || is_due(); });
+      if (ending_) return;
     }
     try {
       publish(/*all=*/false);
@@ -96,6 +97,7 @@ void Processes::Watch::publish(bool all) {
   {
     const std::lock_guard lock(mutex_);
     now = fmt::format("{} {}", progress_.load(), activity_);
+    published_ = Clock::now();
     const auto latest = Clock::now() - (all || rank_ == 0 ? 0s : kAnswer);
     const auto due = std::partition(warnings_.begin(), warnings_.end(),
                                     [&](const auto& item) { return item.first > latest; });
@@ -133,6 +135,11 @@ void Processes::Watch::warn(std::string_view text) {
 void Processes::Watch::set_activity(const std::string& activity) {
   const std::lock_guard lock(mutex_);
   activity_ = activity;
+  if (is_due()) ends_.notify_all();
+}
+
+bool Processes::Watch::is_due() const {
+  return Clock::now() - published_ >= kPeriod;
 }
 
 std::string Processes::Watch::activity() {

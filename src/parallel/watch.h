@@ -47,7 +47,8 @@ class Processes::Watch {
   using Clock = std::chrono::steady_clock;
 
   void run();
-  void act();
+  /// Returns whether nothing was told for a while.
+  bool is_due() const;
   std::string text_at(const std::string& key);
   /// Returns what another process did when it last told: {count of its progress, activity}.
   std::pair<std::string, std::string> told_by(int64_t rank);
@@ -66,6 +67,7 @@ class Processes::Watch {
   std::condition_variable ends_;
   bool ending_ = false;
   std::string activity_ = "the start";
+  Clock::time_point published_ = {};
   std::vector<std::pair<Clock::time_point, std::string>> warnings_;
   std::function<void()> when_another_fails_;
   std::mutex publishing_;  ///< Of publisher_ and told_.

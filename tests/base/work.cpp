@@ -34,6 +34,15 @@ void* operator new(std::size_t bytes) {
 void* operator new[](std::size_t bytes) {
   return counted(bytes);
 }
+// AddressSanitizer has these of its own, which release() would not fit.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept try {
+  return counted(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& none) noexcept {
+  return operator new(bytes, none);
+}
 void operator delete(void* place) noexcept {
   release(place);
 }

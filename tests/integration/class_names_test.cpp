@@ -105,7 +105,7 @@ TEST_F(ClassNames, ThatAreNoTextAreRefusedBeforeAnythingIsTrained) {
   EXPECT_NE(verified.exit_code, 0);
   EXPECT_THAT(verified.out + verified.err, HasSubstr(what));
   expect_refused(
-      run_program({"data", "pack", text_path("data") + "/", "--out", text_path("packed")}), 1,
+      run_program({"data", "pack", text_path("data") + "/", "--shards", "1", "--out", text_path("packed")}), 1,
       what);
 }
 

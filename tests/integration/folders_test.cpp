@@ -52,8 +52,8 @@ class Folders : public ProgramTest {
   /// Per cent of the test images that predict() names right.
   double predicted_accuracy(const std::string& run) const {
     int right = 0, all = 0;
-    for (const auto& image :
-         json_of({"predict", text_path(run), text_path("images/test")})["images"]) {
+    const auto report = json_of({"predict", text_path(run), text_path("images/test")});
+    for (const auto& image : report["images"]) {
       const fs::path file = image["file"].get<std::string>();
       right += image["top"][0]["class"] == file.parent_path().filename().string() ? 1 : 0;
       ++all;

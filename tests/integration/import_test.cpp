@@ -187,7 +187,7 @@ TEST_F(Import, MemoryIsForTwoTensors) {
   ASSERT_EQ(base.exit_code, 0) << base.err;
   fs::remove_all(path("out"));
   VMoEConfig config = small_config();
-  config.hidden_size = 240;
+  config.hidden_size = 480;  // So large that the pages of libraries are of no matter.
   config.encoder.mlp_dim = 1024;
   config.encoder.moe.layers = {0, 1, 2, 3};
   config.encoder.moe.num_experts = 16;  // a tensor of these is an eighth of the network

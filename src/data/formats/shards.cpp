@@ -181,7 +181,7 @@ std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::strin
   const ShardFinder find(spec, folder);
   std::vector<PlacedShard> shards;
   for (ShardFile& file : files_of(spec, split)) {
-    fs::path path = find(file.name);
+    std::string path = find(file.name).string();
     shards.push_back({std::move(file), std::move(path)});
   }
   return shards;
@@ -254,7 +254,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
           shard_problem(shard.path, shard.described).empty()) {
         continue;
       }
-      shard.path = result.folder / shard.described.name;  // A wrong one elsewhere stays.
+      shard.path = (result.folder / shard.described.name).string();  // A wrong one elsewhere stays.
       fetch_shard(spec, shard, options.progress);
       result.fetched.push_back(shard.described.name);
     }
@@ -272,10 +272,10 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
                                             const fs::path& folder) {
   std::vector<FileVerification> results;
   const ClassNumbers classes = class_numbers(spec, class_names(spec, folder));
-  for (const PlacedShard& shard : placed_shards(spec, split, folder)) {
+  for (PlacedShard& shard : placed_shards(spec, split, folder)) {
     std::string problem = shard_problem(shard.path, shard.described);
     if (problem.empty()) problem = index_shard(shard.path, shard.described, classes).problem;
-    results.push_back({shard.described.name, shard.path, problem});
+    results.push_back({std::move(shard.described.name), std::move(shard.path), problem});
   }
   for (FileVerification& image : verify_image_files(spec, split, folder)) {
     results.push_back(std::move(image));

@@ -18,7 +18,8 @@ namespace {
 
 using std::chrono_literals::operator""s;
 using std::chrono_literals::operator""ms;
-constexpr auto kPeriod = 1s;   // In which news are told and asked for.
+constexpr auto kPeriod = 1s;   // In which another one's end is asked for.
+constexpr auto kNews = 250ms;  // In which news are told at most once.
 constexpr auto kAnswer = 3s;   // In which a process that lives says that it ends, too.
 constexpr auto kFarewell = 5s; // In which all that live have read what the store has to say.
 
@@ -139,7 +140,7 @@ void Processes::Watch::set_activity(const std::string& activity) {
 }
 
 bool Processes::Watch::is_due() const {
-  return Clock::now() - published_ >= kPeriod;
+  return Clock::now() - published_ >= kNews;
 }
 
 std::string Processes::Watch::activity() {

@@ -335,10 +335,10 @@ TEST_F(Shards, DescriptionsAreChecked) {
   EXPECT_THAT(usage_problem(R"({"train": [{"name": ")" + std::string(252, 'a') + R"(.tar"}]})"),
               HasSubstr("of at most 255 bytes"));
   EXPECT_THAT(usage_problem(R"({"test": [{"name": "b.tar"}],
-                                "train": [{"name": "a{00000..99999}.tar"}]})"),
-              HasSubstr("shards.train: more than 100000 files at 'a{00000..99999}.tar'"));
+                                "train": [{"name": "a{00000..49999}.tar"}]})"),
+              HasSubstr("shards.train: more than 50000 files at 'a{00000..49999}.tar'"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{0..9223372036854775807}.tar"}]})"),
-              HasSubstr("more than 100000 files"));
+              HasSubstr("more than 50000 files"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "images": 4611686018427387904}]})"),
               HasSubstr("between 0 and 1000000000"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{3..1}.tar"}]})"), HasSubstr("{0000..0127}"));

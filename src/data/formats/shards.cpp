@@ -25,7 +25,7 @@ namespace moesaic {
 namespace {
 
 constexpr uint64_t kMaxClassesBytes = uint64_t{1} << 24;
-constexpr int64_t kMaxShards = 100'000;
+constexpr int64_t kMaxShards = 50'000;
 
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;

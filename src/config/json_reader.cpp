@@ -41,7 +41,7 @@ class Cursor {
     const char first = text_[offset_];
     if (first == '"') {
       step();
-      while (text_[offset_] != '"') step(text_[offset_] == '\\' ? 2 : 1);
+      while (offset_ < text_.size() && text_[offset_] != '"') step(text_[offset_] == '\\' ? 2 : 1);
       step();
     } else if (std::string_view("{}[]").find(first) != std::string_view::npos) {
       step();
@@ -65,9 +65,10 @@ class Cursor {
   }
 
   void skip_comment(size_t limit) {
-    const std::string_view closing = text_[offset_ + 1] == '/' ? "\n" : "*/";
-    const size_t end = text_.find(closing, offset_ + 2);
-    const size_t behind = end == std::string_view::npos ? text_.size() : end + closing.size();
+    const bool of_line = text_[offset_ + 1] == '/';  // The parser ends it at any end of a line.
+    const size_t end =
+        of_line ? text_.find_first_of("\n\r", offset_ + 2) : text_.find("*/", offset_ + 2);
+    const size_t behind = end == std::string_view::npos ? text_.size() : end + (of_line ? 1 : 2);
     step(std::min(behind, limit) - offset_);
   }
 

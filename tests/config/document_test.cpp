@@ -74,6 +74,13 @@ TEST(Document, KnowsWhereEverythingIs) {
   EXPECT_EQ(root.at("c").at("d").where(), "a.json:4:42");
 }
 
+TEST(Document, ACommentEndsAtAnyEndOfALine) {
+  const Value root = read("//\r// two\r\n[1, 2]");
+  EXPECT_EQ(root.items().size(), 2u);
+  EXPECT_EQ(root.items()[1].where(), "a.json:2:5");
+  EXPECT_THROW(read("//\r\r2\vc\n\"c"), Error);  // Its place was looked for without end.
+}
+
 TEST(Document, ComesFromARegularFileOfAMegabyte) {
   const test::TempDir folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);

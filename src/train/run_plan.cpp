@@ -354,7 +354,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
     check_evaluation(config, places, rehearsal.model(), datasets.get(phase.data, split)->size());
   }
   at_place(place_of(config.source, {"best"}), [&] {
-    if (index + 1 == config.phases.size()) metric_of(task, config.best);
+    if (index + 1 == config.phases.size()) metric_of(data->info(), config.best);
   });
   return plan;
 }

@@ -69,6 +69,14 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
   EXPECT_NE(held.out.find("\n  network    vmoe, image_size 16, channels 3, patch_size 8"),
             std::string::npos)
       << held.out;
+  for (const char* line : {"\n  encoder: num_layers 2, num_heads 2", "\n  encoder.moe: layers [1]",
+                           "\n  encoder.moe.router: name \"NoisyTopExpertsPerItemRouter\"",
+                           "\n  encoder.moe.router.dispatcher: capacity 0, capacity_factor 0.0",
+                           "\n  state      step 6, phase \"train\""}) {
+    EXPECT_NE(held.out.find(line), std::string::npos) << line << held.out;
+  }
+  expect_one_line_error(train({"phases.0.steps=8", "--resume", "--out", text_path("run")}), 2,
+                        "; init=" + text_path("run") + " with another --out trains its network on");
   expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
                         2, "the checkpoint comes first, then the images: ");
   for (const char* size : {"model.image_size=32", "model.image_size=[16,32]"}) {
@@ -90,6 +98,14 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);
+  const auto idle =
+      train({"phases.0.trains=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
+  EXPECT_EQ(idle.exit_code, 0);
+  EXPECT_NE(
+      idle.err.find("warning: phase 'train': 'embedding' in frozen changes nothing: trains has "
+                    "none of its parameters"),
+      std::string::npos)
+      << idle.err;
   expect_one_line_error(train({"--seed", "3"}), 2,
                         "settings of a recipe have no dashes: seed=VALUE");
   const auto missing = train({"init=runs/nope", "--dry-run"});

@@ -88,8 +88,8 @@ TEST(RunCurve, IsDrawnBesideTheMetricsWithoutAWord) {
       R"({"kind": "eval", "step": 1, "phase": "a", "loss": 2.5, "accuracy": 20})";
   const std::string no_accuracy = R"({"kind": "train", "step": 1, "phase": "a", "loss": 2.5})";
   for (const std::string& metrics :
-       {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76), kPhasesWithoutUpdates,
-        one_step, one_step + "\n" + its_test, no_accuracy}) {
+       {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76),
+        std::string(kPhasesWithoutUpdates), one_step, one_step + "\n" + its_test, no_accuracy}) {
     const test::TempDir folder;
     write_atomic(folder / "metrics.jsonl", metrics);
     ::testing::internal::CaptureStderr();

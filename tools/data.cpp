@@ -15,6 +15,7 @@
 #include "moesaic/data/fetch.h"
 #include "moesaic/data/pack.h"
 #include "together.h"
+#include "train_help.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -98,7 +99,8 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->check(known_dataset());
   command
       ->add_option("--shards", options.shards,
-                   "tar archives of the largest split; the others' are as long")
+                   "number of tar archives of the largest split; those of other splits hold as "
+                   "many images each")
       ->required()
       ->check(whole_number(1, kMost));
   command
@@ -122,6 +124,13 @@ void add_pack(CLI::App& verb, int& exit_code) {
   });
 }
 
+/// Prints help and ends the parsing of the command line.
+void print_data_help(const CLI::App& verb, std::vector<std::string> words) {
+  std::erase(words, "");  // What the option has without a value.
+  std::cout << (words.empty() ? verb.get_parent()->help() : description_help(words));
+  throw CLI::Success();
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
@@ -138,6 +147,12 @@ void add_data(CLI::App& app, int& exit_code) {
   with_name("verify", "Check a dataset's files against their SHA-256, or decode all its images",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
   add_pack(*verb, exit_code);
+  verb->set_help_flag();  // Not before the commands, which take it over.
+  verb->add_option_function<std::vector<std::string>>(
+          "-h,--help", [verb](const auto& words) { print_data_help(*verb, words); },
+          "this text, or help on what a description of data says: describe [KEY], format NAME")
+      ->expected(0, -1)
+      ->type_name("WHAT");
 }
 
 }  // namespace moesaic::tools

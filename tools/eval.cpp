@@ -18,6 +18,7 @@
 #include "moesaic/report/confusion_figure.h"
 #include "moesaic/report/evaluation_points.h"
 #include "moesaic/report/routing_images.h"
+#include "moesaic/report/table.h"
 #include "moesaic/report/tsne_figure.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
@@ -28,6 +29,7 @@ namespace moesaic::tools {
 namespace {
 
 struct EvalArguments {
+  std::vector<std::string> checkpoints;
   EvaluateCheckpointOptions options;
   std::string classes_of = "checkpoint";
   bool json = false;
@@ -90,7 +92,51 @@ void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& co
   log_written(arguments.routing_images);
 }
 
+/// Returns a table with a line for each network.
+std::string comparison(const std::vector<CheckpointEvaluation>& results) {
+  const auto value = [](const CheckpointEvaluation& result, const std::string& name) {
+    for (const auto& [metric, text] : result.metric_rows) {
+      if (metric == name) return text;
+    }
+    return std::string("-");
+  };
+  const std::string metric = results.front().metric_rows.front().first;
+  TextTable table({"checkpoint", "data", metric, "parameters", "FLOPs", "per second"}, 2);
+  for (const CheckpointEvaluation& result : results) {
+    table.add({escaped(result.checkpoint.string()),
+               fmt::format("{}, {} {}", escaped(name_without_folders(result.data)),
+                           result.evaluation.images, result.split),
+               value(result, metric), fmt::to_string(result.parameters),
+               fmt::format("{:.4g}", result.flops_per_image),
+               fmt::format("{:.0f}", result.evaluation.images_per_second)});
+  }
+  return table.text() + "FLOPs are of one image; moesaic bench measures times with more care.\n";
+}
+
+int compare_networks(const EvalArguments& arguments) {
+  const bool draws =
+      !arguments.confusion.empty() || !arguments.routing_images.empty() || !arguments.tsne.empty();
+  if (draws) fail_usage("eval: --confusion, --routing-images and --tsne show one checkpoint");
+  EvaluateCheckpointOptions options = arguments.options;
+  if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
+  options.evaluate.processes = meet_processes({}, options.device);
+  const auto& processes = options.evaluate.processes;
+  std::vector<CheckpointEvaluation> results;
+  run_together("eval", processes, [&] {
+    for (const std::string& checkpoint : arguments.checkpoints) {
+      options.checkpoint = checkpoint;
+      results.push_back(evaluate_with_bar(options));
+    }
+  });
+  if (processes && !processes->leads()) return 0;
+  auto list = nlohmann::ordered_json::array();
+  for (const CheckpointEvaluation& result : results) list.push_back(to_json(result));
+  std::fputs((arguments.json ? list.dump(2) + "\n" : comparison(results)).c_str(), stdout);
+  return 0;
+}
+
 int run_eval(const EvalArguments& arguments) {
+  if (arguments.checkpoints.size() > 1) return compare_networks(arguments);
   const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
   if (routing) check_new_figure(arguments.routing_images, "--routing-images");
   if (points) check_new_figure(arguments.tsne, "--tsne");
@@ -98,6 +144,7 @@ int run_eval(const EvalArguments& arguments) {
   EvaluationPointCollector collector(arguments.points);
   RoutedImageCollector routed(arguments.images);
   EvaluateCheckpointOptions options = arguments.options;
+  options.checkpoint = arguments.checkpoints.front();
   if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
   options.evaluate.observe = [&](const EvaluatedBatch& batch) {
     for (const std::string& file : arguments.confusion) {
@@ -166,7 +213,8 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a split of a data set");
-  verb->add_option("checkpoint", arguments->options.checkpoint, kCheckpointHelp)
+  verb->add_option("checkpoint", arguments->checkpoints,
+                   std::string(kCheckpointHelp) + "; several are compared in a table")
       ->required()
       ->check(not_empty())
       ->type_name("RUN_OR_CHECKPOINT");

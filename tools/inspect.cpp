@@ -33,21 +33,35 @@ std::string input_text(const Json& input) {
   return text;
 }
 
-/// Returns the name and the plain settings of a network; groups of them are in --json.
-std::string network_text(const Json& model) {
+/// Returns the values of an object as a line, but for null and groups of them.
+std::string plain_text(const Json& object) {
   std::string text;
-  for (const auto& [key, value] : model.items()) {
-    if (key == "name" || value.is_null() || value.is_object()) continue;
-    text += fmt::format(", {} {}", key, value.dump());
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || value.is_object()) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, value.dump());
   }
-  return model.value("name", "") + text;
+  return text;
+}
+
+/// Prints a line for each group of a network's settings, such as "encoder.moe.router".
+void print_groups(const Json& settings, const std::string& path) {
+  for (const auto& [key, value] : settings.items()) {
+    if (!value.is_object()) continue;
+    const std::string name = path.empty() ? key : path + "." + key;
+    std::cout << fmt::format("  {}: {}\n", name, plain_text(value));
+    print_groups(value, name);
+  }
 }
 
 void print_summary(const Json& found) {
   std::cout << fmt::format("{} {}\n", found["kind"].get<std::string>(),
                            found["path"].get<std::string>());
   if (found.contains("model") && found["model"].is_object()) {
-    std::cout << fmt::format("  network    {}\n", network_text(found["model"]));
+    Json model = found["model"];
+    const std::string family = model.value("name", "");
+    model.erase("name");
+    std::cout << fmt::format("  network    {}, {}\n", family, plain_text(model));
+    print_groups(model, "");
   }
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
@@ -60,7 +74,8 @@ void print_summary(const Json& found) {
   }
   if (found.contains("input"))
     std::cout << fmt::format("  input      {}\n", input_text(found["input"]));
-  if (found.contains("state")) std::cout << fmt::format("  state      {}\n", found["state"].dump());
+  if (found.contains("state"))
+    std::cout << fmt::format("  state      {}\n", plain_text(found["state"]));
   for (const auto& layer : found.value("moe", Json::array())) {
     std::cout << fmt::format(
         "  block {}: {}, {}\n", layer["layer"].get<int64_t>(),

@@ -95,8 +95,12 @@ const std::map<std::string, Kind>& kinds() {
        {"\"format\" of a dataset's description", [] { return dataset_formats().names(); }}},
       {"objectives",
        {"\"loss\" of a phase of the kind gradient", [] { return objectives().names(); }}},
-      {"phases", {"\"kind\" of a phase", [] { return phase_kinds().names(); }}},
-      {"probes", {"what an experiment measures", [] { return probes().names(); }}},
+      {"phases",
+       {"\"kind\" of a phase", [] { return phase_kinds().names(); },
+        [](const std::string& name) { return phase_kinds().at(name).meaning; }}},
+      {"probes",
+       {"what an experiment measures", [] { return probes().names(); },
+        [](const std::string& name) { return probes().at(name).meaning; }}},
   };
   return list;
 }

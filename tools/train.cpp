@@ -172,7 +172,11 @@ int train(const TrainArguments& arguments) {
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
   run_together("train", options.processes, [&] {
     const Processes* const processes = options.processes.get();
-    result = trainer.emplace(config, options).run();
+    trainer.emplace(config, options);
+    if (processes != nullptr && processes->leads()) {
+      log_info("training on {}", count_text(processes->size(), "process"));
+    }
+    result = trainer->run();
     if (processes == nullptr || processes->leads()) report(result, arguments, out, processes);
     // A launcher may end all once one has ended by a signal.
     if (processes != nullptr) processes->wait_for_all();
@@ -197,7 +201,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->set_help_flag();
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
-          "this text, or help on settings: KEY.PATH, or model NAME")
+          "this text, or help on settings: KEY.PATH, model NAME, kind NAME or loss NAME")
       ->expected(0, -1)
       ->type_name("WHAT");
   verb->add_option("config", arguments->config,

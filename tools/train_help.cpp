@@ -5,17 +5,25 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/format.h"
 #include "moesaic/models/family.h"
+#include "moesaic/train/objective.h"
+#include "moesaic/train/phase_kind.h"
 #include "moesaic/train/run_config.h"
 
 namespace moesaic::tools {
 namespace {
 
+constexpr size_t kColumns = 100;
 constexpr const char* kItems = "\nN is the number of an item, or its name where it has one.\n";
 
 std::string with_note(const HelpRows& rows) {
@@ -40,7 +48,6 @@ std::string model_help(const std::string& path) {
     same == texts.end() ? void(texts.emplace_back(text, name)) : void(same->second += ", " + name);
   }
   std::string all;
-  constexpr size_t kColumns = 100;
   for (const auto& [text, names] : texts) {
     all += wrapped("Of a " + names + ":", kColumns, "") + "\n" + text + "\n";
   }
@@ -56,12 +63,82 @@ bool is_of_run(const std::string& path) {
          });
 }
 
-/// Returns whether a setting is there only where another one, such as the phase's kind, is not the
-/// default: its meaning begins with the name of that choice.
-bool is_of_a_choice(const config_detail::HelpRow& row) {
-  const size_t colon = row.meaning.find(": ");
-  return colon != std::string::npos &&
-         row.meaning.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == colon;
+using Names = std::vector<std::string>;
+
+/// Settings that decide which others there are, with the values that they may have.
+using Choices = std::vector<std::pair<std::string, Names>>;
+
+Choices choices_of_runs() {
+  return {{"kind", phase_kinds().names()}, {"loss", objectives().names()}};
+}
+
+Choices choices_of_descriptions() {
+  return {{"format", dataset_formats().names()}};
+}
+
+/// A value of a choice, such as {"kind", "patch_sgd"}; empty for the default one.
+using Alternative = std::pair<std::string, std::string>;
+
+/// Returns the alternative that alone has this setting: its meaning begins with the name.
+Alternative owner_of(const config_detail::HelpRow& row, const Choices& choices) {
+  const std::string name = row.meaning.substr(0, row.meaning.find(": "));
+  for (const auto& [choice, names] : choices) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) return {choice, name};
+  }
+  return {};
+}
+
+HelpRows rows_of(const HelpRows& rows, const Choices& choices, const Alternative& owner) {
+  HelpRows own;
+  for (config_detail::HelpRow row : rows) {
+    if (owner_of(row, choices) != owner) continue;
+    if (!owner.second.empty()) row.meaning.erase(0, owner.second.size() + 2);
+    own.push_back(std::move(row));
+  }
+  return own;
+}
+
+/// Returns the help of the rows that are there by default, and how to ask for the others of them;
+/// where all are of other alternatives, their help.
+std::string help_by_default(const HelpRows& rows, const Choices& choices,
+                            const std::string& command) {
+  const HelpRows own = rows_of(rows, choices, {});
+  if (own.empty()) return with_note(rows);
+  std::map<std::string, std::set<std::string>> others;
+  for (const config_detail::HelpRow& row : rows) {
+    const auto [choice, name] = owner_of(row, choices);
+    if (!name.empty()) others[choice].insert(name);
+  }
+  std::string text = with_note(own);
+  for (const auto& [choice, names] : others) {
+    text += "\n" +
+            wrapped(fmt::format("With another {0}: {1} --help {0} NAME, which is one of {2}",
+                                choice, command, fmt::join(names, ", ")),
+                    kColumns, "  ") +
+            "\n";
+  }
+  return text;
+}
+
+/// Returns the help of the settings that only this value of a choice has.
+std::string help_of(const Alternative& owner, const HelpRows& rows, const Choices& choices,
+                    const std::string& command, const std::string& common) {
+  const auto choice = std::find_if(choices.begin(), choices.end(),
+                                   [&](const auto& item) { return item.first == owner.first; });
+  const Names& names = choice->second;
+  if (std::find(names.begin(), names.end(), owner.second) == names.end()) {
+    fail_usage("{} --help {}: unknown '{}'; {}", command, owner.first, one_line(owner.second),
+               did_you_mean(owner.second, names));
+  }
+  const HelpRows own = rows_of(rows, choices, owner);
+  if (!own.empty()) return with_note(own);
+  return fmt::format("{} has no settings but those of: moesaic {} --help {}\n", owner.second,
+                     command, common);
+}
+
+bool is_choice(const std::string& word, const Choices& choices) {
+  return std::any_of(choices.begin(), choices.end(),
+                     [&](const auto& item) { return item.first == word; });
 }
 
 }  // namespace
@@ -79,6 +156,7 @@ std::string settings_called(const std::string& name, const Document& recipe) {
     }
   }
   const Value* const phases = recipe.root().find("phases");
+  const Choices choices = choices_of_runs();
   std::vector<std::string> found, others;
   for (const config_detail::HelpRow& row : rows) {
     if (!row.key.ends_with("." + name)) continue;
@@ -91,7 +169,8 @@ std::string settings_called(const std::string& name, const Document& recipe) {
       const bool named = called != nullptr && called->kind() == Value::Kind::string;
       key = fmt::format("phases.{}.{}", named ? called->as_string() : "0", key.substr(9));
     }
-    std::vector<std::string>& keys = is_of_a_choice(row) ? others : found;
+    const bool is_default = owner_of(row, choices).second.empty();
+    std::vector<std::string>& keys = is_default ? found : others;
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
   }
   if (found.empty()) found = std::move(others);
@@ -104,7 +183,8 @@ std::string common_settings_help() {
       "Common settings, with their defaults (N: a phase's number or name):\n{}\n"
       "All of a setting or a group: moesaic train --help KEY.PATH, e.g. phases.optimizer\n"
       "Settings of a network: moesaic train --help model NAME, which is one of\n  {}\n",
-      common_help(help_rows<RunConfig>()), fmt::join(families().names(), ", "));
+      common_help(rows_of(help_rows<RunConfig>(), choices_of_runs(), {})),
+      fmt::join(families().names(), ", "));
 }
 
 std::string settings_help(const std::vector<std::string>& words) {
@@ -112,15 +192,21 @@ std::string settings_help(const std::vector<std::string>& words) {
     const std::string name = words[1].substr(0, words[1].find('/'));  // A preset has its family's.
     return with_note(families().at(name, "train --help model").help());
   }
+  const Choices choices = choices_of_runs();
+  if (words.size() == 2 && is_choice(words[0], choices)) {
+    return help_of({words[0], words[1]}, help_rows<RunConfig>(), choices, "train", "phases");
+  }
   if (words.size() != 1) {
-    fail_usage("train --help: expected KEY.PATH or model NAME, found '{}'", fmt::join(words, " "));
+    fail_usage("train --help: expected KEY.PATH, or model, kind or loss and NAME, found '{}'",
+               fmt::join(words, " "));
   }
   const bool of_run = words.front() == "model" || is_of_run(words.front());
   const std::string of_networks = of_run ? "" : model_help(words.front());
   if (words.front().starts_with("model.") && !of_networks.empty()) return of_networks;
   std::string text;
   try {
-    text = with_note(rows_about(help_rows<RunConfig>(), words.front()));
+    text = help_by_default(rows_about(help_rows<RunConfig>(), words.front()), choices,
+                           "moesaic train");
   } catch (const Error& error) {
     if (of_networks.empty()) fail_usage("train --help: {}", error.what());
   }
@@ -129,6 +215,24 @@ std::string settings_help(const std::vector<std::string>& words) {
   }
   return fmt::format("{}\nIts settings: moesaic train --help model NAME (one of {})\n", text,
                      fmt::join(families().names(), ", "));
+}
+
+std::string description_help(const std::vector<std::string>& words) {
+  const Choices choices = choices_of_descriptions();
+  const HelpRows rows = help_rows<DatasetSpec>();
+  if (words.size() == 2 && is_choice(words[0], choices)) {
+    return help_of({words[0], words[1]}, rows, choices, "data", "describe");
+  }
+  if (words.empty() || words.size() > 2 || words[0] != "describe") {
+    fail_usage("data --help: expected describe, describe KEY or format NAME, found '{}'",
+               fmt::join(words, " "));
+  }
+  try {
+    return help_by_default(words.size() == 1 ? rows : rows_about(rows, words[1]), choices,
+                           "moesaic data");
+  } catch (const Error& error) {
+    fail_usage("data --help describe: {}", error.what());
+  }
 }
 
 }  // namespace moesaic::tools

@@ -11,12 +11,18 @@ namespace moesaic::tools {
 /// Returns the common settings of a run, a line each, and how to ask for others.
 std::string common_settings_help();
 
-/// Returns help on what `words` name: {"phases.optimizer"}, a setting or a group of settings, or
-/// {"model", "NAME"}, all settings of a family of networks. Throws Error (usage) for other words.
+/// Returns help on what `words` name: {"phases.optimizer"}, a setting or a group of settings, as
+/// far as they are there by default; {"model", "NAME"}, all settings of a family of networks; or
+/// those that one kind of phase, {"kind", "NAME"}, or one objective, {"loss", "NAME"}, has alone.
+/// Throws Error (usage) for other words.
 std::string settings_help(const std::vector<std::string>& words);
 
 /// Returns the paths of a recipe's settings whose last part is `name`, at most three, as
 /// "phases.train.optimizer.lr or ..."; "" where there are none, or `name` is a path already.
 std::string settings_called(const std::string& name, const Document& recipe);
+
+/// Returns help on descriptions of data: {"describe"}, all keys; {"describe", "KEY"}, one of them;
+/// {"format", "NAME"}, what one format has alone. Throws Error (usage) for other words.
+std::string description_help(const std::vector<std::string>& words);
 
 }  // namespace moesaic::tools

@@ -64,10 +64,11 @@ void fail_problem(const Value& object, const std::string& path, const ConfigProb
   if (problem.blamed.empty()) {
     fail_usage("{}: {}{}", object.where(), problem.text, in_path(path));
   }
-  std::string key = problem.blamed.front();
-  if (key.ends_with(':')) key.pop_back();
-  fail_usage("{}: {}{}{}", place_of(object, problem.blamed), problem.text,
-             path.empty() ? "" : fmt::format(" ({})", join_path(path, key)),
+  const std::string place = place_of(object, problem.blamed);
+  std::string setting = join_path(path, problem.blamed.front());
+  if (setting.ends_with(':')) setting.pop_back();
+  const bool named = path.empty() || place.find(setting) != std::string::npos;
+  fail_usage("{}: {}{}{}", place, problem.text, named ? "" : fmt::format(" ({})", setting),
              remedy(object, path, problem));
 }
 

@@ -183,8 +183,8 @@ namespace {
 DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source, kMaxListBytes).root());
   if (spec.name != name) {
-    fail_usage("{}: name is {}, but the file is named after '{}'", source.string(),
-               printable(spec.name), name);
+    fail_usage("{}: its name is {}, so the file must be called {}.json; or set name to '{}'",
+               source.string(), printable(spec.name), one_line(spec.name), name);
   }
   spec.described_in = fs::absolute(source).parent_path().lexically_normal().string();
   const auto make_lasting = [&](std::string& other) {

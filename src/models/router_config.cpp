@@ -58,9 +58,10 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
         {path + "dispatcher.evaluation_capacity_factor"}};
   }
   if (limited == (routing.num_selected_tokens > 0)) {
-    return {fmt::format("{} needs either {}num_selected_tokens or a dispatcher.capacity_factor; "
-                        "{} given",
-                        kExpertsChoose, path, limited ? "both are" : "neither is"),
+    return {fmt::format("{0} needs either {1}dispatcher.capacity_factor, or {1}num_selected_tokens "
+                        "with {2}; {3} given",
+                        kExpertsChoose, path, place.group_size_key,
+                        limited ? "both are" : "neither is"),
             {path + "num_selected_tokens", path + "name"}};
   }
   if (routing.num_selected_tokens > 0 && place.group_size == 0) {
@@ -111,6 +112,12 @@ ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterPlace& p
 }
 
 }  // namespace
+
+std::string full_router_name(const std::string& name) {
+  if (name == "token_choice") return kTokensChoose;
+  if (name == "expert_choice") return kExpertsChoose;
+  return name == "threshold" ? kAdaptive : name;
+}
 
 nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                              int64_t group_size) {

@@ -61,8 +61,12 @@ std::vector<RankedGroup> groups_of(const MoEBlock& block) {
 
 /// Returns the smallest amount that a rule may keep, in its own measure.
 std::string least_text(const KeepRule& rule, int64_t least, int64_t experts) {
-  if (!std::holds_alternative<KeepFraction>(rule.amount))
-    return fmt::format("keep at least {}", least);
+  if (!std::holds_alternative<KeepFraction>(rule.amount)) {
+    const auto* count = std::get_if<KeepCount>(&rule.amount);
+    const bool meant_all = count != nullptr && count->count == 1;
+    return fmt::format("keep at least {}{}", least,
+                       meant_all ? "; 1 is a count, and 1.0 the fraction that keeps all" : "");
+  }
   return fmt::format("keep at least {:.4g}",
                      static_cast<double>(least) / static_cast<double>(experts));
 }

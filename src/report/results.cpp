@@ -61,6 +61,11 @@ const ResultRow* Results::find(std::string_view name, std::string_view metric) c
   return nullptr;
 }
 
+bool Results::have_paper_values() const {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const ResultRow& row) { return row.paper.has_value(); });
+}
+
 nlohmann::ordered_json to_json(const Results& results) {
   auto rows = nlohmann::ordered_json::array();
   for (const ResultRow& row : results.rows) {
@@ -107,7 +112,8 @@ TextTable results_table(const Results& results) {
                                   [](const ResultRow& row) { return row.median.has_value(); });
   std::vector<std::string> header = {"row", "metric", "n", "mean", "std"};
   if (spread) header.insert(header.end(), {"median", "min", "max"});
-  header.insert(header.end(), {"paper", "paper std", "verdict"});
+  const bool paper = results.have_paper_values();
+  if (paper) header.insert(header.end(), {"paper", "paper std", "verdict"});
   TextTable table(header, 2);
   for (const ResultRow& row : results.rows) {
     const std::string verdict = row.verdict();
@@ -115,8 +121,10 @@ TextTable results_table(const Results& results) {
     std::vector<std::string> cells = {row.name, row.metric, std::to_string(row.runs),
                                       shown(row.measured), shown(row.std)};
     if (spread) cells.insert(cells.end(), {shown(row.median), shown(row.min), shown(row.max)});
-    cells.insert(cells.end(),
-                 {shown(row.paper), shown(row.paper_std), verdict.empty() ? "-" : verdict});
+    if (paper) {
+      cells.insert(cells.end(),
+                   {shown(row.paper), shown(row.paper_std), verdict.empty() ? "-" : verdict});
+    }
     table.add(std::move(cells));
   }
   return table;

@@ -127,26 +127,41 @@ std::vector<Panel> metric_panel(const RunLines& run, const char* metric, const c
   return {panel};
 }
 
+/// Returns the names of phases, each at the update at which it begins; those without updates share
+/// the place of the next one.
+std::map<int64_t, std::string> phase_labels(const std::vector<PhaseSpan>& phases) {
+  std::map<int64_t, std::string> labels;
+  for (const PhaseSpan& phase : phases) {
+    std::string& text = labels[phase.begin];
+    text += (text.empty() ? "" : ", ") + phase.name;
+  }
+  return labels;
+}
+
 /// Returns the commands before the first panel: the axis of updates, a line at the end of each
-/// phase but the last, and the names of phases that have updates.
+/// phase but the last, and the names of phases.
 std::string shared_commands(const RunLines& run) {
   const bool one_step = run.steps.front() == run.steps.back();
+  const PhaseSpan& last = run.phases.back();
+  std::string range = one_step ? padded_range(run.steps) : "[*:*]";
+  if (!one_step && last.begin == last.end) {  // Room for its name.
+    range = fmt::format("[*:{}]", 1.06 * static_cast<double>(last.end));
+  }
   std::string commands = fmt::format(
       "  set xlabel 'updates' textcolor rgb ink\n  set xrange {}\n"
       "  set key at graph 1, 1.02 right bottom maxcols 2 samplen 2.4 textcolor rgb ink\n",
-      one_step ? padded_range(run.steps) : "[*:*]");
-  for (size_t i = 0; i < run.phases.size() && run.phases.size() > 1; ++i) {
-    const PhaseSpan& phase = run.phases[i];
-    if (phase.end > phase.begin) {
-      commands += fmt::format(
-          "  set label {} at {}, graph 0.97 right rotate by 90 offset character 0.8, 0 "
-          "textcolor rgb '#666666'\n",
-          plot_name(phase.name), phase.begin);
-    }
-    if (i + 1 == run.phases.size()) continue;
+      range);
+  if (run.phases.size() == 1) return commands;
+  for (const auto& [begin, text] : phase_labels(run.phases)) {
+    commands += fmt::format(
+        "  set label {} at {}, graph 0.97 right rotate by 90 offset character 0.8, 0 "
+        "textcolor rgb '#666666'\n",
+        plot_name(text), begin);
+  }
+  for (size_t i = 0; i + 1 < run.phases.size(); ++i) {
     commands += fmt::format(
         "  set arrow from {0}, graph 0 to {0}, graph 1 nohead lc rgb '#999999' lw 0.8 dt (4, 4)\n",
-        phase.end);
+        run.phases[i].end);
   }
   return commands;
 }

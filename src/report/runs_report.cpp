@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "plots/plots.h"
 #include "report_text.h"
@@ -13,10 +15,12 @@
 namespace moesaic {
 namespace {
 
-/// A table and its heading.
+/// A table that one row has, or several as the same.
 struct TitledTable {
-  std::string title;
+  std::string rows, rest;  ///< Names of the rows, and what else the heading says.
   TextTable table;
+
+  std::string title() const { return rows + rest; }
 };
 
 using Numbers = std::vector<double>;
@@ -59,6 +63,16 @@ Numbers initial_sums(const RunRecord& run, const std::string& metric) {
 /// Wider tables are for figures and runs.json.
 constexpr size_t kMaxColumns = 20;
 
+/// Adds the table unless an earlier row has the same, whose heading gets the name then.
+void add_table(std::vector<TitledTable>& tables, TitledTable table) {
+  for (TitledTable& earlier : tables) {
+    if (earlier.rest != table.rest || earlier.table.text() != table.table.text()) continue;
+    earlier.rows += ", " + table.rows;
+    return;
+  }
+  tables.push_back(std::move(table));
+}
+
 /// Returns the tables of each row's first run, each beside the paper's.
 std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfig& config,
                                    const std::vector<MeasuredRow>& rows) {
@@ -70,17 +84,36 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
       if (found == run.final.tables.end()) continue;
       const MeasuredTable& table = found->second;
       if (table.columns.size() > kMaxColumns) continue;
-      tables.push_back({fmt::format("{}, {} after {}", name_of_first_run(row), metric.label,
-                                    count_text(run.final.step, "update")),
-                        text_table(metric, table, table.values, initial_sums(run, metric.name))});
+      const std::string which = name_of_first_run(row).substr(row.name.size());
+      add_table(tables, {row.name,
+                         fmt::format("{}, {} after {}", which, metric.label,
+                                     count_text(run.final.step, "update")),
+                         text_table(metric, table, table.values, initial_sums(run, metric.name))});
       if (experiment.scale == Scale::quick) continue;
       const std::optional<PaperTable> paper = paper_table(config.paper, row.name, metric.name);
       if (!paper || paper->rows.front().size() != table.columns.size()) continue;
-      tables.push_back({fmt::format("The paper's {}, {}", row.name, metric.label),
+      tables.push_back({"The paper's " + row.name, ", " + metric.label,
                         text_table(metric, table, paper->rows, paper->initial)});
     }
   }
   return tables;
+}
+
+/// Returns a list of what the metrics of the results are, with their units.
+std::string meanings(const std::vector<MeasuredRow>& rows, const Results& results) {
+  std::string text;
+  std::set<std::string> listed;
+  for (const ResultRow& result : results.rows) {
+    for (const MeasuredRow& row : rows) {
+      const Metric* const metric = find_metric(row.metrics, result.metric);
+      if (metric == nullptr || !listed.insert(metric->name).second) continue;
+      const std::string own = metric->name + ": ";  // A label after a phase begins with the name.
+      const std::string label =
+          metric->label.starts_with(own) ? metric->label.substr(own.size()) : metric->label;
+      text += fmt::format("- `{}`: {}\n", metric->name, label);
+    }
+  }
+  return text;
 }
 
 Figure draw_plot(const PlotInput& input) {
@@ -107,11 +140,13 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
     text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
                         figure_stem(i));
   }
-  text += fmt::format(
-      "Mean and standard deviation over n runs, which differ in their seeds. The verdict says "
-      "whether the mean lies within the paper's spread; \"-\" where the paper has no value or no "
-      "spread.\n\n{}",
-      results_table(results).markdown());
+  text += "Mean and standard deviation over n runs, which differ in their seeds.";
+  if (results.have_paper_values()) {
+    text +=
+        " The verdict says whether the mean lies within the paper's spread; \"-\" where the paper "
+        "has no value or no spread.";
+  }
+  text += fmt::format("\n\n{}\n{}", results_table(results).markdown(), meanings(rows, results));
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
   if (!tables.empty()) {
     text +=
@@ -119,7 +154,7 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
         "have in common can be held against the paper's.\n";
   }
   for (const TitledTable& item : tables) {
-    text += fmt::format("\n{}:\n\n{}", item.title, item.table.markdown());
+    text += fmt::format("\n{}:\n\n{}", item.title(), item.table.markdown());
   }
   return text;
 }
@@ -131,7 +166,7 @@ std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
       fmt::format("{}, scale {}, {:.0f} s\n\n{}", experiment.name, scale_name(experiment.scale),
                   results.seconds, results_table(results).text());
   for (const TitledTable& item : tables_of(experiment, config, rows)) {
-    text += fmt::format("\n{}\n\n{}", item.title, item.table.text());
+    text += fmt::format("\n{}\n\n{}", item.title(), item.table.text());
   }
   text += "\n";
   for (size_t i = 0; i < config.plots.size(); ++i) {

@@ -156,14 +156,9 @@ std::string kept_text(const SweepOutcome& outcome, const std::vector<ResultRow>&
                      text(kept_in(kept)));
 }
 
-bool has_paper_values(const Results& results) {
-  return std::any_of(results.rows.begin(), results.rows.end(),
-                     [](const ResultRow& row) { return row.paper.has_value(); });
-}
-
 std::string paper_sentence(const Results& results) {
-  if (has_paper_values(results)) return "A \"-\" stands where the paper has no value.";
-  return "No paper has this task, so the columns with a paper's values stay empty (\"-\").";
+  if (results.have_paper_values()) return "A \"-\" stands where the paper has no value.";
+  return "No paper has this task.";
 }
 
 std::string exported_sentence(const SweepOutcome& outcome) {

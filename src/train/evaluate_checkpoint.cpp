@@ -225,7 +225,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
-  result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics, dataset->info());
+  result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
   result.of_images = dataset->has_images();

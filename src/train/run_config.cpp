@@ -81,7 +81,7 @@ void add_later_settings(Json& then, const Json& now) {
 }  // namespace
 
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder) {
+                    const std::string& folder, const std::string& way_out) {
   nlohmann::ordered_json then = started;
   for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
                            "data_changed", "parallel"}) {
@@ -92,8 +92,8 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;
   fail_usage(
-      "{}: cannot resume with other settings: {}; set back what changed or give another --out",
-      folder, describe(changed));
+      "{}: cannot resume with other settings: {}; set back what changed or give another --out{}",
+      folder, describe(changed), way_out);
 }
 
 }  // namespace moesaic

@@ -160,10 +160,26 @@ void check_images(const PhasePlaces& places, const Model& model, const Dataset& 
       dataset.has_images() ? image_remedy(places.phase().name, shape, wanted) : "");
 }
 
+/// Warns of entries of `frozen` that freeze nothing, since `trains` leaves it out.
+void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
+  const Patterns trains(phase.trains);
+  const std::vector<std::string> names = model.named_parameters().keys();
+  for (const std::string& text : phase.frozen) {
+    const Pattern frozen(text);
+    const bool freezes = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return trains.any_found_in(name) && frozen.found_in(name);
+    });
+    if (freezes) continue;
+    log_warning("phase '{}': '{}' in frozen changes nothing: trains has none of its parameters",
+                phase.name, text);
+  }
+}
+
 int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   const PhaseConfig& phase = places.phase();
   check_patterns(model, places, "trains", phase.trains);
   check_patterns(model, places, "frozen", phase.frozen);
+  warn_of_idle_frozen(model, phase);
   const auto parameters = model.named_parameters();
   int64_t count = 0;
   const std::vector<std::string> names = trained_parameters(model, phase);
@@ -354,7 +370,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, Rehearsal& rehearsal
     check_evaluation(config, places, rehearsal.model(), datasets.get(phase.data, split)->size());
   }
   at_place(place_of(config.source, {"best"}), [&] {
-    if (index + 1 == config.phases.size()) metric_of(task, config.best);
+    if (index + 1 == config.phases.size()) metric_of(data->info(), config.best);
   });
   return plan;
 }

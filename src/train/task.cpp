@@ -11,8 +11,8 @@ const Task& task_of(const DatasetInfo& data) {
   return data.targets.empty() ? classification_task() : regression_task();
 }
 
-MetricInfo metric_of(const Task& task, const std::string& name) {
-  const std::vector<MetricInfo> known = task.metrics();
+MetricInfo metric_of(const DatasetInfo& data, const std::string& name) {
+  const std::vector<MetricInfo> known = task_of(data).metrics(data);
   if (name.empty()) return known.front();
   std::vector<std::string> names;
   for (const MetricInfo& metric : known) {

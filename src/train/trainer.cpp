@@ -92,11 +92,11 @@ TrainResult Trainer::run() {
 
 void Trainer::name_best() {
   const std::string& data = plan().config.data;
-  const Task& task = task_of(datasets_.get(data, "train")->info());
+  const DatasetInfo& info = datasets_.get(data, "train")->info();
   result_.best = folder_->best();
   result_.best_value =
       fmt::format("{} {} at step {}", datasets_.evaluation_splits(data).front(),
-                  in_words(metric_of(task, config_.best), *state_.best_value), state_.best_step);
+                  in_words(metric_of(info, config_.best), *state_.best_value), state_.best_step);
 }
 
 void Trainer::train(Phase& phase) {
@@ -381,8 +381,8 @@ void Trainer::evaluate_due(const Phase& phase) {
 void Trainer::record_evaluation(const Phase& phase, const std::string& split,
                                 const Evaluation& evaluation) {
   const std::string& data = plan().config.data;
-  const Task& task = task_of(datasets_.get(data, "train")->info());
-  const MetricInfo followed = metric_of(task, in_last_phase() ? config_.best : "");
+  const DatasetInfo& info = datasets_.get(data, "train")->info();
+  const MetricInfo followed = metric_of(info, in_last_phase() ? config_.best : "");
   double value = evaluation.metric(followed.name);
   if (options_.processes) value = options_.processes->of_leader(value);  // All decide alike.
   if (progress_) progress_->advance(0, split + " " + in_words(followed, value));

@@ -153,7 +153,9 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     }
     keep_orientation(started, datasets_, given);
     keep_orientation(started, datasets_, config_);
-    check_same_run(with_lasting_names(started), to_json(config_), options_.out.string());
+    const std::string& out = options_.out.string();
+    check_same_run(with_lasting_names(started), to_json(config_), out,
+                   fmt::format("; init={} with another --out trains its network on", out));
   }
   if (resuming) check_data(RunFolder::started_data(options_.out));
   plan_ = plan_phases(given, *shape, datasets_);

@@ -98,7 +98,8 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
   expect_one_line_error(run_program({"data"}), 2, "error: data: choose one of list, fetch");
   expect_one_line_error(run_program({"train"}), 2,
                         "error: train: config is required (see moesaic train --help)");
-  expect_one_line_error(run_program({"eval", "x", "y"}), 2, "error: eval: unexpected argument 'y'");
+  expect_one_line_error(run_program({"bench", "x", "y"}), 2,
+                        "error: bench: unexpected argument 'y'");
   expect_one_line_error(run_program({"prune", "--out"}), 2, "error: prune: --out needs a value");
   expect_one_line_error(run_program({"reproduce", "table1"}), 2, "did you mean 'clusters/table1'?");
   expect_one_line_error(run_program({"list", "modles"}), 2, "did you mean 'models'");

@@ -69,6 +69,14 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
   EXPECT_NE(held.out.find("\n  network    vmoe, image_size 16, channels 3, patch_size 8"),
             std::string::npos)
       << held.out;
+  for (const char* line : {"\n  encoder: num_layers 2, num_heads 2", "\n  encoder.moe: layers [1]",
+                           "\n  encoder.moe.router: name \"NoisyTopExpertsPerItemRouter\"",
+                           "\n  encoder.moe.router.dispatcher: capacity 0, capacity_factor 0.0",
+                           "\n  state      step 6, phase \"train\""}) {
+    EXPECT_NE(held.out.find(line), std::string::npos) << line << held.out;
+  }
+  expect_one_line_error(train({"phases.0.steps=8", "--resume", "--out", text_path("run")}), 2,
+                        "; init=" + text_path("run") + " with another --out trains its network on");
   expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
                         2, "the checkpoint comes first, then the images: ");
   for (const char* size : {"model.image_size=32", "model.image_size=[16,32]"}) {
@@ -90,6 +98,14 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);
+  const auto idle =
+      train({"phases.0.trains=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
+  EXPECT_EQ(idle.exit_code, 0);
+  EXPECT_NE(
+      idle.err.find("warning: phase 'train': 'embedding' in frozen changes nothing: trains has "
+                    "none of its parameters"),
+      std::string::npos)
+      << idle.err;
   expect_one_line_error(train({"--seed", "3"}), 2,
                         "settings of a recipe have no dashes: seed=VALUE");
   const auto missing = train({"init=runs/nope", "--dry-run"});
@@ -105,6 +121,28 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
                               "model.encoder.moe.router.dispatcher.capacity_factor"}) {
     EXPECT_NE(router.out.find(setting), std::string::npos) << router.out;
   }
+  const std::string phases = run_program({"train", "--help", "phases"}).out;
+  EXPECT_EQ(phases.find("phases.N.optimizer.lr "), phases.rfind("phases.N.optimizer.lr "));
+  EXPECT_NE(phases.find("moesaic train --help kind NAME"), std::string::npos) << phases;
+  EXPECT_NE(phases.find("sgd: fraction of the last step"), std::string::npos) << phases;
+  const std::string patches = run_program({"train", "--help", "kind", "patch_sgd"}).out;
+  EXPECT_NE(patches.find("phases.N.lr  "), std::string::npos) << patches;
+  EXPECT_EQ(patches.find("patch_sgd: "), std::string::npos) << patches;
+  EXPECT_EQ(patches.find("phases.N.data"), std::string::npos) << patches;
+  expect_one_line_error(run_program({"train", "--help", "kind", "patch_sdg"}), 2,
+                        "did you mean 'patch_sgd'?");
+  const std::string described = run_program({"data", "--help", "describe"}).out;
+  for (const char* text : {"\nvalidation  number or null", "moesaic data --help format NAME"}) {
+    EXPECT_NE(described.find(text), std::string::npos) << described;
+  }
+  EXPECT_EQ(run_program({"data", "--help", "describe", "mean"}).out.find("mean  list of number"),
+            0u);
+  EXPECT_NE(run_program({"data", "--help", "format", "image_folder"}).out.find("exif_orientation"),
+            std::string::npos);
+  EXPECT_NE(run_program({"data", "--help"}).out.find("describe [KEY]"), std::string::npos);
+  EXPECT_NE(run_program({"data", "pack", "--help"}).out.find("--shards"), std::string::npos);
+  expect_one_line_error(run_program({"data", "--help", "describe", "validaton"}), 2,
+                        "did you mean 'validation'?");
   const auto kinds = run_program({"list"});
   ASSERT_EQ(kinds.exit_code, 0) << kinds.err;
   EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos)
@@ -112,6 +150,8 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
   for (const auto& [kind, line] :
        {std::pair("criteria", "mean of gate times norm of output over their tokens (needs images)"),
         {"experiments", "Dispatch entropy over training"},
+        {"phases", "batches, an objective, autograd and an optimizer"},
+        {"probes", "how well routers select the patterns that tell the class"},
         {"recipes", "Every kind of phase in a few seconds"}}) {
     const auto listed = run_program({"list", kind});
     EXPECT_EQ(listed.exit_code, 0) << listed.err;

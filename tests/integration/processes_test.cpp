@@ -16,6 +16,8 @@ TEST_F(ProcessesTest, TwoAndFourMakeTheLossesOfOne) {
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const auto two = run_in_processes(clusters({"--out", text_path("two")}), 2);
   ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
+  EXPECT_NE(two[0].err.find("training on 2 processes\n"), std::string::npos) << two[0].err;
+  EXPECT_EQ(one.err.find("training on"), std::string::npos) << one.err;
   EXPECT_EQ(two[1].err, "");
   expect_same_losses(path("one"), path("two"));
   const auto four =

@@ -258,7 +258,7 @@ TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {
   const auto results = nlohmann::json::parse(read_text(path("theory") / "results.json"));
   size_t seen = 0;
   for (const auto& row : results.at("rows")) {
-    if (row.at("name") != "synthetic") continue;
+    if (row.at("name") != "pruned 90 %") continue;
     const std::string metric = row.at("metric");
     seen += metric.starts_with("accuracy_") || metric == "separation" ? 1 : 0;
   }

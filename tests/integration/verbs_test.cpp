@@ -13,8 +13,10 @@ namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 /// A run of generated data.
 class OwnNetwork : public ProgramTest {
@@ -61,6 +63,20 @@ TEST_F(OwnNetwork, IsEvaluatedByClassWithAConfusionMatrix) {
                                               report["per_class"][0]["accuracy"].get<double>())));
 }
 
+TEST_F(OwnNetwork, IsComparedWithOthersInATable) {
+  const auto text = run_program({"eval", run(), run() + "/best"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(StartsWith("checkpoint "), HasSubstr(run() + "/checkpoints/step_3  "),
+                              HasSubstr(run() + "/best  "), HasSubstr(" accuracy  parameters  ")));
+  const auto both = run_program({"eval", run(), run() + "/best", "--json"}).json();
+  ASSERT_EQ(both.size(), 2U);
+  const auto alone = run_program({"eval", run() + "/best", "--json"}).json();
+  EXPECT_EQ(both[1]["accuracy"], alone["accuracy"]);
+  EXPECT_EQ(both[1]["checkpoint"], alone["checkpoint"]);
+  expect_one_line_error(run_program({"eval", run(), run(), "--confusion", text_path("a.csv")}), 2,
+                        "--tsne show one checkpoint");
+}
+
 TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
   write("there.csv", "");
   for (const auto& [file, text] :
@@ -92,8 +108,7 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
   }
   const auto table = run_program({"bench", run(), "--batch-sizes", "2", "--seconds", "0"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
-  for (const char* text :
-       {"processor", ", float32\n", "images/s", "memory", " parameters"}) {
+  for (const char* text : {"processor", ", float32\n", "images/s", "memory", " parameters"}) {
     EXPECT_THAT(table.out, HasSubstr(text));
   }
   expect_one_line_error(run_program({"bench", run(), "--batch-sizes", "0"}), 2, "between 1 and");

@@ -81,7 +81,7 @@ TEST_F(Workflow, EvalPrintsOneJsonDocument) {
   const auto report = result.json();
   EXPECT_EQ(report["images"], 3000);
   EXPECT_GT(report["accuracy"].get<double>(), 33.0);
-  EXPECT_EQ(report["top5_accuracy"], 100.0);  // of three classes
+  EXPECT_FALSE(report.contains("top5_accuracy"));  // of three classes
   EXPECT_LT(report["calibration_error"].get<double>(), 1.0);
   EXPECT_FALSE(report["routing"].empty());
 }

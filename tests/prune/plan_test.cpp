@@ -123,7 +123,7 @@ TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
   };
   EXPECT_THAT(message(KeepSpec::count(1)),
               HasSubstr("block 1 would keep 1 of 6 experts, fewer than the 2 that a token selects; "
-                        "keep at least 2"));
+                        "keep at least 2; 1 is a count, and 1.0 the fraction that keeps all"));
   EXPECT_THAT(message(KeepSpec::parse("0.1")),
               AllOf(HasSubstr("keep '0.1'"), HasSubstr("block 1 would keep 1 of 6"),
                     HasSubstr("; keep at least 0.3333")));

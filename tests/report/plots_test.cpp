@@ -108,11 +108,36 @@ TEST(MapPlot, HasCurvesAsRowsAndSizesAsColumns) {
 
 TEST(NamedTics, ShowAPercentSignAsItIs) {
   EXPECT_EQ(named_tics({"50 %", "a_b"}), "('50 %%' 0, 'a b' 1)");
+  EXPECT_EQ(named_tics({"a", "b", "c"}, 2), "('a' 0, 'c' 2)");
 }
 
 TEST(HeatmapPlot, ShowsTheTableAtTheEnd) {
   EXPECT_EQ(figure({"heatmap", {"dispatch"}}).data,
             "# column\trow\tvalue\n0\t0\t1\n1\t0\t2\n0\t1\t3\n1\t1\t14\n");
+}
+
+TEST(HeatmapPlot, NamesSomeOfManyColumnsUnderATitleThatFits) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  MeasuredTable& table = rows[0].runs[0].final.tables["dispatch"];
+  rows[0].name = "a name of a row that is far longer than its panel is wide";
+  EXPECT_THAT(
+      figure({"heatmap", {"dispatch"}}, kRows, rows).script,
+      HasSubstr("set title 'a name of a row that is far longer than its'.\"\\n\".'panel is wide"));
+  table = {{"r"}, {}, {{}}};
+  for (int i = 1; i <= 100; ++i) {
+    table.columns.push_back("p" + std::to_string(i));
+    table.values[0].push_back(i);
+  }
+  const Figure wide = figure({"heatmap", {"dispatch"}}, kRows, rows);
+  EXPECT_THAT(wide.script, HasSubstr("set xtics ('p1' 0, 'p6' 5, 'p11' 10,"));
+  EXPECT_THAT(wide.script,
+              HasSubstr("set title 'a name of a row that is far longer than its panel is wide"));
+  draw(wide);
+}
+
+TEST(PointsPlot, HasItsPanelsBelowEachOther) {
+  EXPECT_THAT(figure({"points", {"test_accuracy", "entropy"}}).script,
+              HasSubstr("set multiplot layout 2,1 "));
 }
 
 TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {

@@ -33,6 +33,21 @@ TEST(RunCurve, TakesTrainAndTestLinesApart) {
   EXPECT_THAT(figure.script, HasSubstr("set label 'b' at 6,"));
 }
 
+constexpr const char* kPhasesWithoutUpdates =
+    R"({"kind": "train", "step": 5, "phase": "a", "loss": 2.5}
+{"kind": "eval", "step": 5, "phase": "prune", "loss": 3}
+{"kind": "eval", "step": 5, "phase": "again", "loss": 4}
+{"kind": "train", "step": 9, "phase": "recover", "loss": 2}
+{"kind": "eval", "step": 9, "phase": "last", "loss": 2}
+)";
+
+TEST(RunCurve, NamesPhasesWithoutUpdates) {
+  const std::string script = run_curve(kPhasesWithoutUpdates).script;
+  EXPECT_THAT(script, HasSubstr("set label 'prune, again, recover' at 5,"));
+  EXPECT_THAT(script, HasSubstr("set label 'last' at 9,"));
+  EXPECT_THAT(script, HasSubstr("set xrange [*:9.54]"));
+}
+
 TEST(RunCurve, TakesDataSetsApart) {
   const Figure figure = run_curve(
       R"({"kind": "train", "step": 4, "phase": "a", "loss": 3}
@@ -72,8 +87,9 @@ TEST(RunCurve, IsDrawnBesideTheMetricsWithoutAWord) {
   const std::string its_test =
       R"({"kind": "eval", "step": 1, "phase": "a", "loss": 2.5, "accuracy": 20})";
   const std::string no_accuracy = R"({"kind": "train", "step": 1, "phase": "a", "loss": 2.5})";
-  for (const std::string& metrics : {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76),
-                                     one_step, one_step + "\n" + its_test, no_accuracy}) {
+  for (const std::string& metrics :
+       {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76),
+        std::string(kPhasesWithoutUpdates), one_step, one_step + "\n" + its_test, no_accuracy}) {
     const test::TempDir folder;
     write_atomic(folder / "metrics.jsonl", metrics);
     ::testing::internal::CaptureStderr();

@@ -60,6 +60,28 @@ TEST_F(RunsReport, HasTablesBesideThePapers) {
   EXPECT_THAT(markdown(), Not(HasSubstr("The paper's it's_a mixture")));
 }
 
+TEST_F(RunsReport, SaysWhatMetricsAreAndHasNoEmptyColumns) {
+  EXPECT_THAT(markdown(), AllOf(HasSubstr("The verdict says"),
+                                HasSubstr("\n- `test_accuracy`: test accuracy, %\n"
+                                          "- `entropy`: dispatch entropy, nats\n")));
+  config_.paper = {};
+  EXPECT_THAT(markdown(), AllOf(Not(HasSubstr("verdict")), Not(HasSubstr("paper")),
+                                HasSubstr("| median |   min |   max |\n")));
+}
+
+TEST_F(RunsReport, ShowsATableOfSeveralRowsOnce) {
+  MeasuredRow same = rows_.front();
+  same.name = "again";
+  rows_.push_back(same);
+  const std::string text = markdown(),
+                    title = "it's_a mixture, again (run 1 of 2), expert and signal";
+  EXPECT_THAT(text, HasSubstr("\n" + title + " after 7 updates:\n"));
+  EXPECT_EQ(text.find("expert and signal after", text.find(title) + title.size() + 1),
+            std::string::npos);
+  rows_.back().runs.front().final.tables["expert_signal"].values[0][0] = 7;
+  EXPECT_THAT(markdown(), HasSubstr("\nagain (run 1 of 2), expert and signal after 7 updates:\n"));
+}
+
 TEST_F(RunsReport, ASummaryNamesTheFiles) {
   EXPECT_THAT(runs_summary(experiment_, config_, rows_, results(), "out"),
               AllOf(HasSubstr("small, scale paper, 3 s\n\nrow  "), HasSubstr("cluster 1"),

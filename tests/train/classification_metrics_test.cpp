@@ -81,9 +81,9 @@ TEST(ClassificationMetrics, OfOneNetwork) {
     const ClassificationMetrics found = measure(sigmoid ? "sigmoid" : "softmax", logits, labels, 1);
     EXPECT_EQ(found.images, 50);
     EXPECT_NEAR(found.accuracy, plain.hits, 1e-9);
-    EXPECT_NEAR(found.top5_accuracy, plain.top5, 1e-9);
+    EXPECT_NEAR(found.top5_accuracy.value_or(-1), plain.top5, 1e-9);
     EXPECT_NEAR(found.calibration_error, plain.ece, 1e-6);
-    EXPECT_LT(found.accuracy, found.top5_accuracy);
+    EXPECT_LT(found.accuracy, found.top5_accuracy.value_or(-1));
     EXPECT_GT(found.calibration_error, 0.01);
     if (!sigmoid) {
       EXPECT_NEAR(found.loss, plain.nll, 1e-5);
@@ -101,7 +101,7 @@ TEST(ClassificationMetrics, OfAnEnsembleAndItsMembers) {
     const std::string loss = sigmoid ? "ensemble_sigmoid" : "ensemble_softmax";
     const ClassificationMetrics found = measure(loss, logits, labels, 3);
     EXPECT_NEAR(found.accuracy, plain.hits, 1e-9);
-    EXPECT_NEAR(found.top5_accuracy, plain.top5, 1e-9);
+    EXPECT_NEAR(found.top5_accuracy.value_or(-1), plain.top5, 1e-9);
     EXPECT_NEAR(found.calibration_error, plain.ece, 1e-6);
     ASSERT_TRUE(found.ensemble);
     EXPECT_EQ(found.ensemble->members, 3);
@@ -115,9 +115,16 @@ TEST(ClassificationMetrics, OfAnEnsembleAndItsMembers) {
   }
 }
 
-TEST(ClassificationMetrics, WithFewClassesAllAreAmongTheFive) {
-  const at::Tensor logits = randn({4, 3}, 5, torch::kFloat);
-  EXPECT_EQ(measure("softmax", logits, torch::tensor({0, 1, 2, 0}), 1).top5_accuracy, 100.0);
+TEST(ClassificationMetrics, HaveNoTopFiveOfAtMostFiveClasses) {
+  for (const int64_t classes : {3, 5, 6}) {
+    const at::Tensor logits = randn({4, classes}, 5, torch::kFloat);
+    const auto found = measure("softmax", logits, torch::tensor({0, 1, 2, 0}), 1);
+    EXPECT_EQ(found.top5_accuracy.has_value(), classes == 6);
+    EXPECT_EQ(named(found).contains("top5_accuracy"), classes == 6);
+    DatasetInfo data;
+    data.classes.resize(static_cast<size_t>(classes), "name");
+    EXPECT_EQ(task_of(data).metrics(data).size(), classes == 6 ? 4u : 3u);
+  }
 }
 
 TEST(ClassificationMetrics, CertainAndRightIsCalibrated) {

@@ -47,12 +47,12 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
       {"phases.0.aux_losses={\"importanse\": 1}", "did you mean 'importance'?"},
       {"phases.0.optimizer.name=adam", "'adam' has no weight decay; choose 'adamw'"},
       {"phases.0.optimizer.weight_decays=[{\"pattern\": \"w\", \"value\": 1}]",
-       "'weight_decay' and 'weight_decays' exclude one another "
-       "(phases.0.optimizer.weight_decays)"},
+       "'weight_decay' and 'weight_decays' exclude one another; give "},
       {"phases.1.optimizer.weight_decays=[{\"pattern\": \"(\", \"value\": 1}]",
        "no regular expression"},
       {"phases.0.clip_value=1", "'clip_norm' and 'clip_value' exclude one another"},
-      {"phases.0.accumulate=3", "accumulate 3 does not divide batch_size 4 (phases.0.accumulate)"},
+      {"phases.0.accumulate=3",
+       "'phases.0.accumulate=3': accumulate 3 does not divide batch_size 4"},
       {"phases.0.loss=softmaks", "did you mean 'softmax'?"},
       {"phases.0.frozen=[\"(\"]", "frozen: '(' is no regular expression"},
       {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]",
@@ -113,6 +113,8 @@ TEST(RunConfig, NamesTheSettingsThatChanged) {
   EXPECT_EQ(error_of([&] { check_same_run(started, both, "run"); }),
             "usage: run: cannot resume with other settings: 'seed' was 5 and is 6 now, "
             "'phases.0.steps' was 6 and is 7 now; set back what changed or give another --out");
+  EXPECT_THAT(error_of([&] { check_same_run(started, both, "run", "; or else"); }),
+              HasSubstr("or give another --out; or else"));
   for (const char* free :
        {"loader_threads=3", "checkpoint_every=7", "keep_checkpoints=1", "data_changed=accept"}) {
     EXPECT_EQ(changed(free), "no error") << free;

@@ -50,6 +50,10 @@ inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
 inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
 inline constexpr const char* kAdaptive = "adaptive";
 
+/// Returns the reference's name of a rule for the short one: "token_choice", "expert_choice" or
+/// "threshold"; other names as they are.
+std::string full_router_name(const std::string& name);
+
 /// Routing rule of a router, with the names of the V-MoE reference.
 struct RoutingConfig {
   std::string name = kTokensChoose;
@@ -65,9 +69,11 @@ struct RoutingConfig {
 template <class Fields>
 void describe(Fields& f, RoutingConfig& c) {
   f("name", c.name,
-    "tokens choose experts, experts choose tokens, or each token goes to all experts whose logit "
-    "reaches the threshold",
-    one_of({kTokensChoose, kExpertsChoose, kAdaptive}));
+    "tokens choose experts (token_choice), experts choose tokens (expert_choice), or each token "
+    "goes to all experts whose logit reaches the threshold (threshold); or V-MoE's names of these",
+    one_of(
+        {"token_choice", "expert_choice", "threshold", kTokensChoose, kExpertsChoose, kAdaptive}));
+  c.name = full_router_name(c.name);  // Checkpoints have one name of a rule.
   f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
     between(1, kMaxExperts));
   f("num_selected_tokens", c.num_selected_tokens,

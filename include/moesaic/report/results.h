@@ -40,6 +40,8 @@ struct Results {
 
   /// Returns the row of this name and metric, or nullptr.
   const ResultRow* find(std::string_view name, std::string_view metric) const;
+  /// Returns whether any row stands beside a paper's value.
+  bool have_paper_values() const;
 };
 
 /// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "min",

@@ -27,9 +27,10 @@ struct EnsembleMetrics {
 /// probable one, on ties the one with the lower index.
 struct ClassificationMetrics {
   int64_t images = 0;
-  double accuracy = 0.0;       ///< Top-1 accuracy in %.
-  double top5_accuracy = 0.0;  ///< Top-5 accuracy in %; of all classes where there are fewer.
-  double loss = 0.0;           ///< Mean of evaluation_losses().
+  double accuracy = 0.0;  ///< Top-1 accuracy in %.
+  /// Top-5 accuracy in %; none of at most five classes, where it is 100 for any network.
+  std::optional<double> top5_accuracy;
+  double loss = 0.0;  ///< Mean of evaluation_losses().
   /// Expected calibration error (Guo et al., arXiv:1706.04599): over 15 bins of equal width of the
   /// predicted class's probability p in (0, 1], the sum of (fraction of the images in the bin) *
   /// |accuracy in it - mean p in it|, from 0 to 1.
@@ -56,14 +57,17 @@ class ClassificationMeter {
 
   std::string loss_;
   Confusion confusion_;
-  int64_t images_ = 0, members_ = 1;
+  int64_t images_ = 0, members_ = 1, classes_ = 0;
   double correct_ = 0.0, top5_ = 0.0, losses_ = 0.0;
   at::Tensor bins_;  ///< [3, bins] float64: images, hits, sum of probabilities.
   double likelihood_ = 0.0, member_likelihood_ = 0.0, member_correct_ = 0.0, pairs_apart_ = 0.0;
 };
 
-/// Returns the metrics by name: "accuracy", "top5_accuracy", "loss", "calibration_error" and, for
-/// an ensemble, "ensemble.members", "ensemble.negative_log_likelihood", ...
+inline constexpr int64_t kTop = 5;  ///< Classes that count as a hit of the top-5 accuracy.
+
+/// Returns the metrics by name: "accuracy", "loss", "calibration_error", of more than five classes
+/// "top5_accuracy" and, for an ensemble, "ensemble.members", "ensemble.negative_log_likelihood",
+/// ...
 Metrics named(const ClassificationMetrics& metrics);
 
 }  // namespace moesaic

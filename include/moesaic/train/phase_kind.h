@@ -80,6 +80,7 @@ struct PhaseKind {
       {};
   /// Whether its phases call PhaseContext::before_update: saving goes on until then.
   bool tells_before_update = false;
+  std::string meaning = {};  ///< Description for lists of kinds.
 };
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and

@@ -83,8 +83,8 @@ ConfigProblem config_problem(const RunConfig& config);
 
 /// Throws Error (usage) that names the settings in which `now` differs from the configuration that
 /// the run was started with, except for those that change no result: loader_threads,
-/// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel.
+/// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel. `way_out` ends it.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder);
+                    const std::string& folder, const std::string& way_out = "");
 
 }  // namespace moesaic

@@ -45,12 +45,12 @@ class Meter {
 class Task {
  public:
   virtual ~Task() = default;
-  /// Returns the metrics that `best` may follow, the default first.
-  virtual std::vector<MetricInfo> metrics() const = 0;
+  /// Returns the metrics of such data that `best` may follow, the default first.
+  virtual std::vector<MetricInfo> metrics(const DatasetInfo& data) const = 0;
   /// Returns a meter; `loss` is the objective's name (train/objective.h), "" the default one.
   virtual std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const = 0;
   /// Returns a meter's result as text.
-  virtual MetricRows rows(const Metrics& metrics, const DatasetInfo& data) const = 0;
+  virtual MetricRows rows(const Metrics& metrics) const = 0;
   /// Throws Error (usage) if the network does not have as many outputs as the targets require.
   virtual void check_outputs(const Model& model, const DatasetInfo& data) const = 0;
   /// Returns the number of outputs of a new head for this data.
@@ -61,7 +61,7 @@ class Task {
 const Task& task_of(const DatasetInfo& data);
 
 /// Returns the metric of this name, the first for "". Throws Error (usage) with the nearest name.
-MetricInfo metric_of(const Task& task, const std::string& name);
+MetricInfo metric_of(const DatasetInfo& data, const std::string& name);
 
 /// Returns the metrics as JSON; names with dots become objects.
 nlohmann::ordered_json to_json(const Metrics& metrics);

@@ -66,9 +66,9 @@ std::string padded_range(const std::vector<double>& values) {
   return fmt::format("[{:.6g}:{:.6g}]", *min - room, *max + room);
 }
 
-std::string named_tics(const std::vector<std::string>& names) {
+std::string named_tics(const std::vector<std::string>& names, size_t step) {
   std::string tics;
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (size_t i = 0; i < names.size(); i += step) {
     std::string name;  // A tic's label is a format.
     for (const char c : names[i]) name += c == '%' ? std::string("%%") : std::string(1, c);
     tics += fmt::format("{}{} {}", i == 0 ? "" : ", ", plot_name(name), i);

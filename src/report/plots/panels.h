@@ -29,6 +29,7 @@ struct HeatMap {
   std::string title, x_label, y_label;  ///< Labels may be empty.
   const MeasuredTable& table;
   int digits = 0;
+  int width = 0;  ///< Pixels of the panel, in which the title is wrapped; 0: it is one line.
   bool numbers = true, names = true;  ///< Shown in the boxes and on the axes; many do not fit.
   bool root_colors = false;           ///< Colours follow square roots, so that few are seen, too.
 };
@@ -55,7 +56,7 @@ std::string plot_name(std::string name);
 /// Returns "[min:max]" with a margin around the values, even if all are equal; "[*:*]" for none.
 std::string padded_range(const std::vector<double>& values);
 
-/// Returns tics at 0, 1, ... with these names: "('a' 0, 'b' 1)".
-std::string named_tics(const std::vector<std::string>& names);
+/// Returns tics at 0, 1, ... with these names, "('a' 0, 'b' 1)", or of every `step`-th alone.
+std::string named_tics(const std::vector<std::string>& names, size_t step = 1);
 
 }  // namespace moesaic

@@ -59,8 +59,7 @@ Figure points_plot(const PlotInput& input) {
   for (const std::string& metric : input.plot.metrics) {
     panels.push_back(points_panel(input, metric, panels.empty()));
   }
-  PanelGrid grid{.columns = static_cast<int>(panels.size()), .width = 560, .left = 270};
-  grid.gap_x = grid.left;
+  PanelGrid grid{.width = 560, .left = 270};
   grid.height = 24 * static_cast<int>(std::max<size_t>(input.rows.size(), 2));
   return panel_figure(input.stem, panels, grid);
 }

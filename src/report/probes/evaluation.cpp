@@ -11,7 +11,7 @@ namespace moesaic {
 namespace {
 
 bool is_measured(const Dataset& data, const std::string& metric) {
-  const std::vector<MetricInfo> metrics = task_of(data.info()).metrics();
+  const std::vector<MetricInfo> metrics = task_of(data.info()).metrics(data.info());
   return std::any_of(metrics.begin(), metrics.end(),
                      [&](const MetricInfo& known) { return known.name == metric; });
 }

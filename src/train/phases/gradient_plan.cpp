@@ -241,6 +241,7 @@ void check_share(const PhasePlan& plan, const PhasePlaces& places, int64_t proce
 PhaseKind gradient_phase_kind() {
   PhaseKind kind;
   kind.settings = Choice("gradient", GradientConfig{});
+  kind.meaning = "batches, an objective, autograd and an optimizer: the default";
   kind.plan = plan_gradient;
   kind.share = check_share;
   kind.tells_before_update = true;

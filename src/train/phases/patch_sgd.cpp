@@ -286,7 +286,8 @@ PhaseKind patch_sgd_kind() {
           .plan = plan_patch_sgd,
           .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
             return std::make_unique<PatchSgd>(plan, std::move(context));
-          }};
+          },
+          .meaning = "SGD of a patch-level mixture, algorithms 1 and 2 (pMoE paper)"};
 }
 
 }  // namespace moesaic

@@ -182,7 +182,8 @@ PhaseKind pattern_sgd_kind() {
           .plan = plan_patterns,
           .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
             return std::make_unique<PatternSgd>(plan, std::move(context));
-          }};
+          },
+          .meaning = "SGD on patterns, algorithm 1 (pruning paper)"};
 }
 
 }  // namespace moesaic

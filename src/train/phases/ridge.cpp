@@ -219,7 +219,10 @@ PhaseKind ridge_kind() {
           .plan = plan_ridge,
           .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
             return std::make_unique<Ridge>(plan, std::move(context));
-          }};
+          },
+          .meaning =
+              "the second layers of experts by ridge regression, phase IV of algorithm 1 (latent "
+              "paper)"};
 }
 
 }  // namespace moesaic

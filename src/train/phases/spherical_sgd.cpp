@@ -183,7 +183,10 @@ PhaseKind spherical_sgd_kind() {
           .plan = plan_spherical,
           .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
             return std::make_unique<SphericalSgd>(plan, std::move(context));
-          }};
+          },
+          .meaning =
+              "online steps of the first layers of experts, phases I and III of algorithm 1 "
+              "(latent paper)"};
 }
 
 }  // namespace moesaic

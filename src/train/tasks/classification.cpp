@@ -36,7 +36,8 @@ void ClassificationMeter::add(const at::Tensor& logits, const at::Tensor& labels
   const at::Tensor hits = predicted.eq(labels);
   confusion_.add(labels, predicted);
   correct_ += sum_of(hits);
-  const int64_t count = std::min<int64_t>(5, ranks.size(1));
+  classes_ = ranks.size(1);
+  const int64_t count = std::min(kTop, classes_);
   top5_ += sum_of(std::get<1>(ranks.topk(count, 1)).eq(labels.unsqueeze(1)));
   add_calibration(log_BC.amax({1}).exp(), hits);
   if (members_ == 1) return;
@@ -74,7 +75,7 @@ ClassificationMetrics ClassificationMeter::result() const {
   ClassificationMetrics quality;
   quality.images = images_;
   quality.accuracy = 100.0 * correct_ / images;
-  quality.top5_accuracy = 100.0 * top5_ / images;
+  if (classes_ > kTop) quality.top5_accuracy = 100.0 * top5_ / images;
   quality.loss = losses_ / images;
   quality.calibration_error = (bins_[1] - bins_[2]).abs().sum().item<double>() / images;
   if (members_ > 1) {
@@ -101,11 +102,12 @@ class ClassificationTaskMeter final : public Meter {
 
 class Classification final : public Task {
  public:
-  std::vector<MetricInfo> metrics() const override {
-    return {{"accuracy", Direction::higher_is_better, " %"},
-            {"top5_accuracy", Direction::higher_is_better, " %"},
-            {"loss", Direction::lower_is_better},
-            {"calibration_error", Direction::lower_is_better}};
+  std::vector<MetricInfo> metrics(const DatasetInfo& data) const override {
+    std::vector<MetricInfo> list = {{"accuracy", Direction::higher_is_better, " %"},
+                                    {"loss", Direction::lower_is_better},
+                                    {"calibration_error", Direction::lower_is_better}};
+    if (outputs(data) > kTop) list.push_back({"top5_accuracy", Direction::higher_is_better, " %"});
+    return list;
   }
   /// A loss that is none of classification's, such as one of another task, is not measured by.
   std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const override {
@@ -113,10 +115,10 @@ class Classification final : public Task {
     const std::string usual = model.members() > 1 ? "ensemble_softmax" : "softmax";
     return std::make_unique<ClassificationTaskMeter>(known ? loss : usual);
   }
-  MetricRows rows(const Metrics& metrics, const DatasetInfo& data) const override {
+  MetricRows rows(const Metrics& metrics) const override {
     const auto at = [&](const std::string& name) { return metrics.at(name); };
     MetricRows rows = {{"accuracy", fmt::format("{:.2f} %", at("accuracy"))}};
-    if (data.classes.size() > 5) {
+    if (metrics.contains("top5_accuracy")) {
       rows.emplace_back("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
     }
     rows.emplace_back("loss", fmt::format("{:.4f}", at("loss")));
@@ -145,9 +147,9 @@ class Classification final : public Task {
 
 Metrics named(const ClassificationMetrics& metrics) {
   Metrics list = {{"accuracy", metrics.accuracy},
-                  {"top5_accuracy", metrics.top5_accuracy},
                   {"loss", metrics.loss},
                   {"calibration_error", metrics.calibration_error}};
+  if (metrics.top5_accuracy) list["top5_accuracy"] = *metrics.top5_accuracy;
   if (!metrics.ensemble) return list;
   const EnsembleMetrics& ensemble = *metrics.ensemble;
   list["ensemble.members"] = static_cast<double>(ensemble.members);

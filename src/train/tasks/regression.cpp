@@ -29,7 +29,7 @@ class RegressionMeter final : public Meter {
 
 class Regression final : public Task {
  public:
-  std::vector<MetricInfo> metrics() const override {
+  std::vector<MetricInfo> metrics(const DatasetInfo&) const override {
     return {{"mse", Direction::lower_is_better},
             {"mae", Direction::lower_is_better},
             {"loss", Direction::lower_is_better}};
@@ -41,7 +41,7 @@ class Regression final : public Task {
     }
     return std::make_unique<RegressionMeter>();
   }
-  MetricRows rows(const Metrics& metrics, const DatasetInfo&) const override {
+  MetricRows rows(const Metrics& metrics) const override {
     MetricRows rows;
     for (const auto& [name, value] : metrics) rows.emplace_back(name, fmt::format("{:.6g}", value));
     return rows;

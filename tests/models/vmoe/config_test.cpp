@@ -42,6 +42,23 @@ TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
   }
 }
 
+TEST(VMoEConfig, RoutersHaveShortNames) {
+  for (
+      const auto& [given, name] :
+      {std::pair{R"({"name": "token_choice", "num_selected_experts": 2})", kTokensChoose},
+       {R"({"name": "token_choice", "num_selected_experts": 1, "dispatcher": {"capacity_factor": 1.25}})",
+        kTokensChoose},
+       {R"({"name": "expert_choice", "dispatcher": {"capacity_factor": 2}})", kExpertsChoose},
+       {R"({"name": "threshold", "threshold": 0.1, "gate": "one"})", kAdaptive}}) {
+    const Value value = config_with(std::string("encoder.moe.router=") + given);
+    const auto config = parse<VMoEConfig>(value, "model");
+    EXPECT_EQ(config.encoder.moe.router.name, name);
+    EXPECT_EQ(to_json(config)["encoder"]["moe"]["router"]["name"], name);
+    EXPECT_EQ(parse<VMoEConfig>(Value::from_json(to_json(config), "again")).encoder.moe.router.name,
+              name);
+  }
+}
+
 TEST(VMoEConfig, AMapHeadMayNormalizeByItself) {
   VMoEConfig config = testing::small_vmoe_config();
   config.map_head_qk_norm = true;

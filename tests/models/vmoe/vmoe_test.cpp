@@ -270,7 +270,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BadConfig{"encoder.moe.router.num_selected_tokens=3", "is for the router"},
                       BadConfig{"encoder.moe.router.gate=softmax_tokens", "is for the router"},
                       BadConfig{"encoder.moe.router.name=NoisyTopItemsPerExpertRouter",
-                                "needs either"},
+                                "needs either encoder.moe.router.dispatcher.capacity_factor, or "
+                                "encoder.moe.router.num_selected_tokens with "
+                                "encoder.moe.group_size; neither is given"},
+                      BadConfig{"encoder.moe.router.name=token-choice",
+                                "did you mean 'token_choice'?"},
                       BadConfig{R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
                                    "num_selected_tokens": 2, "gate": "logit"})",
                                 "is for the router"},

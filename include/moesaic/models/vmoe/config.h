@@ -40,7 +40,9 @@ struct VMoERouterConfig : RoutingConfig {
 template <class Fields>
 void describe(Fields& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
-  f("noise_std", c.noise_std, "of the noise on logits, times the number of experts (of one member)",
+  f("noise_std", c.noise_std,
+    "E times the standard deviation of the noise on logits, which is noise_std / E, with E experts "
+    "(of one member)",
     between(0.0, kMaxNoise));
   f("noise", c.noise,
     "when there is noise: in training; in evaluation too, the same whenever a network runs; never, "

@@ -61,7 +61,8 @@ struct StepMemory {
 
 /// A registry entry of a kind of phases.
 struct PhaseKind {
-  Choice settings;  ///< Name and default settings.
+  Choice settings;      ///< Name and default settings.
+  std::string meaning;  ///< Description for lists of kinds.
   /// Completes a plan with batch, steps_per_epoch and steps, and checks the settings against
   /// network and data, which have no values in a dry run. Throws Error (usage) with the location of
   /// an invalid setting.

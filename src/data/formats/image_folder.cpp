@@ -269,20 +269,22 @@ void complete_image_folder(DatasetSpec& spec) {
 }  // namespace
 
 DatasetFormat image_folder_format() {
-  return {.settings = Choice("image_folder", ImageFolderSettings{}),
-          .sorted_by_class = true,
-          .check = check_image_folder,
-          .complete = complete_image_folder,
-          .open = open_image_folder,
-          .splits = splits_image_folder,
-          .source = source_image_folder,
-          .parts =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
-              },
-          .class_count = class_count_image_folder,
-          .outline = outline_image_folder,
-          .verify = verify_image_files};
+  return {
+      .settings = Choice("image_folder", ImageFolderSettings{}),
+      .meaning = "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
+      .sorted_by_class = true,
+      .check = check_image_folder,
+      .complete = complete_image_folder,
+      .open = open_image_folder,
+      .splits = splits_image_folder,
+      .source = source_image_folder,
+      .parts =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
+          },
+      .class_count = class_count_image_folder,
+      .outline = outline_image_folder,
+      .verify = verify_image_files};
 }
 
 }  // namespace moesaic

@@ -287,6 +287,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
 
 DatasetFormat shards_format() {
   return {.settings = Choice("shards", ShardsSettings{}),
+          .meaning = "tar archives of images and labels (WebDataset), here or fetched from the web",
           .check = check_shards,
           .open = open_shards,
           .splits = splits_shards,

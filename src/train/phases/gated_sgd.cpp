@@ -166,6 +166,9 @@ void plan_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model, co
 PhaseKind gated_sgd_kind() {
   PhaseKind kind;
   kind.settings = Choice("gated_sgd", GatedSgdConfig{});
+  kind.meaning =
+      "stochastic gradient descent of a gated mixture on fresh batches by L4, L_log or the squared "
+      "loss";
   kind.plan = plan_sgd;
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GatedSgd>(plan, std::move(context));

@@ -51,9 +51,7 @@ ConfigProblem check_image_folder(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
                        unknown_split(spec.images, "images"),
                        unknown_split(settings_of(spec).splits, "splits"),
-                       spec.mean.empty() && spec.std.empty()
-                           ? ConfigProblem()
-                           : channels_problem(spec, spec.mean.size() == 1 ? 1 : 3));
+                       open_channels_problem(spec));
 }
 
 bool holds_out(const DatasetSpec& spec) {
@@ -248,11 +246,7 @@ void find_splits(const fs::path& folder, const DatasetSpec& spec,
 /// photographs.
 void complete_image_folder(DatasetSpec& spec) {
   auto& settings = spec.format.as<ImageFolderSettings>();
-  settings.undescribed = spec.mean.empty() && spec.std.empty();
-  if (settings.undescribed) {
-    spec.mean = {0.485, 0.456, 0.406};
-    spec.std = {0.229, 0.224, 0.225};
-  }
+  settings.undescribed = complete_channels(spec);
   fs::path place;
   for (const fs::path& folder : search_folders(spec)) {
     std::error_code error;

@@ -32,6 +32,7 @@ struct ShardsSettings {
   std::string classes_file, labels = "either";
   int64_t height = 0, width = 0;
   std::optional<bool> exif_orientation;
+  bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
@@ -135,7 +136,7 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_given(spec), classes_problem(spec),
                        unknown_split(settings.shards, "shards"),
                        unknown_split(spec.images, "images"), files_problem(spec),
-                       channels_problem(spec, spec.mean.size() == 1 ? 1 : 3), other);
+                       open_channels_problem(spec), other);
 }
 
 std::vector<std::string> splits_shards(const DatasetSpec& spec) {
@@ -229,6 +230,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   info.classes = class_names(spec, folder);
   class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
+  info.channels_open = settings.undescribed;
   info.height = settings.height;
   info.width = settings.width;
   info.upright = settings.exif_orientation;
@@ -289,6 +291,10 @@ DatasetFormat shards_format() {
   return {.settings = Choice("shards", ShardsSettings{}),
           .meaning = "tar archives of images and labels (WebDataset), here or fetched from the web",
           .check = check_shards,
+          .complete =
+              [](DatasetSpec& spec) {
+                spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
+              },
           .open = open_shards,
           .splits = splits_shards,
           .parts = parts_shards,

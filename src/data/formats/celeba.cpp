@@ -381,6 +381,7 @@ DatasetFormat celeba_format() {
   return {
       .settings = Choice("celeba", CelebaSettings{}),
       .meaning = "CelebA's folder of faces, its list of attributes and its list of splits",
+      .photos = true,
       .check = check_celeba,
       .open = open_celeba,
       .splits =

@@ -28,7 +28,6 @@ namespace {
 struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
-  std::optional<bool> exif_orientation;
   bool found = false;        ///< Whether the splits are those that were found; no setting.
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
@@ -38,9 +37,6 @@ void describe(Fields& f, ImageFolderSettings& c) {
   f("splits", c.splits,
     "folder of each split; by default train, to test with the first that is there of test, val, "
     "validation and valid, and to validate with another one of the last three");
-  f("exif_orientation", c.exif_orientation,
-    "turn images as EXIF's orientation says, as viewers do; true unless given, "
-    "google-research/vmoe leaves them as stored");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
@@ -190,7 +186,6 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   info.classes = classes_in(spec, folder, part);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings_of(spec).undescribed;
-  info.upright = settings_of(spec).exif_orientation;
   ImageListing listing = list_images(part);
   check_known(listing.folders, info.classes, part);
   Found found = find_files(info.classes, part, listing.folders);
@@ -266,6 +261,7 @@ DatasetFormat image_folder_format() {
   return {
       .settings = Choice("image_folder", ImageFolderSettings{}),
       .meaning = "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
+      .photos = true,
       .sorted_by_class = true,
       .check = check_image_folder,
       .complete = complete_image_folder,

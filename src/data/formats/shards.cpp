@@ -31,7 +31,6 @@ struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
   std::string classes_file, labels = "either";
   int64_t height = 0, width = 0;
-  std::optional<bool> exif_orientation;
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 template <class Fields>
@@ -48,8 +47,6 @@ void describe(Fields& f, ShardsSettings& c) {
   f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",
     at_least(0));
   f("width", c.width, "pixels of every image from left to right", at_least(0));
-  f("exif_orientation", c.exif_orientation,
-    "turn images as EXIF's orientation says, as viewers do; true unless given");
 }
 
 const ShardsSettings& shards_of(const DatasetSpec& spec) {
@@ -233,7 +230,6 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   info.channels_open = settings.undescribed;
   info.height = settings.height;
   info.width = settings.width;
-  info.upright = settings.exif_orientation;
   auto shards = placed_shards(spec, info.split, folder);
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
@@ -290,6 +286,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
 DatasetFormat shards_format() {
   return {.settings = Choice("shards", ShardsSettings{}),
           .meaning = "tar archives of images and labels (WebDataset), here or fetched from the web",
+          .photos = true,
           .check = check_shards,
           .complete =
               [](DatasetSpec& spec) {

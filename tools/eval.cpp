@@ -222,9 +222,11 @@ void add_eval(CLI::App& app, int& exit_code) {
                    "data set (what the checkpoint was trained on)")
       ->check(known_dataset())
       ->type_name("NAME");
-  verb->add_option("--split", arguments->options.split, "train, validation or test")
-      ->type_name("NAME")
-      ->capture_default_str();
+  verb->add_option(
+          "--split", arguments->options.split,
+          "train, validation or test (test, or validation of data that have no test split)")
+      ->check(not_empty())
+      ->type_name("NAME");
   verb->add_option("--classes-of", arguments->classes_of,
                    "whose names the network's outputs have: checkpoint, so that the data's classes "
                    "are found by name; or data, in their order, whatever they are called")

@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +23,8 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
+#include "moesaic/models/family.h"
 #include "moesaic/models/preset.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
@@ -33,127 +36,151 @@
 namespace moesaic::tools {
 namespace {
 
+/// Names, each with a line that says what it is.
+using Described = std::vector<std::pair<std::string, std::string>>;
 using Names = std::vector<std::string>;
 
+template <class Entry>
+Described of_registry(const Registry<Entry>& registry) {
+  Described list;
+  for (const auto& [name, entry] : registry.entries()) list.emplace_back(name, entry.meaning);
+  return list;
+}
+
+template <class Describe>
+Described each(const Names& names, Describe describe) {
+  Described list;
+  for (const std::string& name : names) list.emplace_back(name, describe(name));
+  return list;
+}
+
 /// Returns the URLs of released checkpoints, for `moesaic import`.
-Names released_checkpoints() {
-  Names prefixes;
+Described released_checkpoints() {
+  Described list;
   const auto document = Document::from_file(resource("checkpoints/released.json"));
   for (const Value& item : document.root().at("checkpoints").items()) {
-    prefixes.push_back(item.at("prefix").as_string());
+    list.emplace_back(item.at("prefix").as_string(), item.at("about").as_string());
   }
-  return prefixes;
+  return list;
+}
+
+/// Returns the first sentence of the comment that a recipe or a preset begins with.
+std::string first_sentence(const std::filesystem::path& path) {
+  std::istringstream lines(read_text(path));
+  std::string text;
+  for (std::string line; std::getline(lines, line) && line.starts_with("// ");) {
+    text += (text.empty() ? "" : " ") + line.substr(3);
+  }
+  for (size_t dot = text.find(". "); dot != std::string::npos; dot = text.find(". ", dot + 1)) {
+    const auto next = static_cast<unsigned char>(text[dot + 2]);
+    // No sentence begins like what follows "eq. 1" or "i. e.".
+    if (std::islower(next) == 0 && std::isdigit(next) == 0) return text.substr(0, dot + 1);
+  }
+  return text;
+}
+
+Described presets() {
+  return each(preset_names(),
+              [](const std::string& name) { return first_sentence(preset_path(name)); });
 }
 
 /// Returns the families and the names of their networks.
-Names models() {
-  Names names = model_names();
-  const Names presets = preset_names();
-  names.insert(names.end(), presets.begin(), presets.end());
-  return names;
+Described models() {
+  Described list = of_registry(families());
+  for (auto& preset : presets()) list.push_back(std::move(preset));
+  return list;
 }
 
-std::string meaning_of_criterion(const std::string& name) {
-  const auto& all = criteria();
-  const auto found = std::find_if(
-      all.begin(), all.end(), [&](const Criterion& criterion) { return criterion.name == name; });
-  const char* needs = found->needs_pretrained ? " (needs the pre-trained network)"
-                      : found->needs_images   ? " (needs images)"
-                                              : "";
-  return found->meaning + needs;
-}
-
-/// Returns the first line of the comment that a recipe begins with.
-std::string begin_of_recipe(const std::string& path) {
-  const std::string text = read_text(path);
-  if (!text.starts_with("// ")) return "";
-  return text.substr(3, text.find('\n') - 3);
+Described listed_criteria() {
+  Described list;
+  for (const Criterion& criterion : criteria()) {
+    const char* needs = criterion.needs_pretrained ? " (needs the pre-trained network)"
+                        : criterion.needs_images   ? " (needs images)"
+                                                   : "";
+    list.emplace_back(criterion.name, criterion.meaning + needs);
+  }
+  return list;
 }
 
 struct Kind {
   std::string meaning;
-  std::function<Names()> names;
-  std::function<std::string(const std::string& name)> describe = {};  ///< Empty: nothing is known.
+  std::function<Described()> list;
 };
 
 const std::map<std::string, Kind>& kinds() {
   static const std::map<std::string, Kind> list = {
       {"models", {"families of networks and presets, for \"model\" of a recipe", models}},
       {"datasets",
-       {"data, for \"data\" of a phase and --data", dataset_names,
-        [](const std::string& name) { return load_dataset_spec(name).description; }}},
+       {"data, for \"data\" of a phase and --data",
+        [] {
+          return each(dataset_names(),
+                      [](const std::string& name) { return load_dataset_spec(name).description; });
+        }}},
       {"experiments",
-       {"what moesaic reproduce runs", experiment_names,
-        [](const std::string& name) { return load_experiment(name, Scale::paper).description; }}},
+       {"what moesaic reproduce runs",
+        [] {
+          return each(experiment_names(), [](const std::string& name) {
+            return load_experiment(name, Scale::paper).description;
+          });
+        }}},
       {"criteria",
-       {"what moesaic prune ranks experts by; those with the largest numbers stay", criterion_names,
-        meaning_of_criterion}},
-      {"recipes", {"runs for moesaic train", recipe_paths, begin_of_recipe}},
+       {"what moesaic prune ranks experts by; those with the largest numbers stay",
+        listed_criteria}},
+      {"recipes", {"runs for moesaic train", [] { return each(recipe_paths(), first_sentence); }}},
       {"checkpoints",
        {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
       {"formats",
-       {"\"format\" of a dataset's description", [] { return dataset_formats().names(); }}},
+       {"\"format\" of a dataset's description", [] { return of_registry(dataset_formats()); }}},
       {"objectives",
-       {"\"loss\" of a phase of the kind gradient", [] { return objectives().names(); }}},
-      {"phases",
-       {"\"kind\" of a phase", [] { return phase_kinds().names(); },
-        [](const std::string& name) { return phase_kinds().at(name).meaning; }}},
-      {"probes",
-       {"what an experiment measures", [] { return probes().names(); },
-        [](const std::string& name) { return probes().at(name).meaning; }}},
+       {"\"loss\" of a phase of the kind gradient", [] { return of_registry(objectives()); }}},
+      {"phases", {"\"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
+      {"probes", {"what an experiment measures", [] { return of_registry(probes()); }}},
   };
   return list;
 }
 
-Names kind_names() {
+Names names_of(const Described& list) {
   Names names;
-  for (const auto& [name, unused] : kinds()) names.push_back(name);
+  for (const auto& [name, unused] : list) names.push_back(name);
   return names;
 }
 
-void list_models() {
-  std::cout << fmt::format("families, \"model\": {{\"name\": ...}}\n  {}\n",
-                           fmt::join(model_names(), "\n  "));
-  std::cout << fmt::format("presets, \"model\": {{\"preset\": ...}}\n  {}\n",
-                           fmt::join(preset_names(), "\n  "));
+Described described_kinds() {
+  Described list;
+  for (const auto& [name, kind] : kinds()) list.emplace_back(name, kind.meaning);
+  return list;
 }
 
-/// Prints names, each with a few words beside it where there are any.
-void print_described(const std::vector<std::pair<std::string, std::string>>& lines) {
+/// Prints each name with its line beside it.
+void print(const Described& list, const std::string& indent = "") {
   size_t width = 0;
-  for (const auto& [name, text] : lines) width = std::max(width, count_characters(name));
-  for (const auto& [name, text] : lines) {
+  for (const auto& [name, text] : list) width = std::max(width, count_characters(name));
+  for (const auto& [name, text] : list) {
     const std::string room(width + 2 - count_characters(name), ' ');
-    std::cout << name << (text.empty() ? "" : room + text) << '\n';
+    std::cout << indent << name << (text.empty() ? "" : room + text) << '\n';
   }
 }
 
-void list_kinds() {
-  std::vector<std::pair<std::string, std::string>> lines;
-  for (const auto& [name, kind] : kinds()) lines.emplace_back(name, kind.meaning);
-  print_described(lines);
+void print_models() {
+  std::cout << "families, \"model\": {\"name\": ...}\n";
+  print(of_registry(families()), "  ");
+  std::cout << "presets, \"model\": {\"preset\": ...}\n";
+  print(presets(), "  ");
 }
 
 void list(const std::string& kind, bool json) {
-  if (kind.empty()) {
-    json ? void(std::cout << nlohmann::json(kind_names()).dump(2) << '\n') : list_kinds();
-    return;
-  }
   const auto found = kinds().find(kind);
-  if (found == kinds().end()) {
-    fail_usage("list: unknown kind '{}'; {}", kind, did_you_mean(kind, kind_names()));
+  if (!kind.empty() && found == kinds().end()) {
+    fail_usage("list: unknown kind '{}'; {}", kind,
+               did_you_mean(kind, names_of(described_kinds())));
   }
-  const Names names = found->second.names();
+  if (kind == "models" && !json) return print_models();
+  const Described listed = kind.empty() ? described_kinds() : found->second.list();
   if (json) {
-    std::cout << nlohmann::json(names).dump(2) << '\n';
-    return;
+    std::cout << nlohmann::json(names_of(listed)).dump(2) << '\n';
+  } else {
+    print(listed);
   }
-  if (kind == "models") return list_models();
-  std::vector<std::pair<std::string, std::string>> lines;
-  for (const auto& name : names) {
-    lines.emplace_back(name, found->second.describe ? found->second.describe(name) : "");
-  }
-  print_described(lines);
 }
 
 }  // namespace
@@ -163,8 +190,9 @@ void add_list(CLI::App& app, int&) {
       "list", "List what there is of a kind, such as models, datasets, recipes or experiments");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option("KIND", *kind,
-                   fmt::format("{}; without it, what these are", fmt::join(kind_names(), ", ")));
+  verb->add_option(
+      "KIND", *kind,
+      fmt::format("{}; without it, what these are", fmt::join(names_of(described_kinds()), ", ")));
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

@@ -90,6 +90,11 @@ std::vector<std::string> class_names_of(const Checkpoint& checkpoint) {
   return names;
 }
 
+std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint) {
+  return class_names_of(load_newest_checkpoint(
+      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false}));
+}
+
 InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model) {
   const auto stored = checkpoint.config.find(kInputKey);
   if (stored == checkpoint.config.end()) return guessed_input(checkpoint, model);

@@ -28,15 +28,16 @@ class OnBackdrops final : public Dataset {
   int64_t label(int64_t index) const override { return images_->label(index); }
   int64_t group(int64_t index) const override { return images_->group(index); }
 
-  void image(int64_t index, uint8_t* out) const override {
+  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
+  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
     std::vector<uint8_t> small(static_cast<size_t>(images_->image_size()));
-    images_->image(index, small.data());
+    images_->oriented_image(index, upright, small.data());
     CounterRng rng(seed_, stream_, static_cast<uint64_t>(index));
     const auto below = [&](int64_t n) {
       return static_cast<int64_t>(rng.below(static_cast<uint64_t>(n)));
     };
-    backdrops_->image(below(backdrops_->size()), out);
+    backdrops_->oriented_image(below(backdrops_->size()), upright, out);
     const int64_t top = below(info().height - size_.height + 1);
     const int64_t left = below(info().width - size_.width + 1);
     paste(small, size_, top, left, info(), out);

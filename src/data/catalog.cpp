@@ -52,6 +52,11 @@ ConfigProblem name_problem(const std::string& setting, const std::string& name) 
 }
 
 ConfigProblem own_problem(const DatasetSpec& spec) {
+  if (spec.exif_orientation && !format_of(spec).photos) {
+    return {fmt::format("exif_orientation is for photos, which format {} has none of",
+                        spec.format.name()),
+            {"exif_orientation"}};
+  }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
   const std::vector<std::string> stored = stored_splits(spec);
@@ -69,10 +74,10 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
 ConfigProblem derived_problem(const DatasetSpec& spec) {
   const int ways = (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) +
                    (spec.rotate ? 1 : 0) + (spec.mosaic ? 1 : 0) + (spec.backdrop ? 1 : 0);
-  if (ways > 1 || (ways == 0 && !spec.validation)) {
+  if (ways > 1 || (ways == 0 && !spec.validation && !spec.exif_orientation)) {
     return {
         "a dataset with base needs one of keep_classes, first, rotate, mosaic and backdrop, or "
-        "another validation",
+        "another validation or exif_orientation",
         {"base"}};
   }
   const ConfigProblem problem = unknown_split(spec.first, "first");

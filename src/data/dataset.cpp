@@ -160,10 +160,12 @@ void Dataset::check_index(int64_t index) const {
   }
 }
 
-Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOptions&,
+Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                           Bitmap& bitmap) const {
   std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
-  image(index, planes.data());
+  // Parts of it may have settings of their own, which stay where nothing else is asked for.
+  const bool as_set = options.upright == info_.upright.value_or(true);
+  oriented_image(index, as_set ? std::nullopt : options.upright, planes.data());
   bitmap = {info_.height, info_.width, info_.channels, {}};
   bitmap.pixels.resize(planes.size());
   const int64_t plane = info_.height * info_.width;
@@ -220,6 +222,10 @@ void check_numbers(const std::string& dataset, const char* what, const at::Tenso
 
 int64_t Dataset::group(int64_t index) const {
   fail("dataset '{}': image {} has no group", info_.name, index);
+}
+
+void Dataset::oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const {
+  image(index, out);
 }
 
 void Dataset::targets(int64_t, float*) const {

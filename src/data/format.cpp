@@ -39,6 +39,7 @@ DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
   info.classes = spec.classes;
   info.mean = spec.mean;
   info.std = spec.std;
+  info.upright = spec.exif_orientation;
   return info;
 }
 

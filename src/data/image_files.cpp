@@ -82,14 +82,16 @@ std::string ImageFiles::read(int64_t index) const {
   }
 }
 
-void StoredImages::image(int64_t index, uint8_t* out) const {
+void StoredImages::oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const {
   if (info().height == 0) {
     fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
                info().name);
   }
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-  const Rectangle part = decode(index, whole, std::numeric_limits<int64_t>::max(), bitmap);
+  ReadOptions options(std::numeric_limits<int64_t>::max());
+  options.upright = upright;
+  const Rectangle part = decode(index, whole, options, bitmap);
   if (part.height != info().height || part.width != info().width) {
     throw ImageError(fmt::format("{}: {} x {} pixels, but all images are described as {} x {}",
                                  path(index).string(), part.height, part.width, info().height,

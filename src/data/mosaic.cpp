@@ -74,14 +74,16 @@ class Mosaic final : public Dataset {
     return place_of(rng);
   }
 
-  void image(int64_t index, uint8_t* out) const override {
+  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
+  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
     CounterRng rng = random_of(index);
     const int64_t place = place_of(rng);
     const Sides size(base_->info().height, base_->info().width);
     std::vector<uint8_t> tile(static_cast<size_t>(base_->image_size()));
     for (int64_t j = 0; j < tiles(); ++j) {
-      base_->image(j == place ? draw_deciding(index, rng) : draw(others_, rng), tile.data());
+      const int64_t drawn = j == place ? draw_deciding(index, rng) : draw(others_, rng);
+      base_->oriented_image(drawn, upright, tile.data());
       const int64_t row = j / config_.grid.width, column = j % config_.grid.width;
       paste(tile, size, row * size.height, column * size.width, info(), out);
     }

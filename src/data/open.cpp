@@ -200,6 +200,20 @@ bool tells_size(const DatasetSpec& spec, const std::string& stored) {
   return tells_size(load_dataset_spec(spec.base), stored);
 }
 
+/// Returns a description that `spec` is made of, whose photos are turned as `spec` says.
+DatasetSpec part_of(const DatasetSpec& spec, const std::string& name) {
+  DatasetSpec part = load_dataset_spec(name);
+  if (!spec.exif_orientation) return part;
+  part.exif_orientation = spec.exif_orientation;
+  if (part.base.empty() && !spec.backdrop && !format_of(part).photos) {
+    fail_usage("dataset '{}': exif_orientation is for photos, which '{}' has none of", spec.name,
+               name);
+  }
+  return part;
+}
+
+std::shared_ptr<const Dataset> open_described(const DatasetSpec& spec, const SplitRequest& request);
+
 /// Returns the dataset that `spec` derives from its base.
 std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<const Dataset> base,
                                        const SplitRequest& request, MosaicOf of) {
@@ -210,8 +224,10 @@ std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<
     return make_mosaic(std::move(base), *spec.mosaic, of, spec.name, spec.description);
   }
   if (spec.backdrop) {
-    auto backdrops =
-        of == MosaicOf::outline ? nullptr : open_dataset(spec.backdrop->images, "train");
+    const std::string& images = spec.backdrop->images;
+    auto backdrops = of == MosaicOf::outline ? nullptr
+                                             : open_described(part_of(spec, images),
+                                                              ::moesaic::request(images, "train"));
     return make_on_backdrops(std::move(base), std::move(backdrops), *spec.backdrop, spec.name,
                              spec.description);
   }
@@ -233,14 +249,14 @@ std::shared_ptr<const Dataset> derived(const DatasetSpec& spec, std::shared_ptr<
 std::shared_ptr<const Dataset> open_described(const DatasetSpec& spec,
                                               const SplitRequest& request) {
   if (spec.base.empty()) return open_own(spec, request);
-  return derived(spec, open_described(load_dataset_spec(spec.base), request), request,
+  return derived(spec, open_described(part_of(spec, spec.base), request), request,
                  MosaicOf::images);
 }
 
 std::shared_ptr<const Dataset> outline_described(const DatasetSpec& spec,
                                                  const SplitRequest& request) {
   if (spec.base.empty()) return outline_own(spec, request);
-  return derived(spec, outline_described(load_dataset_spec(spec.base), request), request,
+  return derived(spec, outline_described(part_of(spec, spec.base), request), request,
                  MosaicOf::outline);
 }
 

@@ -223,9 +223,12 @@ Json description_of(const std::string& name, std::string_view source, const Data
                         : fmt::format("{} in shards", of)},
       {"format", "shards"},
       {"paths", Json::array({"./"})},
-      {"classes", info.classes},
-      {"mean", info.mean},
-      {"std", info.std}};
+      {"classes", info.classes}};
+  // Without them the network decides between grey and colours, as it does of the source.
+  if (!info.channels_open) {
+    json["mean"] = info.mean;
+    json["std"] = info.std;
+  }
   // Images of one size keep one whether they were resized or not.
   if (info.height > 0 && (options.size == 0 || std::min(info.height, info.width) <= options.size)) {
     json["height"] = info.height;

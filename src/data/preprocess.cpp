@@ -40,14 +40,15 @@ class PreprocessedDataset final : public Dataset {
   Directions directions() const override { return base_->directions(); }
   std::vector<int64_t> blocks() const override { return base_->blocks(); }
 
-  void image(int64_t index, uint8_t* out) const override {
-    if (unchanged_) return base_->image(index, out);
+  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
+  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
+    if (unchanged_) return base_->oriented_image(index, upright, out);
     part(
         index,
         [this](int64_t h, int64_t w) {
           return central_part(h, w, central_crop_, {info().height, info().width});
         },
-        out);
+        upright, out);
   }
 
   Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
@@ -60,15 +61,21 @@ class PreprocessedDataset final : public Dataset {
   }
 
   void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
-    Bitmap bitmap;
-    // Without antialias the pixels themselves are wanted, none that a decoder averaged.
-    const int64_t min = resize_.antialias ? std::max(info().height, info().width)
-                                          : std::numeric_limits<int64_t>::max();
-    const Rectangle chosen = decode(index, choose, min, bitmap);
-    resize(bitmap, chosen, resize_, info().height, info().width, out);
+    part(index, choose, {}, out);
   }
 
  private:
+  void part(int64_t index, const ChoosePart& choose, std::optional<bool> upright,
+            uint8_t* out) const {
+    Bitmap bitmap;
+    // Without antialias the pixels themselves are wanted, none that a decoder averaged.
+    ReadOptions options(resize_.antialias ? std::max(info().height, info().width)
+                                          : std::numeric_limits<int64_t>::max());
+    options.upright = upright;
+    const Rectangle chosen = decode(index, choose, options, bitmap);
+    resize(bitmap, chosen, resize_, info().height, info().width, out);
+  }
+
   std::shared_ptr<const Dataset> base_;
   double central_crop_;
   ResizeOptions resize_;

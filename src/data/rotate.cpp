@@ -57,9 +57,10 @@ class RotatedPairs final : public Dataset {
     return base_->label(index / 2);
   }
 
-  void image(int64_t index, uint8_t* out) const override {
+  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
+  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
-    base_->image(index / 2, out);
+    base_->oriented_image(index / 2, upright, out);
     const DatasetInfo& about = info();
     const int64_t plane = about.height * about.width;
     Bitmap bitmap{about.height, about.width, about.channels, {}};

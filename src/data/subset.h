@@ -24,6 +24,9 @@ class DatasetView : public Dataset {
   int64_t group(int64_t index) const override { return base_->group(to_base(index)); }
   void targets(int64_t index, float* out) const override { base_->targets(to_base(index), out); }
   void image(int64_t index, uint8_t* out) const override { base_->image(to_base(index), out); }
+  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
+    base_->oriented_image(to_base(index), upright, out);
+  }
   Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
     return base_->decode(to_base(index), choose, options, bitmap);

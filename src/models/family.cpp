@@ -16,7 +16,8 @@ namespace {
 
 /// Returns the family of E3, which has the settings of V-MoE.
 Family e3_family() {
-  Family family = family_of<VMoE, VMoEConfig>();
+  auto family = family_of<VMoE, VMoEConfig>(
+      "V-MoE as an ensemble in one network, with experts of its own for each member (E3)");
   family.listed = false;
   return family;
 }
@@ -24,16 +25,33 @@ Family e3_family() {
 }  // namespace
 
 Registry<Family>& families() {
-  static Registry<Family> list("model", {{kVMoE, family_of<VMoE, VMoEConfig>()},
-                                         {kE3, e3_family()},
-                                         {kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>()},
-                                         {kGatedMoE, family_of<GatedMoE, GatedMoEConfig>()},
-                                         {kGru, family_of<Gru, GruConfig>()},
-                                         {kImageMoE, family_of<ImageMoE, ImageMoEConfig>()},
-                                         {kLatentMoE, family_of<LatentMoE, LatentMoEConfig>()},
-                                         {kPatternMoE, family_of<PatternMoE, PatternMoEConfig>()},
-                                         {kPMoE, family_of<PMoE, PMoEConfig>()},
-                                         {kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>()}});
+  static Registry<Family> list(
+      "model",
+      {{kVMoE,
+        family_of<VMoE, VMoEConfig>(
+            "vision transformer with experts in place of some MLPs (V-MoE), or without any (ViT)")},
+       {kE3, e3_family()},
+       {kClusterMoE,
+        family_of<ClusterMoE, ClusterMoEConfig>("mixture of two-layer convolutional networks over "
+                                                "patches (clusters paper, section 3.2)")},
+       {kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
+                       "mixture of regressors with a softmax gate (gated paper)")},
+       {kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
+                                        "by row (gated paper, section 2)")},
+       {kImageMoE,
+        family_of<ImageMoE, ImageMoEConfig>("mixture of convolutional networks that routes whole "
+                                            "images (clusters paper, section 6.2)")},
+       {kLatentMoE,
+        family_of<LatentMoE, LatentMoEConfig>(
+            "mixture of two-layer networks with a linear router (latent paper, section 3.2)")},
+       {kPatternMoE,
+        family_of<PatternMoE, PatternMoEConfig>(
+            "one layer of expert choice on patterns (pruning paper's theory, section 4.2)")},
+       {kPMoE,
+        family_of<PMoE, PMoEConfig>(
+            "patch-level mixture of two-layer convolutional networks (pMoE paper, section 3.1)")},
+       {kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>("wide residual network whose last convolution "
+                                                    "may be a patch-level mixture (pMoE paper)")}});
   return list;
 }
 

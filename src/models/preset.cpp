@@ -23,10 +23,7 @@ Value read_preset(const std::string& name, const std::string& where) {
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     fail_usage("{}: no preset is called '{}'; {}", where, name, did_you_mean(name, names));
   }
-  const fs::path path(name);
-  return Document::from_file(resource("models") / path.parent_path() / "presets" /
-                             (path.filename().string() + ".json"))
-      .root();
+  return Document::from_file(preset_path(name)).root();
 }
 
 Value without_key(const Value& config, std::string_view key) {
@@ -57,6 +54,11 @@ std::vector<std::string> preset_names() {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+fs::path preset_path(const std::string& name) {
+  const fs::path path(name);
+  return resource("models") / path.parent_path() / "presets" / (path.filename().string() + ".json");
 }
 
 Value with_preset(const Value& config) {

@@ -14,8 +14,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
+#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
 #include "moesaic/parallel/processes.h"
@@ -24,6 +25,7 @@
 #include "moesaic/report/sweep_report.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/evaluate.h"
+#include "moesaic/train/places.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
@@ -98,14 +100,6 @@ void append(std::vector<double>& values, const std::vector<double>& more) {
   values.insert(values.end(), more.begin(), more.end());
 }
 
-void check_finetuned(const PruneSweepConfig& config) {
-  if (config.finetuned.empty() || path_exists(config.finetuned)) return;
-  fail_usage(
-      "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to train "
-      "it here",
-      place_of(config.source, {"finetuned"}), config.finetuned, nearest_sibling(config.finetuned));
-}
-
 /// One seed's run: trains a network, prunes it and recovers what is left.
 class SweepRun {
  public:
@@ -136,7 +130,7 @@ class SweepRun {
     std::vector<SweepPhase> phases;
     for (const PhaseConfig& phase : train_.phases) {
       finetuned_ = load(phase_checkpoint(phase));
-      const Evaluation evaluation = measure(*finetuned_, phase);
+      const Evaluation evaluation = measure(*finetuned_, phase_checkpoint(phase), phase);
       const double accuracy = evaluation.metric("accuracy");
       log_info("{}: test accuracy {:.2f} % on {}", phase.name, accuracy, phase.data);
       phases.push_back({phase.name, phase.data, evaluation.images, {accuracy}});
@@ -178,9 +172,10 @@ class SweepRun {
     make(network);
     SweepPoint& point = network.measured;
     point.size = network.size.name;
-    point.accuracy = {measure(*load(network.start), config_.recover).metric("accuracy")};
+    const auto start = load(network.start);
+    point.accuracy = {measure(*start, network.start, config_.recover).metric("accuracy")};
     network.model = load(network.recovered);
-    const Evaluation after = measure(*network.model, config_.recover);
+    const Evaluation after = measure(*network.model, network.recovered, config_.recover);
     point.accuracy_recovered = {after.metric("accuracy")};
     point.parameters = network.model->parameter_count();
     point.flops = {network.model->flops_per_image(after.rows_per_token())};
@@ -227,7 +222,8 @@ class SweepRun {
     return model;
   }
 
-  Evaluation measure(Model& model, const PhaseConfig& phase) const {
+  /// Measures the network of a checkpoint, whose outputs tell by their names what labels mean.
+  Evaluation measure(Model& model, const fs::path& checkpoint, const PhaseConfig& phase) const {
     EvaluateOptions options;
     options.batch_size = train_.evaluate_batch_size;
     options.loader_threads = train_.loader_threads;
@@ -235,7 +231,9 @@ class SweepRun {
       go_on();
       return true;
     };
-    const auto data = datasets_->get(phase.data, "test", phase.preprocess, model.input_shape());
+    auto data = datasets_->get(phase.data, "test", phase.preprocess, model.input_shape());
+    const std::vector<std::string> outputs = class_names_of(checkpoint);
+    data = at_place(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
     return evaluate(model, data, options);
   }
 

@@ -70,6 +70,14 @@ std::vector<SweepSize> sizes_of(const PruneSweepConfig& config, const Model& mod
   return sizes;
 }
 
+void check_finetuned(const PruneSweepConfig& config) {
+  if (config.finetuned.empty() || path_exists(config.finetuned)) return;
+  fail_usage(
+      "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to train "
+      "it here",
+      place_of(config.source, {"finetuned"}), config.finetuned, nearest_sibling(config.finetuned));
+}
+
 RunConfig first_run(const PruneSweepConfig& config) {
   RunConfig run = config.train;
   if (!config.finetuned.empty()) {

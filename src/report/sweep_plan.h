@@ -20,6 +20,9 @@ KeepSpec keep_of(const PruneSweepConfig& config, const SweepSize& size);
 /// Returns all sizes of a network's sweep. Throws Error (usage) for one that it cannot have.
 std::vector<SweepSize> sizes_of(const PruneSweepConfig& config, const Model& model);
 
+/// Throws Error (usage) where a fine-tuned network takes the place of training and is not there.
+void check_finetuned(const PruneSweepConfig& config);
+
 /// Returns the run that a sweep begins with: training, or only recovery of what is fine-tuned.
 RunConfig first_run(const PruneSweepConfig& config);
 

@@ -11,6 +11,7 @@ namespace moesaic {
 namespace {
 
 ClassificationLoss of_ensemble(ClassificationLoss loss, const std::string& of_one_network) {
+  loss.meaning += ", of each member of an ensemble; evaluated on their mean probabilities";
   loss.of_ensemble = true;
   loss.counterpart = of_one_network;
   return loss;

@@ -17,7 +17,6 @@
 #include "moesaic/data/class_names.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/calibrate.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/same_start.h"
 
@@ -53,6 +52,14 @@ std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::
                fmt::join(splits, ", "));
   }
   return open(data, split);
+}
+
+/// Returns the split that tells how good a network is, of those that there are.
+std::string evaluation_split(const std::vector<std::string>& splits) {
+  const auto has = [&](const char* split) {
+    return std::find(splits.begin(), splits.end(), split) != splits.end();
+  };
+  return !has("test") && has("validation") ? "validation" : "test";
 }
 
 /// Says whose data they are where no one gave their name.
@@ -177,11 +184,12 @@ int64_t trained_batch_size(const Checkpoint& checkpoint) {
 }
 
 CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetOpener& open,
-                                    const std::string& data, const std::string& split) {
+                                    const std::string& data, const std::string& split,
+                                    std::string (*choose)(const std::vector<std::string>&)) {
   CheckpointData found;
   found.name = data.empty() ? trained_on(checkpoint.config, checkpoint.folder) : data;
   if (data.empty()) check_is_here(open, found.name, checkpoint.folder);
-  found.split = split.empty() ? calibration_split(open.splits(found.name)) : split;
+  found.split = split.empty() ? choose(open.splits(found.name)) : split;
   found.dataset = open_split(open, found.name, found.split);
   return found;
 }
@@ -203,7 +211,11 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   CheckpointEvaluation result;
   Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
   result.checkpoint = checkpoint.folder;
-  CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data, options.split);
+  CheckpointData data =
+      open_checkpoint_data(checkpoint, options.open, options.data, options.split, evaluation_split);
+  if (options.split.empty() && data.split != "test") {
+    log_info("'{}' has no test split: its {} split is measured", data.name, data.split);
+  }
   result.data = data.name;
   result.split = data.split;
   EvaluateOptions evaluate = options.evaluate;

@@ -303,8 +303,7 @@ std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
 
 std::vector<std::string> Trainer::classes_after(const std::string& phase) const {
   if (in_memory()) return ended_.at(phase).classes;
-  return class_names_of(load_checkpoint(folder_->phase_checkpoint(phase),
-                                        {.verify = false, .model = false, .optimizer = false}));
+  return class_names_of(folder_->phase_checkpoint(phase));
 }
 
 std::shared_ptr<Model> Trainer::pretrained_network(const EntryConfig& entry) const {

@@ -2,6 +2,7 @@
 // Grey images for networks of colours, colours for networks of grey.
 #include "data/channels.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/input_spec.h"
+#include "moesaic/data/pack.h"
 
 namespace moesaic {
 namespace {
@@ -94,6 +96,36 @@ TEST_F(GreyFolder, OfADescriptionHasAsManyChannelsAsItsMean) {
   EXPECT_THAT(test::usage_of([&] { opened("[127.5]"); }),
               AllOf(HasSubstr("d.json:1:"), HasSubstr("pixels scaled to [0, 1]"),
                     HasSubstr("divide it by 255")));
+}
+
+TEST_F(GreyFolder, IsTheSameInShards) {
+  const auto packed = [&](const std::string& name, int64_t size) {
+    ::testing::internal::CaptureStderr();
+    const PackResult result = pack_dataset(name, folder_ / fmt::format("packed-{}", size),
+                                           {.shards = 1, .size = size, .progress = false});
+    ::testing::internal::GetCapturedStderr();
+    return open_dataset(result.description.string(), "train");
+  };
+  const auto as_taken = [](const std::shared_ptr<const Dataset>& data, int64_t channels) {
+    return preprocessed(data, for_network({.size = 4}, data->info(), {channels, 4, 4}));
+  };
+  const std::string folder = root().string() + "/";
+  for (const int64_t size : {0, 2}) {
+    const auto shards = packed(folder, size);
+    for (const int64_t channels : {1, 3}) {
+      const auto from_folder = as_taken(open(), channels), taken = as_taken(shards, channels);
+      EXPECT_EQ(taken->info().channels, channels);
+      EXPECT_EQ(taken->info().mean, from_folder->info().mean);
+      EXPECT_EQ(taken->info().std, from_folder->info().std);
+      const int64_t light = taken->label(0) == 1 ? 0 : 1;
+      EXPECT_EQ(test::image_of(*taken, light), test::image_of(*from_folder, 1));
+    }
+  }
+  write_file(folder_ / "d.json", R"({"name": "d", "format": "image_folder", "paths": ["images"],
+                                     "mean": [0.25], "std": [0.5]})");
+  const DatasetInfo described = packed((folder_ / "d.json").string(), 4)->info();
+  EXPECT_FALSE(described.channels_open);
+  EXPECT_EQ(described.mean, std::vector<double>{0.25});
 }
 
 TEST_F(GreyFolder, AnImageThatLacksItsEndIsUsedAndNamedOnce) {

@@ -56,6 +56,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
 
 DatasetFormat table_format() {
   return {.settings = Choice("table", TableSettings{}),
+          .meaning = "a table of a test",
           .images = false,
           .check =
               [](const DatasetSpec& spec) {

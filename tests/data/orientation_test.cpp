@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "data/jpeg_bytes.h"
+#include "data/tar_bytes.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/input_spec.h"
@@ -106,6 +107,62 @@ TEST_F(Orientation, OfAnOlderCheckpointIsAsItWasTrained) {
   EXPECT_TRUE(document_of(spec).at("orientation").is_null());
   EXPECT_EQ(test::image_of(*preprocessed(folder(), spec), 0), test::image_of(*stored, 0));
   EXPECT_EQ(height_of(*preprocessed(described(R"(, "exif_orientation": true)"), spec)), 40);
+}
+
+/// Data that are made of square photos, which are read as their descriptions or a recipe say.
+TEST_F(Orientation, OfDerivedDataIsPassedToTheirPhotos) {
+  std::vector<test::TarEntry> entries;
+  for (const char* label : {"0", "1", "2"}) {
+    entries.push_back(
+        {std::string(label) + ".jpg", test::turned_jpeg_bytes(16, 16, JpegKind::noise)});
+    entries.push_back({std::string(label) + ".cls", Bytes{static_cast<uint8_t>(*label)}});
+  }
+  write_file(folder_ / "photos.tar", test::tar_bytes(entries));
+  const auto write = [&](const std::string& name, const std::string& settings) {
+    write_file(folder_ / (name + ".json"), R"({"name": ")" + name + "\", " + settings + "}");
+  };
+  const auto open = [&](const std::string& name) {
+    return open_dataset((folder_ / (name + ".json")).string(), "train");
+  };
+  const std::string stored = R"(, "exif_orientation": false)",
+                    upright = R"(, "exif_orientation": true)";
+  const std::string shards = R"("format": "shards", "classes": ["a", "b", "c"], "height": 16,
+      "width": 16, "paths": ["./"], "shards": {"train": [{"name": "photos.tar"}]})";
+  write("photos", shards);
+  write("stored-photos", shards + stored);
+  for (const std::string derivation :
+       {R"("rotate": {"degrees": 30})",
+        R"("mosaic": {"grid": [2, 2], "deciding": ["a", "b"], "train": 4, "test": 4, "seed": 1})",
+        R"("mosaic": {"grid": [1, 2], "deciding": ["a", "b"], "train": 4, "test": 4, "seed": 1,
+                      "tile": [12, 12]})",
+        R"("backdrop": {"images": "photos.json", "size": [8, 8], "seed": 1})",
+        R"("keep_classes": ["c", "b"])"}) {
+    write("plain", R"("base": "photos.json", )" + derivation);
+    write("stored", R"("base": "photos.json", )" + derivation + stored);
+    write("upright", R"("base": "stored-photos.json", )" + derivation + upright);
+    const auto plain = open("plain"), as_stored = open("stored");
+    const auto read = [&](const Dataset& data) { return test::image_of(data, 0); };
+    const auto by_recipe = [&](const std::shared_ptr<const Dataset>& data,
+                               const char* orientation) {
+      PreprocessConfig config = way(orientation);
+      config.size = {data->info().height, data->info().width};
+      return read(*preprocessed(data, config));
+    };
+    EXPECT_NE(read(*plain), read(*as_stored)) << derivation;
+    EXPECT_EQ(read(*open("upright")), read(*plain)) << derivation;
+    EXPECT_EQ(by_recipe(plain, "stored"), read(*as_stored)) << derivation;
+    EXPECT_EQ(by_recipe(as_stored, "upright"), read(*plain)) << derivation;
+    EXPECT_EQ(by_recipe(as_stored, "data"), read(*as_stored)) << derivation;
+  }
+  write("renamed", R"("base": "photos.json")" + stored);
+  EXPECT_EQ(height_of(*open("renamed")), 16);
+  EXPECT_EQ(open("renamed")->info().upright, false);
+  write("none", R"("base": "cifar10", "keep_classes": ["cat", "dog"])" + stored);
+  EXPECT_THAT(test::usage_of([&] { outline_dataset((folder_ / "none.json").string(), "train"); }),
+              HasSubstr("exif_orientation is for photos, which 'cifar10' has none of"));
+  write("digits", R"("format": "gated")" + stored);
+  EXPECT_THAT(test::usage_of([&] { load_dataset_spec((folder_ / "digits.json").string()); }),
+              HasSubstr("exif_orientation"));
 }
 
 TEST_F(Orientation, StaysWhereFilesAreCopiedOrMadeSmaller) {

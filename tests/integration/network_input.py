@@ -15,7 +15,7 @@ def network_input(image, facts):
         rows = max(1, int(min(height, width / ratio) * crop + 0.5))
         columns = max(1, int(min(width, height * ratio) * crop + 0.5))
     reduction = 1
-    if image.format == "JPEG":  # The decoder averages pixels where there are many more than are needed.
+    if image.format in ("JPEG", "MPO"):  # The decoder averages pixels where there are many more than are needed.
         divides = lambda r: orientation not in range(2, 9) or size[0] % r == size[1] % r == 0
         fits = lambda r: min(rows, columns) >= r * max(sides) and divides(r)
         reduction = max([1] + [r for r in facts["jpeg_reductions"] if fits(r)])

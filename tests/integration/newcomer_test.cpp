@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <sstream>
+
 #include "data/png_bytes.h"
 #include "integration/program.h"
 
@@ -156,6 +160,31 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
     const auto listed = run_program({"list", kind});
     EXPECT_EQ(listed.exit_code, 0) << listed.err;
     EXPECT_NE(listed.out.find(line), std::string::npos) << listed.out;
+  }
+}
+
+TEST_F(Newcomer, EverythingThatIsListedSaysWhatItIs) {
+  const auto kinds = run_program({"list", "--json"}).json();
+  EXPECT_EQ(kinds.size(), 10U);
+  for (const std::string kind : kinds) {
+    std::map<std::string, std::string> texts;
+    std::istringstream lines(run_program({"list", kind}).out);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string name, text;
+      words >> name >> std::ws;
+      std::getline(words, text);
+      texts[name] = text;
+    }
+    const auto names = run_program({"list", kind, "--json"}).json();
+    for (const std::string name : names) {
+      const std::string& text = texts[name];
+      EXPECT_GE(std::count(text.begin(), text.end(), ' '), 2)
+          << kind << " " << name << ": " << text;
+      for (const char* other : {"The same", "the same", "sum of that", "growth of that"}) {
+        EXPECT_FALSE(text.starts_with(other)) << kind << " " << name << ": " << text;
+      }
+    }
   }
 }
 

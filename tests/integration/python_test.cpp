@@ -112,6 +112,14 @@ for photo, found in zip(sys.argv[4:], json.load(open(sys.argv[3]))["images"]):
         assert abs(made[top["index"]].item() - top["probability"]) < 1e-5, (photo, made, found)
 )";
 
+constexpr const char* kTwoPictures = R"(
+import sys
+from PIL import Image
+first = Image.open(sys.argv[1])
+first.save(sys.argv[2], format="MPO", save_all=True, append_images=[first.resize((40, 30))])
+assert Image.open(sys.argv[2]).format == "MPO"
+)";
+
 TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
   if (run_python({"-c", "import PIL"}).exit_code != 0) GTEST_SKIP() << "needs Python's Pillow";
   const std::string run = smoke_run().string(), script = text_path("model.ts.pt");
@@ -121,6 +129,10 @@ TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
     photos.push_back(text_path(fmt::format("{}.jpg", height)));
     test::write_file(photos.back(), test::jpeg_bytes(height, width, test::JpegKind::noise, {}));
   }
+  // Two pictures in one file, as some cameras write them: Pillow calls it MPO.
+  const auto paired = run_python({"-c", kTwoPictures, photos.front(), text_path("two.jpg")});
+  ASSERT_EQ(paired.exit_code, 0) << paired.err;
+  photos.push_back(text_path("two.jpg"));
   predict.insert(predict.end(), photos.begin(), photos.end());
   const auto predicted = run_program(predict);
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;

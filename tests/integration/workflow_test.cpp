@@ -241,9 +241,9 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
 TEST(Verbs, ListPartsFamiliesFromPresets) {
   const std::string listed = run_program({"list", "models"}).out;
   const size_t families = listed.find("families"), presets = listed.find("presets");
-  EXPECT_LT(families, listed.find("\n  vmoe\n"));
-  EXPECT_LT(listed.find("\n  vmoe\n"), presets);
-  EXPECT_LT(presets, listed.find("\n  vmoe/b16-every2\n"));
+  EXPECT_LT(families, listed.find("\n  vmoe "));
+  EXPECT_LT(listed.find("\n  vmoe "), presets);
+  EXPECT_LT(presets, listed.find("\n  vmoe/b16-every2 "));
 }
 
 TEST_F(Workflow, APlanSaysThatThereAreNoExperts) {

@@ -65,7 +65,7 @@ TEST_F(ToyFamily, IsBuiltListedAndCounted) {
   EXPECT_TRUE(build_model_shape(toy_value())->device().is_meta());
   EXPECT_THAT(test::usage_of([] { build_model(toy_value("experts=0"), 1); }),
               AllOf(HasSubstr("argument 'experts=0'"), HasSubstr("experts")));
-  EXPECT_THAT(test::usage_of([] { families().add("toy", family_of<Toy, ToyConfig>()); }),
+  EXPECT_THAT(test::usage_of([] { families().add("toy", family_of<Toy, ToyConfig>("twice")); }),
               HasSubstr("model 'toy' is registered already"));
 }
 

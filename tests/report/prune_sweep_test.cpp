@@ -11,6 +11,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/class_names.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/reproduce.h"
 #include "report/sweep_fixture.h"
@@ -177,6 +178,36 @@ TEST_F(PruneSweepRun, OfAFineTunedNetworkTrainsNothingBeforePruning) {
   EXPECT_FALSE(fs::exists(temp / "x"));
   EXPECT_NE(error_of([&] { run(temp / "x", {settings[1]}); }).find("needs train.init"),
             std::string::npos);
+}
+
+TEST_F(PruneSweepRun, FindsClassesByTheirNamesInDataOfAnotherOrder) {
+  const SweepOutcome trained = run(out, {"keep=[4, 2]"});
+  const fs::path checkpoints = first / "train" / "checkpoints";
+  const PruneSweepConfig config =
+      config_of({"keep=[4, 2]", "finetuned=" + (checkpoints / "finetune").string(),
+                 "train.init=" + (checkpoints / "pretrain").string()});
+  ReproduceOptions options = options_for(temp / "swapped");
+  options.open = [](std::string_view name, std::string_view split) {
+    return with_classes_of(report_test::open_tiny(name, split), {"shade 1", "shade 0"});
+  };
+  SweepOutcome outcome;
+  ASSERT_TRUE(run_prune_sweep(config, options, outcome));
+  EXPECT_EQ(outcome.phases[0].accuracy, trained.phases[1].accuracy);
+  ASSERT_EQ(outcome.points.size(), trained.points.size());
+  for (size_t i = 0; i < outcome.points.size(); ++i) {
+    EXPECT_EQ(outcome.points[i].accuracy, trained.points[i].accuracy);
+    EXPECT_EQ(outcome.points[i].accuracy_recovered, trained.points[i].accuracy_recovered);
+  }
+  options = options_for(temp / "renamed");
+  options.open = [](std::string_view name, std::string_view split) {
+    DatasetInfo info = report_test::open_tiny(name, split)->info();
+    info.classes = {"shade 0", "shade l"};
+    return make_memory_dataset(std::move(info), std::vector<uint8_t>(32), {0, 1});
+  };
+  EXPECT_EQ(error_of([&] { run_prune_sweep(config, options, outcome); }),
+            "usage: " + (checkpoints / "finetune").string() +
+                ": 'two' has a class 'shade l', which the network does not have; did you mean "
+                "'shade 1'?");
 }
 
 TEST_F(PruneSweepRun, WhatPruningSavesIsOfTheWholeNetwork) {

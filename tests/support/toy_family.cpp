@@ -71,7 +71,8 @@ SettingPaths Toy::setting_paths() const {
 }
 
 void add_toy_family() {
-  if (families().find("toy") == nullptr) families().add("toy", family_of<Toy, ToyConfig>());
+  if (families().find("toy") != nullptr) return;
+  families().add("toy", family_of<Toy, ToyConfig>("a small mixture for tests"));
 }
 
 }  // namespace moesaic::testing

@@ -63,6 +63,7 @@ void add_shrink_phase() {
   if (phase_kinds().find("shrink") != nullptr) return;
   PhaseKind kind;
   kind.settings = Choice("shrink", ShrinkConfig{});
+  kind.meaning = "makes all weights smaller, for tests";
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model&, const Dataset&) {
     if (!plan.config.steps) {
       fail_usage("{}: phase '{}': a shrink phase needs 'steps'", places.of({"epochs"}),

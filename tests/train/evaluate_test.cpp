@@ -321,6 +321,37 @@ TEST(EvaluateCheckpoint, MeasuresOnTheSplitThatIsAskedFor) {
             "usage: dataset 'two' has no split 'validation'; choose one of train, test");
 }
 
+TEST(EvaluateCheckpoint, WithoutATestSplitItIsTheValidationSplit) {
+  TempDir folder;
+  train(folder / "run");
+  EvaluateCheckpointOptions options;
+  options.checkpoint = folder / "run";
+  const auto open = [](std::string_view name, std::string_view split) {
+    return open_tiny(name, split == "validation" ? "train" : split);
+  };
+  const auto with_splits = [&](const std::vector<std::string>& splits) {
+    options.open = DatasetOpener(open, [splits](std::string_view) { return splits; });
+  };
+  with_splits({"train", "validation"});
+  ::testing::internal::CaptureStderr();
+  const CheckpointEvaluation found = evaluate_checkpoint(options);
+  const std::string note = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(note.find("'two' has no test split: its validation split is measured"),
+            std::string::npos)
+      << note;
+  EXPECT_EQ(to_json(found)["split"], "validation");
+  EXPECT_NE(to_text(found).find("two, 18 validation images"), std::string::npos) << to_text(found);
+  options.split = "test";
+  EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
+            "usage: dataset 'two' has no split 'test'; choose one of train, validation");
+  options.split = "";
+  with_splits({"train"});
+  EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
+            "usage: dataset 'two' has no split 'test'; choose one of train");
+  with_splits({"train", "validation", "test"});
+  EXPECT_EQ(evaluate_checkpoint(options).split, "test");
+}
+
 TEST(EvaluateCheckpoint, TakesTheBatchesOfTheRunsOwnEvaluations) {
   TempDir folder;
   train(folder / "run");

@@ -46,6 +46,7 @@ void add_toy_hinge() {
   if (objectives().find("toy_hinge") != nullptr) return;
   ObjectiveKind kind;
   kind.settings = Choice("toy_hinge", ToyHingeConfig{});
+  kind.meaning = "hinge loss of a test";
   kind.make = [](const Choice& settings, const Model&, const std::string&) {
     return std::make_unique<ToyHinge>(settings.as<ToyHingeConfig>().margin);
   };

@@ -12,7 +12,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 ROOTS = {
-    "requirements.txt": ["torch==2.11.0", "numpy==2.4.6"],
+    "requirements.txt": ["torch==2.11.0", "numpy==2.4.6", "pillow==13.0.0"],
     # Must fit the CUDA version of the torch wheel.
     "requirements-nvcc.txt": ["cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"],
 }

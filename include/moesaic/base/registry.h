@@ -13,7 +13,7 @@ namespace moesaic {
 
 /// Entries found by name. The built-in ones are passed to the constructor, so that the linker
 /// cannot drop them; a program adds its own before it reads any configuration. add() must not run
-/// concurrently with lookups.
+/// concurrently with lookups. Where entries have a `meaning`, which lists show, none may lack it.
 template <class Entry>
 class Registry {
  public:
@@ -21,10 +21,13 @@ class Registry {
 
   /// `what` names an entry in messages, e.g. "model".
   Registry(std::string what, Entries built_in)
-      : what_(std::move(what)), entries_(std::move(built_in)) {}
+      : what_(std::move(what)), entries_(std::move(built_in)) {
+    for (const auto& [name, entry] : entries_) check_meaning(name, entry);
+  }
 
-  /// Adds an entry. Throws Error (usage) if the name is taken.
+  /// Adds an entry. Throws Error (usage) if the name is taken, or if its meaning is missing.
   void add(const std::string& name, Entry entry) {
+    check_meaning(name, entry);
     if (!entries_.emplace(name, std::move(entry)).second) {
       fail_usage("{} '{}' is registered already", what_, name);
     }
@@ -53,6 +56,12 @@ class Registry {
   const Entries& entries() const { return entries_; }
 
  private:
+  void check_meaning(const std::string& name, const Entry& entry) const {
+    if constexpr (requires { entry.meaning.empty(); }) {
+      if (entry.meaning.empty()) fail_usage("{} '{}' does not say its meaning", what_, name);
+    }
+  }
+
   std::string what_;
   Entries entries_;
 };

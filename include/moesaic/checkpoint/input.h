@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -22,5 +23,7 @@ InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model);
 /// Returns the names of the outputs of a checkpoint's network, in order; none where they are not
 /// stored.
 std::vector<std::string> class_names_of(const Checkpoint& checkpoint);
+/// Returns the same of a run's newest checkpoint, or of a checkpoint, without a look at its hashes.
+std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint);
 
 }  // namespace moesaic

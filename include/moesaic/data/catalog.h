@@ -68,6 +68,8 @@ struct DatasetSpec {
   std::string debian_package;
   std::string folder;  ///< Below the searched ones; empty is the name.
   std::vector<std::string> paths;
+  /// Whether photos are turned as EXIF says, in place of the base's setting; unset: they are.
+  std::optional<bool> exif_orientation;
   std::optional<double> validation;  ///< Fraction of training files; unset is the base's or none.
   std::string base;
   std::vector<std::string> keep_classes;
@@ -108,6 +110,10 @@ void describe(Fields& f, DatasetSpec& c) {
   f("paths", c.paths,
     "further folders to look in, relative to this description, or else to the folder that holds "
     "datasets/; one that begins with ./ is the first to look in");
+  f("exif_orientation", c.exif_orientation,
+    "turn photos as EXIF's orientation says, as viewers do; true unless given, "
+    "google-research/vmoe leaves them as stored; with base: in place of the base's and the "
+    "backdrop's");
   f("validation", c.validation,
     "fraction of the training files that are the validation split: the last ones, image_folder: "
     "of every class, whose folders may lie there without a folder train; 0: none; with base: in "

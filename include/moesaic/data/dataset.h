@@ -89,6 +89,9 @@ class Dataset {
   /// Writes the image's channels * height * width bytes to `out`. Throws Error (usage) where
   /// images differ in size, ImageError for one that is damaged.
   virtual void image(int64_t index, uint8_t* out) const = 0;
+  /// Writes the image as image() does, with `upright`, where it is given, in place of
+  /// DatasetInfo::upright of this dataset and of those that it is made of.
+  virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const;
 
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;

@@ -27,7 +27,9 @@ struct DatasetPart {
 /// validation split that is held out of the training files is separated after open().
 struct DatasetFormat {
   Choice settings;               ///< Settings beside "format" in a description, with defaults.
+  std::string meaning;           ///< Description for lists of formats.
   bool images = true;            ///< False for inputs that are not images, without mean and std.
+  bool photos = false;           ///< True for image files, whose EXIF may say how to turn them.
   bool generated = false;        ///< True for data generated when opened, without files.
   bool sorted_by_class = false;  ///< True for files sorted by class; validation has all classes.
 

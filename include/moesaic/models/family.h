@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "moesaic/base/registry.h"
 #include "moesaic/config/schema.h"
@@ -16,6 +17,7 @@ namespace moesaic {
 /// A family of networks: what the rest of the library needs before a network is built. What depends
 /// on an existing network is a virtual function of Model.
 struct Family {
+  std::string meaning;  ///< Description for lists of families.
   /// Builds the network of a configuration whose preset is resolved already, with initial values
   /// from `seed`. Throws Error (usage) with the location of an invalid setting.
   std::function<std::shared_ptr<Model>(const Value& config, uint64_t seed)> build;
@@ -27,8 +29,9 @@ struct Family {
 
 /// Returns the family of class Network, built as Network(Config, seed) from settings of Config.
 template <class Network, class Config>
-Family family_of() {
-  return {[](const Value& config, uint64_t seed) -> std::shared_ptr<Model> {
+Family family_of(std::string meaning) {
+  return {std::move(meaning),
+          [](const Value& config, uint64_t seed) -> std::shared_ptr<Model> {
             return std::make_shared<Network>(parse<Config>(config, "model"), seed);
           },
           [] { return help_rows<Config>("model"); }};

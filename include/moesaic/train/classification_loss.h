@@ -21,6 +21,7 @@ struct Targets {
 
 /// A loss, defined in a file of its own in src/train/losses/. All tensors are float32.
 struct ClassificationLoss {
+  std::string meaning;  ///< Description for lists of objectives.
   /// Returns the loss of each row, [R], for logits_RC and targets of as many rows.
   at::Tensor (*of_rows)(const at::Tensor& logits_RC, const Targets& targets);
   /// Returns log p of each class, along the last dimension.

@@ -7,9 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/input_spec.h"
+#include "moesaic/train/calibrate.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 
@@ -22,7 +24,7 @@ enum class ClassesOf { checkpoint, data };
 struct EvaluateCheckpointOptions {
   std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
   std::string data;                  ///< Empty means the checkpoint's last training data.
-  std::string split = "test";
+  std::string split = {};            ///< Empty means "test", "validation" where there is none.
   ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
@@ -58,11 +60,13 @@ struct CheckpointData {
   InputSpec input = {};
 };
 
-/// Opens a split of `data`, of what the checkpoint was trained on where that is empty, by default
-/// the split of calibration images; its examples are as they are stored. Throws Error (usage) for
-/// data or a split that is not there.
-CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetOpener& open,
-                                    const std::string& data, const std::string& split);
+/// Opens a split of `data`, of what the checkpoint was trained on where that is empty; where
+/// `split` is empty, the one that `choose` takes of those that there are. Its examples are as they
+/// are stored. Throws Error (usage) for data or a split that is not there.
+CheckpointData open_checkpoint_data(
+    const Checkpoint& checkpoint, const DatasetOpener& open, const std::string& data,
+    const std::string& split,
+    std::string (*choose)(const std::vector<std::string>& splits) = calibration_split);
 
 /// Makes the examples what the checkpoint's network takes, and their labels the numbers of its
 /// outputs; of a network whose classes have no names those of the data, with a warning. Throws
@@ -72,7 +76,7 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
 
 /// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
-/// has, or does not fit the checkpoint.
+/// has, or does not fit the checkpoint. Says which one it took in place of a test split.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",

@@ -39,7 +39,8 @@ class Objective {
 
 /// A registry entry of an objective.
 struct ObjectiveKind {
-  Choice settings;  ///< Name and default settings.
+  Choice settings;      ///< Name and default settings.
+  std::string meaning;  ///< Description for lists of objectives.
   /// Makes the objective for a network whose matrix products run in `precision` (see Autocast).
   std::function<std::unique_ptr<Objective>(const Choice& settings, const Model& model,
                                            const std::string& precision)>

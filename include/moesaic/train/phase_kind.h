@@ -61,7 +61,8 @@ struct StepMemory {
 
 /// A registry entry of a kind of phases.
 struct PhaseKind {
-  Choice settings;  ///< Name and default settings.
+  Choice settings;      ///< Name and default settings.
+  std::string meaning;  ///< Description for lists of kinds.
   /// Completes a plan with batch, steps_per_epoch and steps, and checks the settings against
   /// network and data, which have no values in a dry run. Throws Error (usage) with the location of
   /// an invalid setting.
@@ -80,7 +81,6 @@ struct PhaseKind {
       {};
   /// Whether its phases call PhaseContext::before_update: saving goes on until then.
   bool tells_before_update = false;
-  std::string meaning = {};  ///< Description for lists of kinds.
 };
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and

@@ -380,6 +380,8 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
 DatasetFormat celeba_format() {
   return {
       .settings = Choice("celeba", CelebaSettings{}),
+      .meaning = "CelebA's folder of faces, its list of attributes and its list of splits",
+      .photos = true,
       .check = check_celeba,
       .open = open_celeba,
       .splits =

@@ -35,6 +35,18 @@ ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels) {
           {spec.mean.size() == channels ? "std" : "mean"}};
 }
 
+ConfigProblem open_channels_problem(const DatasetSpec& spec) {
+  if (spec.mean.empty() && spec.std.empty()) return {};
+  return channels_problem(spec, spec.mean.size() == 1 ? 1 : 3);
+}
+
+bool complete_channels(DatasetSpec& spec) {
+  if (!spec.mean.empty() || !spec.std.empty()) return false;
+  spec.mean = {0.485, 0.456, 0.406};
+  spec.std = {0.229, 0.224, 0.225};
+  return true;
+}
+
 ConfigProblem no_files_problem(const DatasetSpec& spec) {
   if (spec.files.empty()) return {};
   return {fmt::format("format {} has no described files", spec.format.name()), {"files:"}};

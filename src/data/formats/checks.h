@@ -41,6 +41,13 @@ ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count = 0);
 /// Checks that mean and std have one number for each of 1 or 3 channels.
 ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels);
 
+/// Checks the same of one or three channels, where the description says mean or std.
+ConfigProblem open_channels_problem(const DatasetSpec& spec);
+
+/// Takes mean and std of photographs where the description has neither, and returns whether it did:
+/// the network then decides between grey and colours.
+bool complete_channels(DatasetSpec& spec);
+
 /// Checks that a format without described files has none.
 ConfigProblem no_files_problem(const DatasetSpec& spec);
 

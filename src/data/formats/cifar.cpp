@@ -131,6 +131,7 @@ std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
 
 DatasetFormat cifar_format() {
   return {.settings = Choice("cifar", CifarSettings{}),
+          .meaning = "binary batches of CIFAR-10 and CIFAR-100, any number of them for each split",
           .check = check_cifar,
           .open = open_cifar,
           .outline = set_shape,

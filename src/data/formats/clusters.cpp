@@ -76,6 +76,7 @@ std::shared_ptr<const Dataset> open_clusters(const DatasetSpec& spec, DatasetInf
 
 DatasetFormat clusters_format() {
   return {.settings = Choice("clusters", ClustersSettings{}),
+          .meaning = "generated data with cluster structure (clusters paper, definition 3.1)",
           .images = false,
           .generated = true,
           .check = check_clusters,

@@ -89,6 +89,7 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 DatasetFormat embeddings_format() {
   return {
       .settings = Choice("embeddings", EmbeddingsSettings{}),
+      .meaning = "vectors with labels in a safetensors file, such as embedded texts",
       .images = false,
       .check = check_embeddings,
       .open = open_embeddings,

@@ -59,6 +59,7 @@ std::shared_ptr<const Dataset> open_gated(const DatasetSpec& spec, DatasetInfo i
 
 DatasetFormat gated_format() {
   return {.settings = Choice("gated", GatedSettings{}),
+          .meaning = "generated inputs and outputs of a gated mixture (gated paper, section 4)",
           .images = false,
           .generated = true,
           .check = check_gated,

@@ -28,7 +28,6 @@ namespace {
 struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
-  std::optional<bool> exif_orientation;
   bool found = false;        ///< Whether the splits are those that were found; no setting.
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
@@ -38,9 +37,6 @@ void describe(Fields& f, ImageFolderSettings& c) {
   f("splits", c.splits,
     "folder of each split; by default train, to test with the first that is there of test, val, "
     "validation and valid, and to validate with another one of the last three");
-  f("exif_orientation", c.exif_orientation,
-    "turn images as EXIF's orientation says, as viewers do; true unless given, "
-    "google-research/vmoe leaves them as stored");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
@@ -51,9 +47,7 @@ ConfigProblem check_image_folder(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
                        unknown_split(spec.images, "images"),
                        unknown_split(settings_of(spec).splits, "splits"),
-                       spec.mean.empty() && spec.std.empty()
-                           ? ConfigProblem()
-                           : channels_problem(spec, spec.mean.size() == 1 ? 1 : 3));
+                       open_channels_problem(spec));
 }
 
 bool holds_out(const DatasetSpec& spec) {
@@ -192,7 +186,6 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   info.classes = classes_in(spec, folder, part);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings_of(spec).undescribed;
-  info.upright = settings_of(spec).exif_orientation;
   ImageListing listing = list_images(part);
   check_known(listing.folders, info.classes, part);
   Found found = find_files(info.classes, part, listing.folders);
@@ -248,11 +241,7 @@ void find_splits(const fs::path& folder, const DatasetSpec& spec,
 /// photographs.
 void complete_image_folder(DatasetSpec& spec) {
   auto& settings = spec.format.as<ImageFolderSettings>();
-  settings.undescribed = spec.mean.empty() && spec.std.empty();
-  if (settings.undescribed) {
-    spec.mean = {0.485, 0.456, 0.406};
-    spec.std = {0.229, 0.224, 0.225};
-  }
+  settings.undescribed = complete_channels(spec);
   fs::path place;
   for (const fs::path& folder : search_folders(spec)) {
     std::error_code error;
@@ -269,20 +258,23 @@ void complete_image_folder(DatasetSpec& spec) {
 }  // namespace
 
 DatasetFormat image_folder_format() {
-  return {.settings = Choice("image_folder", ImageFolderSettings{}),
-          .sorted_by_class = true,
-          .check = check_image_folder,
-          .complete = complete_image_folder,
-          .open = open_image_folder,
-          .splits = splits_image_folder,
-          .source = source_image_folder,
-          .parts =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
-              },
-          .class_count = class_count_image_folder,
-          .outline = outline_image_folder,
-          .verify = verify_image_files};
+  return {
+      .settings = Choice("image_folder", ImageFolderSettings{}),
+      .meaning = "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
+      .photos = true,
+      .sorted_by_class = true,
+      .check = check_image_folder,
+      .complete = complete_image_folder,
+      .open = open_image_folder,
+      .splits = splits_image_folder,
+      .source = source_image_folder,
+      .parts =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
+          },
+      .class_count = class_count_image_folder,
+      .outline = outline_image_folder,
+      .verify = verify_image_files};
 }
 
 }  // namespace moesaic

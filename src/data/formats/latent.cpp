@@ -70,6 +70,7 @@ std::shared_ptr<const Dataset> open_latent(const DatasetSpec& spec, DatasetInfo 
 
 DatasetFormat latent_format() {
   return {.settings = Choice("latent", LatentSettings{}),
+          .meaning = "generated inputs and targets with latent clusters (latent paper)",
           .images = false,
           .generated = true,
           .check = check_latent,

@@ -62,6 +62,7 @@ std::shared_ptr<const Dataset> open_patch_patterns(const DatasetSpec& spec, Data
 
 DatasetFormat patch_patterns_format() {
   return {.settings = Choice("patch_patterns", PatchPatternSettings{}),
+          .meaning = "generated patches of the pMoE paper's theory, one of which tells the class",
           .images = false,
           .generated = true,
           .check = check_patch_patterns,

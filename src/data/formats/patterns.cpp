@@ -57,6 +57,7 @@ std::shared_ptr<const Dataset> open_patterns(const DatasetSpec& spec, DatasetInf
 
 DatasetFormat patterns_format() {
   return {.settings = Choice("patterns", PatternSettings{}),
+          .meaning = "generated tokens of the pruning paper's theory, one of which tells the class",
           .images = false,
           .generated = true,
           .check = check_patterns,

@@ -31,7 +31,7 @@ struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
   std::string classes_file, labels = "either";
   int64_t height = 0, width = 0;
-  std::optional<bool> exif_orientation;
+  bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
@@ -47,8 +47,6 @@ void describe(Fields& f, ShardsSettings& c) {
   f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",
     at_least(0));
   f("width", c.width, "pixels of every image from left to right", at_least(0));
-  f("exif_orientation", c.exif_orientation,
-    "turn images as EXIF's orientation says, as viewers do; true unless given");
 }
 
 const ShardsSettings& shards_of(const DatasetSpec& spec) {
@@ -135,7 +133,7 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   return first_problem(no_files_problem(spec), classes_given(spec), classes_problem(spec),
                        unknown_split(settings.shards, "shards"),
                        unknown_split(spec.images, "images"), files_problem(spec),
-                       channels_problem(spec, spec.mean.size() == 1 ? 1 : 3), other);
+                       open_channels_problem(spec), other);
 }
 
 std::vector<std::string> splits_shards(const DatasetSpec& spec) {
@@ -229,9 +227,9 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   info.classes = class_names(spec, folder);
   class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
+  info.channels_open = settings.undescribed;
   info.height = settings.height;
   info.width = settings.width;
-  info.upright = settings.exif_orientation;
   auto shards = placed_shards(spec, info.split, folder);
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
@@ -287,7 +285,13 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
 
 DatasetFormat shards_format() {
   return {.settings = Choice("shards", ShardsSettings{}),
+          .meaning = "tar archives of images and labels (WebDataset), here or fetched from the web",
+          .photos = true,
           .check = check_shards,
+          .complete =
+              [](DatasetSpec& spec) {
+                spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
+              },
           .open = open_shards,
           .splits = splits_shards,
           .parts = parts_shards,

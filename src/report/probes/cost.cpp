@@ -20,18 +20,18 @@ Probe number_probe(std::string name, std::string label, std::string meaning,
 }  // namespace
 
 Probe steps_probe() {
-  return number_probe("steps", "updates", "updates made",
+  return number_probe("steps", "updates", "number of updates that were made",
                       [](ProbeSubject& subject) { return static_cast<double>(subject.step()); });
 }
 
 Probe parameters_probe() {
   return number_probe(
-      "parameters", "parameters", "numbers that a network has",
+      "parameters", "parameters", "number of parameters that the network has",
       [](ProbeSubject& subject) { return static_cast<double>(subject.model().parameter_count()); });
 }
 
 Probe flops_probe() {
-  return number_probe("flops", "FLOPs an image", "of one image, by the test data's routing",
+  return number_probe("flops", "FLOPs an image", "FLOPs of one image, by the test data's routing",
                       [](ProbeSubject& subject) {
                         return subject.model().flops_per_image(subject.on("test").rows_per_token());
                       });

@@ -29,7 +29,8 @@ at::Tensor sigmoid_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targe
 }  // namespace
 
 ClassificationLoss sigmoid_loss() {
-  return {.of_rows = sigmoid_of_rows,
+  return {.meaning = "binary cross-entropy of sigmoid(logit), summed over the classes",
+          .of_rows = sigmoid_of_rows,
           .log_probabilities = log_sigmoid_probabilities,
           .of_mean = sigmoid_of_mean,
           .counterpart = "ensemble_sigmoid"};

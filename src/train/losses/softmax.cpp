@@ -28,7 +28,8 @@ at::Tensor softmax_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targe
 }  // namespace
 
 ClassificationLoss softmax_loss() {
-  return {.of_rows = softmax_of_rows<false>,
+  return {.meaning = "cross-entropy of softmax(logits)",
+          .of_rows = softmax_of_rows<false>,
           .log_probabilities = log_softmax_probabilities,
           .of_mean = softmax_of_mean,
           .counterpart = "ensemble_softmax"};
@@ -36,6 +37,8 @@ ClassificationLoss softmax_loss() {
 
 ClassificationLoss softmax_twice_loss() {
   ClassificationLoss loss = softmax_loss();
+  loss.meaning =
+      "cross-entropy of softmax(softmax(logits)), as in the clusters paper's released code";
   loss.of_rows = softmax_of_rows<true>;
   return loss;
 }

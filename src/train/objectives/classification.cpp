@@ -89,6 +89,7 @@ LossTerms classification_terms(const std::string& loss, const ClassificationObje
 ObjectiveKind classification_objective(const std::string& loss) {
   ObjectiveKind kind;
   kind.settings = Choice(loss, ClassificationObjectiveConfig{});
+  kind.meaning = classification_losses().at(loss).meaning;
   kind.make = [loss](const Choice& settings, const Model& model, const std::string& precision) {
     auto config = settings.as<ClassificationObjectiveConfig>();
     config.aux_losses = aux_loss_weights(config.aux_losses, model);

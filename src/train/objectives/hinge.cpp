@@ -55,6 +55,8 @@ class HingeObjective final : public Objective {
 ObjectiveKind hinge_objective() {
   ObjectiveKind kind;
   kind.settings = Choice("hinge", HingeConfig{});
+  kind.meaning =
+      "mean of max(0, 1 - margin), the logit of the class less the largest of the others";
   kind.make = [](const Choice& settings, const Model&, const std::string& precision) {
     return std::make_unique<HingeObjective>(settings.as<HingeConfig>(), precision);
   };

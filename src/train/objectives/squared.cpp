@@ -53,6 +53,7 @@ class SquaredObjective final : public Objective {
 ObjectiveKind squared_objective() {
   ObjectiveKind kind;
   kind.settings = Choice("squared", SquaredObjectiveConfig{});
+  kind.meaning = "mean squared error, for real-valued targets";
   kind.make = [](const Choice& settings, const Model& model, const std::string& precision) {
     return std::make_unique<SquaredObjective>(
         aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model), precision);

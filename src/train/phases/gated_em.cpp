@@ -55,8 +55,7 @@ class GatedEm final : public GatedPhase {
 PhaseKind gated_em_kind() {
   PhaseKind kind;
   kind.settings = Choice("gated_em", GatedEmConfig{});
-  kind.meaning =
-      "expectation maximisation of a gated mixture on a fixed set of samples (gated paper)";
+  kind.meaning = "expectation-maximisation of a gated mixture on a fixed set of samples";
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data) {
     plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples, kBoth);

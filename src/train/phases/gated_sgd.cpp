@@ -167,8 +167,8 @@ PhaseKind gated_sgd_kind() {
   PhaseKind kind;
   kind.settings = Choice("gated_sgd", GatedSgdConfig{});
   kind.meaning =
-      "SGD of a gated mixture on fresh batches, by the formulas of L4, L_log or the squared loss "
-      "(gated paper)";
+      "stochastic gradient descent of a gated mixture on fresh batches by L4, L_log or the squared "
+      "loss";
   kind.plan = plan_sgd;
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GatedSgd>(plan, std::move(context));

@@ -43,7 +43,8 @@ class GatedSigns final : public GatedPhase {
 PhaseKind gated_signs_kind() {
   PhaseKind kind;
   kind.settings = Choice("gated_signs", GatedSignsConfig{});
-  kind.meaning = "one step that makes regressors of what minimises L4 (gated paper)";
+  kind.meaning =
+      "one step that makes regressors of a gated mixture of what minimises L4, by their signs";
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data) {
     plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,

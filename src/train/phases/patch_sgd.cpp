@@ -282,12 +282,14 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
 }  // namespace
 
 PhaseKind patch_sgd_kind() {
-  return {.settings = Choice("patch_sgd", PatchSgdConfig{}),
-          .plan = plan_patch_sgd,
-          .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
-            return std::make_unique<PatchSgd>(plan, std::move(context));
-          },
-          .meaning = "SGD of a patch-level mixture, algorithms 1 and 2 (pMoE paper)"};
+  return {
+      .settings = Choice("patch_sgd", PatchSgdConfig{}),
+      .meaning =
+          "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
+      .plan = plan_patch_sgd,
+      .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+        return std::make_unique<PatchSgd>(plan, std::move(context));
+      }};
 }
 
 }  // namespace moesaic

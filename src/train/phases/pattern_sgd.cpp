@@ -179,11 +179,13 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
 
 PhaseKind pattern_sgd_kind() {
   return {.settings = Choice("pattern_sgd", PatternSgdConfig{}),
+          .meaning =
+              "stochastic gradient descent in the pruning paper's theory, by its formulas "
+              "(algorithm 1)",
           .plan = plan_patterns,
           .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
             return std::make_unique<PatternSgd>(plan, std::move(context));
-          },
-          .meaning = "SGD on patterns, algorithm 1 (pruning paper)"};
+          }};
 }
 
 }  // namespace moesaic

@@ -215,14 +215,14 @@ void plan_ridge(PhasePlan& plan, const PhasePlaces& places, const Model& model,
 }  // namespace
 
 PhaseKind ridge_kind() {
-  return {.settings = Choice("ridge", RidgeConfig{}),
-          .plan = plan_ridge,
-          .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
-            return std::make_unique<Ridge>(plan, std::move(context));
-          },
-          .meaning =
-              "the second layers of experts by ridge regression, phase IV of algorithm 1 (latent "
-              "paper)"};
+  return {
+      .settings = Choice("ridge", RidgeConfig{}),
+      .meaning =
+          "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
+      .plan = plan_ridge,
+      .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+        return std::make_unique<Ridge>(plan, std::move(context));
+      }};
 }
 
 }  // namespace moesaic

@@ -91,7 +91,7 @@ class RouterAscent final : public LatentPhase {
 PhaseKind router_ascent_kind() {
   PhaseKind kind;
   kind.settings = Choice("router_ascent", RouterAscentConfig{});
-  kind.meaning = "gradient ascent of the router, phase II of algorithm 1 (latent paper)";
+  kind.meaning = "gradient ascent of the router of two-layer experts (latent paper, phase II)";
   kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data) {
     plan_latent(plan, places, model, data, settings_of<RouterAscentConfig>(plan.config).batch_size);

@@ -180,13 +180,13 @@ void plan_spherical(PhasePlan& plan, const PhasePlaces& places, const Model& mod
 
 PhaseKind spherical_sgd_kind() {
   return {.settings = Choice("spherical_sgd", SphericalSgdConfig{}),
+          .meaning =
+              "online steps of the first layers of two-layer experts, on unit spheres (latent "
+              "paper, phases I and III)",
           .plan = plan_spherical,
           .make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
             return std::make_unique<SphericalSgd>(plan, std::move(context));
-          },
-          .meaning =
-              "online steps of the first layers of experts, phases I and III of algorithm 1 "
-              "(latent paper)"};
+          }};
 }
 
 }  // namespace moesaic

@@ -3,7 +3,7 @@
 """Images a second: decode, random resized crop, flip, normalise, batches of floats.
 
 This loader against a Python torch DataLoader with Pillow, equally many workers on the same files, in turn. Needs
-torch, numpy and Pillow (`pip install pillow` into tools/setup.sh's environment) and a build of loader_rate:
+torch, numpy and Pillow, which tools/setup.sh installs, and a build of loader_rate:
 
     python tests/bench/data/loader_rate.py FOLDER [--loader build/release/bin/loader_rate] [--workers 2]
 
@@ -26,7 +26,7 @@ try:
     from PIL import Image
     import PIL
 except ImportError as error:
-    sys.exit(f"loader_rate.py: {error}: it needs torch, numpy and Pillow (pip install pillow)")
+    sys.exit(f"loader_rate.py: {error}: it needs torch, numpy and Pillow")
 
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)

@@ -71,7 +71,8 @@ CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetO
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
 
-/// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
+/// Evaluates on a split; where `evaluate.proceed` ends it early, evaluation.complete is false and
+/// the rest invalid. Throws Error (usage) where the data does not have it, with those that it
 /// has, or does not fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 

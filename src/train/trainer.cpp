@@ -124,7 +124,7 @@ bool Trainer::leads() const {
 
 // A process that is lost breaks a collective, and no wait of another thread for what it writes.
 void Trainer::wait_for_writers() {
-  constexpr std::chrono::milliseconds kPause(100);
+  constexpr std::chrono::milliseconds kPause(20);
   while (options_.processes && options_.processes->max(saves_.runs() ? 1 : 0) != 0) {
     std::this_thread::sleep_for(kPause);
   }

@@ -40,13 +40,13 @@ struct EvalArguments {
   int64_t images = 8;
 };
 
-CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options) {
+CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const StopSignal& stop) {
   const auto& processes = options.evaluate.processes;
   std::optional<Progress> bar;
   if (!processes || processes->leads()) bar.emplace(ProgressOptions{.label = "eval"});
   options.evaluate.proceed = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
-    return true;
+    return !stop.requested();
   };
   return evaluate_checkpoint(options);
 }
@@ -57,8 +57,8 @@ void print_evaluation(const CheckpointEvaluation& result, bool json) {
 }
 
 /// Draws the points. Returns the program's exit code.
-int draw_points(const EvalArguments& arguments, const EvaluationPoints& points) {
-  const StopSignal stop;
+int draw_points(const EvalArguments& arguments, const EvaluationPoints& points,
+                const StopSignal& stop) {
   const bool drawn = [&] {
     Progress bar({.label = "t-SNE", .unit = "steps"});
     return draw_tsne(points, arguments.points.boundary, arguments.tsne,
@@ -158,14 +158,23 @@ int run_eval(const EvalArguments& arguments) {
   }
   options.evaluate.processes = meet_processes({}, options.device);
   const auto& processes = options.evaluate.processes;
+  const StopSignal stop;  // A signal before ends the process, which may wait for others.
   CheckpointEvaluation result;
-  run_together("eval", processes, [&] { result = evaluate_with_bar(options); });
+  int64_t signal = 0;
+  run_together("eval", processes, [&] {
+    result = evaluate_with_bar(options, stop);
+    if (result.evaluation.complete) return;
+    signal = processes ? processes->max(stop.number()) : stop.number();
+    log_info("stopped; nothing was written");
+    if (processes) processes->wait_for_all();  // A launcher may end all once one has ended.
+  });
+  if (signal != 0) return 128 + static_cast<int>(signal);
   if (processes && !processes->leads()) return 0;
   print_evaluation(result, arguments.json);
   std::fflush(stdout);
   write_confusions(arguments, result);
   if (routing) draw_routing(arguments, routed);
-  return points ? draw_points(arguments, collector.points()) : 0;
+  return points ? draw_points(arguments, collector.points(), stop) : 0;
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {

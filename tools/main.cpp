@@ -46,7 +46,8 @@ int run(int argc, char** argv) {
 
 /// Returns a readable message for libraries' errors of memory and descriptors.
 std::string without_jargon(const std::string& what) {
-  if (what.find("Too many open files") != std::string::npos) {
+  if (what.find("Too many open files") != std::string::npos ||
+      what.find("EMFILE") != std::string::npos) {
     return "too many open files: this process may have no more; raise the limit (ulimit -n)";
   }
   for (const std::string_view sign : {"can't allocate memory", "not enough memory",
@@ -77,8 +78,8 @@ int run_or_explain(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     log_failure(without_jargon("out of memory"));
   } catch (const std::filesystem::filesystem_error& error) {
-    log_failure(
-        fmt::format("{}: {}", moesaic::without_staging(error.path1()).string(), error.code().message()));
+    log_failure(fmt::format("{}: {}", moesaic::without_staging(error.path1()).string(),
+                            error.code().message()));
   } catch (const nlohmann::json::exception& error) {
     const std::string_view what = error.what();
     log_failure(fmt::format("damaged JSON: {}", what.substr(what.find("] ") + 2)));

@@ -66,8 +66,10 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
   return bad;
 }
 
-std::optional<SaveTimes> BackgroundSave::start(CheckpointPart part, Write write) {
+std::optional<SaveTimes> BackgroundSave::start(CheckpointPart part, Write write,
+                                               const std::function<void()>& wait_first) {
   Stopwatch watch;
+  if (wait_first) wait_first();
   const std::optional<SaveTimes> before = wait();
   times_ = {.wait = watch.lap()};
   std::promise<bool> copied;

@@ -135,12 +135,7 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
   checkpoint.state = Json::object();
   try {
     Archive reader(file.string());
-    const Texts texts = texts_in_archive(reader, file);
-    if (!texts.contains("config")) {
-      fail("{}: an archive without config.json among its extra files, which moesaic export writes",
-           file.string());
-    }
-    checkpoint.config = config_of(texts, file);
+    checkpoint.config = config_of(texts_in_archive(reader, file), file);
     if (!options.model) return checkpoint;
     checkpoint.model = tensors_in_archive(reader);
   } catch (const c10::Error& error) {
@@ -178,6 +173,12 @@ bool is_export(const fs::path& path) {
 
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   if (is_torchscript(path) && !safetensors::File::is_in_archive(path)) {
+    if (!safetensors::File::is_in_archive(path, "extra/config.json")) {
+      fail_usage(
+          "{}: TorchScript of another program, which does not tell its network; give what "
+          "'moesaic export' wrote, a run or a checkpoint",
+          path.string());
+    }
     if (options.trust) return load_pickled(path, options);
     fail_usage(
         "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; where you "

@@ -178,8 +178,8 @@ bool File::is_archive(const std::filesystem::path& path) {
   return is_zip(MappedFile(path).bytes());
 }
 
-bool File::is_in_archive(const std::filesystem::path& path) {
-  return stored_in_zip(MappedFile(path).bytes(), kInArchive, path.string()).has_value();
+bool File::is_in_archive(const std::filesystem::path& path, const char* member) {
+  return is_in_zip(MappedFile(path).bytes(), member, path.string());
 }
 
 File::File(const std::filesystem::path& path) : file_(path) {

@@ -35,9 +35,8 @@ class Archive {
     find_list();
   }
 
-  /// Calls `take` with each entry until it returns true.
-  template <class Take>
-  void for_each(Take take) const {
+  /// Returns the entry FOLDER/`name`.
+  std::optional<Member> find(std::string_view wanted) const {
     for (uint64_t at = list_begin_; at < list_end_;) {
       if (number<uint32_t>(at) != kCentral) damaged(at);
       const uint64_t name = number<uint16_t>(at + 28), extra = number<uint16_t>(at + 30);
@@ -46,9 +45,11 @@ class Archive {
                     number<uint16_t>(at + 10),      number<uint32_t>(at + 20),
                     number<uint32_t>(at + 24),      number<uint32_t>(at + 42)};
       widen(member, at + kCentralBytes + name, extra);
-      if (take(member)) return;
+      const size_t folder = member.name.find('/');
+      if (folder != member.name.npos && member.name.substr(folder + 1) == wanted) return member;
       at += kCentralBytes + name + extra + comment;
     }
+    return std::nullopt;
   }
 
   /// Returns the bytes of an entry, which lie behind a header of their own.
@@ -150,18 +151,17 @@ bool is_zip(std::span<const std::byte> file) {
   return begin == kLocal;
 }
 
+bool is_in_zip(std::span<const std::byte> bytes, std::string_view name, const std::string& where) {
+  return Archive(bytes, where).find(name).has_value();
+}
+
 std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> bytes,
                                                         std::string_view name,
                                                         const std::string& where) {
   const Archive archive(bytes, where);
-  std::optional<std::span<const std::byte>> found;
-  archive.for_each([&](const Member& member) {
-    const size_t folder = member.name.find('/');
-    if (folder == member.name.npos || member.name.substr(folder + 1) != name) return false;
-    found = archive.content(member);
-    return true;
-  });
-  return found;
+  const std::optional<Member> member = archive.find(name);
+  if (!member) return std::nullopt;
+  return archive.content(*member);
 }
 
 }  // namespace moesaic

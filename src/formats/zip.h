@@ -14,6 +14,9 @@ namespace moesaic {
 /// Returns whether a file begins as a zip archive does.
 bool is_zip(std::span<const std::byte> file);
 
+/// Returns whether there is a member FOLDER/`name`, packed or not; throws as stored_in_zip().
+bool is_in_zip(std::span<const std::byte> archive, std::string_view name, const std::string& where);
+
 /// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
 /// none. Throws Error (failure), with `where`, the file's path, for an archive that is damaged and
 /// for a member that is compressed or encrypted. Checksums are not verified.

@@ -36,9 +36,6 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 /// How long it may take to find out which process was lost.
 constexpr std::chrono::seconds kPatience(8);
 
-/// Files that a process has open beside data, and for each other process: groups and the store.
-constexpr int64_t kFilesAlone = 64, kFilesOfPeer = 6;
-
 using GlooDevices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 
 /// Returns where this process listens for the others: on the interfaces of GLOO_SOCKET_IFNAME, as
@@ -83,8 +80,7 @@ struct Meeting {
     if (cuda && !on_cpu) return group;
     auto options = c10d::ProcessGroupGloo::Options::create(init_timeout);
     options->devices = devices;
-    const auto gloo =
-        c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options);
+    const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options);
     gloo->setTimeout(timeout);
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
@@ -146,18 +142,10 @@ auto within(std::chrono::seconds time, Make make) -> decltype(make()) {
   return made.get();
 }
 
-/// Throws Error (failure) where an error says that no more files can be open.
-void check_descriptors(const std::string& error, int64_t size) {
-  if (error.find("Too many open files") == std::string::npos &&
-      error.find("EMFILE") == std::string::npos) {
-    return;
-  }
-  rlimit limit = {};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  fail(
-      "too many open files: {} need {} open files in each, and it may have {}; raise the limit "
-      "(ulimit -n)",
-      count_text(size, "process"), kFilesAlone + kFilesOfPeer * size, limit.rlim_cur);
+/// Returns whether an error says that no more files can be open, which needs no other words.
+bool names_open_files(const std::string& error) {
+  return error.find("Too many open files") != std::string::npos ||
+         error.find("EMFILE") != std::string::npos;
 }
 
 /// Lets this process have as many files open as it may.
@@ -184,7 +172,7 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
     });
     return c10::make_intrusive<c10d::PrefixStore>("moesaic/" + launch.attempt, store);
   } catch (const std::exception& error) {
-    check_descriptors(error.what(), launch.size);
+    if (names_open_files(error.what())) throw;
     const std::string place = launch.address + ":" + std::to_string(launch.port);
     const bool in_use = std::string(error.what()).find("in use") != std::string::npos ||
                         std::string(error.what()).find("EADDRINUSE") != std::string::npos;
@@ -210,9 +198,9 @@ void check_same_mesh(const Store& store, const Launch& launch, const ParallelCon
   const std::string own = fmt::format("{} that share experts by {}",
                                       count_text(launch.size, "process"), config.experts);
   const std::vector<std::string> all =
-      TextExchange(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank,
-                   launch.size)(own, std::chrono::seconds(config.init_timeout),
-                                [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
+      TextExchange(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank, launch.size)(
+          own, std::chrono::seconds(config.init_timeout),
+          [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     // The others read the same, and process 0 says it.
@@ -287,21 +275,21 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
   processes->world_ = all("world", /*on_cpu=*/true);
   processes->gradients_ = all("gradients", /*on_cpu=*/false);
   // A group has a socket to each of its processes, so groups that do not work side by side are one.
-  processes->experts_ = experts == size ? processes->world_
-                                        : std::make_shared<Group>(
-                                              meeting.group("experts", rank / experts * experts, 1,
-                                                            experts),
-                                              processes->counter_);
+  processes->experts_ =
+      experts == size
+          ? processes->world_
+          : std::make_shared<Group>(meeting.group("experts", rank / experts * experts, 1, experts),
+                                    processes->counter_);
   processes->replicas_ =
-      experts == 1 ? processes->gradients_
-                   : std::make_shared<Group>(
-                         meeting.group("replicas", rank % experts, experts, replicas),
-                         processes->counter_);
+      experts == 1
+          ? processes->gradients_
+          : std::make_shared<Group>(meeting.group("replicas", rank % experts, experts, replicas),
+                                    processes->counter_);
   processes->watch_ = std::make_shared<Watch>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {
+  if (names_open_files(error.what_without_backtrace())) throw;
   const int64_t size = launch.size;
-  check_descriptors(error.what_without_backtrace(), size);
   const std::string missing = missing_from(store, size);
   if (missing.empty()) {
     fail("some of {} were lost at the start: {}", count_text(size, "process"),
@@ -361,7 +349,8 @@ void Processes::check_same(const std::string& what, const std::string& value) co
   }
 }
 
-// Process 0 may serve the store, to which the others still tell their warnings after the first wait.
+// Process 0 may serve the store, to which the others still tell their warnings after the first
+// wait.
 void Processes::finish() const {
   wait_for_all();
   watch_->succeed();

@@ -19,6 +19,12 @@ class TextExchange {
   /// throws to end the wait.
   using Missing = std::function<void(const std::vector<int64_t>& ranks)>;
 
+  /// Returns for how long a process waits for one that makes no progress. Process 0 finds out which
+  /// one that is, and the others, which wait for process 0, leave it time to say so.
+  static std::chrono::seconds limit(int64_t rank, std::chrono::seconds patience) {
+    return rank == 0 ? patience : 3 * patience / 2;
+  }
+
   TextExchange(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size);
 
   /// Returns the texts of all processes by rank. All of them call it equally often. Throws what

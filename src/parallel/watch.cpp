@@ -18,10 +18,11 @@ namespace {
 
 using std::chrono_literals::operator""s;
 using std::chrono_literals::operator""ms;
-constexpr auto kPeriod = 1s;   // In which another one's end is asked for.
-constexpr auto kNews = 250ms;  // In which news are told at most once.
-constexpr auto kAnswer = 3s;   // In which a process that lives says that it ends, too.
-constexpr auto kFarewell = 5s; // In which all that live have read what the store has to say.
+constexpr auto kPeriod = 1s;      // In which another one's end is asked for.
+constexpr auto kNews = 250ms;     // In which news are told at most once.
+constexpr auto kAnswer = 3s;      // In which a process that lives says that it ends, too.
+constexpr auto kFarewell = 5s;    // In which all that live have read what the store has to say.
+constexpr size_t kWarnings = 64;  // That a process remembers in the store, of its own.
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -48,12 +49,11 @@ Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& lau
       exchange_(store_->clone(), launch.rank, launch.size),  // Another thread waits in it.
       rank_(launch.rank),
       size_(launch.size),
-      serves_store_(launch.rank == 0 && !launch.store_is_served),
-      first_of_machine_(launch.local_rank == 0) {
+      serves_store_(launch.rank == 0 && !launch.store_is_served) {
   store_->set(numbered("who", rank_), bytes_of(fmt::format("{}, pid {}", host_name(), getpid())));
   publish(/*all=*/false);
-  const std::vector<uint8_t> leader = store_->get("who/0");
-  leader_ = {leader.begin(), leader.end()};
+  store_->wait({"who/0"});
+  leader_ = name_of(0);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -99,13 +99,10 @@ void Processes::Watch::publish(bool all) {
     const std::lock_guard lock(mutex_);
     now = fmt::format("{} {}", progress_.load(), activity_);
     published_ = Clock::now();
-    const auto latest = Clock::now() - (all || rank_ == 0 ? 0s : kAnswer);
-    const auto due = std::partition(warnings_.begin(), warnings_.end(),
-                                    [&](const auto& item) { return item.first > latest; });
-    for (auto item = due; item != warnings_.end(); ++item) {
-      warnings.push_back(std::move(item->second));
+    const auto latest = published_ - (all ? 0s : kAnswer);
+    for (; !warnings_.empty() && warnings_.front().first <= latest; warnings_.pop_front()) {
+      warnings.push_back(std::move(warnings_.front().second));
     }
-    warnings_.erase(due, warnings_.end());
   }
   const std::lock_guard lock(publishing_);
   for (const std::string& text : warnings) {
@@ -116,7 +113,14 @@ void Processes::Watch::publish(bool all) {
 
 bool Processes::Watch::is_first_to_warn(const std::string& text) {
   try {
-    return publisher_->add("warned/" + hash_of(text), 1) == 1;
+    const std::string key = "warned/" + hash_of(text);
+    if (publisher_->add(key, 1) > 1) return false;
+    warned_.push_back(key);
+    if (warned_.size() > kWarnings) {
+      publisher_->deleteKey(warned_.front());
+      warned_.pop_front();
+    }
+    return true;
   } catch (const std::exception&) {
     return true;  // Nobody else can say it.
   }
@@ -162,19 +166,20 @@ std::string Processes::Watch::text_at(const std::string& key) {
 
 std::pair<std::string, std::string> Processes::Watch::told_by(int64_t rank) {
   const std::string text = text_at(numbered("doing", rank));
-  const size_t space = std::min(text.size(), text.find(' '));
-  return {text.substr(0, space), text.substr(std::min(text.size(), space + 1))};
+  if (text.empty()) return {"", kStart};
+  const size_t space = text.find(' ');
+  return {text.substr(0, space), text.substr(space + 1)};
 }
 
 std::string Processes::Watch::name_of(int64_t rank) {
-  return fmt::format("process {} ({})", rank, text_at(numbered("who", rank)));
+  const std::string who = text_at(numbered("who", rank));
+  return fmt::format("process {}{}", rank, who.empty() ? "" : " (" + who + ")");
 }
 
 std::vector<std::string> Processes::Watch::exchange(const std::string& text,
                                                     std::chrono::seconds patience) try {
-  // Process 0 finds out who is late, and the others whether process 0 is, with time to spare for
-  // that. Time is counted in pauses, so that none is missed where all of them were stopped.
-  const std::chrono::seconds limit = rank_ == 0 ? patience : 3 * patience / 2;
+  // Time is counted in pauses, so that none is missed where all of them were stopped.
+  const std::chrono::seconds limit = TextExchange::limit(rank_, patience);
   const auto pause = std::clamp<std::chrono::milliseconds>(patience / 8, 100ms, 5000ms);
   std::chrono::milliseconds idle = 0ms;
   std::string before;
@@ -195,12 +200,16 @@ std::vector<std::string> Processes::Watch::exchange(const std::string& text,
   throw LostProcess(error.what());
 }
 
-bool Processes::Watch::tell_failure(const std::string& message) noexcept {
+void Processes::Watch::tell_end() {
   fails_ = true;
+  store_->set("ends", bytes_of("true"));
+  store_->set(numbered("ends", rank_), bytes_of("true"));
+}
+
+bool Processes::Watch::tell_failure(const std::string& message) noexcept {
   try {
     store_->set("failed", bytes_of("true"));
-    store_->set("ends", bytes_of("true"));
-    store_->set(numbered("ends", rank_), bytes_of("true"));
+    tell_end();
     return store_->add("said/" + hash_of(message), 1) == 1;
   } catch (const std::exception&) {
     return true;  // Nobody else can say it.
@@ -208,9 +217,7 @@ bool Processes::Watch::tell_failure(const std::string& message) noexcept {
 }
 
 std::string Processes::Watch::explain(const std::string& message) try {
-  fails_ = true;
-  store_->set("ends", bytes_of("true"));
-  store_->set(numbered("ends", rank_), bytes_of("true"));
+  tell_end();
   if (store_->check({"failed"}) || store_->add("explained", 1) > 1) return {};
   std::vector<std::string> ends;
   for (int64_t rank = 0; rank < size_; ++rank) ends.push_back(numbered("ends", rank));
@@ -227,7 +234,8 @@ std::string Processes::Watch::explain(const std::string& message) try {
       return fmt::format("{} was lost near {}: it was killed, stopped, or its machine is gone",
                          name_of(rank), at);
     }
-    if (at != activity()) late += fmt::format("{}process {} is at {}", late.empty() ? "" : ", ", rank, at);
+    if (at != activity())
+      late += fmt::format("{}process {} is at {}", late.empty() ? "" : ", ", rank, at);
   }
   return fmt::format("the processes do not come together at {}: {}", activity(),
                      late.empty() ? one_line(message, 300) : late);
@@ -235,11 +243,10 @@ std::string Processes::Watch::explain(const std::string& message) try {
   return without_store();
 }
 
+// Nobody can tell which of the others says it, so each does.
 std::string Processes::Watch::without_store() {
-  if (!first_of_machine_ && rank_ != 1) return {};
-  return fmt::format(
-      "process 0 ({}), or the launcher by which the processes met, was lost near {}", leader_,
-      activity());
+  return fmt::format("{}, or the launcher by which the processes met, was lost near {}", leader_,
+                     activity());
 }
 
 void Processes::Watch::leave() noexcept {

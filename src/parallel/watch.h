@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -36,8 +37,7 @@ class Processes::Watch {
   void publish(bool all);
   bool tell_failure(const std::string& message) noexcept;
   std::string explain(const std::string& message);
-  /// Returns what explain() does where the store does not answer, by which the one that speaks is
-  /// chosen: the first of a machine does, and process 1.
+  /// Returns what explain() does where the store does not answer.
   std::string without_store();
   void when_another_fails(std::function<void()> action);
   std::vector<std::string> exchange(const std::string& text, std::chrono::seconds patience);
@@ -45,6 +45,7 @@ class Processes::Watch {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr const char* kStart = "the start";
 
   void run();
   /// Returns whether nothing was told for a while.
@@ -53,25 +54,27 @@ class Processes::Watch {
   /// Returns what another process did when it last told: {count of its progress, activity}.
   std::pair<std::string, std::string> told_by(int64_t rank);
   std::string name_of(int64_t rank);
+  void tell_end();
   std::string activity();
   bool is_first_to_warn(const std::string& text);
 
   c10::intrusive_ptr<c10d::Store> store_, publisher_;
   TextExchange exchange_;
   int64_t rank_, size_;
-  bool serves_store_, first_of_machine_;
-  std::string leader_;  ///< Machine and pid of process 0.
+  bool serves_store_;
+  std::string leader_;  ///< Process 0, with its machine and pid.
   std::atomic<int64_t> progress_ = 0;
   std::atomic<bool> fails_ = false;  ///< Or has succeeded: nothing acts any more.
   std::mutex mutex_;  ///< Of the members below; not held while the store is waited for.
   std::condition_variable ends_;
   bool ending_ = false;
-  std::string activity_ = "the start";
+  std::string activity_ = kStart;
   Clock::time_point published_ = {};
-  std::vector<std::pair<Clock::time_point, std::string>> warnings_;
+  std::deque<std::pair<Clock::time_point, std::string>> warnings_;
   std::function<void()> when_another_fails_;
-  std::mutex publishing_;  ///< Of publisher_ and told_.
+  std::mutex publishing_;  ///< Of publisher_, told_ and warned_.
   std::string told_;
+  std::deque<std::string> warned_;  ///< Keys of this one's warnings, the oldest first.
   std::thread thread_;
 };
 

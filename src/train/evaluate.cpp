@@ -167,13 +167,14 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   const std::unique_ptr<Meter> meter = task_of(dataset->info()).meter(model, options.loss);
   const auto classes = static_cast<int64_t>(dataset->info().classes.size());
   const auto begin = std::chrono::steady_clock::now();
-  const auto proceed = [&](int64_t done) {
-    return !options.proceed || options.proceed(done, dataset->size());
+  // All processes end where one of them does.
+  const auto proceed = [&](int64_t done, const Batch& batch) {
+    const int ends = options.proceed && !options.proceed(done, dataset->size()) ? 1 : 0;
+    return note_replaced(batch.replaced, loader, options.processes.get(), replaced, ends) == 0;
   };
-  bool going = proceed(0);
+  bool going = proceed(0, {});
   for (int64_t done = 0; going && !loader.done();) {
     Batch batch = loader.next();
-    if (options.processes) note_replaced(batch, loader, options.processes.get(), replaced);
     const int64_t count = std::min(options.batch_size, dataset->size() - done);
     const bool parted = batch.images.size(0) < count;
     nn::share_batches(model, {options.processes, parted});
@@ -195,7 +196,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
       options.observe({*dataset, done, images, batch.labels, groups_B, output, model});
     }
     done += count;
-    going = proceed(done);
+    going = proceed(done, batch);
   }
   result.complete = loader.done();
   if (!result.complete) return result;

@@ -104,6 +104,7 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
                           const EvaluateOptions& options, const std::filesystem::path& from) {
   try {
     Evaluation evaluation = evaluate(model, dataset, options);
+    if (!evaluation.complete) return evaluation;
     const double loss = evaluation.metric("loss");
     if (!std::isfinite(loss)) fail("the loss is {}", loss);
     return evaluation;
@@ -237,6 +238,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
+  if (!result.evaluation.complete) return result;
   result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "note_replaced.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -25,9 +27,8 @@ bool add_index(std::vector<int64_t>& known, int64_t index) {
   return true;
 }
 
-/// Returns the new images of all processes, by rank; nothing where none has any.
+/// Returns the new images of all processes, by rank.
 std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& processes) {
-  if (processes.max(static_cast<int64_t>(fresh.size())) == 0) return {};
   // A file's name may be no UTF-8.
   const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<Replaced> all;
@@ -39,17 +40,22 @@ std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& process
 
 }  // namespace
 
-void note_replaced(const Batch& batch, Loader& loader, const Processes* processes,
-                   std::vector<int64_t>& known) {
-  if (!loader.dataset().has_images()) return;
-  Replaced fresh = batch.replaced;
+int note_replaced(const Replaced& replaced, Loader& loader, const Processes* processes,
+                  std::vector<int64_t>& known, int signal) {
+  Replaced fresh = replaced;
   std::erase_if(fresh, [&](const auto& image) {
     return std::binary_search(known.begin(), known.end(), image.first);
   });
   if (processes == nullptr) {
     for (const auto& [index, what] : fresh) add_index(known, index);
-    return;
+    return signal;
   }
+  // One exchange of a step has all that the processes agree on beside numbers of the network.
+  const at::Tensor largest =
+      torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
+  processes->control().all_reduce_max(largest, Traffic::other);
+  signal = static_cast<int>(largest[0].item<int64_t>());
+  if (largest[1].item<int64_t>() == 0) return signal;
   const std::vector<Replaced> all = new_of_all(fresh, *processes);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     for (const auto& [index, what] : all[rank]) {
@@ -57,6 +63,7 @@ void note_replaced(const Batch& batch, Loader& loader, const Processes* processe
       if (add_index(known, index)) loader.count_damaged(index, what, own);
     }
   }
+  return signal;
 }
 
 }  // namespace moesaic

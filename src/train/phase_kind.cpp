@@ -3,6 +3,7 @@
 
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_phase.h"
 #include "phases/gated.h"
 #include "phases/latent.h"
@@ -40,6 +41,10 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
     return !trains.any_found_in(name) || frozen.any_found_in(name);
   });
   return names;
+}
+
+int Phase::agree(int signal, const Processes* processes) {
+  return processes == nullptr ? signal : static_cast<int>(processes->max(signal));
 }
 
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {

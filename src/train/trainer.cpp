@@ -100,6 +100,7 @@ void Trainer::name_best() {
 }
 
 void Trainer::train(Phase& phase) {
+  poll(phase);
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
   while (!phase.done() && going()) {
     MadeStep made = step(phase);
@@ -113,10 +114,7 @@ void Trainer::train(Phase& phase) {
     if (saves) save_step(phase);
   }
   settle(phase);
-  if (const int signal = stop_signal(); signal != 0) {
-    result_.complete = false;
-    result_.signal = signal;
-  }
+  if (result_.signal != 0) result_.complete = false;
   if (progress_) progress_->finish();
 }
 
@@ -125,22 +123,24 @@ bool Trainer::leads() const {
 }
 
 // A process that is lost breaks a collective, and no wait of another thread for what it writes.
-std::optional<SaveTimes> Trainer::wait_for_save() {
-  constexpr std::chrono::milliseconds kPause(100);
+void Trainer::wait_for_writers() {
+  constexpr std::chrono::milliseconds kPause(20);
   while (options_.processes && options_.processes->max(saves_.runs() ? 1 : 0) != 0) {
     std::this_thread::sleep_for(kPause);
   }
+}
+
+std::optional<SaveTimes> Trainer::wait_for_save() {
+  wait_for_writers();
   return saves_.wait();
 }
 
-int Trainer::stop_signal() const {
-  const int own =
-      options_.stop != nullptr && options_.stop->requested() ? options_.stop->number() : 0;
-  return options_.processes ? static_cast<int>(options_.processes->max(own)) : own;
+void Trainer::poll(Phase& phase) {
+  result_.signal = phase.agree(own_signal(), options_.processes.get());
 }
 
 bool Trainer::going() {
-  if (stopped()) return false;
+  if (result_.signal != 0) return false;
   if (options_.watch && !options_.watch(*model_, state_.step)) result_.complete = false;
   return result_.complete;
 }
@@ -153,6 +153,7 @@ Trainer::MadeStep Trainer::step(Phase& phase) {
   }
   try {
     report = phase.step();
+    poll(phase);
   } catch (const Error&) {
     settle(phase);  // Where the step before diverged, that is the cause.
     fail_step(phase, state_.step + 1);
@@ -248,8 +249,9 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     state_.phase = config.name;
     if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
   } else {
-    phase->load(
-        {state_.phase_state.to_json(), ExpertShares(*model_).own(std::move(resumed_tensors_))});
+    Json values = state_.phase_state.to_json();
+    if (changed_.contains(config.data)) values.erase("replaced");  // They are other images now.
+    phase->load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
     resumed_tensors_.clear();
   }
   if (options_.progress && !in_memory() && leads() && !phase->done()) {
@@ -356,7 +358,7 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   }
   options.proceed = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
-    return !stopped();
+    return own_signal() == 0;
   };
   const Evaluation evaluation = evaluate(*model_, data(split), options);
   if (progress_) progress_->leave_out(evaluation.seconds);
@@ -365,11 +367,12 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   fail_diverged(phase, state_.step, fmt::format("{} split: {}", split, error.what()));
 }
 
-void Trainer::evaluate_due(const Phase& phase) {
-  while (!state_.evaluations_due.empty()) {
+void Trainer::evaluate_due(Phase& phase) {
+  while (!state_.evaluations_due.empty() && result_.signal == 0) {
     const std::string split = state_.evaluations_due.front();
     const Evaluation evaluation = evaluate_on(phase, split);
     throughput_.restart();
+    poll(phase);
     if (!evaluation.complete) return;
     state_.evaluations_due.erase(state_.evaluations_due.begin());
     result_.evaluation = evaluation;
@@ -470,7 +473,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     part = ExpertShares(*model_).part(part, *options_.processes,
                                       kind.share && config_.parallel.shard_optimizer);
   }
-  record_save(saves_.start(std::move(part), write));
+  record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
   started_ = {folder, state_.step};
   if (!until_update) saves_.finish_copy();
 } catch (const NotFinite& error) {

@@ -238,7 +238,11 @@ void Trainer::check_data(const std::optional<RunData>& started) {
       fail_usage("{}; put the data back, give another --out, or go on with data_changed=accept",
                  what);
     }
-    if (leads()) log_warning("{}; accepted", what);
+    if (split == "train") changed_.insert(name);
+    if (leads()) {
+      log_warning("{}; accepted{}", what,
+                  split == "train" ? ", and no image counts as damaged before it is read" : "");
+    }
   }
 }
 

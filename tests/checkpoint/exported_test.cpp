@@ -182,6 +182,16 @@ TEST(ExportedTorchScript, OfAStrangerIsRefusedUnlessTrusted) {
   EXPECT_EQ(model_of(trusted)->config(), model->config());
 }
 
+TEST(ExportedTorchScript, OfAnotherProgramIsRefusedByWhatItIs) {
+  const test::TempDir folder;
+  const auto file = folder / "other.pt";
+  to_torchscript(*small_vmoe()).save(file.string());
+  for (const bool trust : {false, true}) {
+    EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file, {.trust = trust}); }),
+                HasSubstr("TorchScript of another program"));
+  }
+}
+
 TEST(ExportedFolder, ItsWeightsAloneAreNone) {
   const test::TempDir folder;
   export_safetensors(*small_vmoe(), folder / "out", testing::toy_info());

@@ -41,11 +41,13 @@ TEST_F(LostProcesses, AStoppedProcessEndsAllAndIsNamed) {
 
 TEST_F(LostProcesses, APauseShorterThanTheTimeoutEndsNothing) {
   const Strings arguments =
-      clusters({"--out", text_path("run"), "phases.train.steps=200", "--expert-parallel", "2"});
+      clusters({"--out", text_path("run"), "phases.train.steps=200", "--expert-parallel", "2",
+                "parallel.timeout=20"});
   const ProgramResult result = run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
     RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!
     while kill -0 $first && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
-    kill -STOP $second; sleep 15; kill -CONT $second; wait $second && wait $first)");
+    kill -STOP $second; sleep 6; [ ! -e $FOLDER/checkpoints/step_200 ] || exit 9
+    kill -CONT $second; wait $second && wait $first)");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(train_lines(path("run")).size(), 200U);
 }
@@ -100,6 +102,21 @@ TEST_F(LostProcesses, OneThatIsKilledInASaveLosesNothing) {
   const auto rest = run_program(clusters({"--out", text_path("run"), "--resume"}));
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
   expect_same_losses(path("one"), path("run"));
+}
+
+// Process 0 waits for the part of the other, and no step of training would miss it.
+TEST_F(LostProcesses, OneThatIsKilledInTheLastSaveIsMissedAtOnce) {
+  Fate fate{1};
+  fate.shell = R"("$@" & p=$!; cd )" + text_path("run") + R"(/checkpoints
+                  while kill -0 $p 2>/dev/null; do
+                    for folder in .train*; do [ -e "$folder" ] && kill -KILL $p; done
+                  done; wait $p)";
+  std::filesystem::create_directories(path("run/checkpoints"));
+  const auto two = run_in_processes(clusters({"--out", text_path("run"), "checkpoint_every=0",
+                                              "parallel.timeout=60", "--expert-parallel", "2"}),
+                                    2, fate);
+  expect_one_line_of_all(two, "process 1 (", 1);
+  expect_one_line_of_all(two, " was lost near ", 1);
 }
 
 TEST_F(LostProcesses, ADiskThatIsFullForOneEndsAllAndItSaysSo) {

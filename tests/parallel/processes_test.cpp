@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
 #include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/parallel/collectives.h"
 #include "moesaic/parallel/gradients.h"
 #include "moesaic/parallel/lost_process.h"
@@ -138,6 +141,25 @@ TEST(Processes, OneThatIsLostBeforeTheEndIsNamed) {
     EXPECT_THAT(text, HasSubstr("process 2 ("));
   });
   EXPECT_EQ(said, 1);
+}
+
+TEST(Processes, RememberOnlyTheLastWarnings) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;  // A free one.
+  options.isServer = true;
+  options.waitWorkers = false;
+  c10d::TCPStore store("127.0.0.1", options);
+  Launch launch;
+  launch.address = "127.0.0.1";
+  launch.port = store.getPort();
+  launch.store_is_served = true;
+  const auto processes = Processes::connect(launch, {});
+  const int64_t before = store.getNumKeys();
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 200; ++i) log_warning("image {} is damaged", i);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 200);
+  EXPECT_LE(store.getNumKeys(), before + 100);
 }
 
 TEST(Processes, TakeWhatEachSendsToAllOthers) {

@@ -29,9 +29,7 @@ class CountingStore : public c10d::Store {
     counted()->set(key, value);
   }
   std::vector<uint8_t> get(const std::string& key) override { return counted()->get(key); }
-  int64_t add(const std::string& key, int64_t value) override {
-    return counted()->add(key, value);
-  }
+  int64_t add(const std::string& key, int64_t value) override { return counted()->add(key, value); }
   bool deleteKey(const std::string& key) override { return counted()->deleteKey(key); }
   bool check(const std::vector<std::string>& keys) override { return counted()->check(keys); }
   int64_t getNumKeys() override { return store_->getNumKeys(); }
@@ -63,7 +61,8 @@ void exchange_in_threads(const c10::intrusive_ptr<CountingStore>& store, int64_t
       TextExchange exchange(store, rank, size);
       for (int64_t i = 0; i < exchanges; ++i) {
         const auto all = exchange(std::to_string(rank * i), kLong, [](const auto&) {});
-        for (int64_t r = 0; r < size; ++r) wrong += all.at(static_cast<size_t>(r)) != std::to_string(r * i);
+        for (int64_t r = 0; r < size; ++r)
+          wrong += all.at(static_cast<size_t>(r)) != std::to_string(r * i);
       }
     });
   }
@@ -98,6 +97,12 @@ TEST(TextExchange, NamesThoseThatAreMissing) {
   EXPECT_THROW(leader("a", std::chrono::milliseconds(20), missing), std::runtime_error);
   store->set("exchange/0/all", std::vector<uint8_t>{0x90});  // An empty list, which ends thread 1.
   one.join();
+}
+
+TEST(TextExchange, ThoseWhoWaitForProcess0LetItSayWhoIsMissing) {
+  constexpr std::chrono::seconds kPatience(10), kToSaySo(5);
+  EXPECT_EQ(TextExchange::limit(0, kPatience), kPatience);
+  EXPECT_GE(TextExchange::limit(1, kPatience), kPatience + kToSaySo);
 }
 
 TEST(TextExchange, TextsHoldAnyBytes) {

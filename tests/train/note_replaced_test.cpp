@@ -129,10 +129,10 @@ Loader shared_loader() {
   return Loader(quarters("three", "train", 3, 300), options);
 }
 
-Batch batch_without(const std::vector<int64_t>& indices) {
-  Batch batch;
-  for (const int64_t index : indices) batch.replaced[index] = fmt::format("{}.png", index);
-  return batch;
+std::map<int64_t, std::string> without(const Indices& indices) {
+  std::map<int64_t, std::string> replaced;
+  for (const int64_t index : indices) replaced[index] = fmt::format("{}.png", index);
+  return replaced;
 }
 
 TEST(NoteReplaced, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
@@ -141,8 +141,9 @@ TEST(NoteReplaced, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
     Loader loader = shared_loader();
     Indices known;
     for (int step = 0; step < 2; ++step) {
-      const Batch batch = batch_without(processes->leads() ? Indices{3} : Indices{3, 8});
-      note_replaced(batch, loader, processes.get(), known);
+      const auto replaced = without(processes->leads() ? Indices{3} : Indices{3, 8});
+      const int own = processes->leads() ? 0 : 15 * step;
+      EXPECT_EQ(note_replaced(replaced, loader, processes.get(), known, own), 15 * step);
     }
     EXPECT_THAT(known, ElementsAre(3, 8));
     EXPECT_EQ(loader.next().replaced.size(), 2u);
@@ -156,8 +157,8 @@ TEST(NoteReplaced, OneLimitHoldsForAllProcesses) {
   const auto note = [](const auto& processes) {
     Loader loader = shared_loader();
     Indices known;
-    const Batch batch = batch_without(processes->leads() ? Indices{0, 1} : Indices{100, 101});
-    note_replaced(batch, loader, processes.get(), known);
+    const auto replaced = without(processes->leads() ? Indices{0, 1} : Indices{100, 101});
+    note_replaced(replaced, loader, processes.get(), known);
   };
   ::testing::internal::CaptureStderr();
   const std::string error = error_of([&] { run_processes(2, {}, note); });

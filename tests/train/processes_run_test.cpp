@@ -285,6 +285,43 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
   expect_same_run(folder / "four", folder / "rest");
 }
 
+/// Networks that differ where a phase ends, as by rounding, are one where the next begins.
+TEST(ProcessesRun, APhaseBeginsWithTheNetworkOfProcess0) {
+  const std::string recipe = R"({"name": "two", "seed": 3, "loader_threads": 0, "model": )" +
+                             std::string(kModel) + R"(,
+    "phases": [{"name": "first", "data": "three", "batch_size": 6, "steps": 2, "evaluate": false,
+                "optimizer": {"name": "sgd", "lr": 0.1}},
+               {"name": "second", "data": "three", "batch_size": 6, "steps": 2, "evaluate": false,
+                "optimizer": {"name": "sgd", "lr": 0.1}}]})";
+  std::vector<std::string> hashes(2);
+  run_processes(2, {}, [&](const auto& processes) {
+    TrainerOptions options = options_with_described("");
+    options.processes = processes;
+    options.phase_ended = [&](Model& model, const std::string& phase, int64_t) {
+      const torch::NoGradGuard no_grad;
+      const bool differs = phase == "first" && !processes->leads();
+      for (at::Tensor& parameter : model.parameters()) {
+        if (differs) parameter.add_(0.125);
+      }
+    };
+    Trainer trainer(config_of(recipe, {}), options);
+    trainer.run();
+    hashes[static_cast<size_t>(processes->rank())] = hash_of(state_of(*trainer.model()));
+  });
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST(ProcessesRun, AnEvaluationThatOneProcessEndsEndsInAll) {
+  const Value config = Value::from_json(Json::parse(kModel), "model");
+  run_processes(2, {}, [&](const auto& processes) {
+    EvaluateOptions options;
+    options.batch_size = 4;
+    options.processes = processes;
+    options.proceed = [&](int64_t done, int64_t) { return processes->leads() || done < 4; };
+    EXPECT_FALSE(evaluate(*build_model(config, 1), open_tiny("three", "test"), options).complete);
+  });
+}
+
 TEST(ProcessesRun, SomeOfTheNamedExpertsCannotBeTrainedBySharers) {
   const Changes some = {"phases.train.trains=[\"experts.0\", \"router\"]",
                         "phases.train.optimizers=[]", "phases.train.steps=2"};

@@ -96,6 +96,22 @@ TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   EXPECT_EQ(resume(), "no error");  // They are the run's now.
 }
 
+TEST_F(ChangedData, WhichImagesWereDamagedIsForgotten) {
+  const auto replaced_at = [&](int step) {
+    const fs::path state = folder_ / fmt::format("run/checkpoints/step_{}/state.json", step);
+    return nlohmann::json::parse(read_text(state)).at("phase_state").at("replaced").size();
+  };
+  write_atomic(data() / "train/0/3.png", "no image");
+  ::testing::internal::CaptureStderr();
+  run(false, {"phases.train.batch_size=12"});  // All images.
+  EXPECT_EQ(replaced_at(2), 1U);
+  put("train/0/3.png", 3);
+  EXPECT_EQ(resume({"data_changed=accept", "phases.train.batch_size=12"}), "no error");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("accepted, and no image counts as damaged before it is read"));
+  EXPECT_EQ(replaced_at(4), 0U);
+}
+
 TEST_F(ChangedData, AnImageOfAnotherClassIsNoticed) {
   run(false);
   fs::rename(data() / "train/0/3.png", data() / "train/1/3.png");

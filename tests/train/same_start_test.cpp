@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/same_start.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moesaic/models/registry.h"
+#include "support/processes.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -42,6 +45,30 @@ class FarShards : public Dataset {
 TEST(DataMark, FetchesNoShards) {
   EXPECT_EQ(data_mark(FarShards({2, 2})), data_mark(FarShards({2, 2})));
   EXPECT_NE(data_mark(FarShards({2, 2})), data_mark(FarShards({1, 3})));
+}
+
+/// Makes a network of each of two processes, another one in each, and lets them agree on it.
+std::vector<std::string> hashes_after_agreement(const fs::path& checkpoint) {
+  std::vector<std::string> hashes(2);
+  test::run_processes(2, {}, [&](const auto& processes) {
+    const Value config = Value::from_json(nlohmann::ordered_json::parse(kModel), "model");
+    const auto model = build_model(config, static_cast<uint64_t>(processes->rank()));
+    agree_on_network(*processes, checkpoint, *model);
+    hashes[static_cast<size_t>(processes->rank())] = hash_of(state_of(*model));
+  });
+  return hashes;
+}
+
+TEST(AgreeOnNetwork, WithoutACheckpointAllTakeThatOfProcess0) {
+  const Value config = Value::from_json(nlohmann::ordered_json::parse(kModel), "model");
+  const std::string of_0 = hash_of(state_of(*build_model(config, 0)));
+  EXPECT_NE(of_0, hash_of(state_of(*build_model(config, 1))));
+  EXPECT_THAT(hashes_after_agreement(""), ::testing::Each(of_0));
+}
+
+TEST(AgreeOnNetwork, OfACheckpointThatIsAnotherOneIsRefused) {
+  EXPECT_THAT(error_of([] { hashes_after_agreement("run/checkpoints/step_3"); }),
+              ::testing::StartsWith("usage: process 1 has another network than process 0"));
 }
 
 }  // namespace

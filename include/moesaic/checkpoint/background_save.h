@@ -43,8 +43,10 @@ class BackgroundSave {
 
   /// Waits for the save before, then copies `part` and has `write` called with the copy, both on
   /// the thread: no tensor of `part` may change before finish_copy() returns. Returns the times of
-  /// the save before, unless poll() or wait() did.
-  std::optional<SaveTimes> start(CheckpointPart part, Write write);
+  /// the save before, unless poll() or wait() did. `wait_first`, if any, is called before it waits,
+  /// and its time counts as that.
+  std::optional<SaveTimes> start(CheckpointPart part, Write write,
+                                 const std::function<void()>& wait_first = {});
 
   /// Waits until the copy is made; throws the save's error where it cannot be.
   void finish_copy();

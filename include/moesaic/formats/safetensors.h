@@ -41,9 +41,9 @@ class File {
  public:
   explicit File(const std::filesystem::path& path);
 
-  /// Returns whether a file is a zip archive, and whether it has kInArchive.
+  /// Returns whether a file is a zip archive, and whether such a one has a member.
   static bool is_archive(const std::filesystem::path& path);
-  static bool is_in_archive(const std::filesystem::path& path);
+  static bool is_in_archive(const std::filesystem::path& path, const char* member = kInArchive);
 
   /// Returns the entries in the order of their bytes in the file.
   const std::vector<Entry>& entries() const noexcept { return entries_; }

@@ -33,7 +33,7 @@ struct EvaluateOptions {
   int64_t batch_size = 256;
   int64_t loader_threads = 1;
   /// Called with the number of images done, 0 at first, then after each batch; false ends the
-  /// evaluation early.
+  /// evaluation early, that of all processes.
   std::function<bool(int64_t done, int64_t total)> proceed;
   /// Objective that trained the network (train/objective.h); empty means the default one.
   std::string loss = {};

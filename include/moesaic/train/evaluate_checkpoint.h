@@ -75,8 +75,10 @@ CheckpointData open_checkpoint_data(
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
 
-/// Evaluates on a split. Throws Error (usage) where the data does not have it, with those that it
-/// has, or does not fit the checkpoint. Says which one it took in place of a test split.
+/// Evaluates on a split and says which one it took in place of a test split. Where
+/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws Error
+/// (usage) where the data does not have the split, with those that it has, or does not fit the
+/// checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",

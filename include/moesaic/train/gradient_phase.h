@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,7 @@ class GradientPhase : public Phase {
   /// needs the loss, this throws Diverged then; elsewhere the step reads no value of the device and
   /// leaves metrics and error to StepReport::late.
   StepReport step() override;
+  int agree(int signal, const Processes* processes) override;
   /// Returns that the learning rate or the limit of the gradients should be lower, with both.
   std::string remedy() const override;
   PhaseState state() const override;
@@ -93,6 +95,7 @@ class GradientPhase : public Phase {
   DeviceLoader loader_;
   std::optional<SharedGradients> shared_;
   GradientPhaseState state_;
+  std::map<int64_t, std::string> replaced_;  ///< Of the last batch, until agree().
 };
 
 /// Returns the registry's entry.

@@ -43,6 +43,8 @@ struct PhaseState {
   TensorMap tensors = {};
 };
 
+class Processes;
+
 class Phase {
  public:
   virtual ~Phase() = default;
@@ -52,6 +54,9 @@ class Phase {
   /// Makes a step, or a block of steps. Throws Diverged, before the network changes, where values
   /// are not finite, or leaves that to StepReport::late.
   virtual StepReport step() = 0;
+  /// Ends a step: several processes tell each other what only one of them has met. All call it,
+  /// with null where this one is alone. Returns the largest `signal` of all.
+  virtual int agree(int signal, const Processes* processes);
   /// Returns what to change where training diverges, as the end of a message; "" if nothing is
   /// known.
   virtual std::string remedy() const { return {}; }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,7 +111,7 @@ class Trainer {
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
   /// Evaluates on the splits that are due; ends early where the run is stopped.
-  void evaluate_due(const Phase& phase);
+  void evaluate_due(Phase& phase);
   void record_evaluation(const Phase& phase, const std::string& split,
                          const Evaluation& evaluation);
   void record(const MadeStep& made);
@@ -141,10 +142,13 @@ class Trainer {
   }
   /// Returns whether this process writes the run's folder.
   bool leads() const;
-  /// Returns the signal that any process got, 0 without: all of them call it together.
+  /// Waits until no process writes a checkpoint: all of them call it together.
+  void wait_for_writers();
   std::optional<SaveTimes> wait_for_save();
-  int stop_signal() const;
-  bool stopped() const { return stop_signal() != 0; }
+  /// Returns the signal that this process got, 0 without.
+  int own_signal() const { return options_.stop == nullptr ? 0 : options_.stop->number(); }
+  /// Agrees with the other processes on result_.signal and on what the phase's last step met.
+  void poll(Phase& phase);
   /// Throws Error (usage) unless the processes can share the run, and make the same one.
   void check_processes(const Model& shape);
   /// Returns name and split of all data that the phases use, each once.
@@ -166,6 +170,7 @@ class Trainer {
   std::vector<PhasePlan> plan_;
   std::optional<RunFolder> folder_;
   RunData data_;  ///< Of a run that has a folder.
+  std::set<std::string> changed_;  ///< Data whose training split is not that of the run's start.
   std::optional<Recorder> recorder_;
   std::optional<Progress> progress_;
   Throughput throughput_;

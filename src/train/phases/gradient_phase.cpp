@@ -125,7 +125,7 @@ PhaseState GradientPhase::state() const {
 void GradientPhase::load(const PhaseState& state) {
   state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
   optimizer_.load_state(state.tensors, state_.updates);
-  // Of data that have changed, which a run may accept, these may be other images, or none.
+  // A file may say anything.
   const int64_t size = loader_.loader().dataset().size();
   std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
   for (const int64_t index : state_.replaced) {
@@ -154,7 +154,7 @@ at::Generator GradientPhase::generator() const {
 
 StepReport GradientPhase::step() {
   const Batch batch = loader_.next();
-  note_replaced(batch, loader_.loader(), processes_.get(), state_.replaced);
+  replaced_ = batch.replaced;
   nn::share_batches(*model_, {processes_});
   Scalars scalars = accumulate(batch);
   optimizer_.scale_gradients(gradient_scale_);
@@ -185,6 +185,11 @@ StepReport GradientPhase::step() {
   optimizer_.step(*report.lr, part_rates, skip_);
   optimizer_.zero_grad();
   return report;
+}
+
+int GradientPhase::agree(int signal, const Processes* processes) {
+  return note_replaced(std::exchange(replaced_, {}), loader_.loader(), processes, state_.replaced,
+                       signal);
 }
 
 double GradientPhase::rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const {

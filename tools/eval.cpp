@@ -113,38 +113,43 @@ std::string comparison(const std::vector<CheckpointEvaluation>& results) {
   return table.text() + "FLOPs are of one image; moesaic bench measures times with more care.\n";
 }
 
-int compare_networks(const EvalArguments& arguments) {
-  const bool draws =
-      !arguments.confusion.empty() || !arguments.routing_images.empty() || !arguments.tsne.empty();
-  if (draws) fail_usage("eval: --confusion, --routing-images and --tsne show one checkpoint");
-  EvaluateCheckpointOptions options = arguments.options;
-  if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
-  options.evaluate.processes = meet_processes({}, options.device);
+/// Evaluates each checkpoint. Returns the number of the signal that ended an evaluation, or 0.
+int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions options,
+                      const StopSignal& stop, std::vector<CheckpointEvaluation>& results) {
   const auto& processes = options.evaluate.processes;
-  std::vector<CheckpointEvaluation> results;
+  int64_t signal = 0;
   run_together("eval", processes, [&] {
     for (const std::string& checkpoint : arguments.checkpoints) {
       options.checkpoint = checkpoint;
-      results.push_back(evaluate_with_bar(options));
+      results.push_back(evaluate_with_bar(options, stop));
+      if (!results.back().evaluation.complete) break;
     }
+    if (results.back().evaluation.complete) return;
+    signal = processes ? processes->max(stop.number()) : stop.number();
+    log_info("stopped; nothing was written");
+    if (processes) processes->wait_for_all();  // A launcher may end all once one has ended.
   });
-  if (processes && !processes->leads()) return 0;
+  return signal;
+}
+
+void print_comparison(const std::vector<CheckpointEvaluation>& results, bool json) {
   auto list = nlohmann::ordered_json::array();
   for (const CheckpointEvaluation& result : results) list.push_back(to_json(result));
-  std::fputs((arguments.json ? list.dump(2) + "\n" : comparison(results)).c_str(), stdout);
-  return 0;
+  std::fputs((json ? list.dump(2) + "\n" : comparison(results)).c_str(), stdout);
 }
 
 int run_eval(const EvalArguments& arguments) {
-  if (arguments.checkpoints.size() > 1) return compare_networks(arguments);
   const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
+  const bool several = arguments.checkpoints.size() > 1;
+  if (several && (points || routing || !arguments.confusion.empty())) {
+    fail_usage("eval: --confusion, --routing-images and --tsne show one checkpoint");
+  }
   if (routing) check_new_figure(arguments.routing_images, "--routing-images");
   if (points) check_new_figure(arguments.tsne, "--tsne");
   for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
   EvaluationPointCollector collector(arguments.points);
   RoutedImageCollector routed(arguments.images);
   EvaluateCheckpointOptions options = arguments.options;
-  options.checkpoint = arguments.checkpoints.front();
   if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
   options.evaluate.observe = [&](const EvaluatedBatch& batch) {
     for (const std::string& file : arguments.confusion) {
@@ -157,22 +162,18 @@ int run_eval(const EvalArguments& arguments) {
     require_one_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
   }
   options.evaluate.processes = meet_processes({}, options.device);
-  const auto& processes = options.evaluate.processes;
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
-  CheckpointEvaluation result;
-  int64_t signal = 0;
-  run_together("eval", processes, [&] {
-    result = evaluate_with_bar(options, stop);
-    if (result.evaluation.complete) return;
-    signal = processes ? processes->max(stop.number()) : stop.number();
-    log_info("stopped; nothing was written");
-    if (processes) processes->wait_for_all();  // A launcher may end all once one has ended.
-  });
+  std::vector<CheckpointEvaluation> results;
+  const int64_t signal = evaluate_each(arguments, options, stop, results);
   if (signal != 0) return 128 + static_cast<int>(signal);
-  if (processes && !processes->leads()) return 0;
-  print_evaluation(result, arguments.json);
+  if (const auto& processes = options.evaluate.processes; processes && !processes->leads()) return 0;
+  if (several) {
+    print_comparison(results, arguments.json);
+    return 0;
+  }
+  print_evaluation(results.front(), arguments.json);
   std::fflush(stdout);
-  write_confusions(arguments, result);
+  write_confusions(arguments, results.front());
   if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points(), stop) : 0;
 }

@@ -264,6 +264,12 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   }
   const std::vector<std::string> names = dataset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
+    for (const char* ending : {"/", ".json"}) {
+      const std::string meant = std::string(name) + ending;
+      std::error_code unknown;
+      if (name.empty() || !fs::exists(meant, unknown)) continue;
+      fail_usage("unknown dataset '{}'; did you mean '{}'?", name, meant);
+    }
     fail_usage("unknown dataset '{}' (a folder of images needs a slash in its name); {}", name,
                did_you_mean(name, names));
   }

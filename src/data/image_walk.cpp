@@ -76,6 +76,21 @@ void take_hidden(const fs::directory_entry& entry, std::string name, ImageListin
   }
 }
 
+fs::path place_of(const fs::path& folder) {
+  std::error_code error;
+  fs::path place = fs::canonical(folder, error);
+  if (error) fail_errno(folder, "cannot be examined", error.value());
+  return place;
+}
+
+/// Returns whether a folder is a link to the one that it lies in, or to one around that.
+bool is_circle(const fs::directory_entry& entry) {
+  std::error_code unknown;
+  if (!entry.is_symlink(unknown)) return false;
+  const fs::path outer = place_of(entry.path()), inner = place_of(entry.path().parent_path());
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
 void take(const fs::directory_entry& entry, ImageListing& listing) {
   std::string name = entry.path().filename().string();
   if (name.starts_with('.')) return take_hidden(entry, std::move(name), listing);
@@ -90,6 +105,8 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
     case fs::file_type::directory:
       if (is_of_system(name)) {
         listing.left_out.add(WhyLeftOut::system, std::move(name));
+      } else if (is_circle(entry)) {
+        listing.left_out.add(WhyLeftOut::walked, std::move(name));
       } else {
         listing.folders.push_back(std::move(name));
       }
@@ -99,17 +116,6 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
     default:
       return listing.left_out.add(WhyLeftOut::special, std::move(name));
   }
-}
-
-fs::path place_of(const fs::path& folder) {
-  std::error_code error;
-  fs::path place = fs::canonical(folder, error);
-  if (error) fail_errno(folder, "cannot be examined", error.value());
-  return place;
-}
-
-bool is_around(const fs::path& outer, const fs::path& inner) {
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 /// A walk, folders before links to folders, so that what is both below and linked has its own name.
@@ -132,9 +138,7 @@ class Walk {
  private:
   void enter(const fs::path& below) {
     const fs::path folder = below.empty() ? folder_ : folder_ / below;
-    const fs::path place = place_of(folder);
-    const bool circle = !below.empty() && is_around(place, place_of(folder_ / below.parent_path()));
-    if (circle || !entered_.insert(place).second) {
+    if (!entered_.insert(place_of(folder)).second) {
       return found_.left_out.add(WhyLeftOut::walked, below.string());
     }
     const ImageListing listing = list_images(folder);

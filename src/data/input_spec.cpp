@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "channels.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/data/catalog.h"
@@ -142,8 +143,12 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std::string& from) {
   std::vector<std::string> names;
   const bool of_data = !spec.own_values && spec.preprocess.values == "standardized";
-  if (of_data && !spec.mean.empty() && data.mean != spec.mean) names.emplace_back("mean");
-  if (of_data && !spec.std.empty() && data.std != spec.std) names.emplace_back("std");
+  // Grey of colours, or the reverse, has the same values in other numbers.
+  const auto differ = [&](const std::vector<double>& own, const std::vector<double>& wanted) {
+    return of_data && !wanted.empty() && converted_values(own, spec.input_size[0]) != wanted;
+  };
+  if (differ(data.mean, spec.mean)) names.emplace_back("mean");
+  if (differ(data.std, spec.std)) names.emplace_back("std");
   const bool other_size =
       data.height != 0 && (data.height != spec.input_size[1] || data.width != spec.input_size[2]);
   // Those of its own data were resized in training, too.

@@ -14,6 +14,7 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/image_walk.h"
 #include "moesaic/data/rotate.h"
 #include "moesaic/data/validation.h"
 
@@ -51,6 +52,15 @@ std::string way_to_hold_out(const DatasetSpec& spec) {
                      name);
 }
 
+/// Returns which folder may be meant by one that is not there, as a part of a line.
+std::string where_instead(const fs::path& folder, const std::string& part) {
+  for (const std::string& name : list_images(folder).folders) {
+    const fs::path deeper = folder / name;
+    if (is_folder(deeper / part)) return fmt::format(", but in '{}/'", deeper.string());
+  }
+  return nearest_sibling(folder / part);
+}
+
 /// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
@@ -61,9 +71,10 @@ std::string way_to_hold_out(const DatasetSpec& spec) {
   const std::vector<DatasetPart> train = format_of(spec).parts(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail(
-        "dataset '{}': folder '{}' not found in it; images lie in {}/<class>, and in test/<class>, "
-        "val/<class>, validation/<class> or valid/<class>; {}",
-        spec.name, train[0].path, train[0].path, way_to_hold_out(spec));
+        "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "
+        "test/<class>, val/<class>, validation/<class> or valid/<class>; {}",
+        spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path,
+        way_to_hold_out(spec));
   }
   if (!parts.empty()) {
     const DatasetPart& part = first_missing(spec, parts);

@@ -225,12 +225,11 @@ void Trainer::check_data(const std::optional<RunData>& started) {
     log_info("{}: an older version began it, so that nothing tells whether its data have changed",
              options_.out.string());
   }
-  for (const auto& [name, split] : used_splits()) {
-    const DataRecord* before = nullptr;
-    const std::string key = key_of(name, split);
-    if (started && started->splits.contains(key)) before = &started->splits.at(key);
-    const std::string change = record_data(name, split, before);
-    if (change.empty()) continue;
+  const auto knew = [&](const std::string& name, const std::string& split) {
+    return started && started->splits.contains(key_of(name, split));
+  };
+  const auto report = [&](const std::string& name, const std::string& split,
+                          const std::string& change) {
     const std::string what =
         fmt::format("{}: since the run began, the {} split of '{}' has changed: it {}",
                     options_.out.string(), split, name, change);
@@ -242,6 +241,19 @@ void Trainer::check_data(const std::optional<RunData>& started) {
     if (leads()) {
       log_warning("{}; accepted{}", what,
                   split == "train" ? ", and no image counts as damaged before it is read" : "");
+    }
+  };
+  for (const auto& [name, split] : used_splits()) {
+    const bool known = knew(name, split);
+    std::string change =
+        record_data(name, split, known ? &started->splits.at(key_of(name, split)) : nullptr);
+    if (!known && knew(name, "train")) change = "was not there";
+    if (!change.empty()) report(name, split, change);
+  }
+  for (const PhaseConfig& phase : config_.phases) {
+    for (const char* split : {"validation", "test"}) {
+      const bool gone = !data_.splits.contains(key_of(phase.data, split));
+      if (gone && knew(phase.data, split)) report(phase.data, split, "is gone");
     }
   }
 }

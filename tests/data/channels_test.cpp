@@ -63,6 +63,9 @@ TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
   EXPECT_EQ(grey->info().std.size(), 1u);
   EXPECT_THAT(test::image_of(*grey, 0), AllOf(::testing::SizeIs(16), Each(40)));
   const InputSpec spec = input_spec(*grey, for_network(config, data->info(), {1, 4, 4}));
+  ::testing::internal::CaptureStderr();
+  warn_of_overruled(spec, data->info(), "run");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the same mean and std, made grey";
   EXPECT_EQ(spec.channel_order, "gray");
   EXPECT_FALSE(document_of(spec).contains("channels"));
   // What eval and predict make of other files, and of grey data in memory.

@@ -234,8 +234,8 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   EXPECT_EQ(open()->size(), 12);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("4 left out: 1 file not called .jpg, .jpeg, .jpe, .jfif, .png, .webp "
-                        "('cat/notes.txt'); 1 link to nothing ('cat/self.jpg'); 1 folder inside a "
-                        "class ('cat/loop'); 1 hidden ('cat/.hidden.jpg')"));
+                        "('cat/notes.txt'); 1 link to nothing ('cat/self.jpg'); 1 hidden "
+                        "('cat/.hidden.jpg'); 1 folder that is read already ('cat/loop')"));
   test::fs::create_directories(root() / "val" / "dgo");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               AllOf(HasSubstr("val/dgo"), HasSubstr("did you mean 'dog'?")));
@@ -275,6 +275,34 @@ TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
   EXPECT_EQ(opening_says(root()), "") << "it is said once";
 }
 
+TEST_F(ImageFolder, ALinkInACircleIsNoClass) {
+  test::fs::create_directory_symlink(".", root() / "train" / "loop");
+  test::fs::create_directory_symlink("..", root() / "train" / "up");
+  test::fs::create_directory_symlink(root() / "train" / "dog", root() / "train" / "hound");
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("2 left out: 2 folders that are read already ('loop', 'up')"));
+  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog", "hound"));
+}
+
+TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
+  const std::string composed = "caf\u00e9", decomposed = "cafe\u0301";
+  for (const std::string& name : {composed, decomposed}) {
+    write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
+  EXPECT_THAT(opening_says(root()), HasSubstr("': two classes are called '" + decomposed +
+                                              "', caf\\u{e9} and cafe\\u{301}\n"));
+}
+
+TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {
+  const auto refusal = [&](const test::fs::path& folder) {
+    return error_of(ErrorKind::failure, [&] { open_dataset(folder.string() + "/", "train"); });
+  };
+  EXPECT_THAT(refusal(folder_.path()),
+              HasSubstr("folder 'train' not found in it, but in '" + root().string() + "/'; "));
+  test::fs::rename(root() / "train", root() / "Train");
+  EXPECT_THAT(refusal(root()), HasSubstr("not found in it; did you mean 'Train'?; images lie in"));
+}
+
 TEST_F(ImageFolder, WhatASystemMakesIsNoClass) {
   for (const char* name : {"__MACOSX", "@eaDir", ".ipynb_checkpoints"}) {
     write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
@@ -300,9 +328,11 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
               HasSubstr("tests on 'test', validates on 'validation'; left out: 'val'\n"));
   test::fs::remove_all(root() / "val");
   make("extra");
+  write_file(root() / "stray.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
   test::fs::rename(root() / "validation", root() / "valid");
   EXPECT_THAT(opening_says(root()),
-              HasSubstr("tests on 'test', validates on 'valid'; left out: 'extra'\n"));
+              HasSubstr("tests on 'test', validates on 'valid'; left out: 'extra' and 1 image "
+                        "beside the splits ('stray.jpg')\n"));
   EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
   test::fs::remove_all(root() / "test");
   EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'valid', validates on nothing, so that"));

@@ -172,6 +172,21 @@ TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
       HasSubstr("inputs that are no images"));
 }
 
+TEST(DatasetName, WithoutASlashMayBeThatOfAFolderOrADescriptionHere) {
+  const test::TempDir folder;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  std::filesystem::create_directory("photos");
+  test::put("mine.json", "{}");
+  const auto refusal = [](const char* name) {
+    return test::usage_of([&] { load_dataset_spec(name); });
+  };
+  EXPECT_EQ(refusal("photos"), "unknown dataset 'photos'; did you mean 'photos/'?");
+  EXPECT_EQ(refusal("mine"), "unknown dataset 'mine'; did you mean 'mine.json'?");
+  EXPECT_THAT(refusal("cifar"), HasSubstr("needs a slash in its name"));
+  std::filesystem::current_path(before);
+}
+
 TEST(LastingName, IsThatOfAPathFromAnywhere) {
   const test::TempDir folder;
   test::put(folder / "mine.json", "{}");

@@ -124,6 +124,24 @@ TEST_F(ChangedData, AnotherImageOfTheSameNameIsNoticed) {
   EXPECT_THAT(resume(), AllOf(HasSubstr("the test split"), HasSubstr("has other image files")));
 }
 
+/// Which split decides about `best` follows from those that there are.
+TEST_F(ChangedData, ASplitThatCameOrWentIsNoticed) {
+  run(false);
+  const auto copy = [&](const char* to) {
+    fs::copy(data() / "val", data() / to, fs::copy_options::recursive);
+  };
+  copy("valid");
+  EXPECT_THAT(resume(), HasSubstr("the validation split of '" + data().string() +
+                                  "' has changed: it was not there; put the data back"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(resume({"data_changed=accept"}), "no error");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("it was not there; accepted"));
+  EXPECT_EQ(resume(), "no error");
+  fs::remove_all(data() / "valid");
+  EXPECT_THAT(resume(), HasSubstr("the validation split of '" + data().string() +
+                                  "' has changed: it is gone; put the data back"));
+}
+
 TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
   run(false);
   for (const char* split : {"train", "val"}) fs::rename(data() / split / "2", data() / split / "x");

@@ -16,6 +16,7 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/lookalike.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
@@ -118,6 +119,43 @@ void say_once(LogLevel level, const std::string& text) {
   if (said.insert(text).second) log_at(level, "{}", text);
 }
 
+/// Returns what lies beside the folders of the splits, as a part of a line.
+std::string left_out_beside(const fs::path& folder,
+                            const std::map<std::string, std::string>& splits) {
+  ImageListing beside = list_images(folder);
+  std::erase_if(beside.folders, [&](const std::string& name) {
+    return std::any_of(splits.begin(), splits.end(),
+                       [&](const auto& split) { return split.second == name; });
+  });
+  std::vector<std::string> parts;
+  if (!beside.folders.empty()) parts.push_back(quoted_names(beside.folders));
+  if (const size_t count = beside.images.size(); count > 0) {
+    parts.push_back(fmt::format("{} beside the splits ({})",
+                                count_text(static_cast<int64_t>(count), "image"),
+                                quoted_names(beside.images)));
+  }
+  return parts.empty() ? "" : fmt::format("; left out: {}", fmt::join(parts, " and "));
+}
+
+/// Warns of two classes that may be one, whose names differ in characters that nobody sees.
+void warn_of_twins(const DatasetInfo& info) {
+  constexpr size_t kMost = 1000;  // Every pair is compared.
+  const std::vector<std::string>& names = info.classes;
+  const auto is_plain = [](const std::string& name) {
+    return std::all_of(name.begin(), name.end(), [](char c) { return (c & 0x80) == 0; });
+  };
+  for (size_t i = 0; i < names.size() && names.size() <= kMost; ++i) {
+    if (is_plain(names[i])) continue;  // Its twin is not.
+    const auto twin = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
+      return looks_alike(names[i], other);
+    });
+    if (twin == names.end()) continue;
+    return say_once(LogLevel::warning,
+                    fmt::format("dataset '{}': two classes are called '{}', {} and {}", info.name,
+                                one_line(names[i]), spelled_out(*twin), spelled_out(names[i])));
+  }
+}
+
 /// Says which folders are which splits, what follows where none is to validate with, and which
 /// folders are none.
 void report_splits(const DatasetSpec& spec, const fs::path& folder) {
@@ -141,13 +179,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
     text += test.empty() ? ", validates on nothing"
                          : ", validates on nothing, so that 'best' is chosen by the test images";
   }
-  std::vector<std::string> unused = list_images(folder).folders;
-  std::erase_if(unused, [&](const std::string& name) {
-    return splits.at("train") == "." ||
-           std::any_of(splits.begin(), splits.end(),
-                       [&](const auto& split) { return split.second == name; });
-  });
-  if (!unused.empty()) text += "; left out: " + quoted_names(unused);
+  if (splits.at("train") != ".") text += left_out_beside(folder, splits);
   say_once(LogLevel::info, text);
 }
 
@@ -208,6 +240,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
     say_once(LogLevel::warning,
              fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
   }
+  warn_of_twins(info);
   if (settings_of(spec).found && info.split == "train") report_splits(spec, folder);
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }

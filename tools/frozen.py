@@ -28,15 +28,18 @@ MOST_LINES = 40  # of an item's differences
 
 
 def machine(proof):
+    """What the bits of computed numbers depend on."""
     info = pathlib.Path("/proc/cpuinfo").read_text()
     one = lambda key: next(iter(re.findall(rf"^{key}\s*: (.*)", info, re.M)), "")
-    library = re.findall(r"LibTorch +(.*)", proof.run("doctor", code=None).stdout)
-    return {"processor": one("model name"), "flags": digest(one("flags").encode())[:16], "LibTorch": library[0] if library else ""}
+    library = re.search(r"LibTorch +(.*)", proof.run("doctor", code=None).stdout)
+    if library is None:
+        sys.exit(f"frozen.py: {proof.program}: doctor does not say which LibTorch there is; is the build finished?")
+    return {"processor": one("model name"), "flags": digest(one("flags").encode())[:16], "LibTorch": library.group(1)}
 
 
 def short(value, other):
     """A value around where it begins to differ from the other one."""
-    text, compared = (json.dumps(v, ensure_ascii=False) if v is not None else "nothing" for v in (value, other))
+    text, compared = ("nothing" if v is None else v if isinstance(v, str) else json.dumps(v) for v in (value, other))
     begin = max(0, len(os.path.commonprefix([text, compared])) - 30) if len(text) > 100 else 0
     return ("..." if begin else "") + text[begin : begin + 100] + ("..." if len(text) > begin + 100 else "")
 

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 900  # seconds of a command
 # Values that are times, or depend on what else the machine does.
 OF_TIME = re.compile(r"second|_ms\b|time|step_ratio|throughput|\bbytes$|\bpasses$|\bprocessor$")
-NO_DATA = re.compile(r"not here|moesaic data fetch|no such dataset")
+NO_DATA = re.compile(r"not found in .*; put it or a link there|moesaic data fetch")
 
 
 class Skipped(Exception):
@@ -45,7 +45,9 @@ def leaves(value, path=""):
 
 
 def type_of(value):
-    return f"list of {', '.join(sorted({type_of(v) for v in value}))}" if isinstance(value, list) else type(value).__name__
+    if isinstance(value, list):
+        return f"list of {', '.join(sorted({type_of(item) for item in value}))}"
+    return {int: "number", float: "number", str: "text"}.get(type(value), type(value).__name__)
 
 
 def read_safetensors(path):

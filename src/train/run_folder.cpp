@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_folder.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
@@ -13,42 +16,61 @@ namespace moesaic {
 namespace fs = std::filesystem;
 namespace {
 
+bool is_staged(const std::string& name) {
+  return name.starts_with('.') && name.ends_with(kStagingSuffix);
+}
+
+bool is_of_events(const std::string& name) { return name.starts_with("events.out.tfevents."); }
+
 /// A file of a run that has no checkpoint yet.
 bool is_of_a_start(const fs::path& entry) {
   const std::string name = entry.filename().string();
   if (name == "checkpoints") return fs::is_directory(entry) && fs::is_empty(entry);
-  return name == ".lock" || name == "config.json" || name == "data.json" ||
-         name == "metrics.jsonl" || name.starts_with("events.out.tfevents.");
+  return name == ".lock" || name == "config.json" || name == "data.json" || is_staged(name) ||
+         name.starts_with("metrics.jsonl") || is_of_events(name);
 }
 
-bool is_config_of_a_run(const fs::path& path) {
-  const auto json = find_json(read_text(path, kMaxDocumentBytes, "a configuration"));
-  return json && json->contains("phases");
+bool has_key(const fs::path& path, const char* key, uint64_t max_bytes) {
+  const auto json = find_json(read_text(path, max_bytes, "a record of a run"));
+  return json && json->contains(key);
 }
 
 /// Something other than what a run leaves that failed before its first checkpoint: it can begin
-/// again, since nothing of it is worth keeping. Its lock tells it from a folder of someone else's
-/// with a config.json.
+/// again. Its lock tells it from a folder of someone else's with a config.json, which is written
+/// after data.json and before everything else.
 bool holds_something(const fs::path& root) {
   if (!path_exists(root)) return false;
   if (!fs::is_directory(root)) return true;
-  bool files = false;
+  bool data = false, later = false;
   for (const auto& entry : fs::directory_iterator(root)) {
     if (!is_of_a_start(entry.path())) return true;
-    files = files || (!entry.is_directory() && entry.path().filename() != ".lock");
+    const std::string name = entry.path().filename().string();
+    data = data || name == "data.json";
+    later = later || name == "config.json" || name == "metrics.jsonl" || is_of_events(name);
   }
-  if (!files) return false;
-  return !fs::exists(root / ".lock") || !fs::exists(root / "config.json") ||
-         !is_config_of_a_run(root / "config.json");
+  if (!data && !later) return false;
+  if (!fs::exists(root / ".lock")) return true;
+  if (later) {
+    return !fs::exists(root / "config.json") ||
+           !has_key(root / "config.json", "phases", kMaxDocumentBytes);
+  }
+  return !has_key(root / "data.json", "splits", kMaxListBytes);
 }
 
+/// Metrics may be those of many steps, whose checkpoints are elsewhere: they are kept.
 void remove_start(const fs::path& root) {
-  for (const auto& entry : fs::directory_iterator(root)) {
-    if (is_of_a_start(entry.path()) && entry.is_regular_file() &&
-        entry.path().filename() != ".lock") {
-      fs::remove(entry.path());
-    }
+  std::error_code error;
+  if (const auto bytes = fs::file_size(root / "metrics.jsonl", error); !error && bytes > 0) {
+    const fs::path kept = set_aside(root / "metrics.jsonl", "old");
+    log_warning("{}: of a run that left no checkpoint; it is kept as {}",
+                (root / "metrics.jsonl").string(), kept.filename().string());
   }
+  for (const char* name : {"config.json", "data.json"}) fs::remove(root / name);
+  std::vector<fs::path> events;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (is_of_events(entry.path().filename().string())) events.push_back(entry.path());
+  }
+  for (const fs::path& path : events) fs::remove(path);
 }
 
 fs::path made(fs::path folder) {

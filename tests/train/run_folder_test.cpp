@@ -27,9 +27,32 @@ TEST(RunFolder, AFailedStartDoesNotBlockItsFolder) {
   leave_a_start(folder / "run");
   train(folder / "run");
   EXPECT_FALSE(fs::exists(folder / "run/events.out.tfevents.1.host"));
+  EXPECT_EQ(read_text(folder / "run/metrics.jsonl.old"), "{}\n");
+  fs::remove(folder / "run/metrics.jsonl.old");
   const fs::path other = folder / "other";
   train(other);
   expect_equal_bits(folder / "run", other);
+}
+
+TEST(RunFolder, AStartThatWasKilledDoesNotBlockItsFolder) {
+  const std::string data = R"({"splits": {}})";
+  const std::vector<std::map<std::string, std::string>> moments = {
+      {{".data.json.7-0.part", ""}},
+      {{"data.json", data}, {".config.json.7-1.part", ""}},
+      {{"data.json", data}, {"config.json", R"({"phases": []})"}, {"metrics.jsonl", ""}},
+  };
+  for (const auto& files : moments) {
+    for (const bool resume : {false, true}) {
+      TempDir folder;
+      fs::create_directories(folder / "checkpoints");
+      write_atomic(folder / ".lock", "1\n");
+      for (const auto& [name, text] : files) write_atomic(folder / name, text);
+      EXPECT_NO_THROW(RunFolder::check(folder / ".", resume));
+      const RunFolder run(folder / ".", resume);
+      EXPECT_FALSE(fs::exists(folder / ".data.json.7-0.part"));
+      EXPECT_FALSE(fs::exists(folder / ".config.json.7-1.part"));
+    }
+  }
 }
 
 TEST(RunFolder, FilesOfSomeoneElseDo) {
@@ -37,6 +60,12 @@ TEST(RunFolder, FilesOfSomeoneElseDo) {
       [](const fs::path& run) { fs::remove(run / ".lock"); },
       [](const fs::path& run) { fs::remove(run / "config.json"); },
       [](const fs::path& run) { write_atomic(run / "config.json", "{\"mine\": 1}"); },
+      [](const fs::path& run) {
+        for (const auto& entry : fs::directory_iterator(run)) {
+          const std::string name = entry.path().filename().string();
+          if (name != ".lock" && name != "data.json") fs::remove_all(entry.path());
+        }
+      },
       [](const fs::path& run) { write_atomic(run / "notes.txt", "mine"); },
       [](const fs::path& run) { fs::create_directories(run / "checkpoints/step_1"); },
   };

@@ -4,6 +4,7 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <exception>
@@ -123,8 +124,21 @@ uint64_t bytes_left(const std::filesystem::path& part) {
 
 }  // namespace
 
+std::filesystem::path part_of(const std::filesystem::path& file) {
+  return file.parent_path() / fmt::format(".{}.moesaic.part", file.filename().string());
+}
+
+UniqueFd open_part(const std::filesystem::path& part) {
+  struct stat found {};
+  const bool exists = ::lstat(part.c_str(), &found) == 0;
+  if (exists && (!S_ISREG(found.st_mode) || found.st_nlink != 1)) {
+    fail("{}: a link or no file, which a download does not write to; remove it", part.string());
+  }
+  return open_file(part, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
+}
+
 DownloadResult download(const DownloadRequest& request) {
-  const UniqueFd fd = open_file(request.part, O_WRONLY | O_CREAT | O_APPEND);
+  const UniqueFd fd = open_part(request.part);
   const uint64_t start = std::filesystem::file_size(request.part);
   if (start > request.max_bytes) return {"what an earlier try left is too long", true};
   Sink sink{request, fd.get(), start, start, "", std::nullopt};

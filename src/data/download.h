@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "moesaic/base/posix.h"
+
 namespace moesaic {
 
 struct DownloadRequest {
@@ -19,6 +21,13 @@ struct DownloadResult {
   std::string problem;         ///< Reason of a failure in one line; empty on success.
   bool cannot_resume = false;  ///< Whether the server cannot resume.
 };
+
+/// Returns where what is to be a file arrives: a hidden name beside it that nobody else uses.
+std::filesystem::path part_of(const std::filesystem::path& file);
+
+/// Opens or makes a part to append to it. Throws Error (failure) for a link, or another name of a
+/// file: whoever made the folder may have put it there to reach files elsewhere.
+UniqueFd open_part(const std::filesystem::path& part);
 
 /// Fetches the rest of request.part and syncs it. On failure the received bytes stay. Throws Error
 /// (failure) if request.part cannot be opened.

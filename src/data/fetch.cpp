@@ -39,7 +39,7 @@ bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
 /// Downloads one file from one URL; returns the problem, or "".
 std::string fetch_from(const std::string& url, const DatasetFile& file, const fs::path& folder,
                        const FetchOptions& options) {
-  const fs::path part = folder / (file.name + ".gz.part");
+  const fs::path part = part_of(folder / (file.name + ".gz"));
   const std::string problem =
       download_checked({url, part, max_packed_bytes(file), options.progress ? file.name : ""},
                        [&](const fs::path& path) { return compare_file(path, file); });
@@ -145,7 +145,7 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
   make_folder(folder);
   const LockFile lock(folder);
   remove_leftovers(folder);
-  const fs::path part = folder / (spec.archive->name + ".part");
+  const fs::path part = part_of(folder / spec.archive->name);
   fetch_archive(spec, part, options);
   install_archive(spec, part, result.folder);
   fs::remove(part);

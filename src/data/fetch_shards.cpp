@@ -29,7 +29,7 @@ constexpr uint64_t kMaxShardBytes = uint64_t{1} << 40;
 /// Opens `part` and waits until no other process downloads to it.
 UniqueFd locked_part(const fs::path& part) {
   while (true) {
-    UniqueFd fd = open_file(part, O_WRONLY | O_CREAT | O_APPEND);
+    UniqueFd fd = open_part(part);
     while (::flock(fd.get(), LOCK_EX) != 0) {
       if (errno != EINTR) fail_errno(part, "cannot be locked");
     }
@@ -59,7 +59,7 @@ void fetch_wanted(const DatasetSpec& spec, const WantedFile& file, bool progress
     fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
          folder.string(), error.message());
   }
-  const fs::path part = file.path.string() + ".part";
+  const fs::path part = part_of(file.path);
   const UniqueFd lock = locked_part(part);
   if (fs::is_regular_file(file.path, error) && file.problem_of(file.path).empty()) {
     fs::remove(part, error);

@@ -61,6 +61,14 @@ std::string where_instead(const fs::path& folder, const std::string& part) {
   return nearest_sibling(folder / part);
 }
 
+/// Returns how the files of a data set are fetched; one of somebody's own description has no name
+/// that the program knows.
+std::string fetch_command(const std::string& name) {
+  const std::vector<std::string> known = dataset_names();
+  const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
+  return "moesaic data fetch " + (is_known ? name : "DESCRIPTION.json");
+}
+
 /// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {}) {
   std::vector<std::string> folders;
@@ -85,7 +93,7 @@ std::string where_instead(const fs::path& folder, const std::string& part) {
     }
   }
   if (!spec.files.empty() || (format_of(spec).fetch && !spec.urls.empty())) {
-    how = fmt::format("run 'moesaic data fetch {}'", spec.name);
+    how = fmt::format("run '{}'", fetch_command(spec.name));
   }
   const std::string package =
       spec.debian_package.empty() ? "" : fmt::format(" or install {}", spec.debian_package);
@@ -354,7 +362,7 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
 std::string DatasetStatus::where() const {
   if (generated) return "made when it is opened";
   if (found()) return folder.string();
-  if (fetchable) return fmt::format("not here; moesaic data fetch {}", fetched_as);
+  if (fetchable) return "not here; " + fetch_command(fetched_as);
   return fmt::format("not here; put it or a link at {}", searched.front().string());
 }
 
@@ -391,9 +399,9 @@ namespace {
 /// Returns what is to be said of a file of an archive that was put there by hand.
 std::string unproven(const DatasetSpec& spec) {
   return fmt::format(
-      "size and labels are right, but it was not unpacked by 'moesaic data fetch {}': nothing says "
-      "that its pixels are the official ones",
-      spec.name);
+      "size and labels are right, but it was not unpacked by '{}': nothing says that its pixels are "
+      "the official ones",
+      fetch_command(spec.name));
 }
 
 /// Verifies the files of a description that names them.

@@ -46,7 +46,9 @@ class Fetch : public ::testing::Test {
     return files;
   }
   test::fs::path place(const std::string& name) const { return home_.cache() / (name + ".gz"); }
-  test::fs::path part(const std::string& name) const { return home_.cache() / (name + ".gz.part"); }
+  test::fs::path part(const std::string& name) const { 
+    return home_.cache() / ("." + name + ".gz.moesaic.part");
+  }
 
   std::string fetch_error() {
     return error_of(ErrorKind::failure, [] { fetch_dataset("tiny", kQuiet); });
@@ -185,6 +187,18 @@ TEST_F(Fetch, AWrongBeginningIsThrownAway) {
   write_file(part("train-labels"), Bytes(100000, 7));
   fetch_dataset("tiny", kQuiet);
   expect_all_in_place();
+}
+
+TEST_F(Fetch, FollowsNoLinkWhereAFileArrives) {
+  const test::fs::path mine = home_.cache() / "mine";
+  write_file(mine, Bytes(10, 7));
+  for (const bool symbolic : {true, false}) {
+    test::fs::remove(part("test-images"));
+    symbolic ? test::fs::create_symlink(mine, part("test-images"))
+             : test::fs::create_hard_link(mine, part("test-images"));
+    EXPECT_THAT(fetch_error(), HasSubstr("a link or no file, which a download does not write to"));
+    EXPECT_THAT(read_file(mine), SizeIs(10));
+  }
 }
 
 TEST_F(Fetch, ResumesOverHttpAfterACut) {

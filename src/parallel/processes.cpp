@@ -15,8 +15,12 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <future>
+#include <system_error>
 #include <thread>
 
 #include "local_address.h"
@@ -156,6 +160,25 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// Throws Error (failure) where this process may not have as many files open as it will need: Gloo
+/// accepts connections in a thread of its own, whose failure another process would learn as a reset
+/// connection. A group takes a socket to each other member; process 0 accepts two from each process
+/// for the store; the rest is for what a run has open besides.
+void check_descriptors(const Launch& launch, const ParallelConfig& config) {
+  constexpr int64_t kOfARun = 32;
+  rlimit limit = {};
+  std::error_code error;
+  const std::filesystem::directory_iterator open("/proc/self/fd", error);
+  if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const int64_t size = launch.size, experts = config.experts;
+  const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);
+  const int64_t needed = std::distance(begin(open), end(open)) + groups + 2 * size + kOfARun;
+  const auto allowed = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+  if (needed <= allowed) return;
+  fail("{} need {} files open in each, and this one may have {}; raise the limit (ulimit -n)",
+       count_text(size, "process"), needed, allowed);
+}
+
 Store meet(const Launch& launch, std::chrono::seconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = launch.port;
@@ -209,11 +232,14 @@ void check_same_mesh(const Store& store, const Launch& launch, const ParallelCon
   }
 }
 
-/// Returns the ranks of the processes that did not come, with commas between them.
+/// Returns the first ranks of the processes that did not come, with commas between them.
 std::string missing_from(const Store& store, int64_t size) try {
+  constexpr int kMaxNamed = 8;
   std::string missing;
+  int named = 0;
   for (int64_t rank = 0; rank < size; ++rank) {
     if (store->check({"here/" + std::to_string(rank)})) continue;
+    if (++named > kMaxNamed) return missing + " and others";
     missing += (missing.empty() ? "number " : ", ") + std::to_string(rank);
   }
   return missing;
@@ -239,6 +265,7 @@ std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
   replicas_of(config, launch.size);
   if (cuda) choose_gpu(launch);
   raise_descriptor_limit();
+  check_descriptors(launch, config);
   const auto store = meet(launch, std::chrono::seconds(config.init_timeout));
   const std::shared_ptr<Processes> processes = of_store(store, launch, config, cuda);
   take_warnings([watch = std::weak_ptr<Watch>(processes->watch_)](std::string_view text) {

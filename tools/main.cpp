@@ -9,12 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "command_line.h"
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/formats/image.h"
 #include "runtime.h"
 #include "standard_output.h"
 #include "verbs.h"
@@ -44,6 +46,14 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+/// Throws Error (usage) for what would fail later in a verb, with a less clear message.
+void check_environment() {
+  std::error_code error;
+  std::filesystem::current_path(error);
+  if (error) moesaic::fail_usage("the current folder: {}; change to one that exists", error.message());
+  moesaic::max_image_pixels();
+}
+
 /// Returns a readable message for libraries' errors of memory and descriptors.
 std::string without_jargon(const std::string& what) {
   if (what.find("Too many open files") != std::string::npos ||
@@ -68,6 +78,7 @@ void log_failure(const std::string& what) {
 int run_or_explain(int argc, char** argv) {
   namespace tools = moesaic::tools;
   try {
+    check_environment();
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
     const bool usage = error.kind() == moesaic::ErrorKind::usage;

@@ -51,9 +51,11 @@ std::optional<int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
   if (!name.starts_with(kStep)) return std::nullopt;
   int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kStep.size(), end, step);
-  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+  const auto [stop, error] =
+      std::from_chars(name.data() + kStep.size(), name.data() + name.size(), step);
+  // "step_007" is somebody's own folder.
+  const bool ours = error == std::errc() && step >= 0 && name == step_name(step);
+  return ours ? std::optional(step) : std::nullopt;
 }
 
 std::string step_name(int64_t step) {
@@ -112,10 +114,8 @@ void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
   if (keep < 1) fail_usage("at least 1 checkpoint has to be kept, not {}", keep);
   int64_t complete = 0;
   for (const fs::path& step : step_checkpoints(checkpoints)) {
-    if (complete < keep) {
-      complete += fs::exists(step / kManifestFile) ? 1 : 0;
-      continue;
-    }
+    if (!fs::exists(step / kManifestFile)) continue;  // No checkpoint.
+    if (complete++ < keep) continue;
     // Renamed first, so that no partially deleted checkpoint is ever visible.
     const fs::path aside = unique_sibling(step);
     std::error_code error;

@@ -74,7 +74,9 @@ std::string number_meant(const std::string& text) {
   if (percent) decimal.pop_back();
   char* end = nullptr;
   const double number = std::strtod(decimal.c_str(), &end);
-  if (decimal.empty() || *end != '\0' || !(number > 0.0)) return "";
+  if (decimal.empty() || *end != '\0' || !(number > 0.0) || !std::isfinite(number)) {
+    return "";
+  }
   return fmt::format("{}", percent ? number / 100.0 : number);
 }
 

@@ -16,7 +16,15 @@ namespace moesaic {
 namespace {
 
 // Checks that a name can be a folder name.
+/// Folders are named after it, with room for what is added to the name of a file being written.
+constexpr size_t kMaxNameBytes = 200;
+
 ConfigProblem name_problem(const std::string& name) {
+  if (name.size() > kMaxNameBytes) {
+    return {fmt::format("name '{}' has {} bytes, more than {}", one_line(name), name.size(),
+                        kMaxNameBytes),
+            {"name"}};
+  }
   if (is_plain_name(name)) return {};
   return {
       fmt::format("name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'",

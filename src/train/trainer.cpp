@@ -73,10 +73,14 @@ TrainResult Trainer::run() {
   const BackendScope backend(device, {.deterministic = config_.deterministic,
                                       .repeats_convolutions = model_->repeats_convolutions(),
                                       .tf32 = config_.tf32});
-  if (!complete() && !in_memory() && leads())
+  const auto record = [&] {
+    if (recorder_ || complete() || in_memory() || !leads()) return;
     recorder_.emplace(folder_->root(), state_.metrics_lines);
+  };
+  if (state_.phase.empty()) record();  // What the phase prunes at its entry is written.
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
+    record();  // Lines behind the checkpoint go once it could be loaded.
     train(*phase);
     if (!result_.complete) {
       if (!in_memory()) save_step(*phase);
@@ -251,7 +255,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   } else {
     Json values = state_.phase_state.to_json();
     if (changed_.contains(config.data)) values.erase("replaced");  // They are other images now.
-    phase->load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
+    try {
+      phase->load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
+    } catch (const Error& error) {
+      fail("{}: {}", result_.checkpoint.string(), error.what());
+    }
     resumed_tensors_.clear();
   }
   if (options_.progress && !in_memory() && leads() && !phase->done()) {

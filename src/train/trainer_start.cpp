@@ -297,6 +297,12 @@ void Trainer::restore() {
     fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,
          state_.phase);
   }
+  int64_t most = 0;
+  for (size_t i = 0; i <= index; ++i) most += plan_[i].steps;
+  if (state_.phase_step > plan_[index].steps || state_.step > most) {
+    fail("{}/state.json: says that step {} was made, and {} of phase '{}', which has {}", from,
+         state_.step, state_.phase_step, state_.phase, plan_[index].steps);
+  }
   model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
                     loaded.model, from);
   result_.checkpoint = loaded.folder;

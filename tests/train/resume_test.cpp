@@ -50,6 +50,29 @@ TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
   }
 }
 
+TEST(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {
+  TempDir folder;
+  const fs::path run = folder / "run";
+  copy_killed_after(reference(), 3, run);
+  const fs::path step = run / "checkpoints/step_3";
+  const std::string metrics = read_text(run / "metrics.jsonl");
+  const Checkpoint right = load_checkpoint(step);
+  const std::vector<std::function<void(nlohmann::ordered_json&)>> changes = {
+      [](auto& state) { state["phase_state"]["batch"] = -1; },
+      [](auto& state) { state["phase_state"]["epoch"] = int64_t{1} << 62; },
+      [](auto& state) { state["phase_state"]["replaced"] = {-1}; },
+      [](auto& state) { state["step"] = int64_t{1} << 60; },
+      [](auto& state) { state["phase_step"] = 99; },
+  };
+  for (const auto& change : changes) {
+    Checkpoint wrong = right;
+    change(wrong.state);
+    save_checkpoint(step, wrong);
+    EXPECT_THAT(error_of([&] { train(run, {}, true); }), HasSubstr("failure: " + step.string()));
+    EXPECT_EQ(read_text(run / "metrics.jsonl"), metrics);
+  }
+}
+
 TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
   const RunConfig config = config_of(R"({
     "name": "norms", "seed": 5, "checkpoint_every": 1, "keep_checkpoints": 100,

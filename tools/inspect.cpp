@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 void print_tensors(const Json& tensors) {
   for (const auto& tensor : tensors) {
-    std::cout << fmt::format("  {:<44} {:<5} {}\n", tensor["name"].get<std::string>(),
+    std::cout << fmt::format("  {:<44} {:<5} {}\n", escaped(tensor["name"].get<std::string>()),
                              tensor["dtype"].get<std::string>(), tensor["shape"].dump());
   }
 }
@@ -38,7 +38,7 @@ std::string plain_text(const Json& object) {
   std::string text;
   for (const auto& [key, value] : object.items()) {
     if (value.is_null() || value.is_object()) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, value.dump());
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", escaped(key), escaped(value.dump()));
   }
   return text;
 }
@@ -47,18 +47,18 @@ std::string plain_text(const Json& object) {
 void print_groups(const Json& settings, const std::string& path) {
   for (const auto& [key, value] : settings.items()) {
     if (!value.is_object()) continue;
-    const std::string name = path.empty() ? key : path + "." + key;
+    const std::string name = path.empty() ? escaped(key) : path + "." + escaped(key);
     std::cout << fmt::format("  {}: {}\n", name, plain_text(value));
     print_groups(value, name);
   }
 }
 
 void print_summary(const Json& found) {
-  std::cout << fmt::format("{} {}\n", found["kind"].get<std::string>(),
+  std::cout << fmt::format("{} {}\n", escaped(found["kind"].get<std::string>()),
                            found["path"].get<std::string>());
   if (found.contains("model") && found["model"].is_object()) {
     Json model = found["model"];
-    const std::string family = model.value("name", "");
+    const std::string family = escaped(model.value("name", ""));
     model.erase("name");
     std::cout << fmt::format("  network    {}, {}\n", family, plain_text(model));
     print_groups(model, "");
@@ -93,21 +93,23 @@ std::string config_text(const Json& item, const char* side) {
 void print_difference(const Json& difference) {
   for (const char* side : {"only_in_first", "only_in_second"}) {
     for (const auto& name : difference[side]) {
-      std::cout << fmt::format("{:<15} {}\n", side, name.get<std::string>());
+      std::cout << fmt::format("{:<15} {}\n", side, escaped(name.get<std::string>()));
     }
   }
   for (const auto& item : difference["different_shape"]) {
-    std::cout << fmt::format("different_shape {}: {} and {}\n", item["name"].get<std::string>(),
-                             item["first"].dump(), item["second"].dump());
+    std::cout << fmt::format("different_shape {}: {} and {}\n",
+                             escaped(item["name"].get<std::string>()), item["first"].dump(),
+                             item["second"].dump());
   }
   for (const auto& item : difference["changed"]) {
     std::cout << fmt::format("changed         {:<44} by {:.3g} of its norm\n",
-                             item["name"].get<std::string>(),
+                             escaped(item["name"].get<std::string>()),
                              item["relative_change"].get<double>());
   }
   for (const auto& item : difference["config"]) {
-    std::cout << fmt::format("config          {}: {} and {}\n", item["key"].get<std::string>(),
-                             config_text(item, "first"), config_text(item, "second"));
+    std::cout << fmt::format("config          {}: {} and {}\n",
+                             escaped(item["key"].get<std::string>()), config_text(item, "first"),
+                             config_text(item, "second"));
   }
   std::cout << fmt::format("equal           {}\n",
                            count_text(difference["equal"].get<int64_t>(), "tensor"));

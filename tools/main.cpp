@@ -50,7 +50,8 @@ int run(int argc, char** argv) {
 void check_environment() {
   std::error_code error;
   std::filesystem::current_path(error);
-  if (error) moesaic::fail_usage("the current folder: {}; change to one that exists", error.message());
+  if (error)
+    moesaic::fail_usage("the current folder: {}; change to one that exists", error.message());
   moesaic::max_image_pixels();
 }
 

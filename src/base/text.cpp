@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 namespace moesaic {
 
@@ -39,7 +40,12 @@ size_t character_bytes(std::string_view text, size_t begin) {
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (first < 0x20u || first == 0x7Fu) return true;
-  return first == 0xC2u && static_cast<unsigned char>(character[1]) < 0xA0u;
+  if (first == 0xC2u) return static_cast<unsigned char>(character[1]) < 0xA0u;
+  // Marks that reverse the direction of what follows, and ends of lines and paragraphs.
+  constexpr std::string_view kInvisible[] = {"\u200e", "\u200f", "\u2028", "\u2029", "\u202a",
+                                             "\u202b", "\u202c", "\u202d", "\u202e", "\u2066",
+                                             "\u2067", "\u2068", "\u2069"};
+  return std::find(std::begin(kInvisible), std::end(kInvisible), character) != std::end(kInvisible);
 }
 
 }  // namespace

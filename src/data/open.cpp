@@ -399,7 +399,8 @@ namespace {
 /// Returns what is to be said of a file of an archive that was put there by hand.
 std::string unproven(const DatasetSpec& spec) {
   return fmt::format(
-      "size and labels are right, but it was not unpacked by '{}': nothing says that its pixels are "
+      "size and labels are right, but it was not unpacked by '{}': nothing says that its pixels "
+      "are "
       "the official ones",
       fetch_command(spec.name));
 }

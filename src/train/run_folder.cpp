@@ -20,7 +20,9 @@ bool is_staged(const std::string& name) {
   return name.starts_with('.') && name.ends_with(kStagingSuffix);
 }
 
-bool is_of_events(const std::string& name) { return name.starts_with("events.out.tfevents."); }
+bool is_of_events(const std::string& name) {
+  return name.starts_with("events.out.tfevents.");
+}
 
 /// A file of a run that has no checkpoint yet.
 bool is_of_a_start(const fs::path& entry) {

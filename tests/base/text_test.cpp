@@ -60,6 +60,11 @@ TEST(Text, CommandsOfTerminalsAreEscaped) {
   EXPECT_EQ(escaped("\xC3\xA4 \xE2\x82\xAC\xC2\xA0"), "\xC3\xA4 \xE2\x82\xAC\xC2\xA0");
   EXPECT_EQ(escaped("a\tb\n\x7f", "\n\t"), "a\tb\n\\x7f");
   EXPECT_EQ(escaped(std::string(1, '\0')), "\\x00");
+  // A mark that turns the direction of what follows.
+  EXPECT_EQ(escaped("a\xE2\x80\xAE"
+                    "b"),
+            "a\\xe2\\x80\\xae"
+            "b");
 }
 
 TEST(Text, BytesKeepThreeDigits) {

@@ -228,9 +228,8 @@ TEST(Resolve, StepsAreReadOffTheirFoldersNames) {
   EXPECT_EQ(step_name(12), "step_12");
   EXPECT_EQ(step_of("run/checkpoints/step_12"), 12);
   EXPECT_EQ(step_of("step_0"), 0);
-  for (const char* name :
-       {"step_", "step_x", "step_1x", "step_-1", "best", "mystep_1", "step_007",
-        "step_99999999999999999999"}) {
+  for (const char* name : {"step_", "step_x", "step_1x", "step_-1", "best", "mystep_1", "step_007",
+                           "step_99999999999999999999"}) {
     EXPECT_FALSE(step_of(name)) << name;
   }
 }
@@ -308,9 +307,8 @@ TEST(PruneOldCheckpoints, KeepsTheNewestCompleteOnes) {
   fs::create_directory_symlink(folder / "best", folder / "step_1");
   put(folder / "step_0", "a file");
   prune_old_checkpoints(folder.path(), 2);
-  EXPECT_THAT(folder.names(),
-              ElementsAre("best", "finetune", "step_0", "step_007", "step_1", "step_10", "step_3",
-                          "step_30", "step_40"));
+  EXPECT_THAT(folder.names(), ElementsAre("best", "finetune", "step_0", "step_007", "step_1",
+                                          "step_10", "step_3", "step_30", "step_40"));
   EXPECT_TRUE(fs::exists(folder / "best/MANIFEST.json"));
   prune_old_checkpoints(folder.path(), 5);
   EXPECT_EQ(folder.names().size(), 9u);

@@ -46,7 +46,7 @@ class Fetch : public ::testing::Test {
     return files;
   }
   test::fs::path place(const std::string& name) const { return home_.cache() / (name + ".gz"); }
-  test::fs::path part(const std::string& name) const { 
+  test::fs::path part(const std::string& name) const {
     return home_.cache() / ("." + name + ".gz.moesaic.part");
   }
 

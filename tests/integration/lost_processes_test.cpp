@@ -40,9 +40,8 @@ TEST_F(LostProcesses, AStoppedProcessEndsAllAndIsNamed) {
 }
 
 TEST_F(LostProcesses, APauseShorterThanTheTimeoutEndsNothing) {
-  const Strings arguments =
-      clusters({"--out", text_path("run"), "phases.train.steps=200", "--expert-parallel", "2",
-                "parallel.timeout=20"});
+  const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=200",
+                                      "--expert-parallel", "2", "parallel.timeout=20"});
   const ProgramResult result = run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
     RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!
     while kill -0 $first && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done

@@ -90,7 +90,8 @@ int run_or_explain(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     log_failure(without_jargon("out of memory"));
   } catch (const std::filesystem::filesystem_error& error) {
-    log_failure(fmt::format("{}: {}", moesaic::without_staging(error.path1()).string(),
+    const std::string place = moesaic::without_staging(error.path1()).string();
+    log_failure(fmt::format("{}: {}", place.empty() ? "a folder cannot be listed" : place,
                             error.code().message()));
   } catch (const nlohmann::json::exception& error) {
     const std::string_view what = error.what();

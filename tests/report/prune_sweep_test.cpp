@@ -201,12 +201,12 @@ TEST_F(PruneSweepRun, FindsClassesByTheirNamesInDataOfAnotherOrder) {
   options = options_for(temp / "renamed");
   options.open = [](std::string_view name, std::string_view split) {
     DatasetInfo info = report_test::open_tiny(name, split)->info();
-    info.classes = {"shade 0", "shade l"};
+    info.classes = {"shade 0", "shade 11"};
     return make_memory_dataset(std::move(info), std::vector<uint8_t>(32), {0, 1});
   };
   EXPECT_EQ(error_of([&] { run_prune_sweep(config, options, outcome); }),
             "usage: " + (checkpoints / "finetune").string() +
-                ": 'two' has a class 'shade l', which the network does not have; did you mean "
+                ": 'two' has a class 'shade 11', which the network does not have; did you mean "
                 "'shade 1'?");
 }
 

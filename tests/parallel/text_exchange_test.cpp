@@ -82,6 +82,7 @@ TEST(TextExchange, TakesFourRequestsOfEachProcess) {
 TEST(TextExchange, LeavesOneKeyBehind) {
   const auto store = c10::make_intrusive<CountingStore>();
   exchange_in_threads(store, 3, 10'000);
+  EXPECT_EQ(store->requests(), 4 * 3 * 10'000 - 1);
   EXPECT_EQ(store->getNumKeys(), 1);
 }
 

@@ -145,7 +145,7 @@ std::string shared_commands(const RunLines& run) {
   const PhaseSpan& last = run.phases.back();
   std::string range = one_step ? padded_range(run.steps) : "[*:*]";
   if (!one_step && last.begin == last.end) {  // Room for its name.
-    range = fmt::format("[*:{}]", 1.06 * static_cast<double>(last.end));
+    range = fmt::format("[*:{:.6g}]", 1.06 * static_cast<double>(last.end));
   }
   std::string commands = fmt::format(
       "  set xlabel 'updates' textcolor rgb ink\n  set xrange {}\n"

@@ -344,7 +344,8 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
                               "each class, write {\"name\":\"images\",")));
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
-              HasSubstr("folder 'train' not found in it; images lie in train/<class>, and in"));
+              HasSubstr("folder 'train' not found in it; did you mean 'Train'?; images lie in "
+                        "train/<class>, and in"));
 }
 
 TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {
